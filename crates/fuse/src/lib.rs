@@ -1,0 +1,1 @@
+//! Any tree as a Linux mount: our own transport over `/dev/fuse`.

@@ -1,0 +1,1 @@
+//! Run a command inside a root made of trees.

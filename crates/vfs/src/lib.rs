@@ -1,0 +1,23 @@
+//! What a mountable read-only tree is: the `Tree` trait, its words, one errno table.
+//!
+//! A [`Tree`] is anything that can be mounted: a revision of a repository, a squashfs image, a fake in a
+//! test. Whoever mounts it (the `fuse` crate) knows nothing else; whoever implements it knows nothing of
+//! mounts. Calls never block on anything slow: an answer that has to wait for the network is given later,
+//! on another thread, through the [`Reply`].
+#![forbid(unsafe_code)]
+
+mod attr;
+mod data;
+mod error;
+mod listing;
+mod node;
+mod reply;
+mod tree;
+
+pub use attr::{Attr, Device, Kind, StatFs, Time};
+pub use data::{Data, Segment};
+pub use error::{ErrorKind, TreeError, errno};
+pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing};
+pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
+pub use reply::Reply;
+pub use tree::{Change, Found, Tree, Watcher};

@@ -1,0 +1,40 @@
+//! The answer to a directory listing.
+
+use std::sync::Arc;
+
+use crate::{Attr, Ino, Node};
+
+/// A place in a directory's stable name order. Derived from the name alone, so that a listing that goes
+/// on after the tree moved to another revision returns every unchanged name exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cookie(pub u64);
+
+/// The smallest cookie a tree may use; those below are the mount's own (start, `.` and `..`).
+pub const FIRST_COOKIE: Cookie = Cookie(16);
+
+/// The largest cookie a tree may use: a directory offset is a non-negative `i64`.
+pub const LAST_COOKIE: Cookie = Cookie(i64::MAX as u64 - 1);
+
+/// One name in a directory.
+#[derive(Clone, Debug)]
+pub struct DirEntry {
+    /// The name; bytes, not text.
+    pub name: Box<[u8]>,
+    /// Its place in the order.
+    pub cookie: Cookie,
+    /// What it names.
+    pub node: Node,
+    /// The node's attributes.
+    pub attr: Attr,
+}
+
+/// A directory's names from some cookie on. Shares the whole directory with other listings of it.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// All names of the directory, by strictly ascending cookie; `.` and `..` are not among them.
+    pub entries: Arc<[DirEntry]>,
+    /// Index in `entries` of the first one after the cookie that was asked for.
+    pub start: usize,
+    /// The number of the parent directory, for `..`.
+    pub parent: Ino,
+}

@@ -1,0 +1,1 @@
+//! One revision of a repository as a tree, following new revisions.
