@@ -1,1 +1,21 @@
-//! What a repository is, byte for byte: hashes, manifest, whitelist, trust, catalogs, history, reflog, packs. No sockets, threads or clocks.
+//! What a repository is, byte for byte: hashes, manifest, whitelist, trust, catalogs, history, reflog, packs.
+//! No sockets, threads or clocks.
+//!
+//! The parts, from the bottom up:
+//!
+//! * [`hash`], [`object`], [`name`], [`compress`]: how content is named and stored;
+//! * [`manifest`], [`whitelist`], [`certificate`], [`blacklist`], [`trust`]: how a signed head is believed;
+//! * [`sqlite`]: a reader of SQLite files that needs no lock and no connection;
+//! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it.
+//!
+//! Every parser takes bytes that anybody may have written: none panics, allocates by an unchecked length or
+//! loops without a bound.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
+
+pub mod canary;
+pub mod compress;
+pub mod hash;
+pub mod name;
+pub mod object;

@@ -1,0 +1,138 @@
+//! Names of stored objects, and where a server keeps them.
+
+use std::fmt;
+
+use crate::hash::ContentHash;
+
+/// What a stored object is; part of its name on the server, though not of what its hash covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ObjectKind {
+    /// A whole regular file.
+    File,
+    /// One chunk of a chunked file.
+    Chunk,
+    /// A file catalog.
+    Catalog,
+    /// A history (tag) database.
+    History,
+    /// The description of the repository.
+    Metainfo,
+    /// The certificate of a publisher.
+    Certificate,
+    /// A micro catalog: defined by the format, written by nobody.
+    Micro,
+}
+
+impl ObjectKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::File,
+        Self::Chunk,
+        Self::Catalog,
+        Self::History,
+        Self::Metainfo,
+        Self::Certificate,
+        Self::Micro,
+    ];
+
+    /// The letter that ends the object's name, empty for whole files.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::File => "",
+            Self::Chunk => "P",
+            Self::Catalog => "C",
+            Self::History => "H",
+            Self::Metainfo => "M",
+            Self::Certificate => "X",
+            Self::Micro => "L",
+        }
+    }
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "file",
+            Self::Chunk => "chunk",
+            Self::Catalog => "catalog",
+            Self::History => "history",
+            Self::Metainfo => "metainfo",
+            Self::Certificate => "certificate",
+            Self::Micro => "micro catalog",
+        })
+    }
+}
+
+/// The name of a stored object: the hash of its stored bytes, and its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The hash of the bytes as stored.
+    pub hash: ContentHash,
+    /// What the object is.
+    pub kind: ObjectKind,
+}
+
+impl ObjectName {
+    /// Names an object.
+    pub const fn new(hash: ContentHash, kind: ObjectKind) -> Self {
+        Self { hash, kind }
+    }
+
+    /// Where the object lies below the root of the repository: `data/ab/cdef…`.
+    pub fn path(&self) -> String {
+        let digits = self.hash.hex();
+        let (folder, rest) = digits.split_at(2);
+        format!("data/{folder}/{rest}{}{}", self.hash.algorithm().tag(), self.kind.suffix())
+    }
+
+    /// Where the object lies too in a repository whose manifest says that it has alternative paths.
+    pub fn alternative_path(&self) -> String {
+        format!(".cvmfsalt-{self}")
+    }
+
+    /// Reads the text form, a hash directly followed by the letter of the kind.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(hash) = ContentHash::parse(text) {
+            return Some(Self::new(hash, ObjectKind::File));
+        }
+        let (index, _) = text.char_indices().next_back()?;
+        let (hash, letter) = text.split_at_checked(index)?;
+        let kind = ObjectKind::ALL.into_iter().find(|kind| kind.suffix() == letter)?;
+        Some(Self::new(ContentHash::parse(hash).ok()?, kind))
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.hash, self.kind.suffix())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::HashAlgorithm;
+
+    #[test]
+    fn paths() {
+        let empty = ContentHash::parse("e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78").unwrap();
+        let file = ObjectName::new(empty, ObjectKind::File);
+        assert_eq!(file.path(), "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78");
+        let catalog =
+            ObjectName::new(ContentHash::new(HashAlgorithm::Rmd160, *empty.digest()), ObjectKind::Catalog);
+        assert_eq!(catalog.path(), "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78-rmd160C");
+        assert_eq!(catalog.alternative_path(), ".cvmfsalt-e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78-rmd160C");
+    }
+
+    #[test]
+    fn text_round_trip() {
+        for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
+            for kind in ObjectKind::ALL {
+                let name = ObjectName::new(ContentHash::of(algorithm, b"x"), kind);
+                assert_eq!(ObjectName::parse(&name.to_string()), Some(name));
+            }
+        }
+        assert_eq!(ObjectName::parse(""), None);
+        assert_eq!(ObjectName::parse("e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78T"), None);
+    }
+}
