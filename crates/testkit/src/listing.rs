@@ -1,0 +1,106 @@
+//! The listings of the fixtures: what each entry of a revision must read as.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::object;
+
+/// One entry of a revision as the reference client showed it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The absolute path inside the repository; `/` is the root.
+    pub path: Vec<u8>,
+    /// `st_mode`: type and permissions.
+    pub mode: u32,
+    /// Time of the last change, in nanoseconds since the epoch (before it, too).
+    pub mtime_ns: i64,
+    /// The owner as published.
+    pub uid: u32,
+    /// The group as published.
+    pub gid: u32,
+    /// The size; unknown for directories.
+    pub size: Option<u64>,
+    /// The link count; unknown for directories.
+    pub nlink: Option<u64>,
+    /// The device number of a device.
+    pub rdev: Option<u64>,
+    /// The target of a symlink, variables expanded with none set.
+    pub target: Option<Vec<u8>>,
+    /// SHA-256 of a regular file's content, in hex.
+    pub sha256: Option<String>,
+    /// Extended attributes by name.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Entry {
+    /// Returns the type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & libc::S_IFMT
+    }
+
+    /// Tells whether this is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == libc::S_IFREG
+    }
+
+    /// Tells whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    /// Tells whether this is a symlink.
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == libc::S_IFLNK
+    }
+
+    /// Returns the path below a mount point: without the slash in front, empty for the root.
+    pub fn below_root(&self) -> &[u8] {
+        &self.path[1..]
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    path: String,
+    mode: u32,
+    mtime_ns: i64,
+    uid: u32,
+    gid: u32,
+    size: Option<u64>,
+    nlink: Option<u64>,
+    rdev: Option<u64>,
+    target: Option<String>,
+    sha256: Option<String>,
+    #[serde(default)]
+    xattrs: BTreeMap<String, String>,
+}
+
+/// Reads a `tree.vN.jsonl.zst` in its order, which is that of the paths.
+pub fn read(file: &Path) -> Vec<Entry> {
+    let packed = std::fs::read(file).unwrap_or_else(|e| panic!("reading {}: {e}", file.display()));
+    let text = zstd::decode_all(packed.as_slice()).expect("a zstd stream");
+    let text = String::from_utf8(text).expect("JSON is UTF-8");
+    text.lines().map(|line| entry(serde_json::from_str(line).expect("a listing line"))).collect()
+}
+
+fn entry(line: Line) -> Entry {
+    Entry {
+        path: latin1(&line.path),
+        mode: line.mode,
+        mtime_ns: line.mtime_ns,
+        uid: line.uid,
+        gid: line.gid,
+        size: line.size,
+        nlink: line.nlink,
+        rdev: line.rdev,
+        target: line.target.as_deref().map(latin1),
+        sha256: line.sha256,
+        xattrs: line.xattrs.iter().map(|(name, hex)| (latin1(name), object::unhex(hex))).collect(),
+    }
+}
+
+fn latin1(text: &str) -> Vec<u8> {
+    text.chars().map(|c| u8::try_from(u32::from(c)).expect("a byte as a Latin-1 character")).collect()
+}

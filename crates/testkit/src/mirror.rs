@@ -1,0 +1,190 @@
+//! A web server on the loopback interface that serves a folder and misbehaves on command.
+//!
+//! It speaks HTTP/1.1 with keep-alive, `HEAD` and single ranges, one thread a connection. A [`Fault`] is attached
+//! to the requests a predicate picks; the [`Rule`] that comes back counts how often it struck, so that a test can
+//! assert that its fault was met ([`Rule::assert_hit`]). Whatever stalls or dawdles lets go when its rule is
+//! lifted or the mirror is dropped.
+
+mod connection;
+mod fault;
+mod request;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+pub use fault::{Fault, Rule};
+pub use request::Request;
+
+/// A running server; stops when dropped.
+#[derive(Debug)]
+pub struct Mirror {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// What the connections' threads see.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    root: PathBuf,
+    replaced: Mutex<BTreeMap<String, Vec<u8>>>,
+    pub(crate) rules: fault::Rules,
+    log: Mutex<Vec<Request>>,
+    logged: Condvar,
+    connections: AtomicU64,
+    streams: Mutex<BTreeMap<u64, TcpStream>>,
+    stopping: AtomicBool,
+}
+
+impl Mirror {
+    /// Serves the files below `root` at a free port of 127.0.0.1.
+    pub fn serve(root: impl Into<PathBuf>) -> Mirror {
+        Mirror::serve_at(root, 0)
+    }
+
+    /// Serves at a port that a stopped mirror had, for a server that comes back.
+    pub fn serve_at(root: impl Into<PathBuf>, port: u16) -> Mirror {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("binding to the loopback interface");
+        let address = listener.local_addr().expect("a bound address");
+        let shared = Arc::new(Shared {
+            root: root.into(),
+            replaced: Mutex::default(),
+            rules: fault::Rules::default(),
+            log: Mutex::default(),
+            logged: Condvar::new(),
+            connections: AtomicU64::new(0),
+            streams: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
+        Mirror { shared, address, acceptor: Some(acceptor) }
+    }
+
+    /// Returns the address of a path on this server: `http://127.0.0.1:PORT/PATH`.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}/{}", self.address, path.trim_start_matches('/'))
+    }
+
+    /// Returns the port it listens at.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Lets `fault` strike every request whose path (with its leading slash) the predicate picks.
+    pub fn fault(&self, picks: impl Fn(&str) -> bool + Send + Sync + 'static, fault: Fault) -> Rule {
+        self.shared.rules.add(Box::new(picks), fault, u64::MAX)
+    }
+
+    /// Lets `fault` strike the first `times` such requests and no more.
+    pub fn fault_times(
+        &self,
+        times: u64,
+        picks: impl Fn(&str) -> bool + Send + Sync + 'static,
+        fault: Fault,
+    ) -> Rule {
+        self.shared.rules.add(Box::new(picks), fault, times)
+    }
+
+    /// Serves `content` at a path from now on, whatever the folder holds there.
+    pub fn put(&self, path: &str, content: impl Into<Vec<u8>>) {
+        let path = format!("/{}", path.trim_start_matches('/'));
+        self.shared.replaced.lock().unwrap().insert(path, content.into());
+    }
+
+    /// Returns every request so far, in the order of arrival.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.log.lock().unwrap().clone()
+    }
+
+    /// Returns how many requests whose path the predicate picks have arrived.
+    pub fn count(&self, picks: impl Fn(&str) -> bool) -> usize {
+        self.shared.log.lock().unwrap().iter().filter(|request| picks(&request.path)).count()
+    }
+
+    /// Returns how many connections were ever accepted.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Waits until `wanted` requests that the predicate picks have arrived; panics after a minute.
+    pub fn wait_for(&self, wanted: usize, picks: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut log = self.shared.log.lock().unwrap();
+        loop {
+            let seen = log.iter().filter(|request| picks(&request.path)).count();
+            if seen >= wanted {
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the mirror saw {seen} of {wanted} requests within a minute");
+            log = self.shared.logged.wait_timeout(log, left).unwrap().0;
+        }
+    }
+
+    /// Stops: connections break, later ones are refused.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        self.shared.rules.lift_all();
+        for stream in self.shared.streams.lock().unwrap().values() {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+        if let Some(acceptor) = self.acceptor.take() {
+            // The acceptor sleeps in accept(); a connection of our own wakes it.
+            drop(TcpStream::connect(self.address));
+            acceptor.join().expect("the acceptor does not panic");
+        }
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl Shared {
+    pub(crate) fn record(&self, request: &Request) {
+        self.log.lock().unwrap().push(request.clone());
+        self.logged.notify_all();
+    }
+
+    /// Returns the content at a path, unless there is none or the path tries to climb out of the folder.
+    pub(crate) fn content(&self, path: &str) -> Option<Vec<u8>> {
+        if let Some(content) = self.replaced.lock().unwrap().get(path) {
+            return Some(content.clone());
+        }
+        let relative = Path::new(path.trim_start_matches('/'));
+        let plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        if plain { std::fs::read(self.root.join(relative)).ok() } else { None }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        if let Ok(clone) = stream.try_clone() {
+            shared.streams.lock().unwrap().insert(number, clone);
+        }
+        let shared = Arc::clone(shared);
+        std::thread::spawn(move || {
+            // Clients come and go as they like: a broken connection is no event.
+            drop(connection::serve(stream, &shared));
+            shared.streams.lock().unwrap().remove(&number);
+        });
+    }
+}

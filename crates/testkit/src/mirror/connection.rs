@@ -1,0 +1,163 @@
+//! Answering on one connection.
+
+use std::io::{self, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::Shared;
+use super::fault::{Fault, Rule};
+use super::request::Request;
+
+const PAGE: &[u8] = b"<!DOCTYPE html><html><body>Please log in to use this network.</body></html>\n";
+/// How often a dawdling response sends a piece; small enough to look like a steady trickle.
+const TRICKLE: Duration = Duration::from_millis(100);
+/// Longer than any test: a stall ends when its rule is lifted, not by itself.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut writer = stream;
+    while let Some(request) = Request::read(&mut reader)? {
+        shared.record(&request);
+        let rule = shared.rules.striking(&request.path);
+        let response = Response::to(&request, rule.as_ref(), shared);
+        if !response.send(&mut writer, rule.as_ref())? || request.closes() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Response {
+    status: u16,
+    headers: String,
+    body: Vec<u8>,
+    /// A `HEAD` request gets the headers of the body only.
+    without_body: bool,
+}
+
+impl Response {
+    fn to(request: &Request, rule: Option<&Rule>, shared: &Shared) -> Response {
+        let fault = rule.map(Rule::fault);
+        let content = match fault {
+            Some(Fault::Swap(other)) => shared.content(&format!("/{}", other.trim_start_matches('/'))),
+            Some(Fault::Content(bytes)) => Some(bytes.clone()),
+            Some(Fault::Html) => Some(PAGE.to_vec()),
+            Some(Fault::Missing) => None,
+            _ => shared.content(&request.path),
+        };
+        let without_body = request.method == "HEAD";
+        if let Some(Fault::Status(status)) = fault {
+            let body = format!("status {status} on request\n").into_bytes();
+            return Response { status: *status, headers: String::new(), body, without_body };
+        }
+        let Some(mut body) = content else {
+            let body = b"no such file\n".to_vec();
+            return Response { status: 404, headers: String::new(), body, without_body };
+        };
+        damage(&mut body, fault);
+        let mut response = Response::ranged(body, request);
+        response.without_body = without_body;
+        response
+    }
+
+    fn ranged(body: Vec<u8>, request: &Request) -> Response {
+        let total = body.len() as u64;
+        let mut response = Response {
+            status: 200,
+            headers: "Accept-Ranges: bytes\r\n".to_owned(),
+            body,
+            without_body: false,
+        };
+        let Some((first, end)) = request.range else { return response };
+        let end = end.unwrap_or(total).min(total);
+        if first >= end {
+            response.status = 416;
+            response.headers = format!("Content-Range: bytes */{total}\r\n");
+            response.body.clear();
+            return response;
+        }
+        let slice = usize::try_from(first).expect("fits")..usize::try_from(end).expect("fits");
+        response.status = 206;
+        response.headers = format!("Content-Range: bytes {first}-{}/{total}\r\n", end - 1);
+        response.body = response.body[slice].to_vec();
+        response
+    }
+
+    /// Sends it the way the fault prescribes and tells whether the connection can go on.
+    fn send(&self, to: &mut TcpStream, rule: Option<&Rule>) -> io::Result<bool> {
+        let fault = rule.map(Rule::fault);
+        if let (Some(rule), Some(Fault::NoAnswer)) = (rule, fault) {
+            rule.pause(FOREVER);
+            return Ok(false);
+        }
+        if let (Some(rule), Some(Fault::Delay(time))) = (rule, fault) {
+            rule.pause(*time);
+        }
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Length: {}\r\n{}\r\n",
+            self.status,
+            reason(self.status),
+            self.body.len(),
+            self.headers
+        );
+        to.write_all(head.as_bytes())?;
+        if self.without_body {
+            return Ok(true);
+        }
+        let cut = |at: u64| &self.body[..usize::try_from(at).unwrap_or(usize::MAX).min(self.body.len())];
+        match (rule, fault) {
+            (_, Some(Fault::CloseAfter(at))) => {
+                to.write_all(cut(*at))?;
+                Ok(false)
+            }
+            (Some(rule), Some(Fault::StallAfter(at))) => {
+                to.write_all(cut(*at))?;
+                to.flush()?;
+                rule.pause(FOREVER);
+                Ok(false)
+            }
+            (Some(rule), Some(Fault::Slow(bytes_per_second))) => {
+                self.trickle(to, rule, *bytes_per_second)?;
+                Ok(true)
+            }
+            _ => {
+                to.write_all(&self.body)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn trickle(&self, to: &mut TcpStream, rule: &Rule, bytes_per_second: u64) -> io::Result<()> {
+        let piece = usize::try_from(bytes_per_second / 10).unwrap_or(usize::MAX).max(1);
+        for bytes in self.body.chunks(piece) {
+            to.write_all(bytes)?;
+            rule.pause(TRICKLE);
+        }
+        Ok(())
+    }
+}
+
+fn damage(body: &mut Vec<u8>, fault: Option<&Fault>) {
+    match fault {
+        Some(Fault::FlipByte(at)) if !body.is_empty() => {
+            let at = usize::try_from(*at % body.len() as u64).expect("an index fits");
+            body[at] = !body[at];
+        }
+        Some(Fault::Truncate(at)) => body.truncate(usize::try_from(*at).unwrap_or(usize::MAX)),
+        _ => {}
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        206 => "Partial Content",
+        404 => "Not Found",
+        416 => "Range Not Satisfiable",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        _ => "Unspecified",
+    }
+}

@@ -1,0 +1,148 @@
+//! Ways to misbehave, and when.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// What goes wrong with a response.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Answers with this status and a short text.
+    Status(u16),
+    /// Answers 404 although the file is there.
+    Missing,
+    /// Answers 200 with a web page, as login portals do.
+    Html,
+    /// Flips all bits of one byte (counted modulo the length).
+    FlipByte(u64),
+    /// Sends only this many bytes and claims that this is all.
+    Truncate(u64),
+    /// Announces everything and closes the connection after this many bytes of it.
+    CloseAfter(u64),
+    /// Announces everything and falls silent after this many bytes of it.
+    StallAfter(u64),
+    /// Takes the request and never answers.
+    NoAnswer,
+    /// Waits before the first byte.
+    Delay(Duration),
+    /// Sends at most this many bytes a second.
+    Slow(u64),
+    /// Serves what is at another path.
+    Swap(String),
+    /// Serves these bytes.
+    Content(Vec<u8>),
+}
+
+type Picks = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// A fault in force; its counter tells whether it was met.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    state: Arc<State>,
+}
+
+struct State {
+    picks: Picks,
+    fault: Fault,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+struct Progress {
+    left: u64,
+    hits: u64,
+    lifted: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rule").field("fault", &self.fault).finish_non_exhaustive()
+    }
+}
+
+impl Rule {
+    /// Returns how many requests were struck.
+    pub fn hits(&self) -> u64 {
+        self.progress().hits
+    }
+
+    /// Panics if the fault was never met, because then the test proves nothing.
+    pub fn assert_hit(&self) {
+        assert!(self.hits() > 0, "no request met the fault {:?}", self.state.fault);
+    }
+
+    /// Waits until `wanted` requests were struck; panics after a minute.
+    pub fn wait_for_hits(&self, wanted: u64) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut progress = self.progress();
+        while progress.hits < wanted {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{:?} struck {} times, not {wanted}", self.state.fault, progress.hits);
+            progress = self.state.changed.wait_timeout(progress, left).unwrap().0;
+        }
+    }
+
+    /// Ends the fault: later requests are served well, and what it holds back is let go.
+    pub fn lift(&self) {
+        self.progress().lifted = true;
+        self.state.changed.notify_all();
+    }
+
+    /// Returns the fault that a struck request suffers.
+    pub(crate) fn fault(&self) -> &Fault {
+        &self.state.fault
+    }
+
+    /// Sleeps for `time`, or until the rule is lifted; tells whether it was.
+    pub(crate) fn pause(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut progress = self.progress();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if progress.lifted || left.is_zero() {
+                return progress.lifted;
+            }
+            progress = self.state.changed.wait_timeout(progress, left).unwrap().0;
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.state.progress.lock().unwrap()
+    }
+
+    fn strikes(&self, path: &str) -> bool {
+        if !(self.state.picks)(path) {
+            return false;
+        }
+        let mut progress = self.progress();
+        if progress.lifted || progress.left == 0 {
+            return false;
+        }
+        progress.left -= 1;
+        progress.hits += 1;
+        self.state.changed.notify_all();
+        true
+    }
+}
+
+/// All rules of a mirror; the oldest that picks a request decides.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    rules: Mutex<Vec<Rule>>,
+}
+
+impl Rules {
+    pub(crate) fn add(&self, picks: Picks, fault: Fault, times: u64) -> Rule {
+        let progress = Mutex::new(Progress { left: times, hits: 0, lifted: false });
+        let rule = Rule { state: Arc::new(State { picks, fault, progress, changed: Condvar::new() }) };
+        self.rules.lock().unwrap().push(rule.clone());
+        rule
+    }
+
+    pub(crate) fn striking(&self, path: &str) -> Option<Rule> {
+        self.rules.lock().unwrap().iter().find(|rule| rule.strikes(path)).cloned()
+    }
+
+    pub(crate) fn lift_all(&self) {
+        self.rules.lock().unwrap().iter().for_each(Rule::lift);
+    }
+}

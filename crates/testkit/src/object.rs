@@ -1,0 +1,86 @@
+//! Hashes and object paths as the fixtures write them, computed independently of the product.
+
+use std::io::Read;
+
+use sha1::Digest;
+use sha3::digest::{ExtendableOutput, Update, XofReader};
+
+/// The hash algorithm of a repository.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Algorithm {
+    /// SHA-1, whose text form has no tag.
+    Sha1,
+    /// RIPEMD-160.
+    Rmd160,
+    /// SHAKE-128 squeezed to 160 bits.
+    Shake128,
+}
+
+impl Algorithm {
+    /// Returns the algorithm a textual hash is tagged with.
+    pub fn of_text(hash: &str) -> Algorithm {
+        match hash.get(40..) {
+            Some("") => Algorithm::Sha1,
+            Some("-rmd160") => Algorithm::Rmd160,
+            Some("-shake128") => Algorithm::Shake128,
+            _ => panic!("{hash:?} is not the text of a hash"),
+        }
+    }
+
+    /// Returns the textual hash of `bytes`.
+    pub fn hash(self, bytes: &[u8]) -> String {
+        let (digest, tag) = match self {
+            Algorithm::Sha1 => (<[u8; 20]>::from(sha1::Sha1::digest(bytes)), ""),
+            Algorithm::Rmd160 => (<[u8; 20]>::from(ripemd::Ripemd160::digest(bytes)), "-rmd160"),
+            Algorithm::Shake128 => {
+                let mut shake = sha3::Shake128::default();
+                shake.update(bytes);
+                let mut digest = [0; 20];
+                XofReader::read(&mut shake.finalize_xof(), &mut digest);
+                (digest, "-shake128")
+            }
+        };
+        format!("{}{tag}", hex(&digest))
+    }
+}
+
+/// Returns where a repository keeps the object with this textual hash and suffix letter (`""` for a file).
+pub fn path(hash: &str, suffix: &str) -> String {
+    let (folder, rest) = hash.split_at(2);
+    format!("data/{folder}/{rest}{suffix}")
+}
+
+/// Returns `bytes` in lower-case hex.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the bytes that a text of hex digits stands for.
+pub fn unhex(text: &str) -> Vec<u8> {
+    assert!(text.len().is_multiple_of(2) && text.is_ascii(), "{text:?} is not hex");
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits"))
+        .collect()
+}
+
+/// Returns the SHA-256 of `bytes` in hex, as the listings of the fixtures give it.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(&sha2::Sha256::digest(bytes))
+}
+
+/// Returns what the zlib stream `stored` holds.
+pub fn inflate(stored: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    flate2::read::ZlibDecoder::new(stored).read_to_end(&mut plain).expect("a whole zlib stream");
+    plain
+}
+
+/// Returns `plain` as a zlib stream.
+pub fn deflate(plain: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::new();
+    flate2::read::ZlibEncoder::new(plain, flate2::Compression::default())
+        .read_to_end(&mut stored)
+        .expect("deflating memory cannot fail");
+    stored
+}

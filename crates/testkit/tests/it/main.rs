@@ -1,0 +1,3 @@
+//! Tests of the test kit itself, and of the source tree.
+mod fixtures;
+mod mirror;
