@@ -1,7 +1,16 @@
 //! The answer to a read.
 
+use std::fmt::Debug;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
+
+/// An open local file whose content is verified. Its owner learns when the last holder lets go of it,
+/// which is how a cache keeps the number of its descriptors bounded; so hold the `Arc`, don't duplicate
+/// the descriptor.
+pub trait LocalFile: AsFd + Debug + Send + Sync {}
+
+impl<T: AsFd + Debug + Send + Sync> LocalFile for T {}
 
 /// A piece of an answer.
 #[derive(Clone, Debug)]
@@ -9,7 +18,7 @@ pub enum Segment {
     /// `len` bytes at `offset` of a local file whose content is verified.
     File {
         /// The file; the tree's cache bounds how many are open at once.
-        file: Arc<File>,
+        file: Arc<dyn LocalFile>,
         /// Where in the file.
         offset: u64,
         /// How many bytes.
@@ -66,6 +75,7 @@ impl Data {
                 Segment::File { file, offset, len } => {
                     let at = out.len();
                     out.resize(at + len, 0);
+                    let file = File::from(file.as_fd().try_clone_to_owned()?);
                     file.read_exact_at(&mut out[at..], *offset)?;
                 }
                 Segment::Bytes { bytes, start, len } => {

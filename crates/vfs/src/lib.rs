@@ -15,7 +15,7 @@ mod reply;
 mod tree;
 
 pub use attr::{Attr, Device, Kind, StatFs, Time};
-pub use data::{Data, Segment};
+pub use data::{Data, LocalFile, Segment};
 pub use error::{ErrorKind, TreeError, errno};
 pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing};
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
