@@ -1,0 +1,45 @@
+//! What whoever opens a view may choose.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use esker_format::hash::ContentHash;
+
+/// Whose the files appear to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// Owner and group as published.
+    #[default]
+    AsPublished,
+    /// Everything belongs to this owner and group.
+    Claim {
+        /// Owner of everything.
+        uid: u32,
+        /// Group of everything.
+        gid: u32,
+    },
+}
+
+/// A revision to stay at instead of following the head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// The revision that the signed history knows by this name.
+    Tag(String),
+    /// The revision with this root catalog, by the word of whoever typed the hash.
+    Root(ContentHash),
+}
+
+/// How a view behaves.
+#[derive(Clone, Debug, Default)]
+pub struct ViewOptions {
+    /// Whose the files appear to be.
+    pub ownership: Ownership,
+    /// Values of variables in variant symlinks; one that isn't here takes its default.
+    pub variables: BTreeMap<String, String>,
+    /// Time between two looks for a new head, in place of what the repository says.
+    pub ttl: Option<Duration>,
+    /// A revision to stay at.
+    pub pin: Option<Pin>,
+    /// Most catalogs attached at once; `None` for [`crate::ATTACHED_MAX`].
+    pub attached_max: Option<usize>,
+}

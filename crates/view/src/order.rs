@@ -1,0 +1,43 @@
+//! The order of names in a directory: a function of each name alone.
+//!
+//! A listing that pauses while the tree moves to another revision goes on after the last name it returned,
+//! and names that did not change lie where they lay.
+
+use esker_vfs::{Cookie, FIRST_COOKIE, LAST_COOKIE};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The place of `name`, were it alone in its directory.
+pub(crate) fn cookie(name: &[u8]) -> Cookie {
+    Cookie((xxh3_64(name) >> 1).clamp(FIRST_COOKIE.0, LAST_COOKIE.0))
+}
+
+/// Sorts names by place. Where two want the same one (once in 2^63 pairs, unless somebody made the names so)
+/// the name that sorts first keeps it and the other moves up, so that places strictly ascend.
+pub(crate) fn arrange<T>(items: &mut Vec<T>, name: impl Fn(&T) -> &[u8], place: impl Fn(&mut T, Cookie)) {
+    items.sort_unstable_by(|a, b| {
+        let (a, b) = (name(a), name(b));
+        cookie(a).cmp(&cookie(b)).then_with(|| a.cmp(b))
+    });
+    items.dedup_by(|a, b| name(a) == name(b));
+    let mut next = FIRST_COOKIE;
+    for item in items.iter_mut() {
+        let own = cookie(name(item)).max(next);
+        place(item, own);
+        next = Cookie(own.0.saturating_add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_strictly_ascend_and_repeat_nothing() {
+        let mut names: Vec<(Vec<u8>, Cookie)> =
+            (0..5000).map(|n| (format!("name {}", n % 4000).into_bytes(), Cookie(0))).collect();
+        arrange(&mut names, |item| &item.0, |item, cookie| item.1 = cookie);
+        assert_eq!(names.len(), 4000);
+        assert!(names.windows(2).all(|pair| pair[0].1 < pair[1].1));
+        assert!(names.iter().all(|(name, place)| *place == cookie(name) && *place >= FIRST_COOKIE));
+    }
+}

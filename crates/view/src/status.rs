@@ -1,0 +1,179 @@
+//! What a view tells of itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use esker_format::hash::ContentHash;
+use parking_lot::Mutex;
+
+/// How many failures are remembered.
+pub const FAILURES_MAX: usize = 32;
+
+/// The state of a view, as `esker status` shows it.
+#[derive(Clone, Debug)]
+pub struct ViewStatus {
+    /// The repository's name.
+    pub repository: String,
+    /// The revision that is shown.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root_hash: ContentHash,
+    /// The tag that was asked for, if one was.
+    pub tag: Option<String>,
+    /// Whether the view stays at this revision.
+    pub pinned: bool,
+    /// When the publisher signed it, seconds since the epoch; unknown for a pinned hash.
+    pub published: Option<u64>,
+    /// When this view began to show it.
+    pub since: SystemTime,
+    /// When the repository was last asked for its head and answered.
+    pub checked: SystemTime,
+    /// Why the head could not be looked up, and since when.
+    pub offline: Option<Offline>,
+    /// The last failures, oldest first.
+    pub failures: Vec<Failure>,
+    /// What was counted so far.
+    pub counters: ViewCounters,
+}
+
+/// A head that can't be looked up.
+#[derive(Clone, Debug)]
+pub struct Offline {
+    /// Since when.
+    pub since: SystemTime,
+    /// The last reason.
+    pub reason: String,
+}
+
+/// Something a program or the view itself failed to do.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// When.
+    pub time: SystemTime,
+    /// The file or directory, or what else it happened to.
+    pub object: String,
+    /// The error with its causes.
+    pub cause: String,
+    /// The process that asked, if it is known.
+    pub caller: Option<u32>,
+}
+
+/// What a view counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViewCounters {
+    /// Catalogs attached now.
+    pub catalogs: u64,
+    /// Lookups.
+    pub lookups: u64,
+    /// Directory listings asked for.
+    pub lists: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Reads that had to wait for an object.
+    pub misses: u64,
+    /// Extended attributes asked for.
+    pub xattrs: u64,
+    /// Revisions taken over since the start.
+    pub switches: u64,
+    /// Files that somebody may hold open.
+    pub held: u64,
+}
+
+/// The last failures.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<VecDeque<Failure>>);
+
+impl Failures {
+    pub(crate) fn add(&self, object: String, cause: String, caller: Option<u32>) {
+        let mut list = self.0.lock();
+        if list.len() == FAILURES_MAX {
+            list.pop_front();
+        }
+        list.push_back(Failure { time: SystemTime::now(), object, cause, caller });
+    }
+
+    pub(crate) fn all(&self) -> Vec<Failure> {
+        self.0.lock().iter().cloned().collect()
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// Threads share a counter's cells in this many groups, so that counting makes none wait for another's
+/// cache line.
+const CELLS: usize = 16;
+
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Cell(AtomicU64);
+
+/// A number that many threads count up.
+#[derive(Debug, Default)]
+pub(crate) struct Counter([Cell; CELLS]);
+
+static NEXT_CELL: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CELL: usize = NEXT_CELL.fetch_add(1, Ordering::Relaxed) % CELLS;
+}
+
+impl Counter {
+    pub(crate) fn count(&self) {
+        // A thread whose locals are gone still counts.
+        let cell = CELL.try_with(|cell| *cell).unwrap_or(0);
+        self.0[cell].0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+/// The counters of a view.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) lookups: Counter,
+    pub(crate) lists: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) xattrs: Counter,
+    pub(crate) switches: Counter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_failures_are_kept() {
+        let failures = Failures::default();
+        for n in 0..FAILURES_MAX + 5 {
+            failures.add(format!("/{n}"), "because".into(), None);
+        }
+        let all = failures.all();
+        assert_eq!(all.len(), FAILURES_MAX);
+        assert_eq!(all[0].object, "/5");
+    }
+
+    #[test]
+    fn threads_count_together() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..1000).for_each(|_| counter.count()));
+            }
+        });
+        assert_eq!(counter.value(), 8000);
+    }
+}
