@@ -1,0 +1,86 @@
+//! What a session can be told.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::KernelMask;
+
+/// How bad a logged event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Something an administrator may want to know.
+    Notice,
+    /// Something broke its rules: a tree that panicked, a kernel that sent nonsense.
+    Error,
+}
+
+/// Where a session reports what no caller can be told. Called from worker threads: it must not block.
+pub type Log = Arc<dyn Fn(Severity, &str) + Send + Sync>;
+
+/// How long a parked request may wait before its caller gets `EIO`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// LOOKUP, also of a symlink's target and of extended attributes.
+    pub lookup: Duration,
+    /// GETATTR.
+    pub attributes: Duration,
+    /// READDIR and READDIRPLUS.
+    pub list: Duration,
+    /// READ by a call that can return an error.
+    pub read: Duration,
+    /// READ by a page fault, which can't return an error: it would be SIGBUS. `None` waits until the bytes
+    /// come or the program is killed.
+    pub fault: Option<Duration>,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { lookup: minute, attributes: minute, list: minute, read: minute, fault: None }
+    }
+}
+
+/// What a [`crate::Session`] can be told.
+#[derive(Clone)]
+pub struct SessionOptions {
+    /// Number of worker threads. They never wait for the network, so a few serve any number of callers.
+    pub threads: usize,
+    /// What the kernel is allowed to offer; masks it down to an older one.
+    pub kernel: KernelMask,
+    /// How long parked requests may wait.
+    pub deadlines: Deadlines,
+    /// Where the tree is mounted, so that [`crate::Session::unmount`] can unmount it.
+    pub mountpoint: Option<PathBuf>,
+    /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
+    /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.
+    pub proc: Option<PathBuf>,
+    /// Where to report what no caller can be told.
+    pub log: Log,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(4, usize::from);
+        Self {
+            threads: cores.clamp(4, 16),
+            kernel: KernelMask::default(),
+            deadlines: Deadlines::default(),
+            mountpoint: None,
+            proc: Some(PathBuf::from("/proc")),
+            log: Arc::new(|_, _| {}),
+        }
+    }
+}
+
+impl std::fmt::Debug for SessionOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionOptions")
+            .field("threads", &self.threads)
+            .field("kernel", &self.kernel)
+            .field("deadlines", &self.deadlines)
+            .field("mountpoint", &self.mountpoint)
+            .field("proc", &self.proc)
+            .finish_non_exhaustive()
+    }
+}
