@@ -2,6 +2,7 @@
 //!
 //! Usage: `esker-mirror FOLDER`. Prints its address and serves until it is killed or its parent dies.
 #![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, reason = "a program of its own, with a terminal to talk to")]
 
 use std::io::Write;
 use std::process::ExitCode;

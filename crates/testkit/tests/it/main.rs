@@ -1,3 +1,4 @@
 //! Tests of the test kit itself, and of the source tree.
 mod fixtures;
 mod mirror;
+mod tidy;

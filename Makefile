@@ -1,0 +1,39 @@
+# One target a purpose; everything else is in cargo or scripts/.
+
+TRIPLE ?= $(shell rustc -vV | sed -n 's/^host: //p')
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+ESKER := $(TARGET_DIR)/$(TRIPLE)/release/esker
+
+.PHONY: demo test lint soak canary release mirror
+
+# Serves a fixture, mounts it without root, runs a program from it, cleans up.
+demo: release mirror
+	scripts/demo.sh $(ESKER) $(TARGET_DIR)/$(TRIPLE)/release/esker-mirror
+
+# Every test. As root it installs what is missing; as a user it says what to install.
+test:
+	scripts/needs.sh
+	cargo test --locked --workspace
+
+# What CI demands beyond tests.
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+# The long tests, at full length; reports go to docs/reports/.
+soak:
+	scripts/needs.sh
+	scripts/soak.sh
+
+# Removes each check of the trust chain in turn and expects a test to fail.
+canary:
+	scripts/needs.sh
+	scripts/canary.sh
+
+# One static binary (docs/release.md).
+release:
+	scripts/release.sh $(TRIPLE) -p esker-cli
+	scripts/static.sh $(ESKER)
+
+mirror:
+	scripts/release.sh $(TRIPLE) -p esker-testkit --bin esker-mirror

@@ -1,0 +1,129 @@
+//! Documents agree with each other and with the tests that quote them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{files_ending, report, root, text};
+
+/// Returns the targets of the links in a Markdown text, code left out.
+fn links(markdown: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    let mut in_code = false;
+    for line in markdown.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        for rest in line.split("](").skip(1) {
+            if let Some((target, _)) = rest.split_once(')') {
+                links.push(target.to_owned());
+            }
+        }
+    }
+    links
+}
+
+/// Returns the anchor a heading gets: lower case, spaces to dashes, other marks dropped.
+fn anchor(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter_map(|c| match c {
+            ' ' => Some('-'),
+            c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for file in files_ending("md") {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for link in links(&text(&file)) {
+            if link.starts_with("http://") || link.starts_with("https://") {
+                continue;
+            }
+            let (path, wanted) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() { file.clone() } else { folder.join(path) };
+            if !root().join(&target).exists() {
+                complaints.push(format!("{}: {link} leads nowhere", file.display()));
+            } else if !wanted.is_empty()
+                && !text(&target).lines().any(|line| line.starts_with('#') && anchor(line) == wanted)
+            {
+                complaints.push(format!("{}: {link} has no such heading", file.display()));
+            }
+        }
+    }
+    report("links in documents", &complaints);
+}
+
+/// Reads the promises of `docs/semantics.md`: lines like `**M3.** A sentence…`, up to the next empty line.
+fn promises() -> BTreeMap<String, String> {
+    let document = text("docs/semantics.md".as_ref());
+    let mut promises = BTreeMap::new();
+    for paragraph in document.split("\n\n") {
+        let paragraph = paragraph.trim().replace('\n', " ");
+        let Some((id, sentence)) = paragraph.strip_prefix("**").and_then(|rest| rest.split_once(".** "))
+        else {
+            continue;
+        };
+        let before = promises.insert(id.to_owned(), sentence.to_owned());
+        assert!(before.is_none(), "promise {id} stands twice in docs/semantics.md");
+    }
+    assert!(promises.len() > 10, "docs/semantics.md holds promises");
+    promises
+}
+
+/// Returns the doc comments right above test functions, joined to one line each, with the test's place.
+fn comments_of_tests() -> Vec<(String, String)> {
+    let mut comments = Vec::new();
+    for file in files_ending("rs") {
+        let source = text(&file);
+        let mut comment = String::new();
+        for (at, line) in source.lines().enumerate() {
+            let line = line.trim();
+            if let Some(words) = line.strip_prefix("///") {
+                comment.push(' ');
+                comment.push_str(words.trim());
+            } else if line == "#[test]" {
+                comments.push((comment.trim().to_owned(), format!("{}:{}", file.display(), at + 1)));
+                comment.clear();
+            } else if !line.starts_with("#[") {
+                comment.clear();
+            }
+        }
+    }
+    comments
+}
+
+/// A test quotes a promise word for word in its doc comment, behind an angle bracket, its name and a colon.
+#[test]
+fn promises_are_quoted_by_the_tests_that_prove_them() {
+    let promises = promises();
+    let mut quoted = BTreeSet::new();
+    let mut complaints = Vec::new();
+    for (comment, place) in comments_of_tests() {
+        for quote in comment.split("> ").skip(1) {
+            let Some((id, sentence)) = quote.split_once(": ") else { continue };
+            match promises.get(id) {
+                None => {
+                    complaints.push(format!("{place} quotes {id}, which docs/semantics.md does not have"))
+                }
+                Some(promise) if sentence.trim().starts_with(promise.as_str()) => {
+                    quoted.insert(id.to_owned());
+                }
+                Some(promise) => complaints.push(format!("{place} misquotes {id}; it reads: {promise}")),
+            }
+        }
+    }
+    for id in promises.keys().filter(|id| !quoted.contains(*id)) {
+        complaints.push(format!("no test quotes promise {id}"));
+    }
+    report("promises of docs/semantics.md", &complaints);
+}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Makes sure that the tests find what they need from the system. As root it installs what is missing and opens
+# /dev/fuse; anybody else gets the commands that an administrator must run. Nothing is ever skipped instead.
+set -euo pipefail
+
+missing=()  # packages
+blocked=()  # commands that change a setting
+
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v fusermount3 >/dev/null || missing+=(fuse3)
+[ -e /dev/fuse ] || blocked+=("modprobe fuse")
+# The unprivileged half of the tests opens the device as an ordinary user.
+[ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")
+namespaces=/proc/sys/user/max_user_namespaces
+[ -e "$namespaces" ] && [ "$(cat "$namespaces")" -eq 0 ] && blocked+=("sysctl -w user.max_user_namespaces=15000")
+for setting in kernel/unprivileged_userns_clone:1 kernel/apparmor_restrict_unprivileged_userns:0; do
+    file=/proc/sys/${setting%:*} wanted=${setting#*:}
+    [ -e "$file" ] && [ "$(cat "$file")" != "$wanted" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$wanted")
+done
+
+[ ${#missing[@]} -eq 0 ] && [ ${#blocked[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -ne 0 ]; then
+    {
+        echo "The tests need more than this machine offers an ordinary user. As root, run:"
+        [ ${#missing[@]} -eq 0 ] || echo "    apt-get install -y ${missing[*]}"
+        for command in "${blocked[@]+"${blocked[@]}"}"; do echo "    $command"; done
+        echo "or run 'make test' once as root, which does the same."
+    } >&2
+    exit 1
+fi
+
+if [ ${#missing[@]} -ne 0 ]; then
+    command -v apt-get >/dev/null || { echo "please install: ${missing[*]}" >&2; exit 1; }
+    echo "installing ${missing[*]}"
+    apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null ||
+        { apt-get update >/dev/null && apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null; }
+fi
+for command in "${blocked[@]+"${blocked[@]}"}"; do
+    echo "the tests mount as an ordinary user too, so: $command"
+    $command
+done
