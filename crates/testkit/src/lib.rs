@@ -2,11 +2,12 @@
 //!
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
+//! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
 //! * [`mirror`]: a web server that serves them and misbehaves on command.
 //!
 //! A failure in here is a broken test, so everything panics with a sentence instead of returning an error.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 pub mod contents;
@@ -15,3 +16,5 @@ pub mod listing;
 pub mod mirror;
 pub mod object;
 pub mod signing;
+pub mod survey;
+pub mod sys;

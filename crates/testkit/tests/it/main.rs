@@ -1,4 +1,5 @@
 //! Tests of the test kit itself, and of the source tree.
 mod fixtures;
 mod mirror;
+mod survey;
 mod tidy;

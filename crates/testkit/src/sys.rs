@@ -1,0 +1,42 @@
+//! The one unsafe corner: mapped files.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A file mapped for reading.
+#[derive(Debug)]
+pub struct Mapped {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is private to this value and only ever read.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// Maps the first `length` bytes of a file, which must not be none.
+    pub fn of(file: &File, length: usize) -> io::Result<Mapped> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file, 0) }?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Mapped { start, length })
+    }
+
+    /// Returns the mapped bytes. What they are mapped from is a read-only mount, or a file the test leaves alone.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `length` bytes from `start` stay mapped as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and nobody borrows from `self` any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
