@@ -153,16 +153,10 @@ impl ContentHash {
 
     /// The 40 digits without the tag.
     pub fn hex(&self) -> String {
-        let mut text = String::with_capacity(HEX_LEN);
-        for byte in self.digest {
-            text.push(char::from(HEX[usize::from(byte >> 4) & 15]));
-            text.push(char::from(HEX[usize::from(byte) & 15]));
-        }
-        text
+        let nibbles = self.digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        nibbles.filter_map(|nibble| char::from_digit(u32::from(nibble), 16)).collect()
     }
 }
-
-const HEX: [u8; 16] = *b"0123456789abcdef";
 
 const fn hex_digit(digit: u8) -> Option<u8> {
     match digit {

@@ -15,7 +15,10 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 pub mod canary;
+pub mod catalog;
 pub mod compress;
 pub mod hash;
 pub mod name;
 pub mod object;
+pub mod sqlite;
+pub mod time;

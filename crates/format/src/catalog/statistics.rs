@@ -1,0 +1,92 @@
+//! The counters of a catalog.
+
+use crate::sqlite::{Database, SqliteError};
+
+/// What is counted, once for a catalog itself and once for everything nested below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Regular files, chunked and external ones included.
+    pub regular: u64,
+    /// Symlinks.
+    pub symlink: u64,
+    /// Pipes, sockets and devices.
+    pub special: u64,
+    /// Directories.
+    pub dir: u64,
+    /// Nested catalogs.
+    pub nested: u64,
+    /// Chunked files.
+    pub chunked: u64,
+    /// Chunks.
+    pub chunks: u64,
+    /// Bytes of regular files.
+    pub file_size: u64,
+    /// Bytes of chunked files.
+    pub chunked_size: u64,
+    /// Entries with extended attributes.
+    pub xattr: u64,
+    /// Files whose content lies outside the repository's objects.
+    pub external: u64,
+    /// Bytes of those.
+    pub external_file_size: u64,
+}
+
+impl Counters {
+    fn counter(&mut self, name: &str) -> Option<&mut u64> {
+        Some(match name {
+            "regular" => &mut self.regular,
+            "symlink" => &mut self.symlink,
+            "special" => &mut self.special,
+            "dir" => &mut self.dir,
+            "nested" => &mut self.nested,
+            "chunked" => &mut self.chunked,
+            "chunks" => &mut self.chunks,
+            "file_size" => &mut self.file_size,
+            "chunked_size" => &mut self.chunked_size,
+            "xattr" => &mut self.xattr,
+            "external" => &mut self.external,
+            "external_file_size" => &mut self.external_file_size,
+            _ => return None,
+        })
+    }
+
+    /// The number of entries; a directory that is a mountpoint counts in both catalogs.
+    pub const fn entries(&self) -> u64 {
+        self.regular.saturating_add(self.symlink).saturating_add(self.special).saturating_add(self.dir)
+    }
+}
+
+/// The counters of a catalog; those that an old catalog lacks are zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// What the catalog itself holds.
+    pub own: Counters,
+    /// What the catalogs nested below it hold.
+    pub subtree: Counters,
+}
+
+impl Statistics {
+    pub(super) fn read<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Self, SqliteError> {
+        let mut statistics = Self::default();
+        // Catalogs before 2.1 have none.
+        let Some(table) = database.find_table("statistics")? else { return Ok(statistics) };
+        let column =
+            |column| table.column(column).ok_or(SqliteError::NoColumn { table: "statistics", column });
+        let (counter, value) = (column("counter")?, column("value")?);
+        for row in table.rows() {
+            let row = row?;
+            let name = row.get(counter).text().unwrap_or_default();
+            let target = if let Some(name) = name.strip_prefix("self_") {
+                statistics.own.counter(name)
+            } else if let Some(name) = name.strip_prefix("subtree_") {
+                statistics.subtree.counter(name)
+            } else {
+                None
+            };
+            if let Some(target) = target {
+                *target = row.get(value).integer().and_then(|value| u64::try_from(value).ok()).unwrap_or(0);
+            }
+        }
+        Ok(statistics)
+    }
+}

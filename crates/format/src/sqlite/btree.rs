@@ -1,0 +1,191 @@
+//! Access to pages by number, and descents from a root to one entry.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use super::cursor::{IndexCursor, TableCursor};
+use super::database::Layout;
+use super::page::{CellPayload, Page, PageKind};
+use super::record::{Record, Value};
+use super::{Result, damaged};
+
+/// SQLite itself gives up at this depth; a tree of the smallest pages holds 2^64 bytes long before.
+pub(super) const DEPTH_MAX: usize = 20;
+
+/// All pages of a file.
+#[derive(Clone, Copy)]
+pub(super) struct Pages<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+}
+
+/// How many pages an operation may still look at.
+///
+/// In a sound file no operation sees a page twice, so the number of pages is enough for each.
+#[derive(Clone, Copy)]
+pub(super) struct Budget(u32);
+
+impl Budget {
+    #[inline]
+    fn spend(&mut self, page: u32) -> Result<()> {
+        match self.0.checked_sub(1) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => damaged(page, "it is part of a cycle"),
+        }
+    }
+}
+
+impl<'a> Pages<'a> {
+    #[inline]
+    pub(super) const fn new(bytes: &'a [u8], layout: Layout) -> Self {
+        Self { bytes, layout }
+    }
+
+    pub(super) const fn budget(&self) -> Budget {
+        Budget(self.layout.page_count)
+    }
+
+    /// The usable bytes of a page.
+    #[inline]
+    fn raw(&self, number: u32) -> Result<&'a [u8]> {
+        if number == 0 || number > self.layout.page_count {
+            return damaged(number, "something refers to it, but the file has no such page");
+        }
+        let start = (number - 1) as usize * self.layout.page_size;
+        match self.bytes.get(start..start + self.layout.usable) {
+            Some(bytes) => Ok(bytes),
+            None => damaged(number, "the file ends before it"),
+        }
+    }
+
+    /// A page of a table or index.
+    #[inline]
+    pub(super) fn page(&self, number: u32, budget: &mut Budget) -> Result<Page<'a>> {
+        budget.spend(number)?;
+        Page::parse(number, self.raw(number)?)
+    }
+
+    /// The record of a cell, put together if it does not lie on one page.
+    #[inline]
+    pub(super) fn record(&self, page: u32, cell: CellPayload<'a>, budget: &mut Budget) -> Result<Record<'a>> {
+        if cell.overflow == 0 {
+            return Ok(Record::new(Cow::Borrowed(cell.local)));
+        }
+        self.follow_overflow(page, cell, budget)
+    }
+
+    fn follow_overflow(&self, page: u32, cell: CellPayload<'a>, budget: &mut Budget) -> Result<Record<'a>> {
+        // The vector grows with the pages that are found, never by the length that the cell claims.
+        let mut payload = cell.local.to_vec();
+        let mut next = cell.overflow;
+        loop {
+            let missing = cell.len.saturating_sub(payload.len() as u64);
+            if missing == 0 {
+                return Ok(Record::new(Cow::Owned(payload)));
+            }
+            if next == 0 {
+                return damaged(page, "a long payload ends too early");
+            }
+            budget.spend(next)?;
+            let Some((link, content)) = self.raw(next)?.split_first_chunk() else {
+                return damaged(next, "it has no room for a link");
+            };
+            let wanted = usize::try_from(missing).map_or(content.len(), |missing| missing.min(content.len()));
+            payload.extend_from_slice(content.get(..wanted).unwrap_or_default());
+            next = u32::from_be_bytes(*link);
+        }
+    }
+
+    pub(super) fn table_cursor(self, root: u32) -> TableCursor<'a> {
+        TableCursor::new(self, root)
+    }
+
+    pub(super) fn index_cursor(self, root: u32) -> IndexCursor<'a> {
+        IndexCursor::new(self, root)
+    }
+
+    /// The row of a table with this rowid.
+    pub(super) fn find_row(&self, root: u32, rowid: i64) -> Result<Option<Record<'a>>> {
+        let mut budget = self.budget();
+        let mut number = root;
+        for _ in 0..DEPTH_MAX {
+            let page = self.page(number, &mut budget)?;
+            let index = lower_bound(page.cells(), |index| Ok(page.rowid(index)?.cmp(&rowid)))?;
+            match page.kind {
+                PageKind::TableInterior => number = page.child(index)?,
+                PageKind::TableLeaf => {
+                    if index == page.cells() || page.rowid(index)? != rowid {
+                        return Ok(None);
+                    }
+                    return self.record(number, page.payload(index)?, &mut budget).map(Some);
+                }
+                _ => return damaged(number, "a page of an index lies in a table"),
+            }
+        }
+        damaged(number, "the table is too deep")
+    }
+
+    /// An entry of an index that starts with these values.
+    pub(super) fn find_entry(&self, root: u32, key: &[Value<'_>]) -> Result<Option<Record<'a>>> {
+        let mut budget = self.budget();
+        let mut number = root;
+        for _ in 0..DEPTH_MAX {
+            let page = self.page(number, &mut budget)?;
+            let index = self.seek(&page, key, &mut budget)?;
+            if index < page.cells() {
+                let entry = self.record(number, page.payload(index)?, &mut budget)?;
+                if compare(&entry, key) == Ordering::Equal {
+                    return Ok(Some(entry));
+                }
+            }
+            if page.is_leaf() {
+                return Ok(None);
+            }
+            number = page.child(index)?;
+        }
+        damaged(number, "the index is too deep")
+    }
+
+    /// The first cell of an index page that does not come before the key.
+    pub(super) fn seek(&self, page: &Page<'a>, key: &[Value<'_>], budget: &mut Budget) -> Result<usize> {
+        if !matches!(page.kind, PageKind::IndexInterior | PageKind::IndexLeaf) {
+            return damaged(page.number, "a page of a table lies in an index");
+        }
+        lower_bound(page.cells(), |index| {
+            let entry = self.record(page.number, page.payload(index)?, budget)?;
+            Ok(compare(&entry, key))
+        })
+    }
+}
+
+/// Compares the first columns of an index entry to a key; a missing column comes before every value.
+#[inline]
+pub(super) fn compare(entry: &Record<'_>, key: &[Value<'_>]) -> Ordering {
+    let mut slots = entry.slots();
+    for wanted in key {
+        let Some(slot) = slots.next() else { return Ordering::Less };
+        let ordering = entry.value(slot).order(wanted);
+        if ordering != Ordering::Equal {
+            return ordering;
+        }
+    }
+    Ordering::Equal
+}
+
+/// The first of `count` ascending things that is not less than what is sought.
+#[inline]
+fn lower_bound(count: usize, mut compare: impl FnMut(usize) -> Result<Ordering>) -> Result<usize> {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if compare(middle)? == Ordering::Less {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}

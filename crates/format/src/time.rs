@@ -1,0 +1,126 @@
+//! Points in time, as the format writes them.
+
+use std::fmt;
+
+/// Seconds since the UNIX epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnixTime(pub i64);
+
+const DAY: i64 = 86_400;
+
+impl UnixTime {
+    /// Reads `YYYYMMDDhhmmss` (UTC).
+    pub fn parse_compact(text: &[u8]) -> Option<Self> {
+        let number = |from: usize, to: usize| -> Option<i64> {
+            text.get(from..to)?.iter().try_fold(0, |value, digit| {
+                digit.is_ascii_digit().then(|| value * 10 + i64::from(digit - b'0'))
+            })
+        };
+        if text.len() != 14 {
+            return None;
+        }
+        let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
+        let (hour, minute, second) = (number(8, 10)?, number(10, 12)?, number(12, 14)?);
+        let valid = (1..=12).contains(&month)
+            && (1..=days_in_month(year, month)).contains(&day)
+            && hour < 24
+            && minute < 60
+            && second <= 60;
+        valid.then(|| Self(days_from_civil(year, month, day) * DAY + hour * 3600 + minute * 60 + second))
+    }
+
+    /// Writes `YYYYMMDDhhmmss` (UTC).
+    pub fn to_compact(self) -> String {
+        let (year, month, day) = civil_from_days(self.0.div_euclid(DAY));
+        let second = self.0.rem_euclid(DAY);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
+    }
+
+    /// The same time with minutes and seconds set to zero.
+    pub const fn hour(self) -> Self {
+        Self(self.0.saturating_sub(self.0.rem_euclid(3600)))
+    }
+}
+
+impl fmt::Display for UnixTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (year, month, day) = civil_from_days(self.0.div_euclid(DAY));
+        let second = self.0.rem_euclid(DAY);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    }
+}
+
+const fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+const fn days_in_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days since 1970-01-01 in the proleptic Gregorian calendar; years start in March so that the leap day is last.
+const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+const fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days.saturating_add(719_468);
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_times() {
+        for (text, seconds) in [
+            ("19700101000000", 0),
+            ("20000229235959", 951_868_799),
+            ("20241018080107", 1_729_238_467),
+            ("21241118000000", 4_887_561_600),
+        ] {
+            assert_eq!(UnixTime::parse_compact(text.as_bytes()), Some(UnixTime(seconds)), "{text}");
+            assert_eq!(UnixTime(seconds).to_compact(), text);
+        }
+        assert_eq!(UnixTime(-1).to_string(), "1969-12-31 23:59:59 UTC");
+        assert_eq!(UnixTime(1_729_238_467).hour(), UnixTime(1_729_238_400));
+    }
+
+    #[test]
+    fn every_day_of_four_centuries_comes_back() {
+        for day in -10..146_100 {
+            let time = UnixTime(day * DAY + 12_345);
+            assert_eq!(UnixTime::parse_compact(time.to_compact().as_bytes()), Some(time));
+        }
+    }
+
+    #[test]
+    fn extremes_and_nonsense() {
+        let _ = UnixTime(i64::MAX).to_string();
+        let _ = UnixTime(i64::MIN).to_string();
+        for text in ["", "2024", "20240230000000", "20241301000000", "2024010124000", "2024-1-1 00:00:"] {
+            assert_eq!(UnixTime::parse_compact(text.as_bytes()), None, "{text}");
+        }
+    }
+}
