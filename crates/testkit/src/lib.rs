@@ -3,6 +3,7 @@
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
+//! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
 //! * [`mirror`]: a web server that serves them and misbehaves on command.
 //!
@@ -11,6 +12,7 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 pub mod contents;
+pub mod craft;
 pub mod fixture;
 pub mod listing;
 pub mod mirror;

@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     connections: AtomicU64,
     streams: Mutex<BTreeMap<u64, TcpStream>>,
     stopping: AtomicBool,
+    away: AtomicBool,
 }
 
 impl Mirror {
@@ -61,6 +62,7 @@ impl Mirror {
             connections: AtomicU64::new(0),
             streams: Mutex::default(),
             stopping: AtomicBool::new(false),
+            away: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || accept(&listener, &theirs));
@@ -128,6 +130,17 @@ impl Mirror {
         }
     }
 
+    /// Goes away: connections break, and new ones are closed before a request is read.
+    pub fn leave(&self) {
+        self.shared.away.store(true, Ordering::SeqCst);
+        self.shared.break_connections();
+    }
+
+    /// Comes back from being away.
+    pub fn come_back(&self) {
+        self.shared.away.store(false, Ordering::SeqCst);
+    }
+
     /// Stops: connections break, later ones are refused.
     pub fn stop(mut self) {
         self.shut_down();
@@ -136,9 +149,7 @@ impl Mirror {
     fn shut_down(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.rules.lift_all();
-        for stream in self.shared.streams.lock().unwrap().values() {
-            drop(stream.shutdown(Shutdown::Both));
-        }
+        self.shared.break_connections();
         if let Some(acceptor) = self.acceptor.take() {
             // The acceptor sleeps in accept(); a connection of our own wakes it.
             drop(TcpStream::connect(self.address));
@@ -154,6 +165,12 @@ impl Drop for Mirror {
 }
 
 impl Shared {
+    fn break_connections(&self) {
+        for stream in self.streams.lock().unwrap().values() {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+
     pub(crate) fn record(&self, request: &Request) {
         self.log.lock().unwrap().push(request.clone());
         self.logged.notify_all();
@@ -177,6 +194,9 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let Ok(stream) = stream else { continue };
         let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+        if shared.away.load(Ordering::SeqCst) {
+            continue;
+        }
         if let Ok(clone) = stream.try_clone() {
             shared.streams.lock().unwrap().insert(number, clone);
         }

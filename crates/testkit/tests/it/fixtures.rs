@@ -1,5 +1,7 @@
 //! The fixtures are what their description says, and the kit reads and signs them right.
 
+use esker_testkit::contents::Contents;
+use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, TAGS};
 use esker_testkit::object;
 use esker_testkit::signing::{ManifestDraft, WhitelistDraft};
@@ -69,4 +71,21 @@ fn heads_of_tags_name_their_roots() {
         let root = head.get('C').expect("a root");
         assert!(repository.path().join(object::path(&root, "C")).exists());
     }
+}
+
+/// A crafted revision is the fixture's plus what was added.
+#[test]
+fn crafted_revisions_hold_what_was_added() {
+    let repository = fixture::FULL.unpack();
+    let before = repository.contents("v3");
+    let craft = Craft::of(&repository);
+    craft.add_directory("crafted");
+    craft.add_file("/crafted", "file", 5, [7; 20]);
+    craft.hide("/crafted");
+    craft.publish(&repository);
+    let manifest = repository.manifest();
+    assert_eq!(manifest.get('S').as_deref(), Some("4"));
+    let after = Contents::read(&repository, &manifest.get('C').expect("a root"));
+    assert_eq!(after.files.len(), before.files.len() + 1);
+    assert_eq!(after.whole("/crafted/file"), object::path(&object::hex(&[7; 20]), ""));
 }
