@@ -14,11 +14,21 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+pub mod blacklist;
 pub mod canary;
 pub mod catalog;
+pub mod certificate;
 pub mod compress;
 pub mod hash;
+mod keyed_lines;
+pub mod letter;
+pub mod manifest;
+pub mod master_keys;
+pub mod metainfo;
 pub mod name;
 pub mod object;
+mod pem;
 pub mod sqlite;
 pub mod time;
+pub mod trust;
+pub mod whitelist;

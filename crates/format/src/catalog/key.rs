@@ -45,8 +45,7 @@ impl PathKey {
     /// The key with this MD5.
     pub fn from_digest(digest: [u8; 16]) -> Self {
         let (first, second) = digest.split_at(8);
-        let [first, second] =
-            [first, second].map(|half| half.try_into().map_or(0, |bytes| i64::from_le_bytes(bytes)));
+        let [first, second] = [first, second].map(|half| half.try_into().map_or(0, i64::from_le_bytes));
         Self { first, second }
     }
 

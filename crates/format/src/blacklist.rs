@@ -1,0 +1,80 @@
+//! The blacklist: certificates and revisions that the administrator of a client refuses.
+//!
+//! One fingerprint a line, or `<name N` for every revision of a repository below `N`. Lines that are neither
+//! are skipped, as the reference client does, but counted.
+
+use crate::hash::ContentHash;
+use crate::keyed_lines::number;
+use crate::name::RepositoryName;
+
+/// Certificates and revisions to refuse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blacklist {
+    fingerprints: Vec<ContentHash>,
+    floors: Vec<(Vec<u8>, u64)>,
+    skipped: usize,
+}
+
+impl Blacklist {
+    /// Reads a blacklist.
+    pub fn parse(text: &[u8]) -> Self {
+        let mut list = Self::default();
+        list.add(text);
+        list
+    }
+
+    /// Adds the lines of another blacklist.
+    pub fn add(&mut self, text: &[u8]) {
+        for line in text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+            if let Some(floor) = parse_floor(line) {
+                self.floors.push(floor);
+            } else if let Some(fingerprint) = ContentHash::from_fingerprint(line) {
+                self.fingerprints.push(fingerprint);
+            } else if !line.is_empty() && !line.starts_with(b"#") {
+                self.skipped += 1;
+            }
+        }
+    }
+
+    /// The refused certificates.
+    pub fn fingerprints(&self) -> &[ContentHash] {
+        &self.fingerprints
+    }
+
+    /// The first revision of a repository that is not refused.
+    pub fn floor(&self, name: &RepositoryName) -> Option<u64> {
+        let own = self.floors.iter().filter(|(listed, _)| listed == name.as_str().as_bytes());
+        own.map(|(_, floor)| *floor).max()
+    }
+
+    /// The number of lines that were neither fingerprint, revision, comment nor empty.
+    pub const fn skipped(&self) -> usize {
+        self.skipped
+    }
+}
+
+/// Reads `<name N`.
+fn parse_floor(line: &[u8]) -> Option<(Vec<u8>, u64)> {
+    let rest = line.strip_prefix(b"<")?;
+    let end = rest.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
+    let (name, value) = rest.split_at_checked(end)?;
+    Some((name.to_vec(), number(value.trim_ascii())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let text = b"# refused\n\
+            58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50 # stolen\n\
+            <full.test 7\n<full.test \t 3\n<other.test 9 x\n<other.test>\nnonsense\n\n\
+            58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:51-SHAKE128\n";
+        let list = Blacklist::parse(text);
+        assert_eq!(list.fingerprints().len(), 2);
+        assert_eq!(list.floor(&RepositoryName::parse("full.test").unwrap()), Some(7));
+        assert_eq!(list.floor(&RepositoryName::parse("other.test").unwrap()), None);
+        assert_eq!(list.skipped(), 3);
+    }
+}

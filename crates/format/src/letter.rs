@@ -1,0 +1,94 @@
+//! The frame around signed text, shared by manifests and whitelists.
+//!
+//! ```text
+//! text          lines, the last one with its line end
+//! --
+//! hash of text  text form, one line
+//! signature     binary, to the end
+//! ```
+
+use crate::hash::ContentHash;
+
+/// A signed text, split but not verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Letter<'a> {
+    /// What is signed.
+    pub text: &'a [u8],
+    /// The hash that the signer printed, as printed, which is what the signature covers.
+    pub printed: &'a [u8],
+    /// The same hash.
+    pub hash: ContentHash,
+    /// The signature.
+    pub signature: &'a [u8],
+}
+
+/// Why there is no signed text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LetterError {
+    /// There is no line `--`.
+    #[error("it has no signature")]
+    Unsigned,
+    /// The line after `--` is not a hash.
+    #[error("its signature does not start with a hash")]
+    NoHash,
+    /// Nothing follows the hash.
+    #[error("its signature is cut off")]
+    NoSignature,
+}
+
+const SEPARATOR: &[u8] = b"\n--\n";
+
+impl<'a> Letter<'a> {
+    /// Splits a signed text at its first line `--`.
+    pub fn split(bytes: &'a [u8]) -> Result<Self, LetterError> {
+        let (text, rest) = split_text(bytes).ok_or(LetterError::Unsigned)?;
+        let end = rest.iter().position(|byte| *byte == b'\n').ok_or(LetterError::NoHash)?;
+        let (printed, rest) = rest.split_at_checked(end).ok_or(LetterError::NoHash)?;
+        let hash = ContentHash::from_text_bytes(printed).ok_or(LetterError::NoHash)?;
+        let signature = rest.get(1..).unwrap_or_default();
+        if signature.is_empty() {
+            return Err(LetterError::NoSignature);
+        }
+        Ok(Self { text, printed, hash, signature })
+    }
+
+    /// The hash that the text really has.
+    pub fn actual_hash(&self) -> ContentHash {
+        ContentHash::of(self.hash.algorithm(), self.text)
+    }
+}
+
+/// The text before the line `--`, and what follows that line.
+pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = bytes.windows(SEPARATOR.len()).position(|window| window == SEPARATOR)?;
+    Some((bytes.get(..=at)?, bytes.get(at + SEPARATOR.len()..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts() {
+        let letter =
+            Letter::split(b"Ca\nBb\n--\nda39a3ee5e6b4b0d3255bfef95601890afd80709\nsig\n--\n").unwrap();
+        assert_eq!(letter.text, b"Ca\nBb\n");
+        assert_eq!(letter.printed, b"da39a3ee5e6b4b0d3255bfef95601890afd80709");
+        assert_eq!(letter.signature, b"sig\n--\n");
+        assert_ne!(letter.actual_hash(), letter.hash);
+    }
+
+    #[test]
+    fn incomplete_ones() {
+        for (bytes, error) in [
+            (&b""[..], LetterError::Unsigned),
+            (b"--\nda39a3ee5e6b4b0d3255bfef95601890afd80709\nsig", LetterError::Unsigned),
+            (b"C\n--\n", LetterError::NoHash),
+            (b"C\n--\nda39\nsig", LetterError::NoHash),
+            (b"C\n--\nda39a3ee5e6b4b0d3255bfef95601890afd80709", LetterError::NoHash),
+            (b"C\n--\nda39a3ee5e6b4b0d3255bfef95601890afd80709\n", LetterError::NoSignature),
+        ] {
+            assert_eq!(Letter::split(bytes), Err(error), "{bytes:?}");
+        }
+    }
+}

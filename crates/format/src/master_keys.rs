@@ -1,0 +1,82 @@
+//! The public keys that repository owners sign whitelists with.
+
+use rsa::pkcs1::DecodeRsaPublicKey as _;
+use rsa::pkcs8::DecodePublicKey as _;
+use rsa::{Pkcs1v15Sign, RsaPublicKey};
+
+use crate::hash::{ContentHash, HashAlgorithm};
+use crate::pem;
+
+/// The master public keys a user trusts for a repository; any one of them may sign its whitelist.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MasterKeys {
+    /// The DER form and the key, sorted, each once.
+    keys: Vec<(Vec<u8>, RsaPublicKey)>,
+}
+
+/// Why a public key can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// There is no PEM block of a public key.
+    #[error("there is no public key in PEM form")]
+    NoPem,
+    /// The key is not an RSA key of a supported size.
+    #[error("the public key is not a usable RSA key: {0}")]
+    Key(String),
+}
+
+impl MasterKeys {
+    /// Reads all public keys of a PEM text.
+    pub fn parse(text: &[u8]) -> Result<Self, KeyError> {
+        let mut keys = Self::default();
+        keys.add(text)?;
+        Ok(keys)
+    }
+
+    /// Adds all public keys of another PEM text.
+    pub fn add(&mut self, text: &[u8]) -> Result<(), KeyError> {
+        let usual = pem::blocks(text, &["PUBLIC KEY"]).into_iter().map(|der| {
+            let key = RsaPublicKey::from_public_key_der(&der).map_err(|error| error.to_string());
+            (der, key)
+        });
+        let bare = pem::blocks(text, &["RSA PUBLIC KEY"]).into_iter().map(|der| {
+            let key = RsaPublicKey::from_pkcs1_der(&der).map_err(|error| error.to_string());
+            (der, key)
+        });
+        let found: Vec<_> = usual.chain(bare).collect();
+        if found.is_empty() {
+            return Err(KeyError::NoPem);
+        }
+        for (der, key) in found {
+            let key = key.map_err(KeyError::Key)?;
+            if let Err(place) = self.keys.binary_search_by(|(known, _)| known.cmp(&der)) {
+                self.keys.insert(place, (der, key));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of keys.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Tells whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// A hash that is the same for the same set of keys, whatever their order.
+    pub fn id(&self) -> ContentHash {
+        let all: Vec<u8> = self.keys.iter().flat_map(|(der, _)| der.iter().copied()).collect();
+        ContentHash::of(HashAlgorithm::Shake128, &all)
+    }
+
+    /// Tells whether one of the keys made a signature of a printed hash, as whitelists carry it: over the text
+    /// itself, with neither a second hash nor the name of one.
+    pub(crate) fn signed(&self, printed_hash: &[u8], signature: &[u8]) -> bool {
+        self.keys
+            .iter()
+            .any(|(_, key)| key.verify(Pkcs1v15Sign::new_unprefixed(), printed_hash, signature).is_ok())
+    }
+}

@@ -1,0 +1,128 @@
+//! The description of a repository, and the status a server keeps: free JSON with conventional fields.
+
+use serde_json::Value;
+
+/// What a repository says about itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metainfo {
+    /// Who runs it.
+    pub administrator: Option<String>,
+    /// How to reach them.
+    pub email: Option<String>,
+    /// Whose it is.
+    pub organisation: Option<String>,
+    /// What is in it.
+    pub description: Option<String>,
+    /// Where to read more.
+    pub url: Option<String>,
+    /// The server that publishes it.
+    pub recommended_stratum0: Option<String>,
+    /// The servers that replicate it.
+    pub recommended_stratum1s: Vec<String>,
+    /// All fields.
+    pub all: serde_json::Map<String, Value>,
+}
+
+/// Why a JSON object can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// It is not JSON.
+    #[error("it is not valid JSON")]
+    Syntax(#[from] serde_json::Error),
+    /// It is JSON, but not an object.
+    #[error("it is not a JSON object")]
+    NotAnObject,
+}
+
+fn parse_object(bytes: &[u8]) -> Result<serde_json::Map<String, Value>, JsonError> {
+    match serde_json::from_slice(bytes)? {
+        Value::Object(object) => Ok(object),
+        _ => Err(JsonError::NotAnObject),
+    }
+}
+
+impl Metainfo {
+    /// Reads a description; fields of an unexpected type count as missing.
+    pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
+        let all = parse_object(bytes)?;
+        let text = |key: &str| {
+            all.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        let list = |key: &str| {
+            let items = all.get(key).and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Ok(Self {
+            administrator: text("administrator"),
+            email: text("email"),
+            organisation: text("organisation"),
+            description: text("description"),
+            url: text("url"),
+            recommended_stratum0: text("recommended-stratum0"),
+            recommended_stratum1s: list("recommended-stratum1s"),
+            all,
+        })
+    }
+}
+
+/// The status of a repository on one server, `.cvmfs_status.json`. Times are the text of `date --utc`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// When it was last replicated.
+    pub last_snapshot: Option<String>,
+    /// When garbage was last collected.
+    pub last_gc: Option<String>,
+    /// When it was last checked.
+    pub last_check: Option<String>,
+    /// How that check ended; none if it never ran or its word is unknown.
+    pub check_succeeded: Option<bool>,
+}
+
+impl ServerStatus {
+    /// Where a server keeps it, below the root of the repository.
+    pub const PATH: &str = ".cvmfs_status.json";
+
+    /// Reads a status; fields of an unexpected type count as missing.
+    pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
+        let all = parse_object(bytes)?;
+        let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
+        Ok(Self {
+            last_snapshot: text("last_snapshot"),
+            last_gc: text("last_gc"),
+            last_check: text("last_check"),
+            check_succeeded: match text("check_status").as_deref() {
+                Some("succeeded") => Some(true),
+                Some("failed") => Some(false),
+                _ => None,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conventional_fields() {
+        let metainfo = Metainfo::parse(
+            br#"{"administrator":"A","email":"","recommended-stratum1s":["s1",2,"s2"],"url":5,"custom":{"x":1}}"#,
+        )
+        .unwrap();
+        assert_eq!(metainfo.administrator.as_deref(), Some("A"));
+        assert_eq!((metainfo.email.as_deref(), metainfo.url.as_deref()), (None, None));
+        assert_eq!(metainfo.recommended_stratum1s, ["s1", "s2"]);
+        assert!(metainfo.all.contains_key("custom"));
+        assert!(matches!(Metainfo::parse(b"[]"), Err(JsonError::NotAnObject)));
+        assert!(matches!(Metainfo::parse(b"{"), Err(JsonError::Syntax(_))));
+        assert!(Metainfo::parse(&b"[".repeat(1 << 20)).is_err());
+    }
+
+    #[test]
+    fn status() {
+        let status = ServerStatus::parse(br#"{"check_status":"failed","last_gc":"Fri Oct 18"}"#).unwrap();
+        assert_eq!(status.check_succeeded, Some(false));
+        assert_eq!(status.last_gc.as_deref(), Some("Fri Oct 18"));
+        assert_eq!(status.last_snapshot, None);
+    }
+}

@@ -1,0 +1,149 @@
+//! The whitelist, `.cvmfswhitelist`: which publisher certificates the owner of a repository accepts.
+//!
+//! ```text
+//! YYYYMMDDhhmmss     when it was made
+//! EYYYYMMDDhhmmss    when it expires, of which the hour counts
+//! Nname
+//! Vpkcs7             optional: the signature is a PKCS#7 structure elsewhere
+//! Wcachain           optional: certificates need a chain to a trusted authority too
+//! fingerprints       one a line
+//! ```
+
+use crate::hash::ContentHash;
+use crate::letter;
+use crate::time::UnixTime;
+
+/// Where a repository keeps its whitelist, below its root.
+pub const PATH: &str = ".cvmfswhitelist";
+
+/// The content of a whitelist, parsed but not verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whitelist {
+    /// When it was made, if that can be read.
+    pub created: Option<UnixTime>,
+    /// When it expires.
+    pub expires: UnixTime,
+    /// The repository it is for, as written.
+    pub name: String,
+    /// Whether it wants to be verified with PKCS#7.
+    pub pkcs7: bool,
+    /// Whether it wants certificates to be verified against trusted authorities.
+    pub ca_chain: bool,
+    /// The accepted certificates.
+    pub fingerprints: Vec<ContentHash>,
+}
+
+/// Why a whitelist can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WhitelistError {
+    /// There are no bytes.
+    #[error("the whitelist is empty")]
+    Empty,
+    /// The first line is not a time.
+    #[error("the whitelist does not start with a time of 14 digits")]
+    Created,
+    /// The second line is not a time.
+    #[error("the second line of the whitelist is not `E` and a time of 14 digits")]
+    Expires,
+    /// The third line is not a name.
+    #[error("the third line of the whitelist is not `N` and the name of a repository")]
+    Name,
+}
+
+impl Whitelist {
+    /// Reads the lines up to the signature.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WhitelistError> {
+        if bytes.is_empty() {
+            return Err(WhitelistError::Empty);
+        }
+        let text = letter::split_text(bytes).map_or(bytes, |(text, _)| text);
+        let mut lines = text.split(|byte| *byte == b'\n').peekable();
+        let created = lines.next().filter(|line| line.len() == 14).ok_or(WhitelistError::Created)?;
+        let expires = lines
+            .next()
+            .and_then(|line| UnixTime::parse_compact(line.strip_prefix(b"E")?))
+            .ok_or(WhitelistError::Expires)?;
+        let name = lines.next().and_then(|line| line.strip_prefix(b"N")).ok_or(WhitelistError::Name)?;
+        let pkcs7 = lines.next_if_eq(&&b"Vpkcs7"[..]).is_some();
+        let ca_chain = lines.next_if_eq(&&b"Wcachain"[..]).is_some();
+        Ok(Self {
+            created: UnixTime::parse_compact(created),
+            expires,
+            name: String::from_utf8_lossy(name).into_owned(),
+            pkcs7,
+            ca_chain,
+            fingerprints: lines.filter_map(ContentHash::from_fingerprint).collect(),
+        })
+    }
+
+    /// Tells whether it is too old at a time: minutes and seconds don't count, and the hour of its expiry is
+    /// already too late.
+    pub fn is_expired(&self, now: UnixTime) -> bool {
+        now.hour() >= self.expires.hour()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXAMPLE: &str = "20241018080107\n\
+        E20241117080107\n\
+        Ntest.example.org\n\
+        58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50 # publisher\n\
+        # comment\n\
+        58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50-RMD160\n\
+        --\n\
+        58c341e0979a5cc9ab0280acacce9b364b298350\nsignature";
+
+    #[test]
+    fn example() {
+        let whitelist = Whitelist::parse(EXAMPLE.as_bytes()).unwrap();
+        assert_eq!(whitelist.name, "test.example.org");
+        assert_eq!(whitelist.created, UnixTime::parse_compact(b"20241018080107"));
+        assert_eq!(whitelist.fingerprints.len(), 2);
+        assert!(!whitelist.pkcs7 && !whitelist.ca_chain);
+        let both = EXAMPLE.replace("org\n", "org\nVpkcs7\nWcachain\n");
+        let both = Whitelist::parse(both.as_bytes()).unwrap();
+        assert!(both.pkcs7 && both.ca_chain);
+        assert_eq!(both.fingerprints, whitelist.fingerprints);
+        let chain = EXAMPLE.replace("org\n", "org\nWcachain\n");
+        assert!(Whitelist::parse(chain.as_bytes()).unwrap().ca_chain);
+    }
+
+    #[test]
+    fn expiry_is_by_the_hour() {
+        let whitelist = Whitelist::parse(EXAMPLE.as_bytes()).unwrap();
+        let at = |text: &str| whitelist.is_expired(UnixTime::parse_compact(text.as_bytes()).unwrap());
+        assert!(!at("20241117075959"));
+        assert!(at("20241117080000"));
+        assert!(at("20241117080106"));
+        assert!(at("20250101000000"));
+        assert!(!at("20241001000000"));
+    }
+
+    #[test]
+    fn bad_lines() {
+        for (from, to, error) in [
+            ("20241018080107\n", "2024101808010\n", WhitelistError::Created),
+            ("E20241117080107", "20241117080107", WhitelistError::Expires),
+            ("E20241117080107", "E20241317080107", WhitelistError::Expires),
+            ("Ntest", "test", WhitelistError::Name),
+        ] {
+            assert_eq!(Whitelist::parse(EXAMPLE.replace(from, to).as_bytes()), Err(error));
+        }
+        assert_eq!(Whitelist::parse(b""), Err(WhitelistError::Empty));
+    }
+
+    proptest! {
+        #[test]
+        fn any_change_of_a_whitelist_parses_or_fails(at in 0..EXAMPLE.len(), byte: u8) {
+            let mut bytes = EXAMPLE.as_bytes().to_vec();
+            bytes[at] = byte;
+            if let Ok(whitelist) = Whitelist::parse(&bytes) {
+                prop_assert!(whitelist.fingerprints.len() <= 3);
+            }
+        }
+    }
+}
