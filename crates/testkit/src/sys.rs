@@ -16,6 +16,8 @@ pub struct Mapped {
 
 // SAFETY: the mapping is private to this value and only ever read.
 unsafe impl Send for Mapped {}
+// SAFETY: as above; reading from several threads is no conflict.
+unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps the first `length` bytes of a file, which must not be none.

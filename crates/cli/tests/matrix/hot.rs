@@ -1,0 +1,105 @@
+//! What the kernel asks when it knows everything already.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use esker_testkit::fixture::{self, Fixture};
+use esker_testkit::sys::Mapped;
+use serde_json::Value;
+
+use crate::person::Person;
+use crate::world::{Mounted, World};
+
+/// Requests that a hot file must not cost.
+const FORBIDDEN: [&str; 12] = [
+    "LOOKUP",
+    "GETATTR",
+    "READLINK",
+    "OPEN",
+    "READ",
+    "RELEASE",
+    "FLUSH",
+    "OPENDIR",
+    "READDIR",
+    "READDIRPLUS",
+    "RELEASEDIR",
+    "ACCESS",
+];
+
+/// Lists, stats, opens, reads, maps and follows everything, and runs the script.
+fn pass(root: &Path) -> u64 {
+    let mut entries = 0;
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("listing") {
+            let path = entry.expect("an entry").path();
+            let meta = fs::symlink_metadata(&path).expect("stat");
+            entries += 1;
+            if meta.is_dir() {
+                folders.push(path);
+            } else if meta.is_symlink() {
+                fs::read_link(&path).expect("readlink");
+                // Following may lead nowhere; that is asked of the kernel all the same.
+                drop(fs::metadata(&path));
+            } else if meta.is_file()
+                && let Ok(file) = File::open(&path)
+            {
+                let content = fs::read(&path).expect("reading");
+                if !content.is_empty() {
+                    let mapped = Mapped::of(&file, content.len()).expect("mapping");
+                    assert!(mapped.bytes() == content);
+                }
+            }
+        }
+    }
+    entries
+}
+
+fn run_script(mounted: &Mounted<'_>, world: &World) {
+    let script = mounted.path("sw/pkg-2.0/bin/hello");
+    let output = world.person.command("sh").arg("-c").arg(&script).output().expect("running a script");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn requests(status: &Value) -> BTreeMap<String, u64> {
+    let requests = status["requests"].as_array().expect("counters");
+    requests
+        .iter()
+        .map(|each| {
+            (each["name"].as_str().expect("a name").to_owned(), each["requests"].as_u64().expect("a count"))
+        })
+        .collect()
+}
+
+fn hot_pass(person: Person, fixture: Fixture) -> BTreeMap<String, u64> {
+    let world = World::new(person, fixture);
+    let mounted = world.mount(&[]);
+    let once = || {
+        let entries = mounted.does(|| pass(&mounted.path("")));
+        run_script(&mounted, &world);
+        entries
+    };
+    let entries = once();
+    assert_eq!(entries as usize + 1, fixture.listing("v3").len(), "the pass saw everything");
+    let before = requests(&mounted.status());
+    assert!(before.get("READ").is_some_and(|reads| *reads > 0), "the first pass was cold: {before:?}");
+    once();
+    let after = requests(&mounted.status());
+    after.into_iter().map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0))).collect()
+}
+
+/// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read, readlink, flush, release or access upcall.
+#[test]
+fn a_hot_pass_costs_no_upcall() {
+    for person in Person::all() {
+        for fixture in fixture::ALL {
+            let cost = hot_pass(person, fixture);
+            let shown: Vec<String> = cost.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            println!("{} as {person:?}, second pass: {}", fixture.name(), shown.join(", "));
+            for name in FORBIDDEN {
+                assert_eq!(cost.get(name).copied().unwrap_or(0), 0, "{name} in {shown:?}");
+            }
+        }
+    }
+}

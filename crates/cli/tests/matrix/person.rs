@@ -1,0 +1,80 @@
+//! Who mounts and who reads.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use esker_testkit::survey::Ownership;
+use rustix::process::{Gid, Uid};
+
+/// The ordinary user that root's tests borrow: `bin` or `daemon`, which every distribution has, because
+/// `fusermount3` wants a name for whoever calls it.
+const BORROWED: u32 = 1;
+
+/// Somebody with rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Person {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Person {
+    /// Returns who runs the tests.
+    pub fn myself() -> Person {
+        Person { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
+    /// Returns an ordinary user: whoever runs the tests, unless that is root.
+    pub fn ordinary() -> Person {
+        let myself = Person::myself();
+        if myself.is_root() { Person { uid: BORROWED, gid: BORROWED } } else { myself }
+    }
+
+    /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user.
+    pub fn all() -> Vec<Person> {
+        let (myself, ordinary) = (Person::myself(), Person::ordinary());
+        if myself == ordinary {
+            println!("not run by root: mounts by root are left to a run as root");
+            vec![ordinary]
+        } else {
+            vec![myself, ordinary]
+        }
+    }
+
+    pub fn is_root(self) -> bool {
+        self.uid == 0
+    }
+
+    /// Returns whose the files in a mount of this person should be.
+    pub fn ownership(self) -> Ownership {
+        if self.is_root() { Ownership::Published } else { Ownership::Claimed(self.uid, self.gid) }
+    }
+
+    /// Does something on a thread of its own that has this person's rights.
+    pub fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                if self != Person::myself() {
+                    let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+                    rustix::thread::set_thread_groups(&[]).expect("dropping groups");
+                    rustix::thread::set_thread_res_gid(gid, gid, gid).expect("becoming another group");
+                    rustix::thread::set_thread_res_uid(uid, uid, uid).expect("becoming another user");
+                }
+                what()
+            });
+            match thread.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Returns a command that this person will run.
+    pub fn command(self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        if self != Person::myself() {
+            command.uid(self.uid).gid(self.gid);
+        }
+        command
+    }
+}

@@ -1,0 +1,61 @@
+//! `esker run`: a repository around one command.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use esker_testkit::fixture;
+
+use crate::person::Person;
+use crate::world::{World, words};
+
+/// Processes and mounts that exist now: what must be as before afterwards.
+fn mounts() -> String {
+    fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts")
+}
+
+/// > N1: The command sees the repository below `/cvmfs`, its exit code is passed on, and nothing is left mounted or running afterwards.
+#[test]
+fn a_command_sees_the_repository_and_leaves_nothing() {
+    for person in Person::all() {
+        for fixture in fixture::ALL {
+            let world = World::new(person, fixture);
+            let before = mounts();
+            let mut command = world.run(&[]);
+            let script = "cd /cvmfs/\"$0\" && find . -type f -perm -400 -print0 | sort -z | xargs -0 sha256sum -z && exit 42";
+            let output = command.args(["sh", "-c", script, fixture.name()]).output().expect("running esker");
+            assert_eq!(output.status.code(), Some(42), "{}", words(&output));
+            let expected: BTreeMap<Vec<u8>, String> = fixture
+                .listing("v3")
+                .into_iter()
+                .filter(|entry| entry.is_file() && entry.mode & 0o400 != 0)
+                .map(|entry| (entry.path.clone(), entry.sha256.expect("a file has content")))
+                .collect();
+            let lines = output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+            let found: BTreeMap<Vec<u8>, String> = lines
+                .map(|line| (line[67..].to_vec(), String::from_utf8_lossy(&line[..64]).into_owned()))
+                .collect();
+            assert!(
+                found == expected,
+                "{} as {person:?}: {} files of {}",
+                fixture.name(),
+                found.len(),
+                expected.len()
+            );
+            assert_eq!(mounts(), before, "no mount is left");
+            let processes = processes_naming(&world.mirror.url(""));
+            assert_eq!(processes, [0; 0], "no process is left");
+        }
+    }
+}
+
+/// Returns the ids of processes that have this text in their command line.
+fn processes_naming(text: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("the list of processes");
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|id| {
+            fs::read(format!("/proc/{id}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
+        })
+        .collect()
+}

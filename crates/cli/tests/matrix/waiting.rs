@@ -1,0 +1,143 @@
+//! A server that does not answer, and everybody else.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use esker_testkit::craft::Craft;
+use esker_testkit::fixture::{self, Repository};
+use esker_testkit::mirror::{Fault, Mirror, Rule};
+
+use crate::person::Person;
+use crate::world::{PATIENCE, World};
+
+const READERS: usize = 1000;
+const AT_ONCE: Duration = Duration::from_millis(10);
+const MIB: usize = 1024 * 1024;
+
+/// Objects that no repository has carry this in their names, so that only their requests go unanswered.
+const CROWD: [u8; 4] = [0xc0, 0xff, 0xee, 0x11];
+
+/// Adds a folder of files whose objects exist nowhere.
+fn add_crowd(repository: &Repository) {
+    let craft = Craft::of(repository);
+    craft.add_directory("crowd");
+    for number in 0..READERS + 1 {
+        let mut digest = [0; 20];
+        digest[1..5].copy_from_slice(&CROWD);
+        digest[5..13].copy_from_slice(&(number as u64).to_le_bytes());
+        craft.add_file("/crowd", &format!("f{number}"), 4096, digest);
+    }
+    craft.publish(repository);
+}
+
+fn silence(mirror: &Mirror) -> Rule {
+    mirror.fault(|path| path.contains("c0ffee11"), Fault::NoAnswer)
+}
+
+fn timed<T>(what: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let done = what();
+    (start.elapsed(), done)
+}
+
+/// > P2: A cached read and a stat answer at once, however many other reads wait for a server that does not.
+///
+/// > P3: A program that waits for a server can be killed and is gone within a second.
+#[test]
+fn a_thousand_waiting_reads_make_nobody_else_wait() {
+    let repository = fixture::FULL.unpack();
+    add_crowd(&repository);
+    let mirror = Mirror::serve(repository.document_root());
+    let world = World::at(Person::ordinary(), repository, mirror);
+    let silence = silence(&world.mirror);
+    let mounted = world.mount(&[]);
+    mounted.does(|| fs::read(mounted.path("data/random.bin"))).expect("a file worth caching");
+    mounted.does(|| fs::metadata(mounted.path("data"))).expect("a directory");
+
+    std::thread::scope(|scope| {
+        scope.spawn(|| mounted.does(|| wait_in_crowd(&mounted.path("crowd"))));
+        mounted.wait_until("a thousand waiting reads", |status| {
+            status["waiting"].as_u64().is_some_and(|waiting| waiting >= READERS as u64)
+        });
+        silence.assert_hit();
+
+        mounted.does(|| {
+            let file = File::open(mounted.path("data/random.bin")).expect("opening");
+            let mut buffer = vec![0; MIB];
+            for _ in 0..3 {
+                // Out of the kernel's memory, so that the read comes to us.
+                let all = std::num::NonZeroU64::new(2 * MIB as u64);
+                rustix::fs::fadvise(&file, 0, all, rustix::fs::Advice::DontNeed).expect("fadvise");
+                let (took, read) = timed(|| file.read_exact_at(&mut buffer, 0));
+                read.expect("reading");
+                assert!(took < AT_ONCE, "a cached read of 1 MiB took {took:?}");
+            }
+            for known in ["data/random.bin", "data/hex.txt", "data/one.byte", "data/no-such-name"] {
+                let (took, _) = timed(|| fs::symlink_metadata(mounted.path(known)));
+                assert!(took < AT_ONCE, "a stat of {known} took {took:?}");
+            }
+        });
+
+        let mut caller = world
+            .person
+            .command("cat")
+            .arg(mounted.path(&format!("crowd/f{READERS}")))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("a program that waits");
+        mounted.wait_until("one more waiting read", |status| {
+            status["waiting"].as_u64().is_some_and(|waiting| waiting > READERS as u64)
+        });
+        let (took, _) = timed(|| {
+            caller.kill().expect("killing");
+            caller.wait().expect("waiting")
+        });
+        assert!(took < Duration::from_secs(1), "a killed program was gone after {took:?}");
+        println!("a killed program was gone after {took:?}");
+        silence.lift();
+    });
+}
+
+/// Reads every file of the folder at once, a thread each; all fail once the server says something.
+fn wait_in_crowd(folder: &std::path::Path) {
+    std::thread::scope(|scope| {
+        for number in 0..READERS {
+            let path = folder.join(format!("f{number}"));
+            let reader = std::thread::Builder::new().stack_size(64 * 1024);
+            reader
+                .spawn_scoped(scope, move || {
+                    let read = File::open(path).and_then(|mut file| file.read(&mut [0; 16]));
+                    assert_eq!(read.expect_err("nothing to read").raw_os_error(), Some(libc::EIO));
+                })
+                .expect("a thread");
+        }
+    });
+}
+
+/// Listing and looking at a hundred thousand names is no more work per name than with a few.
+#[test]
+fn a_hundred_thousand_names_in_one_directory() {
+    const NAMES: usize = 100_000;
+    let repository = fixture::FULL.unpack();
+    let craft = Craft::of(&repository);
+    craft.add_directory("huge");
+    for number in 0..NAMES {
+        craft.add_file("/huge", &format!("name-{number}"), 1, [1; 20]);
+    }
+    craft.publish(&repository);
+    let mirror = Mirror::serve(repository.document_root());
+    let world = World::at(Person::ordinary(), repository, mirror);
+    let mounted = world.mount(&[]);
+    let (took, seen) = timed(|| {
+        mounted.does(|| {
+            let entries = fs::read_dir(mounted.path("huge")).expect("listing");
+            entries.map(|entry| entry.expect("an entry").metadata().expect("stat").len()).sum::<u64>()
+        })
+    });
+    assert_eq!(seen, NAMES as u64);
+    println!("listing and looking at {NAMES} names took {took:?}");
+    assert!(took < PATIENCE / 2, "{took:?} for {NAMES} names is not linear work");
+}

@@ -1,0 +1,198 @@
+//! A person's folder with a cache, keys and a mount point, and what they do with `esker`.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use esker_testkit::fixture::{Fixture, Repository};
+use esker_testkit::mirror::Mirror;
+use serde_json::Value;
+
+use crate::person::Person;
+
+/// Nothing a test waits for takes longer than this; whatever does is a failure, not slowness.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A fixture on a mirror, and a person who uses it.
+pub struct World {
+    pub person: Person,
+    pub repository: Repository,
+    pub mirror: Mirror,
+    folder: tempfile::TempDir,
+    esker: PathBuf,
+}
+
+impl World {
+    pub fn new(person: Person, fixture: Fixture) -> World {
+        let repository = fixture.unpack();
+        let mirror = Mirror::serve(repository.document_root());
+        World::at(person, repository, mirror)
+    }
+
+    pub fn at(person: Person, repository: Repository, mirror: Mirror) -> World {
+        let folder = tempfile::Builder::new().prefix("esker-matrix-").tempdir().expect("a temporary folder");
+        for name in ["home", "run", "mnt"] {
+            fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        fs::copy(repository.fixture().public_key(), folder.path().join("key.pub")).expect("copying the key");
+        let everyone =
+            |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+        everyone(folder.path(), 0o755);
+        everyone(&folder.path().join("key.pub"), 0o644);
+        // The source tree may lie where only its owner can reach it.
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_esker"));
+        let esker = if person.does(|| fs::File::open(&built).is_ok()) {
+            built
+        } else {
+            let copy = folder.path().join("esker");
+            fs::copy(&built, &copy).expect("copying the binary");
+            everyone(&copy, 0o755);
+            copy
+        };
+        for name in ["home", "run", "mnt"] {
+            let path = folder.path().join(name);
+            std::os::unix::fs::chown(&path, Some(person.uid), Some(person.gid))
+                .expect("giving a folder away");
+            everyone(&path, 0o700);
+        }
+        World { person, repository, mirror, folder, esker }
+    }
+
+    pub fn fixture(&self) -> Fixture {
+        self.repository.fixture()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn cache(&self) -> PathBuf {
+        self.path("home/cache")
+    }
+
+    pub fn mountpoint(&self) -> PathBuf {
+        self.path("mnt")
+    }
+
+    pub fn url(&self) -> String {
+        self.mirror.url(self.fixture().name())
+    }
+
+    /// Returns a call of `esker` by this world's person.
+    pub fn esker(&self, arguments: &[&str]) -> Command {
+        let mut command = self.person.command(&self.esker);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .current_dir("/");
+        command
+    }
+
+    /// Adds the arguments that `mount` and `run` share.
+    fn repository_arguments(&self, command: &mut Command, options: &[&str]) {
+        command.arg("--public-key").arg(self.path("key.pub")).arg("--cache").arg(self.cache()).args(options);
+    }
+
+    pub fn try_mount(&self, options: &[&str]) -> Result<Mounted<'_>, Output> {
+        let mut command = self.esker(&["mount", &self.url()]);
+        command.arg(self.mountpoint());
+        self.repository_arguments(&mut command, options);
+        let output = command.output().expect("running esker");
+        if output.status.success() {
+            Ok(Mounted { world: self })
+        } else {
+            assert!(!self.is_mounted(), "a failed mount leaves nothing mounted: {}", words(&output));
+            Err(output)
+        }
+    }
+
+    #[track_caller]
+    pub fn mount(&self, options: &[&str]) -> Mounted<'_> {
+        self.try_mount(options).unwrap_or_else(|output| panic!("esker mount failed: {}", words(&output)))
+    }
+
+    /// Returns `esker run …` up to and including the `--`; the caller adds the command.
+    pub fn run(&self, options: &[&str]) -> Command {
+        let mut command = self.esker(&["run", &self.url()]);
+        self.repository_arguments(&mut command, options);
+        command.arg("--");
+        command
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let mountpoint = self.mountpoint();
+        mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mountpoint))
+    }
+}
+
+/// A mount that is taken down, and proved to be, when dropped.
+pub struct Mounted<'w> {
+    world: &'w World,
+}
+
+impl Mounted<'_> {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.world.mountpoint().join(name)
+    }
+
+    /// Returns what `esker status --json` says of this mount.
+    pub fn status(&self) -> Value {
+        let output = self.world.esker(&["status", "--json"]).output().expect("running esker");
+        assert!(output.status.success(), "esker status failed: {}", words(&output));
+        let all: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker status");
+        let mountpoint = self.world.mountpoint();
+        all["mounts"]
+            .as_array()
+            .unwrap_or_else(|| panic!("no mounts in {all}"))
+            .iter()
+            .find(|mount| mount["mountpoint"].as_str().is_some_and(|at| Path::new(at) == mountpoint))
+            .unwrap_or_else(|| panic!("{} is not in {all}", mountpoint.display()))
+            .clone()
+    }
+
+    /// Waits until the status satisfies the predicate.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            // Each look takes a process and a request, so this does not spin.
+            let status = self.status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{what} did not come about: {status:#}");
+        }
+    }
+
+    /// Does something with the rights of whoever mounted.
+    pub fn does<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        self.world.person.does(what)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let mut umount = self.world.esker(&["umount"]);
+        let output = umount.arg(self.world.mountpoint()).output().expect("running esker");
+        let down = output.status.success() && !self.world.is_mounted();
+        if !std::thread::panicking() {
+            assert!(down, "esker umount failed: {}", words(&output));
+        }
+    }
+}
+
+/// Returns what a process said, for a message.
+pub fn words(output: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
