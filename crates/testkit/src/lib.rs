@@ -2,6 +2,7 @@
 //!
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
+//! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
@@ -18,5 +19,6 @@ pub mod listing;
 pub mod mirror;
 pub mod object;
 pub mod signing;
+pub mod soak;
 pub mod survey;
 pub mod sys;
