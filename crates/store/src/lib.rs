@@ -1,1 +1,46 @@
 //! Where objects live and how they travel, verified: local, HTTP (proxies, fail-over), S3, cache.
+//!
+//! ```text
+//!   ObjectStore::get ─► Cache ─► single-flight ─► Source: Retrying(Verifying(HttpSource))
+//!        ▲                                          │ stored bytes, hash checked
+//!        └── Handle ◄── entry ◄── write once ◄── decompress
+//! ```
+//!
+//! Nothing blocks: a request is answered through [`Done`], at once if the object is in the cache, otherwise
+//! from the thread that finishes it. Only bytes whose hash was checked become a [`Handle`].
+#![deny(unsafe_code)]
+
+mod cache;
+mod done;
+mod engine;
+mod error;
+mod flight;
+mod handle;
+mod http;
+mod local;
+mod memory;
+mod objects;
+mod pool;
+mod retry;
+mod source;
+mod status;
+mod store;
+mod sys;
+mod urgency;
+mod verify;
+mod wanted;
+
+pub use cache::disk::{Disk, FileFacts, RealDisk};
+pub use cache::{Cache, CacheOptions};
+pub use done::Done;
+pub use engine::{Engine, EngineOptions, connect};
+pub use error::{Blame, Cause, Phase, StoreError};
+pub use handle::{Handle, Mapped, OpenObject};
+pub use http::HttpOptions;
+pub use objects::Objects;
+pub use retry::RetryPolicy;
+pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
+pub use status::{CacheStatus, StoreStatus, TrafficStatus};
+pub use store::{Holder, ObjectStore};
+pub use urgency::{Priority, Urgency};
+pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};

@@ -1,0 +1,311 @@
+//! The cache: verified objects on disk.
+//!
+//! ```text
+//!   <cache>/lock             flock of the one writer; holds its process number
+//!   <cache>/index            list of all objects; exists only after a clean shutdown   (cache/index.rs)
+//!   <cache>/objects/ab/cd…   one file an object: plain bytes, then a trailer           (cache/trailer.rs)
+//!   <cache>/txn/17           being written, or removed at the next start
+//!   <cache>/heads/….head     last accepted heads, never evicted                        (head/saved.rs)
+//! ```
+//!
+//! Crash rule: an object is written in `txn/` and renamed when complete, without a sync; so after a crash a
+//! file may have any content under any of the names. That is why without an index (which is written after
+//! everything was synced) each entry is compared with the digest in its trailer before its first use. Index
+//! and heads are made durable by `disk::persist`, the only function that does so.
+//!
+//! Locking rule: one process holds `lock` and writes. Others get read-only descriptors from it. Files are
+//! never changed once they have their name, only removed, so a reader needs no lock. Inside the process: the
+//! list of open entries, then an entry's state, then a shard of the table or the account of bytes; none is
+//! held while a callback runs.
+
+mod descriptors;
+pub(crate) mod disk;
+mod entry;
+mod evict;
+mod index;
+mod layout;
+mod lease;
+mod space;
+mod start;
+mod trailer;
+mod unkept;
+mod write;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::engine::Engine;
+use crate::error::{Cause, StoreError};
+use crate::flight::Flights;
+use crate::pool::Pool;
+use crate::status::CacheStatus;
+use crate::store::Holder;
+use crate::urgency::Urgency;
+use crate::wanted::CacheKey;
+use descriptors::{Descriptors, Slot};
+use disk::{Disk, RealDisk};
+use index::Listed;
+use layout::Layout;
+use space::{Marks, Space};
+
+pub(crate) use entry::{Entry, EntryUse, Pin};
+pub(crate) use lease::Leased;
+pub(crate) use space::Reservation;
+pub(crate) use unkept::Unkept;
+pub(crate) use write::Writing;
+
+/// How a cache is to behave.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Bytes that objects may take on disk, counted in blocks of the file system.
+    pub quota: u64,
+    /// Up to where objects in use may exceed the quota. What does not fit below it is not kept.
+    pub hard_limit: u64,
+    /// Bytes that files may take which are served without being kept, because the hard limit is reached or
+    /// the cache folder fails.
+    pub unkept_limit: u64,
+    /// Open objects at most; by default what fits the process's limit on open files.
+    pub descriptors: Option<usize>,
+    /// How long an eviction that found everything in use keeps the next one from asking again.
+    pub patience: Duration,
+}
+
+impl CacheOptions {
+    /// Options for a quota in bytes: a quarter more as hard limit, another quarter for what is not kept.
+    pub fn with_quota(quota: u64) -> Self {
+        Self {
+            quota,
+            hard_limit: quota.saturating_add(quota / 4),
+            unkept_limit: (quota / 4).max(64 << 20),
+            descriptors: None,
+            patience: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A cache folder of which this process is the writer. Cheap to clone; the last clone to go shuts it down
+/// cleanly.
+#[derive(Clone)]
+pub struct Cache {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What is shared by everyone who uses the cache.
+pub(crate) struct Inner {
+    disk: Arc<dyn Disk>,
+    layout: Layout,
+    block: u64,
+    table: entry::Table,
+    pub(crate) space: Arc<Space>,
+    pub(crate) unkept: Arc<Unkept>,
+    pub(crate) descriptors: Arc<Descriptors>,
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
+    pub(crate) flights: Flights,
+    pub(crate) pool: Arc<Pool>,
+    evictor: Mutex<Option<JoinHandle<()>>>,
+    lock: Mutex<Option<File>>,
+    /// Whether the cache is closed; held for reading by whoever gives a file its name.
+    gate: RwLock<bool>,
+    /// Counts reads: the order of last reads.
+    reads: AtomicU64,
+    next_file: AtomicU64,
+    evicted: AtomicU64,
+    spared: AtomicU64,
+    disk_errors: AtomicU64,
+    damaged: AtomicU64,
+    /// Set when a file is left that no entry stands for; the next start has to look for it.
+    no_index: AtomicBool,
+    opened_unclean: bool,
+    leftovers: u64,
+}
+
+/// What was found at start.
+struct Opened {
+    entries: Vec<Listed>,
+    leftovers: u64,
+    unclean: bool,
+}
+
+impl Cache {
+    /// Opens a cache folder, making it if need be, and becomes its writer.
+    pub fn open(engine: &Engine, folder: &Path, options: CacheOptions) -> Result<Self, StoreError> {
+        Self::open_on(Arc::new(RealDisk), engine, folder, options)
+    }
+
+    /// The same on a given disk.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        engine: &Engine,
+        folder: &Path,
+        options: CacheOptions,
+    ) -> Result<Self, StoreError> {
+        Inner::open(disk, engine.pool().clone(), folder, options)
+            .map(|inner| Self { inner })
+            .map_err(|cause| StoreError::new("the cache", cause))
+    }
+
+    /// The cache folder.
+    pub fn folder(&self) -> &Path {
+        &self.inner.layout.root
+    }
+
+    /// The folder of saved heads.
+    pub fn heads(&self) -> PathBuf {
+        self.inner.layout.heads.clone()
+    }
+
+    /// Adds somebody to ask before objects are evicted. An object is held if any of them holds it; a dead
+    /// one is forgotten.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.inner.add_holder(holder);
+    }
+
+    /// Waits until no eviction is under way or due.
+    pub fn settle(&self) {
+        self.inner.space.settle();
+    }
+
+    /// Shuts down: makes everything durable and leaves the index. What was given out stays readable; nothing
+    /// is kept from now on.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.inner.close().map_err(|cause| StoreError::new("the cache", cause))
+    }
+
+    /// Counters and states.
+    pub fn status(&self) -> CacheStatus {
+        self.inner.status()
+    }
+}
+
+impl Inner {
+    fn open(
+        disk: Arc<dyn Disk>,
+        pool: Arc<Pool>,
+        folder: &Path,
+        options: CacheOptions,
+    ) -> Result<Arc<Self>, Cause> {
+        let layout = Layout::new(folder);
+        start::make_folders(&*disk, &layout)?;
+        let lock = start::lock(&layout)?;
+        let opened = start::load(&*disk, &layout)?;
+        let cannot_start =
+            |source| Cause::Disk { doing: "starting threads for", path: folder.into(), source };
+        let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
+        let limit = options.descriptors.unwrap_or_else(descriptors::default_limit);
+        let descriptors = Descriptors::new(limit, Arc::downgrade(&pool));
+        let inner = Arc::new(Self {
+            disk,
+            block: start::block_size(&layout.root),
+            layout,
+            table: entry::Table::new(),
+            space,
+            unkept: Unkept::new(options.unkept_limit),
+            descriptors,
+            holders: Mutex::default(),
+            flights: Flights::default(),
+            pool,
+            evictor: Mutex::new(None),
+            lock: Mutex::new(Some(lock)),
+            gate: RwLock::new(false),
+            reads: AtomicU64::new(0),
+            next_file: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
+            disk_errors: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            no_index: AtomicBool::new(false),
+            opened_unclean: opened.unclean,
+            leftovers: opened.leftovers,
+        });
+        inner.adopt(&opened.entries);
+        let (space, weak) = (inner.space.clone(), Arc::downgrade(&inner));
+        let evictor = std::thread::Builder::new()
+            .name("esker-evict".to_owned())
+            .spawn(move || evict::run(&space, &weak))
+            .map_err(cannot_start)?;
+        *inner.evictor.lock() = Some(evictor);
+        Ok(inner)
+    }
+
+    pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.lock().push(holder);
+    }
+
+    /// Bytes an object is counted with.
+    pub(crate) fn charge_of(&self, plain_len: u64) -> u64 {
+        let len = plain_len.saturating_add(trailer::TRAILER_LEN as u64);
+        len.div_ceil(self.block).saturating_mul(self.block)
+    }
+
+    pub(crate) fn find(&self, key: &CacheKey) -> Option<Arc<Entry>> {
+        self.table.find(key)
+    }
+
+    /// Takes a slot for an open file, now or when one becomes free.
+    pub(crate) fn with_slot(self: &Arc<Self>, urgency: Urgency, then: impl FnOnce(Slot) + Send + 'static) {
+        let since = self.descriptors.before_attempt();
+        if let Some(slot) = self.descriptors.take() {
+            return then(slot);
+        }
+        let cache = self.clone();
+        let again = Box::new(move || cache.with_slot(urgency, then));
+        if let Err(again) = self.descriptors.park(since, urgency, again) {
+            self.pool.spawn(urgency, again);
+        }
+    }
+
+    fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> Cause {
+        self.disk_errors.fetch_add(1, Ordering::Relaxed);
+        Cause::Disk { doing, path: path.to_owned(), source }
+    }
+
+    fn keep_no_index(&self) {
+        self.no_index.store(true, Ordering::Relaxed);
+    }
+
+    fn stop_evictor(&self) {
+        if let Some(evictor) = self.evictor.lock().take()
+            // The evictor itself may be the last to let go of the cache; it ends right after.
+            && evictor.thread().id() != std::thread::current().id()
+        {
+            let _ = evictor.join();
+        }
+    }
+
+    pub(crate) fn status(&self) -> CacheStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (descriptors, descriptors_peak, descriptors_limit) = self.descriptors.counts();
+        CacheStatus {
+            quota: self.space.marks.quota,
+            hard_limit: self.space.marks.hard,
+            used: self.space.used(),
+            objects: self.table.len(),
+            descriptors,
+            descriptors_peak,
+            descriptors_limit,
+            evicted: get(&self.evicted),
+            spared: get(&self.spared),
+            over_quota: self.space.over_quota(),
+            unkept: self.unkept.served(),
+            disk_errors: get(&self.disk_errors),
+            damaged: get(&self.damaged),
+            unchecked: self.table.unchecked(),
+            opened_unclean: self.opened_unclean,
+            leftovers: self.leftovers,
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Without a clean mark the next start checks every entry; nothing else is lost.
+        let _ = self.close();
+    }
+}

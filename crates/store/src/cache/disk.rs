@@ -1,0 +1,167 @@
+//! The file operations a cache does, behind a trait, so that tests can let any of them fail or be lost in a
+//! crash.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::OFlags;
+
+/// All operations that a [`Cache`](crate::Cache) and the saved heads do on a disk. Reading by those who
+/// were given a file is not among them.
+pub trait Disk: Send + Sync {
+    /// Makes a folder that only its owner may use; one that exists already is fine.
+    fn make_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Creates a file that must not exist yet, for writing.
+    fn create(&self, path: &Path) -> io::Result<File>;
+
+    /// The same, for reading back too.
+    fn create_spool(&self, path: &Path) -> io::Result<File>;
+
+    /// Appends to a file that was created.
+    fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes the content of a file durable, not its name.
+    fn sync(&self, file: &File) -> io::Result<()>;
+
+    /// Opens a file for reading.
+    fn open(&self, path: &Path) -> io::Result<File>;
+
+    /// Fills the buffer from a file that was opened.
+    fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Renames a file, replacing what has the new name.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a folder.
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
+
+    /// Length and modification time of a file; never of what a link points to.
+    fn facts(&self, path: &Path) -> io::Result<FileFacts>;
+
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes everything on the file system of this folder durable.
+    fn sync_all(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What [`Disk::facts`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Length in bytes.
+    pub len: u64,
+    /// Last modification.
+    pub modified: SystemTime,
+    /// Whether it is a regular file.
+    pub regular: bool,
+}
+
+/// The disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+/// Files are for their owner only: users never trust each other's files, nor read each other's software.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+impl Disk for RealDisk {
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
+    }
+
+    fn create_spool(&self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+    }
+
+    fn write(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+        OpenOptions::new().read(true).custom_flags(flags).open(path)
+    }
+
+    fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        file.read_exact_at(buffer, offset)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+    }
+
+    fn facts(&self, path: &Path) -> io::Result<FileFacts> {
+        let facts = fs::symlink_metadata(path)?;
+        let modified = facts.modified()?;
+        Ok(FileFacts { len: facts.size(), modified, regular: facts.is_file() })
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn sync_all(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(path)?)?)
+    }
+}
+
+/// Writes a file so that after a crash at any point there is the old content or the new one, and after this
+/// returned the new one. The only function that makes a file durable.
+pub(crate) fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let temporary = temporary_name(path)?;
+    let written = (|| {
+        let file = disk.create(&temporary)?;
+        disk.write(&file, bytes)?;
+        disk.sync(&file)?;
+        drop(file);
+        disk.rename(&temporary, path)
+    })();
+    if let Err(error) = written {
+        // It may not even exist; the error that matters is the first one.
+        let _ = disk.remove(&temporary);
+        return Err(error);
+    }
+    disk.sync_dir(folder)
+}
+
+/// Start of the names of files that [`persist`] has not finished; they may be removed at any start.
+pub(crate) const TEMPORARY_PREFIX: &str = ".new-";
+
+fn temporary_name(path: &Path) -> io::Result<PathBuf> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut temporary = OsString::from(TEMPORARY_PREFIX);
+    let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+    temporary.push(format!("{}-{number}-", std::process::id()));
+    temporary.push(name);
+    Ok(path.with_file_name(temporary))
+}

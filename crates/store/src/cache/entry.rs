@@ -1,0 +1,165 @@
+//! One object of the cache in memory, and the table of all of them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::descriptors::Descriptors;
+use crate::wanted::CacheKey;
+
+/// An object in the cache. Removed from disk only with its lock held and no user left.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: CacheKey,
+    pub(crate) plain_len: u64,
+    /// Position in the order of last reads: the value of the cache's read counter then.
+    pub(crate) last_read: AtomicU64,
+    /// Mappings and other uses that need the content but no descriptor.
+    pins: AtomicU32,
+    pub(super) state: Mutex<State>,
+}
+
+/// What changes about an entry.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Whether the content is known to be what the writer verified.
+    pub(super) checked: bool,
+    /// Whether the entry left the table; it is not given out any more.
+    pub(super) gone: bool,
+    /// Uses of the descriptor.
+    pub(super) users: u32,
+    /// The one descriptor; without users it is idle and may be closed.
+    pub(super) file: Option<Arc<File>>,
+    /// Whether [`Descriptors`] has it in its list of open entries.
+    pub(super) listed: bool,
+}
+
+impl Entry {
+    pub(super) fn new(key: CacheKey, plain_len: u64, last_read: u64, checked: bool) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            plain_len,
+            last_read: AtomicU64::new(last_read),
+            pins: AtomicU32::new(0),
+            state: Mutex::new(State { checked, gone: false, users: 0, file: None, listed: false }),
+        })
+    }
+
+    pub(super) fn read_at(&self) -> u64 {
+        self.last_read.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+}
+
+/// A use of an entry's descriptor; ends on drop.
+pub(crate) struct EntryUse {
+    entry: Arc<Entry>,
+    descriptors: Arc<Descriptors>,
+}
+
+impl EntryUse {
+    /// For a use that was counted in the entry's state already.
+    pub(super) fn counted(entry: Arc<Entry>, descriptors: Arc<Descriptors>) -> Self {
+        Self { entry, descriptors }
+    }
+
+    /// Keeps the content without needing the descriptor.
+    pub(crate) fn pin(&self) -> Pin {
+        // A use is alive, so the entry can't be evicted before the pin counts.
+        self.entry.pins.fetch_add(1, Ordering::AcqRel);
+        Pin { entry: self.entry.clone() }
+    }
+}
+
+impl Drop for EntryUse {
+    fn drop(&mut self) {
+        let mut state = self.entry.state.lock();
+        state.users -= 1;
+        let idle = state.users == 0;
+        let closed = if idle && state.gone { state.file.take() } else { None };
+        drop(state);
+        if closed.is_some() {
+            drop(closed);
+            self.descriptors.give_back();
+        } else if idle {
+            self.descriptors.became_idle();
+        }
+    }
+}
+
+/// Keeps the content of an entry in the cache.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    entry: Arc<Entry>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.entry.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// All entries, in shards so that lookups rarely meet.
+pub(crate) struct Table {
+    shards: Box<[RwLock<HashMap<CacheKey, Arc<Entry>>>]>,
+    hasher: RandomState,
+}
+
+/// Many more than threads, few enough to cost nothing empty.
+const SHARDS: usize = 128;
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
+    }
+
+    fn shard(&self, key: &CacheKey) -> &RwLock<HashMap<CacheKey, Arc<Entry>>> {
+        let number = self.hasher.hash_one(key) % SHARDS as u64;
+        &self.shards[usize::try_from(number).expect("a shard number is small because of the modulo")]
+    }
+
+    pub(super) fn find(&self, key: &CacheKey) -> Option<Arc<Entry>> {
+        self.shard(key).read().get(key).cloned()
+    }
+
+    /// Adds an entry; returns the one it replaces.
+    pub(super) fn insert(&self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        self.shard(&entry.key).write().insert(entry.key, entry)
+    }
+
+    /// Removes an entry, unless another took its place.
+    pub(super) fn remove(&self, entry: &Arc<Entry>) -> bool {
+        let mut shard = self.shard(&entry.key).write();
+        let same = shard.get(&entry.key).is_some_and(|there| Arc::ptr_eq(there, entry));
+        if same {
+            shard.remove(&entry.key);
+        }
+        same
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read().len() as u64).sum()
+    }
+
+    pub(super) fn unchecked(&self) -> u64 {
+        let unchecked = |entry: &&Arc<Entry>| !entry.state.lock().checked;
+        self.shards.iter().map(|shard| shard.read().values().filter(unchecked).count() as u64).sum()
+    }
+
+    /// All entries, the longest unread first.
+    pub(super) fn oldest_first(&self) -> Vec<(u64, Arc<Entry>)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.read().values().map(|entry| (entry.read_at(), entry.clone())));
+        }
+        all.sort_unstable_by_key(|(read_at, entry)| (*read_at, entry.key));
+        all
+    }
+}

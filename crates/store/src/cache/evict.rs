@@ -1,0 +1,150 @@
+//! Eviction: the longest unread first, in batches, and never what somebody uses.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::Inner;
+use super::entry::Entry;
+use super::space::{Space, Task};
+use crate::wanted::CacheKey;
+
+/// How many objects holders are asked about at once: enough to share the round trip to the kernel, few
+/// enough that a batch does not throw out much more than was needed.
+const BATCH: usize = 128;
+
+/// The evictor's thread. It keeps the cache alive only while it works.
+pub(super) fn run(space: &Arc<Space>, cache: &Weak<Inner>) {
+    while let Task::EvictTo(goal) = space.next_task() {
+        let Some(cache) = cache.upgrade() else { return };
+        cache.evict_to(goal);
+        space.evicted();
+    }
+}
+
+impl Inner {
+    /// Evicts until no more than `goal` bytes are used, or all that is left is in use.
+    fn evict_to(&self, goal: u64) {
+        let mut victims = self.table.oldest_first().into_iter();
+        loop {
+            let mut excess = self.space.used().saturating_sub(goal);
+            let mut batch = Vec::new();
+            while excess > 0 && batch.len() < BATCH {
+                let Some((read_at, entry)) = victims.next() else { break };
+                if entry.is_pinned() || entry.state.lock().users > 0 {
+                    self.spared.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+                excess = excess.saturating_sub(self.charge_of(entry.plain_len));
+                batch.push((read_at, entry));
+            }
+            if batch.is_empty() {
+                return;
+            }
+            self.evict_batch(&batch);
+        }
+    }
+
+    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)]) {
+        let keys: Vec<_> = batch.iter().map(|(_, entry)| entry.key).collect();
+        let held = self.ask_holders(&keys);
+        for ((read_at, entry), held) in batch.iter().zip(held) {
+            if held {
+                // In use is as good as read now; and so it is not asked about again at once.
+                entry.last_read.store(self.reads.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                self.spared.fetch_add(1, Ordering::Relaxed);
+            } else if entry.read_at() == *read_at && self.evict(entry) {
+                // Read since it was chosen means: not among the longest unread any more, and perhaps in
+                // the kernel's hands again.
+                self.evicted.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.spared.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn ask_holders(&self, keys: &[CacheKey]) -> Vec<bool> {
+        let holders = {
+            let mut holders = self.holders.lock();
+            holders.retain(|holder| holder.strong_count() > 0);
+            holders.clone()
+        };
+        let mut held = vec![false; keys.len()];
+        for holder in holders.iter().filter_map(Weak::upgrade) {
+            let answers = holder.release(keys);
+            // An answer that is missing is taken for "held": that can't lose anything.
+            let answers = answers.into_iter().chain(std::iter::repeat(true));
+            for (held, answer) in held.iter_mut().zip(answers) {
+                *held |= answer;
+            }
+        }
+        held
+    }
+
+    /// Removes an entry that nobody uses.
+    fn evict(&self, entry: &Arc<Entry>) -> bool {
+        let mut state = entry.state.lock();
+        if state.gone || state.users > 0 || entry.is_pinned() {
+            return false;
+        }
+        let path = self.layout.object(&entry.key);
+        match self.disk.remove(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => {
+                // It takes its space still, so it stays in the account.
+                self.disk_errors.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+        }
+        state.gone = true;
+        let file = state.file.take();
+        drop(state);
+        if file.is_some() {
+            drop(file);
+            self.descriptors.give_back();
+        }
+        if self.table.remove(entry) {
+            self.space.release(self.charge_of(entry.plain_len));
+        }
+        true
+    }
+
+    /// Removes an entry that was found damaged or missing, so that it is fetched again.
+    pub(super) fn discard(&self, entry: &Arc<Entry>) {
+        let first = !std::mem::replace(&mut entry.state.lock().gone, true);
+        if !first {
+            return;
+        }
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        if self.table.remove(entry) {
+            self.space.release(self.charge_of(entry.plain_len));
+        }
+        let removed = self.disk.remove(&self.layout.object(&entry.key));
+        if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+            self.disk_errors.fetch_add(1, Ordering::Relaxed);
+            self.keep_no_index();
+        }
+        self.close_unused(entry);
+    }
+
+    /// Takes an entry out of the account whose file a new one has replaced.
+    pub(super) fn retire(&self, entry: &Arc<Entry>) {
+        let first = !std::mem::replace(&mut entry.state.lock().gone, true);
+        if first {
+            self.space.release(self.charge_of(entry.plain_len));
+        }
+        self.close_unused(entry);
+    }
+
+    fn close_unused(&self, entry: &Entry) {
+        let mut state = entry.state.lock();
+        if state.users == 0
+            && let Some(file) = state.file.take()
+        {
+            drop(state);
+            drop(file);
+            self.descriptors.give_back();
+        }
+    }
+}

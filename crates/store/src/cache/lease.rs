@@ -1,0 +1,169 @@
+//! Giving out entries: open, and checked if need be.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Inner;
+use super::descriptors::Slot;
+use super::entry::{Entry, EntryUse, State};
+use super::trailer::{TRAILER_LEN, Trailer};
+use crate::error::Cause;
+use crate::handle::{Handle, Keep};
+
+/// What came of trying to open an entry.
+pub(crate) enum Leased {
+    /// Here it is.
+    Handle(Handle),
+    /// It is not in the cache any more, or its file was not what it should be.
+    Gone,
+    /// It has to be checked first.
+    Unchecked,
+    /// Every descriptor is in use.
+    NoSlot,
+    /// The file can't be opened.
+    Failed,
+}
+
+/// Bytes read at once while an entry is checked.
+const PIECE: usize = 1 << 20;
+
+impl Inner {
+    /// Opens an entry that needs no check. No I/O beyond the opening.
+    pub(crate) fn lease(&self, entry: &Arc<Entry>) -> Leased {
+        if let Some(leased) = self.share(entry, &mut entry.state.lock()) {
+            return leased;
+        }
+        // Not under the entry's lock: taking a slot may close other entries.
+        match self.descriptors.take() {
+            Some(slot) => self.lease_with(entry, slot),
+            None => Leased::NoSlot,
+        }
+    }
+
+    /// The same with a slot at hand.
+    pub(crate) fn lease_with(&self, entry: &Arc<Entry>, slot: Slot) -> Leased {
+        let mut state = entry.state.lock();
+        if let Some(leased) = self.share(entry, &mut state) {
+            drop(state);
+            return leased;
+        }
+        let file = match self.open_whole(entry) {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                drop(state);
+                self.discard(entry);
+                return Leased::Gone;
+            }
+            Err(_) => return Leased::Failed,
+        };
+        let handle = self.hand_out(entry, &mut state, file);
+        drop(state);
+        self.descriptors.opened(slot, entry);
+        Leased::Handle(handle)
+    }
+
+    /// Opens an entry after comparing all its bytes with the digest in its trailer. Reads the whole file, so
+    /// it belongs on the pool; two at once for one entry are wasteful but harmless.
+    pub(crate) fn lease_checked(&self, entry: &Arc<Entry>, slot: Slot) -> Leased {
+        let file = match self.open_whole(entry) {
+            Ok(Some(file)) => file,
+            Ok(None) => {
+                self.discard(entry);
+                return Leased::Gone;
+            }
+            Err(_) => return Leased::Failed,
+        };
+        match self.is_sound(entry, &file) {
+            Ok(true) => self.believe(entry, file, slot),
+            Ok(false) => {
+                drop(file);
+                self.discard(entry);
+                Leased::Gone
+            }
+            Err(_) => {
+                // An unreadable file is as good as a damaged one; the object can be fetched again.
+                self.disk_errors.fetch_add(1, Ordering::Relaxed);
+                drop(file);
+                self.discard(entry);
+                Leased::Gone
+            }
+        }
+    }
+
+    fn believe(&self, entry: &Arc<Entry>, file: File, slot: Slot) -> Leased {
+        let mut state = entry.state.lock();
+        state.checked = true;
+        if let Some(leased) = self.share(entry, &mut state) {
+            drop(state);
+            return leased;
+        }
+        let handle = self.hand_out(entry, &mut state, file);
+        drop(state);
+        self.descriptors.opened(slot, entry);
+        Leased::Handle(handle)
+    }
+
+    /// What can be said without opening anything.
+    fn share(&self, entry: &Arc<Entry>, state: &mut State) -> Option<Leased> {
+        if state.gone {
+            return Some(Leased::Gone);
+        }
+        if !state.checked {
+            return Some(Leased::Unchecked);
+        }
+        let file = state.file.clone()?;
+        state.users += 1;
+        Some(Leased::Handle(self.handle(entry, file)))
+    }
+
+    fn hand_out(&self, entry: &Arc<Entry>, state: &mut State, file: File) -> Handle {
+        let file = Arc::new(file);
+        state.file = Some(file.clone());
+        state.users += 1;
+        self.handle(entry, file)
+    }
+
+    fn handle(&self, entry: &Arc<Entry>, file: Arc<File>) -> Handle {
+        entry.last_read.store(self.reads.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let usage = EntryUse::counted(entry.clone(), self.descriptors.clone());
+        Handle::new(file, entry.plain_len, Keep::Entry(usage))
+    }
+
+    /// The file of an entry if it is there in full length.
+    fn open_whole(&self, entry: &Entry) -> Result<Option<File>, Cause> {
+        let path = self.layout.object(&entry.key);
+        let opened = self.disk.open(&path).and_then(|file| Ok((file.metadata()?, file)));
+        match opened {
+            Ok((facts, file)) => {
+                let whole = facts.is_file() && facts.len() == entry.plain_len + TRAILER_LEN as u64;
+                Ok(whole.then_some(file))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(self.failed("opening", &path, source)),
+        }
+    }
+
+    fn is_sound(&self, entry: &Entry, file: &File) -> io::Result<bool> {
+        let mut trailer = [0; TRAILER_LEN];
+        self.disk.read_exact_at(file, &mut trailer, entry.plain_len)?;
+        let Some(trailer) = Trailer::decode(&trailer) else { return Ok(false) };
+        if trailer.key != entry.key || trailer.plain_len != entry.plain_len {
+            return Ok(false);
+        }
+        let mut digest = Xxh3::new();
+        let mut piece = vec![0; usize::try_from(entry.plain_len).map_or(PIECE, |len| len.min(PIECE))];
+        let mut at = 0;
+        while at < entry.plain_len {
+            let room = usize::try_from(entry.plain_len - at).map_or(PIECE, |left| left.min(PIECE));
+            let piece = &mut piece[..room];
+            self.disk.read_exact_at(file, piece, at)?;
+            digest.update(piece);
+            at += room as u64;
+        }
+        Ok(digest.digest128() == trailer.digest)
+    }
+}

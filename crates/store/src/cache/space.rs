@@ -1,0 +1,265 @@
+//! The byte quota: who may take how much, and the thread that makes room.
+//!
+//! ```text
+//!   0 ········ low ············ high ···· quota ············ hard limit
+//!              ^ an eviction    ^ one     ^ reservations     ^ never exceeded;
+//!                ends here        begins    wait for one       beyond it nothing is kept
+//! ```
+//!
+//! Bytes are reserved before they are written. Above the quota a reservation waits for an eviction; if all
+//! that is left is in use, it is granted up to the hard limit and counted as a warning.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Cause;
+
+/// The marks of the picture above.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) low: u64,
+    pub(super) high: u64,
+    pub(super) quota: u64,
+    pub(super) hard: u64,
+    /// How long an eviction that could not make room keeps the next one from trying.
+    pub(super) patience: Duration,
+}
+
+impl Marks {
+    pub(super) fn new(quota: u64, hard: u64, patience: Duration) -> Self {
+        // A twentieth is enough for reservations to find room while an eviction that began at the high mark
+        // asks the kernel; a tenth below that makes a scan of the table worth its while.
+        let part = |percent: u64| quota / 100 * percent + quota % 100 * percent / 100;
+        Self { low: part(85), high: part(95), quota, hard: hard.max(quota), patience }
+    }
+}
+
+/// How often an eviction that failed because everything was in use is tried again without being asked.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+type Granted = Box<dyn FnOnce(Result<Reservation, Cause>) + Send>;
+type Tried = Box<dyn FnOnce() + Send>;
+
+/// The account.
+pub(crate) struct Space {
+    pub(super) marks: Marks,
+    state: Mutex<State>,
+    /// Wakes the evictor.
+    work: Condvar,
+    /// Wakes those who wait for the evictor to have nothing to do.
+    settled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    used: u64,
+    parked: VecDeque<(u64, Granted)>,
+    /// Requests to evict so many bytes because the disk is full, whatever the quota says.
+    urgent: Vec<(u64, Tried)>,
+    /// When and with how many bytes used the last eviction ended without reaching its goal.
+    stuck: Option<(Instant, u64)>,
+    over_quota: u64,
+    busy: bool,
+    stopping: bool,
+}
+
+/// What the evictor is to do.
+pub(super) enum Task {
+    /// Evict until no more than this is used.
+    EvictTo(u64),
+    /// End.
+    Stop,
+}
+
+/// Bytes reserved; given back on drop unless they were turned into an entry.
+pub(crate) struct Reservation {
+    space: Arc<Space>,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Turns the reservation into the charge of an entry, which may differ from what was reserved.
+    pub(super) fn keep(mut self, charge: u64) {
+        let reserved = std::mem::take(&mut self.bytes);
+        let mut state = self.space.state.lock();
+        state.used = state.used - reserved + charge;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.space.release(self.bytes);
+        }
+    }
+}
+
+impl Space {
+    pub(super) fn new(marks: Marks) -> Arc<Self> {
+        Arc::new(Self { marks, state: Mutex::default(), work: Condvar::new(), settled: Condvar::new() })
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.state.lock().used
+    }
+
+    pub(super) fn over_quota(&self) -> u64 {
+        self.state.lock().over_quota
+    }
+
+    /// Counts what was found at start.
+    pub(super) fn charge(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.used += bytes;
+        if self.has_work(&state) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Gives bytes back.
+    pub(super) fn release(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.used -= bytes;
+    }
+
+    /// Reserves bytes: now, or after an eviction, or not at all. `granted` may be called on this thread or
+    /// on the evictor's and must not block.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        bytes: u64,
+        granted: impl FnOnce(Result<Reservation, Cause>) + Send + 'static,
+    ) {
+        let mut state = self.state.lock();
+        let after = state.used.saturating_add(bytes);
+        self.forget_stuck(&mut state);
+        let fits = after <= self.marks.quota;
+        if fits || (after <= self.marks.hard && state.stuck.is_some()) {
+            state.used = after;
+            if self.has_work(&state) {
+                self.work.notify_one();
+            }
+            drop(state);
+            return granted(Ok(Reservation { space: self.clone(), bytes }));
+        }
+        if bytes > self.marks.hard || state.stopping {
+            let full = self.full(bytes, state.used);
+            drop(state);
+            return granted(Err(full));
+        }
+        state.parked.push_back((bytes, Box::new(granted)));
+        self.work.notify_one();
+    }
+
+    /// Evicts so many bytes, as far as that is possible, because the disk has no room; then calls `tried`.
+    pub(crate) fn make_room(&self, bytes: u64, tried: impl FnOnce() + Send + 'static) {
+        let mut state = self.state.lock();
+        if state.stopping {
+            drop(state);
+            return tried();
+        }
+        state.urgent.push((bytes, Box::new(tried)));
+        self.work.notify_one();
+    }
+
+    /// Waits until the evictor has nothing to do.
+    pub(super) fn settle(&self) {
+        let mut state = self.state.lock();
+        while !state.stopping && (state.busy || self.has_work(&state)) {
+            self.settled.wait(&mut state);
+        }
+    }
+
+    /// Ends the evictor; what is parked is refused.
+    pub(super) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.stopping = true;
+        let parked = std::mem::take(&mut state.parked);
+        let urgent = std::mem::take(&mut state.urgent);
+        let used = state.used;
+        drop(state);
+        self.work.notify_all();
+        self.settled.notify_all();
+        for (bytes, granted) in parked {
+            granted(Err(self.full(bytes, used)));
+        }
+        for (_, tried) in urgent {
+            tried();
+        }
+    }
+
+    /// Waits for something to do. Called by the evictor alone, which then calls [`Self::evicted`].
+    pub(super) fn next_task(&self) -> Task {
+        let mut state = self.state.lock();
+        state.busy = false;
+        while !state.stopping && !self.has_work(&state) {
+            self.settled.notify_all();
+            if state.stuck.is_some() {
+                // Nobody tells when files are closed, so look again now and then.
+                if self.work.wait_for(&mut state, self.marks.patience.max(LOOK_AGAIN)).timed_out() {
+                    state.stuck = None;
+                }
+            } else {
+                self.work.wait(&mut state);
+            }
+        }
+        if state.stopping {
+            return Task::Stop;
+        }
+        state.busy = true;
+        let parked: u64 = state.parked.iter().map(|(bytes, _)| *bytes).sum();
+        let urgent: u64 = state.urgent.iter().map(|(bytes, _)| *bytes).sum();
+        let mut goal = self.marks.low.min(self.marks.quota.saturating_sub(parked));
+        if urgent > 0 {
+            goal = goal.min(state.used.saturating_sub(urgent));
+        }
+        Task::EvictTo(goal)
+    }
+
+    /// Grants or refuses what was parked, after an eviction.
+    pub(super) fn evicted(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let urgent = std::mem::take(&mut state.urgent);
+        let mut outcomes = Vec::new();
+        for (bytes, granted) in std::mem::take(&mut state.parked) {
+            let after = state.used.saturating_add(bytes);
+            if after <= self.marks.hard {
+                state.used = after;
+                outcomes.push((granted, Ok(Reservation { space: self.clone(), bytes })));
+            } else {
+                outcomes.push((granted, Err(self.full(bytes, state.used))));
+            }
+        }
+        if state.used > self.marks.quota {
+            state.over_quota += 1;
+        }
+        state.stuck = (state.used > self.marks.high).then(|| (Instant::now(), state.used));
+        drop(state);
+        for (granted, outcome) in outcomes {
+            granted(outcome);
+        }
+        for (_, tried) in urgent {
+            tried();
+        }
+    }
+
+    fn has_work(&self, state: &State) -> bool {
+        !state.parked.is_empty()
+            || !state.urgent.is_empty()
+            || (state.used > self.marks.high && state.stuck.is_none())
+    }
+
+    /// Lets the next eviction try, once enough time passed or enough was added since one failed.
+    fn forget_stuck(&self, state: &mut State) {
+        let used = state.used;
+        state.stuck.take_if(|(since, then)| {
+            since.elapsed() >= self.marks.patience || used > then.saturating_add(self.marks.quota / 16)
+        });
+    }
+
+    fn full(&self, needed: u64, used: u64) -> Cause {
+        Cause::Full { needed, used, limit: self.marks.hard }
+    }
+}

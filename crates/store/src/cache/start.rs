@@ -1,0 +1,208 @@
+//! Opening a cache folder, and closing it.
+//!
+//! 1. Make and check the folder, take the lock: one writer.
+//! 2. Read the index. Remove it, durably, before anything else is changed: from now on a stop is unclean.
+//! 3. With a good index, its entries are believed. Without one, every file in `objects/` becomes an entry
+//!    that is checked before its first use.
+//! 4. Remove what was left unfinished.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use rustix::fs::FlockOperation;
+
+use super::disk::{Disk, TEMPORARY_PREFIX, persist};
+use super::entry::Entry;
+use super::index::{self, Listed};
+use super::layout::Layout;
+use super::trailer::TRAILER_LEN;
+use super::{Inner, Opened};
+use crate::error::Cause;
+
+fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
+    Cause::Disk { doing, path: path.to_owned(), source }
+}
+
+/// Makes the folders, and refuses a folder that others could write to.
+pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause> {
+    if let Some(parent) = layout.root.parent()
+        && !parent.as_os_str().is_empty()
+        && !parent.exists()
+    {
+        std::fs::create_dir_all(parent).map_err(|source| failed("making the folder", parent, source))?;
+    }
+    for folder in [&layout.root, &layout.objects, &layout.txn, &layout.heads] {
+        disk.make_dir(folder).map_err(|source| failed("making the folder", folder, source))?;
+    }
+    let facts =
+        std::fs::metadata(&layout.root).map_err(|source| failed("looking at", &layout.root, source))?;
+    let me = rustix::process::geteuid().as_raw();
+    let problem = if facts.uid() != me {
+        format!("belongs to user {} and not to user {me}, who wants to use it as a cache", facts.uid())
+    } else if facts.mode() & 0o022 != 0 {
+        "may be written to by other users, who could put anything there; use `chmod go-w`".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Cause::NotPrivate { path: layout.root.clone(), problem })
+}
+
+/// Takes the lock of the one writer.
+pub(super) fn lock(layout: &Layout) -> Result<File, Cause> {
+    let path = &layout.lock;
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = file.map_err(|source| failed("opening", path, source))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut text = String::new();
+            // The number is a courtesy for the message.
+            let _ = file.take(32).read_to_string(&mut text);
+            return Err(Cause::Busy { path: layout.root.clone(), pid: text.trim().parse().ok() });
+        }
+        Err(error) => return Err(failed("locking", path, error.into())),
+    }
+    let _ = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
+    Ok(file)
+}
+
+/// Does steps 2 to 4; returns what was found.
+pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Opened, Cause> {
+    let listed = read_index(disk, layout);
+    match disk.remove(&layout.index) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(failed("removing", &layout.index, source)),
+    }
+    disk.sync_dir(&layout.root).map_err(|source| failed("syncing", &layout.root, source))?;
+    let mut leftovers = remove_all(disk, &layout.txn, |_| true)?;
+    let unfinished = |name: &OsStr| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
+    leftovers += remove_all(disk, &layout.heads, unfinished)?;
+    leftovers += remove_all(disk, &layout.root, unfinished)?;
+    match listed {
+        Some(entries) => Ok(Opened { entries, leftovers, unclean: false }),
+        None => {
+            let entries = scan(disk, layout)?;
+            let unclean = !entries.is_empty() || leftovers > 0;
+            Ok(Opened { entries, leftovers, unclean })
+        }
+    }
+}
+
+fn read_index(disk: &dyn Disk, layout: &Layout) -> Option<Vec<Listed>> {
+    let facts = disk.facts(&layout.index).ok()?;
+    let file = disk.open(&layout.index).ok()?;
+    let mut bytes = vec![0; usize::try_from(facts.len).ok()?];
+    disk.read_exact_at(&file, &mut bytes, 0).ok()?;
+    index::decode(&bytes)
+}
+
+fn remove_all(disk: &dyn Disk, folder: &Path, which: impl Fn(&OsStr) -> bool) -> Result<u64, Cause> {
+    let names = disk.list(folder).map_err(|source| failed("listing", folder, source))?;
+    let mut removed = 0;
+    for name in names.iter().filter(|name| which(name)) {
+        let path = folder.join(name);
+        disk.remove(&path).map_err(|source| failed("removing", &path, source))?;
+        removed += 1;
+    }
+    Ok(removed)
+}
+
+/// Lists what lies in `objects/`, the longest unmodified first, because nobody wrote down what was read when.
+/// Files that can't be objects are removed: nothing else belongs there, and they would take space that
+/// nobody counts.
+fn scan(disk: &dyn Disk, layout: &Layout) -> Result<Vec<Listed>, Cause> {
+    let mut found: Vec<(SystemTime, Listed)> = Vec::new();
+    for folder_name in list(disk, &layout.objects)? {
+        let folder = layout.objects.join(&folder_name);
+        let is_folder = folder_name.len() == 2 && !facts(disk, &folder)?.regular;
+        if !is_folder {
+            remove(disk, &folder)?;
+            continue;
+        }
+        for name in list(disk, &folder)? {
+            let path = folder.join(&name);
+            let facts = facts(disk, &path)?;
+            let key = folder_name.to_str().zip(name.to_str()).and_then(|(dir, name)| Layout::key(dir, name));
+            let plain_len = facts.len.checked_sub(TRAILER_LEN as u64);
+            match (key, plain_len) {
+                (Some(key), Some(plain_len)) if facts.regular => {
+                    found.push((facts.modified, Listed { key, plain_len, checked: false }));
+                }
+                _ => remove(disk, &path)?,
+            }
+        }
+    }
+    found.sort_by_key(|(modified, listed)| (*modified, listed.key));
+    Ok(found.into_iter().map(|(_, listed)| listed).collect())
+}
+
+fn list(disk: &dyn Disk, folder: &Path) -> Result<Vec<std::ffi::OsString>, Cause> {
+    disk.list(folder).map_err(|source| failed("listing", folder, source))
+}
+
+fn facts(disk: &dyn Disk, path: &Path) -> Result<super::disk::FileFacts, Cause> {
+    disk.facts(path).map_err(|source| failed("looking at", path, source))
+}
+
+fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Cause> {
+    disk.remove(path).map_err(|source| failed("removing", path, source))
+}
+
+/// Bytes that a file takes are counted in whole blocks of the file system; some state absurd ones.
+pub(super) fn block_size(root: &Path) -> u64 {
+    rustix::fs::statvfs(root).map_or(4096, |facts| facts.f_frsize).clamp(512, 1 << 16)
+}
+
+impl Inner {
+    /// Fills the table and the account with what [`load`] found.
+    pub(super) fn adopt(&self, entries: &[Listed]) {
+        for listed in entries {
+            let read_at = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+            let entry = Entry::new(listed.key, listed.plain_len, read_at, listed.checked);
+            self.table.insert(entry);
+        }
+        self.space.charge(entries.iter().map(|listed| self.charge_of(listed.plain_len)).sum());
+    }
+
+    /// Shuts down cleanly: no more writing, everything durable, then the index. Only the first call does
+    /// anything.
+    pub(super) fn close(&self) -> Result<(), Cause> {
+        {
+            let mut closed = self.gate.write();
+            if std::mem::replace(&mut *closed, true) {
+                return Ok(());
+            }
+        }
+        self.space.stop();
+        self.descriptors.clear();
+        self.stop_evictor();
+        let outcome = if self.no_index.load(Ordering::Relaxed) { Ok(()) } else { self.write_index() };
+        // Held until here, so that nobody else writes meanwhile.
+        drop(self.lock.lock().take());
+        outcome
+    }
+
+    fn write_index(&self) -> Result<(), Cause> {
+        let layout = &self.layout;
+        let listed = |(_, entry): (u64, Arc<Entry>)| Listed {
+            key: entry.key,
+            plain_len: entry.plain_len,
+            checked: entry.state.lock().checked,
+        };
+        let entries: Vec<_> = self.table.oldest_first().into_iter().map(listed).collect();
+        self.disk.sync_all(&layout.root).map_err(|source| self.failed("syncing", &layout.root, source))?;
+        let bytes = index::encode(&entries);
+        persist(&*self.disk, &layout.index, &bytes)
+            .map_err(|source| self.failed("writing", &layout.index, source))
+    }
+}

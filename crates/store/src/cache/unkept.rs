@@ -1,0 +1,105 @@
+//! Objects that are served without being kept: from files without a name, or from sealed memory.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::Inner;
+use super::descriptors::Slot;
+use super::write::Writing;
+use crate::error::Cause;
+use crate::handle::{Handle, Keep};
+use crate::source::Spool;
+
+/// The account of bytes that are served without being kept.
+pub(crate) struct Unkept {
+    limit: u64,
+    used: AtomicU64,
+    served: AtomicU64,
+}
+
+/// Bytes of an unkept object, given back when its last handle goes.
+pub(crate) struct UnkeptShare {
+    account: Arc<Unkept>,
+    bytes: u64,
+}
+
+impl Unkept {
+    pub(super) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicU64::new(0), served: AtomicU64::new(0) })
+    }
+
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// Takes room for an object, unless the limit is reached.
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<UnkeptShare> {
+        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+        });
+        taken.ok().map(|_| UnkeptShare { account: self.clone(), bytes })
+    }
+}
+
+impl Drop for UnkeptShare {
+    fn drop(&mut self) {
+        self.account.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Inner {
+    /// Serves bytes from memory that nobody can change any more.
+    pub(crate) fn serve_memory(&self, plain: &[u8], slot: Slot, share: UnkeptShare) -> Result<Handle, Cause> {
+        let file = sealed(plain).map_err(|source| Cause::Disk {
+            doing: "keeping an object in",
+            path: "memory".into(),
+            source,
+        })?;
+        Ok(self.lend(file, plain.len() as u64, slot, share))
+    }
+
+    /// Serves a written file without giving it a name.
+    pub(crate) fn serve_file(
+        &self,
+        writing: Writing,
+        slot: Slot,
+        share: UnkeptShare,
+    ) -> Result<Handle, Cause> {
+        let len = writing.len();
+        Ok(self.lend(writing.unkept()?, len, slot, share))
+    }
+
+    fn lend(&self, file: File, len: u64, slot: Slot, share: UnkeptShare) -> Handle {
+        self.unkept.served.fetch_add(1, Ordering::Relaxed);
+        Handle::new(Arc::new(file), len, Keep::Other { _guard: Box::new((slot, share)) })
+    }
+}
+
+fn sealed(plain: &[u8]) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory: OwnedFd = rustix::fs::memfd_create("esker-object", flags)?;
+    let mut file = File::from(memory);
+    file.write_all(plain)?;
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
+}
+
+impl Spool for Inner {
+    fn file(&self) -> io::Result<File> {
+        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
+        let path = self.layout.txn.join(number.to_string());
+        let writable = self.disk.create_spool(&path)?;
+        self.disk.remove(&path)?;
+        Ok(writable)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.disk.write(file, bytes)
+    }
+}

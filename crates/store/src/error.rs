@@ -1,0 +1,329 @@
+//! What can go wrong between a server and verified bytes on disk.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_format::compress::DecompressError;
+use esker_format::hash::ContentHash;
+
+/// Who is at fault. Decided where the error is born; fail-over is a match on this and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// The object itself: whoever is asked, it will be as wrong.
+    Object,
+    /// The server.
+    Host,
+    /// A proxy on the way.
+    Proxy,
+    /// The local disk or cache folder.
+    Disk,
+    /// Whoever asked: a bad URL, a closed store.
+    Caller,
+}
+
+/// The part of a request that took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Resolving the name of the server.
+    Resolve,
+    /// Connecting.
+    Connect,
+    /// Waiting for the first byte of the answer.
+    FirstByte,
+    /// Receiving: fewer bytes came than the low-speed limit asks for.
+    Transfer,
+    /// The whole attempt.
+    Attempt,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::Resolve => "resolving the server's name took longer than",
+            Phase::Connect => "connecting took longer than",
+            Phase::FirstByte => "no answer began within",
+            Phase::Transfer => "the transfer was slower than the low-speed limit for",
+            Phase::Attempt => "the transfer was not complete after",
+        })
+    }
+}
+
+/// The cause of a [`StoreError`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The name of the server has no address.
+    #[error("the server name `{host}` can't be resolved: {reason}")]
+    Unresolved {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// No connection came about.
+    #[error("the server can't be reached")]
+    Unreachable(#[source] io::Error),
+    /// Something took too long.
+    #[error("{phase} {} s", limit.as_secs_f32())]
+    TimedOut {
+        /// What took too long.
+        phase: Phase,
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// The connection broke, or spoke no HTTP.
+    #[error("the connection failed before the answer was complete: {0}")]
+    Broken(String),
+    /// The server says that there is no such object.
+    #[error("the server has no such object ({status})")]
+    Missing {
+        /// How it said so: an HTTP status or an errno text.
+        status: String,
+    },
+    /// The server refuses or fails.
+    #[error("the server answered with status {0}")]
+    Status(u16),
+    /// The server points elsewhere; redirects are not followed.
+    #[error("the server redirects to `{location}`; redirects are not followed, so name that server instead")]
+    Redirected {
+        /// Where to.
+        location: String,
+    },
+    /// More bytes than the object may have.
+    #[error("the answer is larger than the {limit} bytes allowed for this object")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The stored bytes have another hash than the one that names them.
+    #[error(
+        "the bytes are damaged: {len} bytes with hash {actual} came instead of {expected}{}",
+        if *html { "; they look like an HTML page" } else { "" }
+    )]
+    Corrupt {
+        /// The hash that was asked for.
+        expected: ContentHash,
+        /// The hash of what came.
+        actual: ContentHash,
+        /// How many bytes came.
+        len: u64,
+        /// Whether they look like a web page, as captive portals and error pages do.
+        html: bool,
+    },
+    /// The stored bytes carry the right hash but don't decompress to what the repository says.
+    #[error("{0}")]
+    Undecodable(DecompressError),
+    /// The plain object has another length than the catalog says.
+    #[error("the object has {actual} plain bytes where the repository says {expected}")]
+    WrongSize {
+        /// What the repository says.
+        expected: u64,
+        /// What the object has.
+        actual: u64,
+    },
+    /// No head was ever accepted that could be used now.
+    #[error("no head of the repository was accepted in the last {} days", max_age.as_secs() / 86_400)]
+    NoSavedHead {
+        /// Up to which age a saved head is used without a network.
+        max_age: Duration,
+    },
+    /// A local file operation failed.
+    #[error("{doing} `{}` failed", path.display())]
+    Disk {
+        /// What was attempted.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The cache folder belongs to someone else, so its content can't be trusted.
+    #[error("`{}` {problem}", path.display())]
+    NotPrivate {
+        /// The folder.
+        path: PathBuf,
+        /// Whose it is or who may write.
+        problem: String,
+    },
+    /// The cache has no room and all of what it has is in use.
+    #[error(
+        "no room for {needed} bytes: {used} bytes of the cache are in use and its hard limit is {limit} bytes"
+    )]
+    Full {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes the cache holds.
+        used: u64,
+        /// The hard limit.
+        limit: u64,
+    },
+    /// Another process is the writer of this cache folder.
+    #[error("the cache `{}` is in use by another process{}", path.display(), owner_text(*pid))]
+    Busy {
+        /// The cache folder.
+        path: PathBuf,
+        /// The process, if it left its number.
+        pid: Option<u32>,
+    },
+    /// The address of the repository makes no sense.
+    #[error("`{url}` can't be used as an address: {reason}")]
+    BadUrl {
+        /// The address.
+        url: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The store was shut down, or dropped a request unanswered.
+    #[error("the store was closed before there was an answer")]
+    Closed,
+    /// A failure in a store of another process.
+    #[error("{text}")]
+    Remote {
+        /// Its blame.
+        blame: Blame,
+        /// Whether a retry may help.
+        may_pass: bool,
+        /// Its text.
+        text: String,
+    },
+}
+
+fn owner_text(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}
+
+impl Cause {
+    /// Who is at fault.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Cause::Unresolved { .. }
+            | Cause::Unreachable(_)
+            | Cause::TimedOut { .. }
+            | Cause::Broken(_)
+            | Cause::Missing { .. }
+            | Cause::Status(_)
+            | Cause::Redirected { .. }
+            | Cause::NoSavedHead { .. } => Blame::Host,
+            Cause::TooLarge { .. }
+            | Cause::Corrupt { .. }
+            | Cause::Undecodable(_)
+            | Cause::WrongSize { .. } => Blame::Object,
+            Cause::Disk { .. } | Cause::NotPrivate { .. } | Cause::Full { .. } => Blame::Disk,
+            Cause::Busy { .. } | Cause::BadUrl { .. } | Cause::Closed => Blame::Caller,
+            Cause::Remote { blame, .. } => *blame,
+        }
+    }
+
+    /// Whether asking the same again, later, may succeed without anything being repaired by hand.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Cause::Unresolved { .. }
+            | Cause::Unreachable(_)
+            | Cause::TimedOut { .. }
+            | Cause::Broken(_)
+            | Cause::NoSavedHead { .. }
+            | Cause::Full { .. }
+            | Cause::Busy { .. } => true,
+            Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
+            Cause::Disk { source, .. } => is_full(source),
+            Cause::Remote { may_pass, .. } => *may_pass,
+            Cause::Missing { .. }
+            | Cause::Redirected { .. }
+            | Cause::TooLarge { .. }
+            | Cause::Corrupt { .. }
+            | Cause::Undecodable(_)
+            | Cause::WrongSize { .. }
+            | Cause::NotPrivate { .. }
+            | Cause::BadUrl { .. }
+            | Cause::Closed => false,
+        }
+    }
+}
+
+/// Whether an I/O error means that the disk or a disk quota is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// A failure to get something: on which object, from where, and why. Cheap to clone, because one failed
+/// fetch answers everyone who waits for it.
+#[derive(Clone, Debug)]
+pub struct StoreError {
+    object: Arc<str>,
+    from: Option<Arc<str>>,
+    cause: Arc<Cause>,
+}
+
+impl StoreError {
+    /// A failure on a named object.
+    pub fn new(object: impl Into<Arc<str>>, cause: Cause) -> Self {
+        Self { object: object.into(), from: None, cause: Arc::new(cause) }
+    }
+
+    /// Adds where the object was to come from.
+    #[must_use]
+    pub fn from_place(mut self, place: impl Into<Arc<str>>) -> Self {
+        self.from = Some(place.into());
+        self
+    }
+
+    /// The same failure, told to someone who knows the object by another name.
+    #[must_use]
+    pub fn on(mut self, object: impl Into<Arc<str>>) -> Self {
+        self.object = object.into();
+        self
+    }
+
+    /// What the failure happened to.
+    pub fn object(&self) -> &str {
+        &self.object
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// Who is at fault.
+    pub fn blame(&self) -> Blame {
+        self.cause.blame()
+    }
+
+    /// Whether asking again later may succeed.
+    pub fn may_pass(&self) -> bool {
+        self.cause.may_pass()
+    }
+
+    /// The text with the texts of all underlying errors.
+    pub fn full_text(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(error) = source {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            source = error.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.object)?;
+        if let Some(from) = &self.from {
+            write!(f, " from {from}")?;
+        }
+        write!(f, ": {}", self.cause)
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        // The text of the cause is part of ours, so the chain goes on below it.
+        self.cause.source()
+    }
+}

@@ -1,0 +1,139 @@
+//! Verified bytes of one object, ready to be read.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::cache::EntryUse;
+use crate::sys;
+
+/// The verified plain bytes of one object. Only stores make it, and they only make it of bytes whose hash
+/// was checked. While a handle (or the file or a mapping taken from it) lives, the cache keeps the object.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    file: Arc<OpenObject>,
+    len: u64,
+}
+
+/// The open file behind one or more [`Handle`]s. The cache learns when the last holder lets go of it, and
+/// may then close it.
+pub struct OpenObject {
+    // Declared first, so that it is let go before the keeper counts this use as over.
+    file: Arc<File>,
+    keep: Keep,
+}
+
+/// What has to live as long as the file is in use.
+pub(crate) enum Keep {
+    /// A use of a cache entry.
+    Entry(EntryUse),
+    /// Anything else: space and descriptor taken by a file outside the cache.
+    Other { _guard: Box<dyn Send + Sync> },
+}
+
+impl Handle {
+    pub(crate) fn new(file: Arc<File>, len: u64, keep: Keep) -> Self {
+        Self { file: Arc::new(OpenObject { file, keep }), len }
+    }
+
+    /// A handle on a descriptor that a store in another process sent after verifying the object: the first
+    /// `len` bytes of the file. `guard` is dropped with the last user of the file.
+    pub fn from_fd(fd: OwnedFd, len: u64, guard: impl Send + Sync + 'static) -> Self {
+        Self::new(Arc::new(File::from(fd)), len, Keep::Other { _guard: Box::new(guard) })
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads from `offset`; fewer bytes than asked only at the end.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = self.len.saturating_sub(offset);
+        let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let mut filled = 0;
+        while filled < wanted {
+            match self.file.file.read_at(&mut buffer[filled..wanted], offset + filled as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => filled += got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// All bytes; for small objects.
+    pub fn read_all(&self) -> io::Result<Vec<u8>> {
+        let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mut bytes = vec![0; len];
+        self.read_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    /// The open file: the object's bytes are its first [`Handle::len`] bytes, more may follow.
+    pub fn file(&self) -> Arc<OpenObject> {
+        self.file.clone()
+    }
+
+    /// Maps the object into memory. The mapping needs no descriptor; the cache keeps the object as long as
+    /// the mapping lives.
+    pub fn map(&self) -> io::Result<Mapped> {
+        let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // The kernel refuses to map nothing.
+        let bytes = if len == 0 { None } else { Some(sys::map(&self.file.file, len)?) };
+        let keep = match &self.file.keep {
+            Keep::Entry(entry) => MappedKeep::Pin { _pin: entry.pin() },
+            Keep::Other { .. } => MappedKeep::File { _file: self.file.clone() },
+        };
+        Ok(Mapped(Arc::new(Mapping { bytes, _keep: keep })))
+    }
+}
+
+impl AsFd for OpenObject {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl fmt::Debug for OpenObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OpenObject").field(&self.file).finish()
+    }
+}
+
+/// An object mapped into memory.
+#[derive(Clone)]
+pub struct Mapped(Arc<Mapping>);
+
+struct Mapping {
+    bytes: Option<Mmap>,
+    _keep: MappedKeep,
+}
+
+enum MappedKeep {
+    Pin { _pin: crate::cache::Pin },
+    File { _file: Arc<OpenObject> },
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes.as_deref().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapped({} bytes)", self.as_ref().len())
+    }
+}

@@ -1,0 +1,200 @@
+//! One attempt: a connection, a request, an answer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::host::{Host, Turn};
+use super::meter::Meter;
+use super::receive::Receiver;
+use super::url::BaseUrl;
+use crate::error::{Cause, Phase};
+use crate::source::{Fetch, Stored};
+
+/// After this long without a connection the next address of a server is tried beside the first.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+
+/// An open connection.
+pub(super) struct Connection(SendRequest<Empty<Bytes>>);
+
+impl Connection {
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// Asks once.
+pub(super) async fn attempt(base: &BaseUrl, fetch: &Fetch, turn: &Turn) -> Result<Stored, Cause> {
+    turn.give_way(fetch).await;
+    let host = &turn.host;
+    while let Some(mut connection) = host.idle_connection() {
+        match send(&mut connection, base, fetch, host).await {
+            Ok(response) => return receive(response, connection, fetch, turn).await,
+            // The server may have closed it while nobody looked; that is no failure.
+            Err(Cause::Broken(_)) => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    let mut connection = connect(host).await?;
+    let response = send(&mut connection, base, fetch, host).await?;
+    receive(response, connection, fetch, turn).await
+}
+
+async fn connect(host: &Host) -> Result<Connection, Cause> {
+    let limit = host.world.options.connect;
+    let late = |phase| move |_| Cause::TimedOut { phase, limit };
+    let resolving = host.world.names.resolve(&host.name, host.port);
+    let addresses = timeout(limit, resolving).await.map_err(late(Phase::Resolve))??;
+    let connecting = first_to_connect(addresses);
+    let stream = timeout(limit, connecting).await.map_err(late(Phase::Connect))?;
+    let stream = stream.map_err(Cause::Unreachable)?;
+    // Requests are single small packets; waiting to fill them only costs a round trip.
+    let _ = stream.set_nodelay(true);
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    tokio::task::spawn_local(async move {
+        // Its errors reach the request that is under way.
+        let _ = connection.await;
+    });
+    Ok(Connection(sender))
+}
+
+/// Connects to whichever address answers first, starting one after the other.
+async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut addresses = addresses.into_iter();
+    let mut racing = JoinSet::new();
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        let next = addresses.next();
+        let more = next.is_some();
+        if let Some(address) = next {
+            racing.spawn_local(TcpStream::connect(address));
+        }
+        let joined =
+            if more { timeout(NEXT_ADDRESS, racing.join_next()).await } else { Ok(racing.join_next().await) };
+        match joined {
+            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
+            Ok(Some(Ok(Err(error)))) => failure = error,
+            Ok(Some(Err(error))) => failure = io::Error::other(error),
+            Ok(None) => return Err(failure),
+            Err(_) => {}
+        }
+    }
+}
+
+async fn send(
+    connection: &mut Connection,
+    base: &BaseUrl,
+    fetch: &Fetch,
+    host: &Host,
+) -> Result<Response<Incoming>, Cause> {
+    let limit = host.world.options.first_byte;
+    let request = request(base, fetch)?;
+    let answer = async {
+        connection.0.ready().await?;
+        connection.0.send_request(request).await
+    };
+    timeout(limit, answer)
+        .await
+        .map_err(|_| Cause::TimedOut { phase: Phase::FirstByte, limit })?
+        .map_err(broken)
+}
+
+fn request(base: &BaseUrl, fetch: &Fetch) -> Result<Request<Empty<Bytes>>, Cause> {
+    let mut request = Request::get(base.path_of(&fetch.path))
+        .header(header::HOST, base.authority())
+        .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")))
+        .header(header::ACCEPT, "*/*");
+    if fetch.fresh {
+        request = request
+            .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
+            .header(header::PRAGMA, HeaderValue::from_static("no-cache"));
+    }
+    request.body(Empty::new()).map_err(|_| Cause::BadUrl {
+        url: format!("{base}/{}", fetch.path),
+        reason: "it can't be written into a request",
+    })
+}
+
+async fn receive(
+    response: Response<Incoming>,
+    connection: Connection,
+    fetch: &Fetch,
+    turn: &Turn,
+) -> Result<Stored, Cause> {
+    check_status(&response)?;
+    let announced = length(&response);
+    if announced.is_some_and(|len| len > fetch.limit) {
+        return Err(Cause::TooLarge { limit: fetch.limit });
+    }
+    let options = &turn.host.world.options;
+    let bytes = announced.unwrap_or(fetch.limit);
+    let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
+    let mut deadline = Instant::now() + limit;
+    let mut meter = Meter::start(options.low_speed, options.low_speed_window);
+    let mut receiver = Receiver::new(fetch.limit, turn.host.world.budget.share(), fetch.spool.clone());
+    let mut body = response.into_body();
+    loop {
+        let asked = Instant::now();
+        if turn.give_way(fetch).await {
+            deadline += asked.elapsed();
+            meter.restart();
+        }
+        match timeout_at(deadline.min(meter.deadline()), body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data() {
+                    meter.add(data.len() as u64);
+                    receiver.take(&data).await?;
+                }
+            }
+            Ok(Some(Err(error))) => return Err(broken(error)),
+            Ok(None) => break,
+            Err(_) => {}
+        }
+        if Instant::now() >= deadline {
+            return Err(Cause::TimedOut { phase: Phase::Attempt, limit });
+        }
+        if !meter.fast_enough() {
+            return Err(Cause::TimedOut { phase: Phase::Transfer, limit: options.low_speed_window });
+        }
+    }
+    turn.host.keep(connection);
+    receiver.finish().await
+}
+
+fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
+    let status = response.status();
+    match status {
+        StatusCode::OK => Ok(()),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(Cause::Missing { status: status.to_string() }),
+        _ if status.is_redirection() => {
+            let location = response.headers().get(header::LOCATION);
+            let location = location.and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
+            Err(Cause::Redirected { location: location.chars().take(200).collect() })
+        }
+        _ => Err(Cause::Status(status.as_u16())),
+    }
+}
+
+fn length(response: &Response<Incoming>) -> Option<u64> {
+    response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+fn broken(error: hyper::Error) -> Cause {
+    use std::error::Error as _;
+    let mut text = error.to_string();
+    if let Some(source) = error.source() {
+        text = format!("{text}: {source}");
+    }
+    Cause::Broken(text)
+}

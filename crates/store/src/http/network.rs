@@ -1,0 +1,130 @@
+//! The thread and its way in.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::LocalSet;
+
+use super::HttpOptions;
+use super::host::{Host, Job};
+use super::names::Names;
+use super::url::BaseUrl;
+use crate::done::Done;
+use crate::memory::Budget;
+use crate::source::{Fetch, Stored};
+
+/// The network's thread.
+pub(crate) struct Network {
+    /// Taken when the network ends, which ends the thread.
+    orders: Mutex<Option<UnboundedSender<Order>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+enum Order {
+    Fetch(Arc<BaseUrl>, Fetch, Done<Stored>),
+    /// The priority of a request to this server rose.
+    Raised(Arc<BaseUrl>),
+    Later(Duration, Box<dyn FnOnce() + Send>),
+}
+
+/// What all servers share on the network's thread.
+pub(super) struct World {
+    pub(super) options: HttpOptions,
+    pub(super) budget: Arc<Budget>,
+    pub(super) names: Names,
+}
+
+impl Network {
+    /// Starts the thread.
+    pub(crate) fn start(options: HttpOptions, budget: Arc<Budget>) -> io::Result<Arc<Self>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            // For writes of spooled bodies; each is short, and disks don't get faster by more at once.
+            .max_blocking_threads(4)
+            .build()?;
+        let (orders, queue) = unbounded_channel();
+        let thread = std::thread::Builder::new().name("esker-net".to_owned()).spawn(move || {
+            let world = Rc::new(World { options, budget, names: Names::default() });
+            LocalSet::new().block_on(&runtime, work(world, queue));
+            // What is under way is dropped here, and thereby answered.
+        })?;
+        Ok(Arc::new(Self { orders: Mutex::new(Some(orders)), thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Fetches a file below a base.
+    pub(super) fn fetch(self: &Arc<Self>, base: Arc<BaseUrl>, fetch: Fetch, done: Done<Stored>) {
+        let (weak, server) = (Arc::downgrade(self), base.clone());
+        let priority = fetch.priority.clone();
+        let queued = priority.urgency() == crate::urgency::Urgency::Prefetch;
+        self.order(Order::Fetch(base, fetch, done));
+        if queued {
+            priority.on_raise(move || {
+                if let Some(network) = weak.upgrade() {
+                    network.order(Order::Raised(server));
+                }
+            });
+        }
+    }
+
+    /// Calls `then` on the network's thread after a pause; it must not block. If the network ends before, it
+    /// is dropped.
+    pub(crate) fn later(&self, pause: Duration, then: impl FnOnce() + Send + 'static) {
+        self.order(Order::Later(pause, Box::new(then)));
+    }
+
+    fn order(&self, order: Order) {
+        let refused = match &*self.orders.lock() {
+            Some(orders) => orders.send(order).err().map(|refused| refused.0),
+            None => Some(order),
+        };
+        // Outside the lock: dropping a request answers it, and that may lead back here.
+        drop(refused);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(self.orders.lock().take());
+        if let Some(thread) = self.thread.lock().take()
+            // The last owner may be a callback on the thread itself.
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn work(world: Rc<World>, mut queue: UnboundedReceiver<Order>) {
+    let hosts: RefCell<HashMap<(String, u16), Rc<Host>>> = RefCell::default();
+    while let Some(order) = queue.recv().await {
+        match order {
+            Order::Fetch(base, fetch, done) => {
+                let key = (base.host.clone(), base.port);
+                let host = {
+                    let mut hosts = hosts.borrow_mut();
+                    hosts.entry(key).or_insert_with(|| Host::new(world.clone(), &base)).clone()
+                };
+                host.add(Job { base, fetch, done });
+            }
+            Order::Raised(base) => {
+                let host = hosts.borrow().get(&(base.host.clone(), base.port)).cloned();
+                if let Some(host) = host {
+                    host.raised();
+                }
+            }
+            Order::Later(pause, then) => {
+                tokio::task::spawn_local(async move {
+                    tokio::time::sleep(pause).await;
+                    then();
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the bytes of an answer go: memory, or a file once they are too many.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use crate::error::Cause;
+use crate::memory::Share;
+use crate::source::{MEMORY_MAX, Spool, Stored};
+
+/// Memory is taken in such steps, whatever length the server announces.
+const STEP: usize = 64 << 10;
+/// Bytes collected before they are written to a spool file at once.
+const BATCH: usize = 1 << 20;
+
+/// Collects one body.
+pub(super) struct Receiver {
+    limit: u64,
+    len: u64,
+    bytes: Vec<u8>,
+    share: Share,
+    spool: Option<Arc<dyn Spool>>,
+    file: Option<Arc<File>>,
+}
+
+impl Receiver {
+    pub(super) fn new(limit: u64, share: Share, spool: Option<Arc<dyn Spool>>) -> Self {
+        Self { limit, len: 0, bytes: Vec::new(), share, spool, file: None }
+    }
+
+    /// Takes the next bytes.
+    pub(super) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+        self.len += bytes.len() as u64;
+        if self.len > self.limit {
+            return Err(Cause::TooLarge { limit: self.limit });
+        }
+        if self.file.is_none() {
+            self.make_room(bytes.len())?;
+        }
+        self.bytes.extend_from_slice(bytes);
+        if self.file.is_some() && self.bytes.len() >= BATCH {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Grows the memory that a body in memory takes, or turns to a file.
+    fn make_room(&mut self, more: usize) -> Result<(), Cause> {
+        let room = self.bytes.capacity() - self.bytes.len();
+        if room >= more {
+            return Ok(());
+        }
+        // Doubling keeps copying cheap; the step keeps a small body small.
+        let grow = more.max(self.bytes.capacity()).max(STEP);
+        let small = self.len <= MEMORY_MAX && self.share.grow(grow as u64);
+        match &self.spool {
+            Some(spool) if !small => {
+                self.file = Some(Arc::new(spool.file().map_err(failed)?));
+            }
+            // Without a spool the limit of the request bounds it.
+            _ => self.bytes.reserve_exact(grow),
+        }
+        Ok(())
+    }
+
+    /// Writes what was collected, on another thread: the disk must not hold up the network.
+    async fn flush(&mut self) -> Result<(), Cause> {
+        let (Some(spool), Some(file)) = (self.spool.clone(), self.file.clone()) else { return Ok(()) };
+        let bytes = std::mem::take(&mut self.bytes);
+        let written = tokio::task::spawn_blocking(move || spool.append(&file, &bytes)).await;
+        written.unwrap_or_else(|_| Err(io::Error::other("the writing task was cancelled"))).map_err(failed)
+    }
+
+    /// Ends the body.
+    pub(super) async fn finish(mut self) -> Result<Stored, Cause> {
+        self.flush().await?;
+        match self.file.take() {
+            Some(file) => {
+                let file = Arc::into_inner(file)
+                    .ok_or_else(|| failed(io::Error::other("a write is still under way")))?;
+                Ok(Stored::spooled(file, self.len))
+            }
+            None => Ok(Stored::in_shared_memory(self.bytes, Some(self.share))),
+        }
+    }
+}
+
+fn failed(source: io::Error) -> Cause {
+    Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
+}

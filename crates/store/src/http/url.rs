@@ -1,0 +1,109 @@
+//! The address of a repository.
+
+use std::fmt;
+
+use crate::error::{Cause, StoreError};
+
+/// An `http://` URL, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BaseUrl {
+    /// Name or address, without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The path without a slash at its end.
+    path: String,
+}
+
+impl BaseUrl {
+    pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
+        let bad = |reason| StoreError::new("the repository", Cause::BadUrl { url: url.to_owned(), reason });
+        if url.starts_with("https://") {
+            return Err(bad("https is not supported; content is verified by hash over http too"));
+        }
+        let rest =
+            url.strip_prefix("http://").ok_or_else(|| bad("it starts neither with http:// nor file://"))?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err(bad("user names in it are not supported"));
+        }
+        let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'"' | b'<' | b'>');
+        if !rest.bytes().all(plain) {
+            return Err(bad("it has characters that must be written as %XX, or a query"));
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(literal) => {
+                let (host, rest) = literal.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?;
+                host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("what is in brackets is no address"))?;
+                (host, rest.strip_prefix(':').or(rest.is_empty().then_some("80")))
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, Some("80")),
+            },
+        };
+        let port = port.and_then(|port| port.parse().ok()).filter(|port| *port != 0);
+        let port = port.ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
+        if host.is_empty() {
+            return Err(bad("it names no server"));
+        }
+        Ok(Self { host: host.to_owned(), port, path: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// What goes into the request line for a file below the base.
+    pub(super) fn path_of(&self, path: &str) -> String {
+        format!("{}/{path}", self.path)
+    }
+
+    /// What goes into the `Host` header.
+    pub(super) fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        if self.port == 80 { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority(), self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_addresses() {
+        for (url, shown, host, port) in [
+            ("http://a.example/cvmfs/x.example/", "http://a.example/cvmfs/x.example", "a.example", 80),
+            ("http://127.0.0.1:8000/x", "http://127.0.0.1:8000/x", "127.0.0.1", 8000),
+            ("http://[::1]:8000", "http://[::1]:8000", "::1", 8000),
+            ("http://[::1]/x", "http://[::1]/x", "::1", 80),
+        ] {
+            let base = BaseUrl::parse(url).unwrap();
+            assert_eq!((base.to_string().as_str(), base.host.as_str(), base.port), (shown, host, port));
+            assert!(base.path_of("data/ab").ends_with("/data/ab"));
+        }
+    }
+
+    #[test]
+    fn bad_addresses() {
+        for url in [
+            "",
+            "ftp://x",
+            "https://x/y",
+            "http://",
+            "http://:80/",
+            "http://x:0/",
+            "http://x:99999/",
+            "http://u@x/",
+            "http://x/?q",
+            "http://x/a b",
+            "http://[::1/x",
+            "http://[x]/",
+            "http://[::1]80/",
+            "http://x/\r\nInjected: yes",
+        ] {
+            assert!(BaseUrl::parse(url).is_err(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! From stored bytes to an object in the cache.
+
+use std::sync::atomic::Ordering;
+
+use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
+
+use super::Trip;
+use crate::cache::{Reservation, Writing};
+use crate::error::{Cause, is_full};
+use crate::source::Stored;
+
+/// Objects up to this many plain bytes are decompressed in memory, which is faster; larger ones piece by
+/// piece. With one such buffer for each core, and the budget for stored bytes, memory stays bounded whatever
+/// is fetched.
+const WHOLE_MAX: u64 = 64 << 20;
+
+/// The plain bytes of a small object.
+enum Plain {
+    /// They are what was stored.
+    AsStored(Stored),
+    Inflated(Vec<u8>),
+}
+
+impl Plain {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            // Only made of bytes in memory.
+            Plain::AsStored(stored) => stored.memory().unwrap_or_default(),
+            Plain::Inflated(bytes) => bytes,
+        }
+    }
+}
+
+/// How often an object has met a full disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    First,
+    AfterMakingRoom,
+}
+
+impl Trip {
+    /// Verifies what came, then decompresses and keeps it. Runs on the pool.
+    pub(super) fn arrived(self, stored: Stored) {
+        let stored = match stored.verify(&self.wanted.name.hash) {
+            Ok(stored) => stored,
+            Err(cause) => return self.land(Err(cause)),
+        };
+        let traffic = &self.store.traffic;
+        traffic.fetched.fetch_add(1, Ordering::Relaxed);
+        traffic.fetched_bytes.fetch_add(stored.len(), Ordering::Relaxed);
+        let most = self.wanted.size.unwrap_or(self.wanted.limit);
+        if stored.memory().is_none() || most > WHOLE_MAX {
+            return self.keep_in_pieces(stored, Attempt::First);
+        }
+        match self.whole(stored) {
+            Ok(plain) => self.keep_whole(plain, Attempt::First),
+            Err(cause) => self.land(Err(cause)),
+        }
+    }
+
+    fn whole(&self, stored: Stored) -> Result<Plain, Cause> {
+        let bytes = stored.memory().unwrap_or_default();
+        if self.wanted.compression == Compression::Stored {
+            self.check_len(bytes.len() as u64)?;
+            return Ok(Plain::AsStored(stored));
+        }
+        decompress(bytes, self.wanted.compression, self.wanted.size, self.wanted.limit)
+            .map(Plain::Inflated)
+            .map_err(undecodable)
+    }
+
+    fn check_len(&self, actual: u64) -> Result<(), Cause> {
+        match self.wanted.size {
+            Some(expected) if expected != actual => Err(Cause::WrongSize { expected, actual }),
+            _ if actual > self.wanted.limit => Err(Cause::TooLarge { limit: self.wanted.limit }),
+            _ => Ok(()),
+        }
+    }
+
+    fn keep_whole(self, plain: Plain, attempt: Attempt) {
+        let cache = self.store.cache.clone();
+        let charge = cache.charge_of(plain.bytes().len() as u64);
+        cache.space.reserve(charge, move |granted| {
+            let (pool, urgency) = (self.store.cache.pool.clone(), self.urgency());
+            pool.run(urgency, move || match granted {
+                Ok(reservation) => self.write_whole(plain, reservation, attempt),
+                Err(cause) => self.serve_memory(plain, cause),
+            });
+        });
+    }
+
+    fn write_whole(self, plain: Plain, reservation: Reservation, attempt: Attempt) {
+        let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
+            writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
+            writing.keep(self.wanted.key(), reservation)
+        });
+        match written {
+            Ok(entry) => self.open(entry),
+            Err(cause) if attempt == Attempt::First && says_full(&cause) => {
+                let bytes = self.store.cache.charge_of(plain.bytes().len() as u64);
+                let (cache, urgency) = (self.store.cache.clone(), self.urgency());
+                cache.clone().space.make_room(bytes, move || {
+                    cache.pool.run(urgency, move || self.keep_whole(plain, Attempt::AfterMakingRoom));
+                });
+            }
+            // The disk failed, but the bytes are here and verified.
+            Err(cause) => self.serve_memory(plain, cause),
+        }
+    }
+
+    /// Serves an object that can't be kept for the reason `cause`.
+    fn serve_memory(self, plain: Plain, cause: Cause) {
+        let cache = self.store.cache.clone();
+        let Some(share) = cache.unkept.take(plain.bytes().len() as u64) else { return self.land(Err(cause)) };
+        cache.with_slot(self.urgency(), move |slot| {
+            let served = self.store.cache.serve_memory(plain.bytes(), slot, share);
+            self.land(served);
+        });
+    }
+
+    fn keep_in_pieces(self, stored: Stored, attempt: Attempt) {
+        let cache = self.store.cache.clone();
+        // Without a stated size the reservation is a guess that is corrected once the size is known.
+        let charge = cache.charge_of(self.wanted.size.unwrap_or_else(|| stored.len()));
+        cache.space.reserve(charge, move |granted| {
+            let (pool, urgency) = (self.store.cache.pool.clone(), self.urgency());
+            pool.run(urgency, move || self.write_pieces(stored, granted, attempt));
+        });
+    }
+
+    fn write_pieces(self, stored: Stored, granted: Result<Reservation, Cause>, attempt: Attempt) {
+        let cache = self.store.cache.clone();
+        let written = Writing::begin(&cache).and_then(|mut writing| {
+            self.inflate(&stored, &mut writing)?;
+            Ok(writing)
+        });
+        let full = |cause: &Cause| attempt == Attempt::First && says_full(cause);
+        let outcome = match (written, granted) {
+            (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation),
+            (Ok(writing), Err(no_room)) => return self.serve_file(writing, no_room),
+            (Err(cause), _) => Err(cause),
+        };
+        match outcome {
+            Ok(entry) => self.open(entry),
+            Err(cause) if full(&cause) => {
+                let (bytes, urgency) = (cache.charge_of(stored.len()), self.urgency());
+                cache.clone().space.make_room(bytes, move || {
+                    let pool = cache.pool.clone();
+                    pool.run(urgency, move || self.keep_in_pieces(stored, Attempt::AfterMakingRoom));
+                });
+            }
+            Err(cause) => self.land(Err(cause)),
+        }
+    }
+
+    fn inflate(&self, stored: &Stored, writing: &mut Writing) -> Result<(), Cause> {
+        let most = self.wanted.size.unwrap_or(self.wanted.limit);
+        let mut inflater = Inflater::new(self.wanted.compression, most);
+        let inflated = stored
+            .pieces(|piece| Ok(inflater.write(piece, &mut |plain| writing.write(plain))?))
+            .and_then(|()| Ok(inflater.finish()?));
+        match inflated {
+            Ok(len) => self.check_len(len),
+            Err(PieceError::Inflate(DecompressError::Sink(source))) => Err(writing.failed(source)),
+            Err(PieceError::Inflate(DecompressError::TooLarge { .. })) if self.wanted.size.is_some() => {
+                Err(Cause::WrongSize { expected: most, actual: most.saturating_add(1) })
+            }
+            Err(PieceError::Inflate(error)) => Err(undecodable(error)),
+            Err(PieceError::Read(source)) => {
+                Err(Cause::Disk { doing: "reading back", path: "spooled bytes".into(), source })
+            }
+        }
+    }
+
+    fn serve_file(self, writing: Writing, cause: Cause) {
+        let cache = self.store.cache.clone();
+        let Some(share) = cache.unkept.take(writing.len()) else { return self.land(Err(cause)) };
+        cache.with_slot(self.urgency(), move |slot| {
+            let served = self.store.cache.serve_file(writing, slot, share);
+            self.land(served);
+        });
+    }
+}
+
+/// What stops a body on its way through the inflater.
+enum PieceError {
+    Read(std::io::Error),
+    Inflate(DecompressError),
+}
+
+impl From<std::io::Error> for PieceError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl From<DecompressError> for PieceError {
+    fn from(error: DecompressError) -> Self {
+        Self::Inflate(error)
+    }
+}
+
+fn undecodable(error: DecompressError) -> Cause {
+    match error {
+        DecompressError::Length { expected, actual } => Cause::WrongSize { expected, actual },
+        error => Cause::Undecodable(error),
+    }
+}
+
+fn says_full(cause: &Cause) -> bool {
+    matches!(cause, Cause::Disk { source, .. } if is_full(source))
+}

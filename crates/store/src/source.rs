@@ -1,0 +1,205 @@
+//! Where stored bytes come from.
+//!
+//! A [`Source`] answers with bytes as a server stores them. Sources are stacked, each doing one thing:
+//! `Retrying(Verifying(HttpSource))`. The order carries meaning and stands in [`connect`](crate::connect)
+//! alone: verification is under the retry, so that a damaged answer is one more reason to ask again (and,
+//! once there are several, to ask another server).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use esker_format::canary;
+use esker_format::hash::{ContentHash, Hasher};
+
+use crate::done::Done;
+use crate::error::{Cause, StoreError};
+use crate::memory::Share;
+use crate::urgency::{Priority, Urgency};
+
+/// A place that has stored objects.
+pub trait Source: Send + Sync {
+    /// Gets stored bytes; never blocks.
+    fn fetch(&self, fetch: Fetch, done: Done<Stored>);
+
+    /// The place for messages, for example its URL.
+    fn describe(&self) -> String;
+}
+
+/// One request to a [`Source`].
+#[derive(Clone)]
+pub struct Fetch {
+    /// Path below the root of the repository.
+    pub path: String,
+    /// What it is, for messages.
+    pub what: Arc<str>,
+    /// The hash the bytes must have, if it is known.
+    pub expect: Option<ContentHash>,
+    /// The most bytes accepted.
+    pub limit: u64,
+    /// Asks caches on the way not to answer.
+    pub fresh: bool,
+    /// Who waits.
+    pub priority: Priority,
+    /// Where to put what is too much for memory. Without it everything up to `limit` is kept in memory.
+    pub spool: Option<Arc<dyn Spool>>,
+}
+
+impl Fetch {
+    /// Somebody waits for a file of at most `limit` bytes that has no hash.
+    pub fn new(path: impl Into<String>, what: impl Into<Arc<str>>, limit: u64) -> Self {
+        Self {
+            path: path.into(),
+            what: what.into(),
+            expect: None,
+            limit,
+            fresh: false,
+            priority: Priority::new(Urgency::Demand),
+            spool: None,
+        }
+    }
+
+    pub(crate) fn error(&self, cause: Cause) -> StoreError {
+        StoreError::new(self.what.clone(), cause)
+    }
+}
+
+/// Where bytes go that are too many for memory.
+pub trait Spool: Send + Sync {
+    /// An empty file without a name.
+    fn file(&self) -> io::Result<File>;
+
+    /// Appends.
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Objects up to this many stored bytes are kept in memory while they are fetched and verified.
+pub const MEMORY_MAX: u64 = 32 << 20;
+
+/// Bytes as a server stores them. What its hash says about them is known only after [`Stored::verify`].
+pub struct Stored {
+    body: Body,
+    verified: Option<ContentHash>,
+}
+
+enum Body {
+    Memory { bytes: Vec<u8>, _share: Option<Share> },
+    Spooled { file: File, len: u64 },
+}
+
+/// Bytes read at once when a spooled body is gone through.
+const PIECE: usize = 1 << 20;
+
+impl Stored {
+    /// Bytes in memory.
+    pub fn in_memory(bytes: Vec<u8>) -> Self {
+        Self { body: Body::Memory { bytes, _share: None }, verified: None }
+    }
+
+    /// Bytes in memory, with the share of the memory budget that they take.
+    pub(crate) fn in_shared_memory(bytes: Vec<u8>, share: Option<Share>) -> Self {
+        Self { body: Body::Memory { bytes, _share: share }, verified: None }
+    }
+
+    /// The first `len` bytes of a file that nobody else writes to.
+    pub fn spooled(file: File, len: u64) -> Self {
+        Self { body: Body::Spooled { file, len }, verified: None }
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> u64 {
+        match &self.body {
+            Body::Memory { bytes, .. } => bytes.len() as u64,
+            Body::Spooled { len, .. } => *len,
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, if they are in memory.
+    pub(crate) fn memory(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Memory { bytes, .. } => Some(bytes),
+            Body::Spooled { .. } => None,
+        }
+    }
+
+    /// The bytes of something small that has no hash, such as a manifest.
+    pub fn into_bytes(self) -> io::Result<Vec<u8>> {
+        match self.body {
+            Body::Memory { bytes, .. } => Ok(bytes),
+            Body::Spooled { .. } => {
+                let mut all = Vec::new();
+                self.pieces(|piece| {
+                    all.extend_from_slice(piece);
+                    Ok::<(), io::Error>(())
+                })?;
+                Ok(all)
+            }
+        }
+    }
+
+    /// Hands all bytes to `take`, piece by piece.
+    pub(crate) fn pieces<E: From<io::Error>>(
+        &self,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &self.body {
+            Body::Memory { bytes, .. } => take(bytes),
+            Body::Spooled { file, len } => {
+                let mut piece = vec![0; PIECE];
+                let mut at = 0;
+                while at < *len {
+                    let room = usize::try_from(*len - at).map_or(PIECE, |left| left.min(PIECE));
+                    let piece = &mut piece[..room];
+                    file.read_exact_at(piece, at)?;
+                    take(piece)?;
+                    at += room as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the bytes were found to have this hash.
+    pub(crate) fn is_verified_as(&self, hash: &ContentHash) -> bool {
+        self.verified.as_ref() == Some(hash)
+    }
+
+    /// Compares the hash of the bytes with the one they must have; this is the only way to verified bytes.
+    pub(crate) fn verify(mut self, expected: &ContentHash) -> Result<Self, Cause> {
+        if self.is_verified_as(expected) {
+            return Ok(self);
+        }
+        let mut hasher = Hasher::new(expected.algorithm());
+        let mut start = Vec::new();
+        self.pieces(|piece| {
+            if start.is_empty() {
+                start.extend_from_slice(piece.get(..piece.len().min(256)).unwrap_or_default());
+            }
+            hasher.update(piece);
+            Ok::<(), io::Error>(())
+        })
+        .map_err(|source| Cause::Disk {
+            doing: "reading back",
+            path: "spooled bytes".into(),
+            source,
+        })?;
+        let actual = hasher.finish();
+        if actual != *expected && !canary::skipped("object-hash") {
+            let html = looks_like_html(&start);
+            return Err(Cause::Corrupt { expected: *expected, actual, len: self.len(), html });
+        }
+        self.verified = Some(*expected);
+        Ok(self)
+    }
+}
+
+fn looks_like_html(start: &[u8]) -> bool {
+    let text = start.trim_ascii_start().to_ascii_lowercase();
+    text.starts_with(b"<!doctype html") || text.starts_with(b"<html") || text.starts_with(b"<?xml")
+}

@@ -1,0 +1,110 @@
+//! What a store tells about itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use crate::error::StoreError;
+
+/// A snapshot of counters and states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// The cache.
+    pub cache: CacheStatus,
+    /// The traffic.
+    pub traffic: TrafficStatus,
+    /// The last failures, newest last: seconds since 1970, and the text.
+    pub errors: Vec<(u64, String)>,
+}
+
+/// The state of a cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// The byte quota.
+    pub quota: u64,
+    /// Up to where it may be exceeded by objects in use.
+    pub hard_limit: u64,
+    /// Bytes that objects take, reservations of writes under way included.
+    pub used: u64,
+    /// Number of objects.
+    pub objects: u64,
+    /// Descriptors open now.
+    pub descriptors: u64,
+    /// The most that were ever open at once.
+    pub descriptors_peak: u64,
+    /// The most that may be open.
+    pub descriptors_limit: u64,
+    /// Objects evicted.
+    pub evicted: u64,
+    /// Objects spared by eviction because they were in use.
+    pub spared: u64,
+    /// How often an eviction ended above the quota because all that was left was in use.
+    pub over_quota: u64,
+    /// Objects served without being kept, because they had no room or the disk failed.
+    pub unkept: u64,
+    /// Local file operations that failed.
+    pub disk_errors: u64,
+    /// Entries that were found damaged on disk and dropped.
+    pub damaged: u64,
+    /// Entries that will be checked before their first use.
+    pub unchecked: u64,
+    /// Whether the last writer did not shut down cleanly.
+    pub opened_unclean: bool,
+    /// Unfinished files of that writer that were removed.
+    pub leftovers: u64,
+}
+
+/// What was fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrafficStatus {
+    /// Requests answered from the cache.
+    pub hits: u64,
+    /// Objects fetched.
+    pub fetched: u64,
+    /// Stored bytes of them.
+    pub fetched_bytes: u64,
+    /// Requests that joined another one for the same object.
+    pub joined: u64,
+    /// Requests that failed.
+    pub failed: u64,
+}
+
+/// How many failures are remembered.
+const ERRORS_KEPT: usize = 16;
+
+/// Counters of one store.
+#[derive(Default)]
+pub(crate) struct Traffic {
+    pub(crate) hits: AtomicU64,
+    pub(crate) fetched: AtomicU64,
+    pub(crate) fetched_bytes: AtomicU64,
+    pub(crate) joined: AtomicU64,
+    failed: AtomicU64,
+    errors: Mutex<VecDeque<(u64, String)>>,
+}
+
+impl Traffic {
+    pub(crate) fn note_failure(&self, error: &StoreError) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut errors = self.errors.lock();
+        if errors.len() == ERRORS_KEPT {
+            errors.pop_front();
+        }
+        errors.push_back((now, error.full_text()));
+    }
+
+    pub(crate) fn status(&self, cache: CacheStatus) -> StoreStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let traffic = TrafficStatus {
+            hits: get(&self.hits),
+            fetched: get(&self.fetched),
+            fetched_bytes: get(&self.fetched_bytes),
+            joined: get(&self.joined),
+            failed: get(&self.failed),
+        };
+        StoreStatus { cache, traffic, errors: self.errors.lock().iter().cloned().collect() }
+    }
+}

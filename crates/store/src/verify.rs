@@ -1,0 +1,42 @@
+//! The source that lets no damaged object through.
+
+use std::sync::Arc;
+
+use crate::done::Done;
+use crate::pool::Pool;
+use crate::source::{Fetch, Source, Stored};
+
+/// Compares what comes from another source with the hash it must have, on the pool, whose thread then gives
+/// the answer. A damaged answer is an error of that source, so that whoever is stacked above can ask again
+/// or elsewhere.
+pub(crate) struct Verifying {
+    inner: Arc<dyn Source>,
+    pool: Arc<Pool>,
+}
+
+impl Verifying {
+    pub(crate) fn new(inner: Arc<dyn Source>, pool: Arc<Pool>) -> Self {
+        Self { inner, pool }
+    }
+}
+
+impl Source for Verifying {
+    fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+        let Some(expected) = fetch.expect else { return self.inner.fetch(fetch, done) };
+        let pool = self.pool.clone();
+        let place = self.describe();
+        let asked = fetch.clone();
+        let arrived = Done::new(move |outcome: Result<Stored, _>| match outcome {
+            Ok(stored) => pool.run(fetch.priority.urgency(), move || {
+                let verified = stored.verify(&expected);
+                done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));
+            }),
+            Err(error) => done.err(error),
+        });
+        self.inner.fetch(asked, arrived);
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}

@@ -1,0 +1,137 @@
+//! What is asked of a store.
+
+use std::fmt;
+
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::ObjectName;
+
+use crate::urgency::Urgency;
+
+/// Under what an object is kept: the hash of its stored bytes, and how they become plain ones. The kind of
+/// the object is not part of it, because the hash doesn't cover it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CacheKey {
+    /// The hash of the stored bytes.
+    pub hash: ContentHash,
+    /// How they are compressed.
+    pub compression: Compression,
+}
+
+/// Bytes of [`CacheKey::to_bytes`].
+pub(crate) const KEY_LEN: usize = 22;
+
+impl CacheKey {
+    /// A fixed-size form for files and messages: algorithm, compression, digest.
+    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
+        let mut bytes = [0; KEY_LEN];
+        bytes[0] = self.hash.algorithm().to_flag();
+        bytes[1] = self.compression.to_flag();
+        bytes[2..].copy_from_slice(self.hash.digest());
+        bytes
+    }
+
+    /// Reads [`CacheKey::to_bytes`] back.
+    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Option<Self> {
+        let [algorithm, compression, digest @ ..] = bytes;
+        Some(Self {
+            hash: ContentHash::new(HashAlgorithm::from_flag(*algorithm)?, *digest),
+            compression: Compression::from_flag(*compression)?,
+        })
+    }
+}
+
+impl fmt::Display for CacheKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffix = match self.compression {
+            Compression::Zlib => ".z",
+            Compression::Stored => ".p",
+            Compression::Zstd => ".s",
+        };
+        write!(f, "{}{suffix}", self.hash)
+    }
+}
+
+/// One object, asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Its name.
+    pub name: ObjectName,
+    /// How it is stored.
+    pub compression: Compression,
+    /// Its plain size, where the repository states one. Another size is an error.
+    pub size: Option<u64>,
+    /// The most plain bytes it may have.
+    pub limit: u64,
+    /// Who waits.
+    pub urgency: Urgency,
+    /// What it is for people: a path, "root catalog".
+    pub what: String,
+    /// Whether it is asked for under the name that the manifest's alternative paths give it.
+    pub alternative_path: bool,
+}
+
+/// The most plain bytes of an object whose size nobody states.
+pub const UNSTATED_SIZE_LIMIT: u64 = 1 << 32;
+
+impl Wanted {
+    /// An object that somebody waits for, of any size up to [`UNSTATED_SIZE_LIMIT`].
+    pub fn new(name: ObjectName, compression: Compression, what: impl Into<String>) -> Self {
+        Self {
+            name,
+            compression,
+            size: None,
+            limit: UNSTATED_SIZE_LIMIT,
+            urgency: Urgency::Demand,
+            what: what.into(),
+            alternative_path: false,
+        }
+    }
+
+    /// States the plain size.
+    #[must_use]
+    pub fn size(mut self, size: u64) -> Self {
+        self.size = Some(size);
+        self.limit = size;
+        self
+    }
+
+    /// Bounds the plain size.
+    #[must_use]
+    pub fn limit(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Nobody waits for it yet.
+    #[must_use]
+    pub fn prefetch(mut self) -> Self {
+        self.urgency = Urgency::Prefetch;
+        self
+    }
+
+    /// Under what it is kept.
+    pub fn key(&self) -> CacheKey {
+        CacheKey { hash: self.name.hash, compression: self.compression }
+    }
+
+    /// The object for messages: what it is for people, and its name.
+    pub fn label(&self) -> String {
+        format!("{} ({} {})", self.what, self.name.kind, self.name)
+    }
+
+    /// Where it lies below the root of the repository.
+    pub(crate) fn path(&self) -> String {
+        if self.alternative_path { self.name.alternative_path() } else { self.name.path() }
+    }
+
+    /// How many stored bytes are accepted for it. Compression may make bytes more, not by much: zlib adds
+    /// 5 bytes for each 16 KiB block and 6 around them, zstd less; an eighth and a page are far above both.
+    pub(crate) fn stored_limit(&self) -> u64 {
+        let plain = self.size.unwrap_or(self.limit);
+        match self.compression {
+            Compression::Stored => plain,
+            Compression::Zlib | Compression::Zstd => plain.saturating_add(plain / 8).saturating_add(4096),
+        }
+    }
+}
