@@ -1,6 +1,9 @@
 //! What a session did, by kind of request.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crate::abi::opcode;
 
 /// What was done for one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,5 +37,61 @@ impl Counters {
     /// Requests of one kind, 0 if none came.
     pub fn requests(&self, name: &str) -> u64 {
         self.opcodes.iter().find(|o| o.name == name).map_or(0, |o| o.requests)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    parked: AtomicU64,
+    busy_nanos: AtomicU64,
+}
+
+/// Counters that many threads write.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    by_opcode: [Live; 64],
+    pub(crate) notifications: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Self {
+        Self { by_opcode: std::array::from_fn(|_| Live::default()), notifications: AtomicU64::new(0) }
+    }
+
+    fn of(&self, opcode: u32) -> &Live {
+        // Number 0 is no request; it stands for those this crate has never heard of.
+        let known = opcode::NAMES.get(opcode as usize).is_some_and(|name| !name.is_empty());
+        &self.by_opcode[if known { opcode as usize } else { 0 }]
+    }
+
+    pub(crate) fn request(&self, opcode: u32) {
+        self.of(opcode).requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn error(&self, opcode: u32) {
+        self.of(opcode).errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn parked(&self, opcode: u32) {
+        self.of(opcode).parked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn busy(&self, opcode: u32, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.of(opcode).busy_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn opcodes(&self) -> Vec<OpcodeCounters> {
+        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let all = opcode::NAMES.iter().zip(&self.by_opcode).map(|(name, live)| OpcodeCounters {
+            name,
+            requests: read(&live.requests),
+            errors: read(&live.errors),
+            parked: read(&live.parked),
+            busy: Duration::from_nanos(read(&live.busy_nanos)),
+        });
+        all.filter(|o| o.requests > 0).collect()
     }
 }

@@ -1,5 +1,8 @@
 //! What a kernel offers, and a mask that makes a new kernel look like an old one.
 
+use crate::abi::{self, InitIn, InitOut, init};
+use crate::arena::MAX_WRITE;
+
 /// Hides what kernels newer than a given one brought, so that the paths of an old kernel can be tested on a
 /// new one (and used, should a new feature misbehave).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +16,7 @@ impl KernelMask {
     /// Linux 5.14 (RHEL 9): protocol 7.34.
     pub const LINUX_5_14: Self = Self { minor: 34 };
     /// Linux 6.18: protocol 7.45, everything this crate knows.
-    pub const LINUX_6_18: Self = Self { minor: 45 };
+    pub const LINUX_6_18: Self = Self { minor: abi::MINOR };
 
     /// The newest protocol minor that is not hidden.
     pub const fn minor(self) -> u32 {
@@ -37,5 +40,133 @@ impl std::str::FromStr for KernelMask {
             "6.18" => Ok(Self::LINUX_6_18),
             other => Err(format!("unknown kernel {other:?}: 4.18, 5.14 and 6.18 are known")),
         }
+    }
+}
+
+/// What is asked for where the kernel offers it, and the minor version that brought it.
+const WANTED: [(u64, u32); 12] = [
+    (init::ASYNC_READ, 6),
+    (init::EXPORT_SUPPORT, 10),
+    (init::DO_READDIRPLUS, 21),
+    (init::READDIRPLUS_AUTO, 21),
+    (init::NO_OPEN_SUPPORT, 23),
+    (init::PARALLEL_DIROPS, 25),
+    (init::MAX_PAGES, 28),
+    (init::CACHE_SYMLINKS, 28),
+    (init::NO_OPENDIR_SUPPORT, 29),
+    (init::EXPLICIT_INVAL_DATA, 30),
+    (init::INIT_EXT, 36),
+    (init::HAS_EXPIRE_ONLY, 38),
+];
+
+/// The first minor with cached listings; there is no flag for it.
+const CACHE_DIR_SINCE: u32 = 28;
+/// The first minor with epochs; there is no flag for it.
+const EPOCH_SINCE: u32 = 44;
+
+/// The largest the protocol can carry. At the kernel's default of 12, twelve readahead requests that wait
+/// for a dead server make every other read wait.
+const MAX_BACKGROUND: u16 = u16::MAX;
+
+/// The largest READ asked for: the kernel's own limit of 256 pages, where pages are of 4 KiB.
+const MAX_READ: usize = 1 << 20;
+
+/// What was agreed with the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) minor: u32,
+    pub(crate) flags: u64,
+    pub(crate) max_pages: u16,
+    max_readahead: u32,
+}
+
+impl Agreement {
+    /// Decides on what `offer` and the mask both allow.
+    pub(crate) fn reach(offer: &InitIn, flags2: u32, mask: KernelMask) -> Self {
+        let minor = offer.minor.min(mask.minor);
+        let extended = if offer.flags & init::INIT_EXT as u32 != 0 { flags2 } else { 0 };
+        let offered = u64::from(offer.flags) | u64::from(extended) << 32;
+        let wanted = WANTED.iter().filter(|(_, since)| *since <= minor).map(|(flag, _)| flag);
+        let flags = offered & wanted.fold(0, |all, flag| all | flag);
+        let pages = MAX_READ / rustix::param::page_size();
+        // The kernel takes at most 256 pages and at least one; larger pages need fewer.
+        let max_pages = if flags & init::MAX_PAGES != 0 { pages.clamp(1, 256) as u16 } else { 0 };
+        Self { minor, flags, max_pages, max_readahead: offer.max_readahead }
+    }
+
+    /// The answer to INIT.
+    pub(crate) fn answer(&self) -> InitOut {
+        InitOut {
+            major: abi::MAJOR,
+            minor: self.minor,
+            max_readahead: self.max_readahead,
+            flags: self.flags as u32,
+            max_background: MAX_BACKGROUND,
+            congestion_threshold: MAX_BACKGROUND,
+            max_write: MAX_WRITE,
+            time_gran: 1,
+            max_pages: self.max_pages,
+            flags2: (self.flags >> 32) as u32,
+            ..InitOut::default()
+        }
+    }
+
+    const fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// OPEN may be answered with ENOSYS, once and for all.
+    pub(crate) const fn no_open(&self) -> bool {
+        self.has(init::NO_OPEN_SUPPORT)
+    }
+
+    /// OPENDIR may be answered with ENOSYS, once and for all.
+    pub(crate) const fn no_opendir(&self) -> bool {
+        self.has(init::NO_OPENDIR_SUPPORT)
+    }
+
+    /// Listings may be cached.
+    pub(crate) const fn caches_listings(&self) -> bool {
+        self.minor >= CACHE_DIR_SINCE
+    }
+
+    /// All names can be called outdated at once.
+    pub(crate) const fn has_epochs(&self) -> bool {
+        self.minor >= EPOCH_SINCE
+    }
+
+    /// A name can be called outdated without being removed.
+    pub(crate) const fn can_expire(&self) -> bool {
+        self.has(init::HAS_EXPIRE_ONLY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32) -> InitIn {
+        InitIn { major: 7, minor, max_readahead: 131_072, flags: u32::MAX }
+    }
+
+    #[test]
+    fn a_mask_hides_what_its_kernel_did_not_have() {
+        let old = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_4_18);
+        assert!(old.no_open() && !old.no_opendir() && !old.caches_listings() && !old.has_epochs());
+        assert!(!old.has(init::CACHE_SYMLINKS) && old.max_pages == 0 && old.answer().flags2 == 0);
+        let middle = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_5_14);
+        assert!(middle.no_opendir() && middle.caches_listings() && middle.has(init::CACHE_SYMLINKS));
+        assert!(!middle.has_epochs() && !middle.can_expire());
+        let new = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_6_18);
+        assert!(new.has_epochs() && new.can_expire() && new.answer().minor == 45);
+    }
+
+    #[test]
+    fn nothing_is_taken_that_was_not_offered() {
+        let bare = InitIn { flags: init::PARALLEL_DIROPS as u32, ..offer(27) };
+        let agreed = Agreement::reach(&bare, u32::MAX, KernelMask::LINUX_6_18);
+        assert_eq!(agreed.flags, init::PARALLEL_DIROPS, "flags2 counts only with INIT_EXT");
+        assert!(!agreed.no_open() && agreed.minor == 27);
+        assert_eq!(agreed.answer().max_background, 65_535);
     }
 }

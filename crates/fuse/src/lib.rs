@@ -4,11 +4,26 @@
 //! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel is asked to cache everything and is
 //! told what changed; a program that reads what it read before costs no message at all.
 
+mod abi;
+mod arena;
+mod caller;
+mod channel;
+mod connection;
 mod counters;
+mod data;
 mod kernel;
+mod listing;
 pub mod mount;
+mod names;
+mod nodes;
+mod notify;
 mod options;
+mod patience;
+mod serve;
 mod session;
+mod sys;
+mod waiting;
+mod wire;
 
 pub use counters::{Counters, OpcodeCounters};
 pub use kernel::KernelMask;

@@ -1,9 +1,29 @@
 //! How a directory becomes a mountpoint: as root with mount(2), as a user through `fusermount3`, or in a
 //! user namespace by a process that hands the connection over.
+//!
+//! All mounts are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
 
+mod explain;
+mod fusermount;
+mod handover;
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+pub use explain::namespace_setting;
+pub use handover::{receive_device, send_device};
+
+/// The device.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+
+/// The type of the mount, as `mount` and `/proc/mounts` show it.
+const TYPE: &str = "fuse.esker";
 
 /// How to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,13 +47,24 @@ pub enum Unmount {
 
 /// Why mounting or unmounting failed, and what to do about it.
 #[derive(Debug, thiserror::Error)]
-#[error("{action} {path}: {reason}")]
+#[error("{action} {path}: {reason}", path = path.display())]
 pub struct MountError {
     action: &'static str,
     path: PathBuf,
     reason: String,
     #[source]
     source: Option<io::Error>,
+}
+
+impl MountError {
+    fn new(action: &'static str, path: &Path, reason: impl Into<String>, source: Option<io::Error>) -> Self {
+        Self { action, path: path.to_owned(), reason: reason.into(), source }
+    }
+
+    /// The number of the system's error, if there was one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.source.as_ref()?.raw_os_error()
+    }
 }
 
 /// A mounted connection.
@@ -46,8 +77,24 @@ pub struct Mount {
 impl Mount {
     /// Mounts on `mountpoint`: with mount(2) as root, otherwise through `fusermount3`.
     pub fn new(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        let _ = (mountpoint, options);
-        todo!()
+        if rustix::process::geteuid().is_root() {
+            Self::direct(mountpoint, options)
+        } else {
+            Self::helped(mountpoint, options)
+        }
+    }
+
+    /// Mounts with mount(2), which needs `CAP_SYS_ADMIN` in the user namespace of this process.
+    pub fn direct(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        let device = open_device()?;
+        mount_device(device.as_fd(), mountpoint, options)?;
+        Ok(Self { device, mountpoint: mountpoint.to_owned() })
+    }
+
+    /// Mounts through `fusermount3` (or `fusermount`), which needs no privilege.
+    pub fn helped(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        let device = fusermount::mount(mountpoint, options)?;
+        Ok(Self { device, mountpoint: mountpoint.to_owned() })
     }
 
     /// The connection to serve, for [`crate::Session::start`].
@@ -61,37 +108,55 @@ impl Mount {
     }
 }
 
+pub(crate) fn open_device_file() -> io::Result<OwnedFd> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
+    Ok(file.into())
+}
+
 /// Opens `/dev/fuse`. A process in a user namespace has to open it itself: the kernel refuses to mount a
 /// connection that was opened in another user namespace.
 pub fn open_device() -> Result<OwnedFd, MountError> {
-    todo!()
+    open_device_file()
+        .map_err(|e| MountError::new("opening", Path::new(DEVICE), explain::device(&e), Some(e)))
 }
 
 /// Mounts an open connection with mount(2): for root, and for a process that has `CAP_SYS_ADMIN` in its own
-/// user namespace.
+/// user namespace. There `allow_other` means everyone in that namespace.
 pub fn mount_device(
     device: BorrowedFd<'_>,
     mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<(), MountError> {
-    let _ = (device, mountpoint, options);
-    todo!()
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let allow_other = if options.allow_other || uid.is_root() { ",allow_other" } else { "" };
+    let data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions{allow_other}",
+        device.as_raw_fd(),
+        uid.as_raw(),
+        gid.as_raw(),
+    );
+    // A zero byte can't be part of a URL or a number; cutting there keeps this infallible.
+    let data = CString::new(data).unwrap_or_default();
+    let source = options.source.split('\0').next().unwrap_or_default();
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
+        let error = io::Error::from(e);
+        MountError::new("mounting on", mountpoint, explain::mount(&error), Some(error))
+    })
 }
 
 /// Unmounts: with umount2(2) as root or in an own namespace, otherwise through `fusermount3`.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let _ = (mountpoint, how);
-    todo!()
-}
-
-/// Sends an open connection to another process.
-pub fn send_device(socket: impl AsFd, device: BorrowedFd<'_>) -> io::Result<()> {
-    let _ = (socket.as_fd(), device);
-    todo!()
-}
-
-/// Receives an open connection from another process.
-pub fn receive_device(socket: impl AsFd) -> io::Result<OwnedFd> {
-    let _ = socket.as_fd();
-    todo!()
+    let flags = match how {
+        Unmount::IfUnused => UnmountFlags::NOFOLLOW,
+        Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => fusermount::unmount(mountpoint, how),
+        Err(e) => {
+            let error = io::Error::from(e);
+            Err(MountError::new("unmounting", mountpoint, explain::unmount(&error), Some(error)))
+        }
+    }
 }

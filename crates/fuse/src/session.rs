@@ -2,11 +2,32 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use esker_vfs::{Change, Tree, Watcher};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Counters, MountError, SessionOptions, Unmount};
+use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
+use crate::arena::{Arena, SLOT_LEN};
+use crate::channel::Channel;
+use crate::connection::Connection;
+use crate::counters::Tally;
+use crate::kernel::Agreement;
+use crate::names::GivenNames;
+use crate::nodes::NodeTable;
+use crate::notify::Notices;
+use crate::options::Severity;
+use crate::patience::Clock;
+use crate::waiting::Waiting;
+use crate::{Counters, KernelMask, MountError, SessionOptions, Unmount, mount, sys};
+
+/// The greeting is under way when mount(2) returns; a descriptor without one is not mounted.
+const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a session could not start.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +41,7 @@ pub enum SessionError {
         source: io::Error,
     },
     /// The kernel speaks a protocol that is too old.
-    #[error("the kernel speaks FUSE protocol {major}.{minor}; at least 7.23 (Linux 3.15) is needed")]
+    #[error("the kernel speaks FUSE protocol {major}.{minor}; at least 7.{oldest} (Linux 3.15) is needed", oldest = abi::OLDEST_MINOR)]
     Protocol {
         /// Major version.
         major: u32,
@@ -29,9 +50,16 @@ pub enum SessionError {
     },
 }
 
-/// A tree served on a mounted connection by a few worker threads, until it is unmounted.
-#[derive(Debug)]
-pub struct Session {}
+fn failed<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> SessionError {
+    move |source| SessionError::Device { action, source: source.into() }
+}
+
+/// A tree served on a mounted connection by a few worker threads, until it is unmounted. Dropping it leaves
+/// the mount and the threads as they are.
+pub struct Session {
+    conn: Arc<Connection>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
 
 impl Session {
     /// Answers the kernel's greeting and starts to serve. Calls [`Tree::watch`].
@@ -40,35 +68,177 @@ impl Session {
         tree: Arc<dyn Tree>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let _ = (device, tree, options);
-        todo!()
+        let main = Channel::new(device);
+        let agreement = greet(&main, options.kernel)?;
+        let arena = Arc::new(Arena::new().map_err(failed("memory for the node table can't be reserved"))?);
+        note_agreement(&arena, &agreement);
+        let table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree))
+            .map_err(failed("memory for the node table can't be had"))?;
+        let conn = Arc::new(Connection {
+            channels: channels(main, &options),
+            names: (!agreement.has_epochs()).then(GivenNames::new),
+            tree,
+            options,
+            agreement,
+            arena,
+            table,
+            waiting: Waiting::new(),
+            tally: Tally::new(),
+            notices: Notices::default(),
+            clock: Clock::default(),
+        });
+        conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
+        let session = Self { conn, threads: Mutex::default() };
+        session.spawn().map_err(failed("a thread can't be started"))?;
+        Ok(session)
+    }
+
+    fn spawn(&self) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        let workers = Arc::new(AtomicUsize::new(self.conn.channels.len()));
+        let watch = Arc::clone(&self.conn);
+        threads.push(thread::Builder::new().name("fuse-patience".into()).spawn(move || watch.watch_over())?);
+        for (number, channel) in self.conn.channels.iter().enumerate() {
+            let (conn, channel, workers) =
+                (Arc::clone(&self.conn), Arc::clone(channel), Arc::clone(&workers));
+            let name = format!("fuse-{number}");
+            threads.push(thread::Builder::new().name(name).spawn(move || {
+                conn.work(&channel);
+                if workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    conn.end();
+                }
+            })?);
+        }
+        Ok(())
     }
 
     /// What was done so far.
     pub fn counters(&self) -> Counters {
-        todo!()
+        Counters {
+            opcodes: self.conn.tally.opcodes(),
+            nodes: self.conn.table.len(),
+            waiting: self.conn.waiting.len() as u64,
+            notifications: self.conn.tally.notifications.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether the mount is gone.
     pub fn is_over(&self) -> bool {
-        todo!()
+        self.conn.clock.is_over()
     }
 
     /// Waits until the mount is gone and every worker has ended.
     pub fn wait(&self) {
-        todo!()
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // A worker catches what the tree panics with; there is nothing more to say of another panic.
+            let _ = thread.join();
+        }
     }
 
     /// Unmounts `options.mountpoint`.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        let _ = how;
-        todo!()
+        mount::unmount(self.conn.options.mountpoint.as_deref().unwrap_or(Path::new("")), how)
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("options", &self.conn.options).finish_non_exhaustive()
     }
 }
 
 impl Watcher for Session {
     fn changed(&self, changes: &[Change]) {
-        let _ = changes;
-        todo!()
+        self.conn.changed(changes);
+    }
+}
+
+/// What the tree holds: the connection holds the tree.
+struct WeakWatcher(Weak<Connection>);
+
+impl Watcher for WeakWatcher {
+    fn changed(&self, changes: &[Change]) {
+        if let Some(conn) = self.0.upgrade() {
+            conn.changed(changes);
+        }
+    }
+}
+
+impl Connection {
+    /// The mount is gone: nobody waits any longer, nothing is held.
+    fn end(&self) {
+        self.clock.end();
+        for request in self.waiting.select(|_| true) {
+            if self.waiting.claim(&request) {
+                self.waiting.answered(&request);
+            }
+        }
+        self.guard("release", || self.table.release_all());
+    }
+}
+
+/// One descriptor for each worker. An old kernel, or one short of descriptors, makes them share.
+fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
+    let main = Arc::new(main);
+    let mut channels = vec![Arc::clone(&main)];
+    while channels.len() < options.threads.max(1) {
+        channels.push(match sys::clone_device(main.device()) {
+            Ok(device) => Arc::new(Channel::new(device)),
+            Err(e) => {
+                (options.log)(Severity::Notice, &format!("workers share one descriptor of /dev/fuse: {e}"));
+                Arc::clone(&main)
+            }
+        });
+    }
+    channels
+}
+
+fn note_agreement(arena: &Arena, agreement: &Agreement) {
+    let header = arena.header();
+    header.minor.store(agreement.minor, Ordering::Relaxed);
+    header.flags.store(agreement.flags, Ordering::Relaxed);
+    header.max_pages.store(u32::from(agreement.max_pages), Ordering::Relaxed);
+}
+
+/// The INIT exchange.
+fn greet(channel: &Channel, mask: KernelMask) -> Result<Agreement, SessionError> {
+    let mut buffer = vec![0; SLOT_LEN];
+    loop {
+        let device_fd = channel.device();
+        let mut device = [PollFd::new(&device_fd, PollFlags::IN)];
+        let within = Timespec { tv_sec: GREETING_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
+        let ready = poll(&mut device, Some(&within)).map_err(failed("waiting for the kernel's greeting"))?;
+        if ready == 0 {
+            let source = io::Error::from(io::ErrorKind::TimedOut);
+            return Err(SessionError::Device { action: "the kernel sends no greeting", source });
+        }
+        let len = channel.receive(&mut buffer).map_err(failed("the kernel's greeting can't be read"))?;
+        let request = buffer.get(..len).unwrap_or_default();
+        let short = || io::Error::from(io::ErrorKind::InvalidData);
+        let header = sys::read_plain::<InHeader>(request).ok_or_else(short);
+        let body = request.get(size_of::<InHeader>()..).unwrap_or_default();
+        let offer = sys::read_plain::<InitIn>(body).ok_or_else(short);
+        let header = header.map_err(failed("the kernel's greeting is too short"))?;
+        let offer = offer.map_err(failed("the kernel's greeting is too short"))?;
+        if header.opcode != opcode::INIT {
+            return Err(failed("the connection is being served by somebody else")(short()));
+        }
+        if offer.major > abi::MAJOR {
+            // The kernel comes back with the version it is told.
+            let ours = InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() };
+            channel.plain(header.unique, &ours).map_err(failed("answering the kernel's greeting"))?;
+            continue;
+        }
+        if offer.major < abi::MAJOR || offer.minor < abi::OLDEST_MINOR {
+            let _ = channel.error(header.unique, libc::EPROTO);
+            return Err(SessionError::Protocol { major: offer.major, minor: offer.minor });
+        }
+        let flags2 = body.get(size_of::<InitIn>()..).and_then(sys::read_plain).unwrap_or(0);
+        let agreement = Agreement::reach(&offer, flags2, mask);
+        channel
+            .plain(header.unique, &agreement.answer())
+            .map_err(failed("answering the kernel's greeting"))?;
+        return Ok(agreement);
     }
 }

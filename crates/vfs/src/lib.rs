@@ -10,6 +10,8 @@ mod attr;
 mod data;
 mod error;
 mod listing;
+#[cfg(feature = "testing")]
+pub mod memory;
 mod node;
 mod reply;
 mod tree;

@@ -1,0 +1,333 @@
+//! The kernel's side of the protocol, version 7.45: numbers and plain structures, in the machine's byte order.
+//!
+//! Only what a read-only tree needs. Structures are laid out so that they have no padding, which
+//! [`crate::sys::Plain`] demands.
+
+/// Major version of the protocol.
+pub(crate) const MAJOR: u32 = 7;
+/// The newest minor version known here.
+pub(crate) const MINOR: u32 = 45;
+/// The oldest one accepted: the first whose INIT answer has today's shape.
+pub(crate) const OLDEST_MINOR: u32 = 23;
+/// The kernel hands over no request unless at least this much room is offered.
+pub(crate) const MIN_READ_BUFFER: usize = 8192;
+/// The nodeid of the root.
+pub(crate) const ROOT_ID: u64 = 1;
+/// The longest name a dirent may carry on the oldest supported kernel.
+pub(crate) const NAME_MAX: usize = 1024;
+
+/// Request numbers.
+pub(crate) mod opcode {
+    pub(crate) const LOOKUP: u32 = 1;
+    pub(crate) const FORGET: u32 = 2;
+    pub(crate) const GETATTR: u32 = 3;
+    pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
+    pub(crate) const SYMLINK: u32 = 6;
+    pub(crate) const MKNOD: u32 = 8;
+    pub(crate) const MKDIR: u32 = 9;
+    pub(crate) const UNLINK: u32 = 10;
+    pub(crate) const RMDIR: u32 = 11;
+    pub(crate) const RENAME: u32 = 12;
+    pub(crate) const LINK: u32 = 13;
+    pub(crate) const OPEN: u32 = 14;
+    pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
+    pub(crate) const STATFS: u32 = 17;
+    pub(crate) const RELEASE: u32 = 18;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const INIT: u32 = 26;
+    pub(crate) const OPENDIR: u32 = 27;
+    pub(crate) const READDIR: u32 = 28;
+    pub(crate) const RELEASEDIR: u32 = 29;
+    pub(crate) const CREATE: u32 = 35;
+    pub(crate) const INTERRUPT: u32 = 36;
+    pub(crate) const DESTROY: u32 = 38;
+    pub(crate) const IOCTL: u32 = 39;
+    pub(crate) const NOTIFY_REPLY: u32 = 41;
+    pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
+    pub(crate) const READDIRPLUS: u32 = 44;
+    pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const TMPFILE: u32 = 51;
+
+    /// Names by number, for counters; empty where the protocol has none.
+    pub(crate) const NAMES: [&str; 64] = [
+        "OTHER",
+        "LOOKUP",
+        "FORGET",
+        "GETATTR",
+        "SETATTR",
+        "READLINK",
+        "SYMLINK",
+        "",
+        "MKNOD",
+        "MKDIR",
+        "UNLINK",
+        "RMDIR",
+        "RENAME",
+        "LINK",
+        "OPEN",
+        "READ",
+        "WRITE",
+        "STATFS",
+        "RELEASE",
+        "",
+        "FSYNC",
+        "SETXATTR",
+        "GETXATTR",
+        "LISTXATTR",
+        "REMOVEXATTR",
+        "FLUSH",
+        "INIT",
+        "OPENDIR",
+        "READDIR",
+        "RELEASEDIR",
+        "FSYNCDIR",
+        "GETLK",
+        "SETLK",
+        "SETLKW",
+        "ACCESS",
+        "CREATE",
+        "INTERRUPT",
+        "BMAP",
+        "DESTROY",
+        "IOCTL",
+        "POLL",
+        "NOTIFY_REPLY",
+        "BATCH_FORGET",
+        "FALLOCATE",
+        "READDIRPLUS",
+        "RENAME2",
+        "LSEEK",
+        "COPY_FILE_RANGE",
+        "SETUPMAPPING",
+        "REMOVEMAPPING",
+        "SYNCFS",
+        "TMPFILE",
+        "STATX",
+        "COPY_FILE_RANGE_64",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+    ];
+}
+
+/// Bits of the INIT exchange; those above bit 31 travel in `flags2`.
+pub(crate) mod init {
+    pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const MAX_PAGES: u64 = 1 << 22;
+    pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
+    pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub(crate) const INIT_EXT: u64 = 1 << 30;
+    pub(crate) const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+}
+
+/// Flags of an OPEN or OPENDIR answer.
+pub(crate) mod open {
+    pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+    pub(crate) const CACHE_DIR: u32 = 1 << 3;
+}
+
+/// Notifications, sent with `unique` 0 and the code in place of the error.
+pub(crate) mod notify {
+    pub(crate) const INVAL_INODE: i32 = 2;
+    pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const INC_EPOCH: i32 = 8;
+    /// Flag of INVAL_ENTRY: only the time limit ends, the entry itself stays in place.
+    pub(crate) const EXPIRE_ONLY: u32 = 1;
+}
+
+/// Head of every request.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct InHeader {
+    pub(crate) len: u32,
+    pub(crate) opcode: u32,
+    pub(crate) unique: u64,
+    pub(crate) nodeid: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) pid: u32,
+    pub(crate) total_extlen: u16,
+    pub(crate) padding: u16,
+}
+
+/// Head of every answer and notification.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct OutHeader {
+    pub(crate) len: u32,
+    pub(crate) error: i32,
+    pub(crate) unique: u64,
+}
+
+/// The part of INIT that every supported kernel sends.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct InitIn {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct InitOut {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) max_readahead: u32,
+    pub(crate) flags: u32,
+    pub(crate) max_background: u16,
+    pub(crate) congestion_threshold: u16,
+    pub(crate) max_write: u32,
+    pub(crate) time_gran: u32,
+    pub(crate) max_pages: u16,
+    pub(crate) map_alignment: u16,
+    pub(crate) flags2: u32,
+    pub(crate) max_stack_depth: u32,
+    pub(crate) unused: [u32; 6],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct WireAttr {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) atime: i64,
+    pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
+    pub(crate) atime_nanos: u32,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) ctime_nanos: u32,
+    pub(crate) mode: u32,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u32,
+    pub(crate) blksize: u32,
+    pub(crate) flags: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct EntryOut {
+    pub(crate) nodeid: u64,
+    pub(crate) generation: u64,
+    pub(crate) entry_valid: u64,
+    pub(crate) attr_valid: u64,
+    pub(crate) entry_valid_nanos: u32,
+    pub(crate) attr_valid_nanos: u32,
+    pub(crate) attr: WireAttr,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct AttrOut {
+    pub(crate) attr_valid: u64,
+    pub(crate) attr_valid_nanos: u32,
+    pub(crate) dummy: u32,
+    pub(crate) attr: WireAttr,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct OpenOut {
+    pub(crate) fh: u64,
+    pub(crate) open_flags: u32,
+    pub(crate) backing_id: u32,
+}
+
+/// READ, READDIR and READDIRPLUS.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ReadIn {
+    pub(crate) fh: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) read_flags: u32,
+    pub(crate) lock_owner: u64,
+    pub(crate) flags: u32,
+    pub(crate) padding: u32,
+}
+
+/// GETXATTR (followed by the name) and LISTXATTR; the answer to a question for the size looks the same.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct XattrSize {
+    pub(crate) size: u32,
+    pub(crate) padding: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct StatFsOut {
+    pub(crate) blocks: u64,
+    pub(crate) bfree: u64,
+    pub(crate) bavail: u64,
+    pub(crate) files: u64,
+    pub(crate) ffree: u64,
+    pub(crate) bsize: u32,
+    pub(crate) namelen: u32,
+    pub(crate) frsize: u32,
+    pub(crate) padding: u32,
+    pub(crate) spare: [u32; 6],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct BatchForgetIn {
+    pub(crate) count: u32,
+    pub(crate) dummy: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ForgetOne {
+    pub(crate) nodeid: u64,
+    pub(crate) nlookup: u64,
+}
+
+/// The fixed part of one name of a READDIR answer.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Dirent {
+    pub(crate) ino: u64,
+    pub(crate) off: u64,
+    pub(crate) namelen: u32,
+    pub(crate) kind: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct InvalInode {
+    pub(crate) nodeid: u64,
+    pub(crate) offset: i64,
+    pub(crate) len: i64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct InvalEntry {
+    pub(crate) parent: u64,
+    pub(crate) namelen: u32,
+    pub(crate) flags: u32,
+}

@@ -1,0 +1,275 @@
+//! Memory that may outlive the daemon.
+//!
+//! One memory file, mapped sparsely. A process that is handed the file and the connection's descriptors
+//! finds all that is needed to go on serving:
+//!
+//! ```text
+//! 0            header        magic, version, geometry, the negotiated INIT
+//! 64 KiB       slot states   4 bytes a slot: 0 free, otherwise the length of the request being served
+//!              slots         8 KiB each: a request as the kernel wrote it, until it is answered
+//!              nodes         256 bytes each: what the kernel knows; the file grows as they are used
+//! ```
+//!
+//! Free lists and indexes are not in it; they are rebuilt from the states. Nothing in it is a pointer.
+//! All but the slots is atomics; a slot has one owner at a time.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::MemfdFlags;
+
+use crate::abi;
+use crate::sys::{Buffer, Buffers, Mapping};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"eskrfuse");
+const VERSION: u32 = 1;
+const HEADER_LEN: usize = 64 << 10;
+/// Room for one request: what the kernel demands for the smallest `max_write` it accepts (4096).
+pub(crate) const SLOT_LEN: usize = 8192;
+const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + MAX_WRITE as usize);
+/// Nothing is ever written to a tree; the kernel takes no less than this.
+pub(crate) const MAX_WRITE: u32 = 4096;
+
+/// Requests that can be under way at once: more than the kernel's `max_background` (65,535) allows in the
+/// background, so that only as many again from threads that wait can use them up.
+const SLOTS: usize = 1 << 17;
+const FEWEST_SLOTS: usize = 1 << 8;
+/// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
+const NODES: usize = 1 << 26;
+const FEWEST_NODES: usize = 1 << 12;
+/// The file grows by this many nodes at a time.
+const NODES_STEP: usize = 1 << 14;
+
+/// The first bytes of the arena.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    slots: AtomicU32,
+    nodes: AtomicU64,
+    /// Node cells handed out at least once.
+    pub(crate) nodes_used: AtomicU64,
+    /// The negotiated INIT.
+    pub(crate) minor: AtomicU32,
+    pub(crate) max_pages: AtomicU32,
+    pub(crate) flags: AtomicU64,
+}
+
+/// What the kernel knows of one node. See [`crate::nodes`] for who may write what when.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct NodeCell {
+    pub(crate) lookups: AtomicU64,
+    pub(crate) generation: AtomicU32,
+    pub(crate) attr_sequence: AtomicU32,
+    pub(crate) node: [AtomicU64; 16],
+    pub(crate) attr: [AtomicU64; 7],
+    reserved: [AtomicU64; 7],
+}
+
+const _: () = assert!(size_of::<NodeCell>() == 256);
+
+#[derive(Clone, Copy, Debug)]
+struct Geometry {
+    slots: usize,
+    nodes: usize,
+}
+
+impl Geometry {
+    const fn states_at(self) -> usize {
+        HEADER_LEN
+    }
+    const fn slots_at(self) -> usize {
+        // Slots begin on a boundary of their own size, whatever the page size.
+        (HEADER_LEN + self.slots * size_of::<AtomicU32>()).next_multiple_of(HEADER_LEN)
+    }
+    const fn nodes_at(self) -> usize {
+        self.slots_at() + self.slots * SLOT_LEN
+    }
+    const fn end(self) -> usize {
+        self.nodes_at() + self.nodes * size_of::<NodeCell>()
+    }
+}
+
+/// The memory, and the free slots in it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    file: OwnedFd,
+    mapping: Arc<Mapping>,
+    buffers: Arc<Buffers>,
+    geometry: Geometry,
+    free: Mutex<Vec<u32>>,
+    freed: Condvar,
+    /// Node cells that the file has room for.
+    nodes_backed: Mutex<usize>,
+}
+
+impl Arena {
+    /// A new one. Where address space is limited it reserves less and serves fewer nodes.
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create(c"esker-fuse", MemfdFlags::CLOEXEC)?;
+        let mut geometry = Geometry { slots: SLOTS, nodes: NODES };
+        let mapping = loop {
+            match Mapping::new(&file, geometry.end()) {
+                Ok(mapping) => break mapping,
+                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && geometry.nodes > FEWEST_NODES => {
+                    geometry.nodes /= 2;
+                    geometry.slots = (geometry.slots / 2).max(FEWEST_SLOTS);
+                }
+                Err(e) => return Err(e),
+            }
+        };
+        rustix::fs::ftruncate(&file, geometry.nodes_at() as u64)?;
+        let arena = Self::assemble(file, mapping, geometry, 0);
+        let header = arena.header();
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.slots.store(geometry.slots as u32, Ordering::Relaxed);
+        header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
+        Ok(arena)
+    }
+
+    /// The one another process left behind. Requests it was serving keep their slots.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
+    pub(crate) fn attach(file: OwnedFd) -> io::Result<Self> {
+        let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        let len = usize::try_from(rustix::fs::fstat(&file)?.st_size).map_err(io::Error::other)?;
+        if len < HEADER_LEN {
+            return Err(invalid("too short for an arena"));
+        }
+        let head = Mapping::new(&file, HEADER_LEN)?;
+        let header = &head.cells::<Header>(0, 1)[0];
+        if header.magic.load(Ordering::Relaxed) != MAGIC || header.version.load(Ordering::Relaxed) != VERSION
+        {
+            return Err(invalid("not an arena of this version"));
+        }
+        let slots = header.slots.load(Ordering::Relaxed) as usize;
+        let nodes = header.nodes.load(Ordering::Relaxed) as usize;
+        let used = header.nodes_used.load(Ordering::Relaxed) as usize;
+        if slots > SLOTS || nodes > NODES || used > nodes {
+            return Err(invalid("an arena of impossible size"));
+        }
+        let geometry = Geometry { slots, nodes };
+        let backed = len.saturating_sub(geometry.nodes_at()) / size_of::<NodeCell>();
+        if len < geometry.nodes_at() || backed < used {
+            return Err(invalid("an arena shorter than it says"));
+        }
+        let mapping = Mapping::new(&file, geometry.end())?;
+        Ok(Self::assemble(file, mapping, geometry, backed))
+    }
+
+    fn assemble(file: OwnedFd, mapping: Mapping, geometry: Geometry, backed: usize) -> Self {
+        let mapping = Arc::new(mapping);
+        let buffers = Buffers::new(Arc::clone(&mapping), geometry.slots_at(), SLOT_LEN, geometry.slots);
+        let states = mapping.cells::<AtomicU32>(geometry.states_at(), geometry.slots);
+        // Reversed, so that the lowest are used first and the memory of the others is never touched.
+        let free = (0..geometry.slots as u32)
+            .rev()
+            .filter(|&i| states.get(i as usize).is_some_and(|s| s.load(Ordering::Relaxed) == 0))
+            .collect();
+        Self {
+            file,
+            mapping,
+            buffers,
+            geometry,
+            free: Mutex::new(free),
+            freed: Condvar::new(),
+            nodes_backed: Mutex::new(backed),
+        }
+    }
+
+    /// The memory file, for whoever takes over.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.mapping.cells::<Header>(0, 1)[0]
+    }
+
+    /// Node cells handed out so far; the only ones that may be touched.
+    pub(crate) fn nodes(&self) -> &[NodeCell] {
+        let used = self.header().nodes_used.load(Ordering::Acquire) as usize;
+        self.mapping.cells(self.geometry.nodes_at(), used.min(self.geometry.nodes))
+    }
+
+    /// Hands out up to `want` fresh node cells; an empty range if there is no room left.
+    pub(crate) fn more_nodes(&self, want: usize) -> io::Result<std::ops::Range<u32>> {
+        let mut backed = self.nodes_backed.lock();
+        let used = self.header().nodes_used.load(Ordering::Relaxed) as usize;
+        let until = used.saturating_add(want).min(self.geometry.nodes);
+        if until > *backed {
+            let grown = (*backed + NODES_STEP).max(until).min(self.geometry.nodes);
+            let len = self.geometry.nodes_at() + grown * size_of::<NodeCell>();
+            rustix::fs::ftruncate(&self.file, len as u64)?;
+            *backed = grown;
+        }
+        self.header().nodes_used.store(until as u64, Ordering::Release);
+        Ok(used as u32..until as u32)
+    }
+
+    /// Takes a slot for the next request; waits while all are taken.
+    pub(crate) fn slot(self: &Arc<Self>) -> Slot {
+        let mut free = self.free.lock();
+        let index = loop {
+            match free.pop() {
+                Some(index) => break index,
+                None => self.freed.wait(&mut free),
+            }
+        };
+        drop(free);
+        let buffer = self.buffers.take(index as usize).expect("free because its index was on the free list");
+        let buffer = Some(buffer);
+        Slot { arena: Arc::clone(self), index, buffer, len: 0 }
+    }
+
+    /// How many slots are free.
+    pub(crate) fn free_slots(&self) -> usize {
+        self.free.lock().len()
+    }
+
+    fn state(&self, index: u32) -> &AtomicU32 {
+        let at = self.geometry.states_at() + index as usize * size_of::<AtomicU32>();
+        &self.mapping.cells(at, 1)[0]
+    }
+}
+
+/// Room for one request in the arena, from before it is read until it was answered.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    arena: Arc<Arena>,
+    index: u32,
+    /// Gone only while the slot is being dropped.
+    buffer: Option<Buffer>,
+    len: usize,
+}
+
+impl Slot {
+    /// Fills it by `read` and notes the length, so that a successor knows the request is being served.
+    pub(crate) fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
+        let buffer = self.buffer.as_mut().map_or(&mut [][..], Buffer::bytes_mut);
+        self.len = read(buffer)?.min(SLOT_LEN);
+        self.arena.state(self.index).store(self.len as u32, Ordering::Release);
+        Ok(())
+    }
+
+    /// The request.
+    pub(crate) fn request(&self) -> &[u8] {
+        self.buffer.as_ref().and_then(|b| b.bytes().get(..self.len)).unwrap_or_default()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.arena.state(self.index).store(0, Ordering::Release);
+        self.buffer = None;
+        self.arena.free.lock().push(self.index);
+        self.arena.freed.notify_one();
+    }
+}

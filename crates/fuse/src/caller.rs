@@ -1,0 +1,182 @@
+//! What the process that asked is doing: which signals wait for it, and whether it can take an error.
+//!
+//! **Signals.** The kernel sends INTERRUPT for any signal, but most programs don't expect `EINTR` from
+//! stat(2) or from reading a file, and a program that runs a profiling timer must be able to read one. So a
+//! request is given up only for a signal that ends the program, or that someone sent on purpose to stop it
+//! (SIGINT, SIGTERM, SIGHUP, SIGQUIT); timers, children and window changes wait until the answer is there.
+//! If the process can't be looked at, it counts as stopped on purpose.
+//!
+//! **Page faults.** A read that fails behind a page fault is SIGBUS, which ends the program. Such a read is
+//! asked again until it succeeds or the program is killed.
+
+use std::fs;
+use std::path::Path;
+
+use esker_vfs::Ino;
+
+/// Signals that end a program unless it says otherwise, but which programs catch for their own purposes
+/// while they go on; also those that stop or resume. None of them ends a wait once it is caught.
+const ASKS_TO_STOP: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+/// Signals that do nothing, stop or resume unless they are caught.
+const HARMLESS: [i32; 8] = [
+    libc::SIGCHLD,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGSTOP,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
+];
+
+/// Why a caller should or should not go on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    /// It is about to end: any answer will do, at once.
+    Fatal,
+    /// Someone asked it to stop and it handles that.
+    Deliberate,
+    /// Nothing that should end a wait.
+    Passing,
+}
+
+/// What waits for thread `tid`, from its `status`.
+pub(crate) fn signal(proc: Option<&Path>, tid: u32) -> Signal {
+    let status =
+        proc.filter(|_| tid != 0).map(|p| fs::read_to_string(p.join(tid.to_string()).join("status")));
+    match status {
+        Some(Ok(text)) => pending_in(&text).unwrap_or(Signal::Deliberate),
+        // A thread that is gone waits for nothing.
+        Some(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => Signal::Fatal,
+        _ => Signal::Deliberate,
+    }
+}
+
+fn pending_in(status: &str) -> Option<Signal> {
+    let mask = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+        u64::from_str_radix(line.trim_start_matches(':').trim(), 16).ok()
+    };
+    let bit = |signal: i32| 1_u64 << (signal - 1);
+    let any = |signals: &[i32]| signals.iter().fold(0, |all, &s| all | bit(s));
+    let pending = mask("SigPnd")? | mask("ShdPnd")?;
+    if pending & bit(libc::SIGKILL) != 0 {
+        return Some(Signal::Fatal);
+    }
+    let caught = mask("SigCgt")?;
+    let due = pending & !mask("SigBlk")? & !mask("SigIgn")?;
+    if due & !caught & !any(&HARMLESS) != 0 {
+        return Some(Signal::Fatal);
+    }
+    let asked = due & caught & any(&ASKS_TO_STOP) != 0;
+    Some(if asked { Signal::Deliberate } else { Signal::Passing })
+}
+
+/// Whether thread `tid` has ended.
+pub(crate) fn is_gone(proc: &Path, tid: u32) -> bool {
+    let found = fs::symlink_metadata(proc.join(tid.to_string()));
+    found.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// System calls that read a file on behalf of the program and can report an error. Numbers of the machine's
+/// own kind: a 32-bit program on a 64-bit kernel counts as faulting and is waited for.
+const READING: [libc::c_long; 14] = [
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_copy_file_range,
+    libc::SYS_io_uring_enter,
+    libc::SYS_readahead,
+    libc::SYS_fadvise64,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_finit_module,
+];
+
+/// Whether thread `tid`, which waits for a read of `ino`, faults on a mapping instead of having called for
+/// it. In doubt it does: a wait that can be killed is better than a SIGBUS.
+pub(crate) fn faults(proc: Option<&Path>, tid: u32, ino: Ino) -> bool {
+    let Some(dir) = proc.filter(|_| tid != 0).map(|p| p.join(tid.to_string())) else { return true };
+    // "running", or the number of the system call and its arguments, or -1 outside of any.
+    if let Ok(text) = fs::read_to_string(dir.join("syscall"))
+        && let Some(number) = text.split_ascii_whitespace().next()
+        && number != "running"
+    {
+        return number.parse().map_or(true, |number: libc::c_long| !READING.contains(&number));
+    }
+    // Not readable where ptrace is restricted; the list of mappings usually is.
+    match fs::read_to_string(dir.join("maps")) {
+        Ok(maps) => maps_hold(&maps, ino),
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether a mapping of a file with this number is listed. The number is a digest, so another file system
+/// hardly has the same; FUSE mounts have device numbers with major 0.
+fn maps_hold(maps: &str, ino: Ino) -> bool {
+    maps.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(3);
+        let device = fields.next().unwrap_or_default();
+        let number = fields.next().and_then(|n| n.parse::<u64>().ok());
+        device.starts_with("00:") && number == Some(ino.0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(pending: &[i32], caught: &[i32], blocked: &[i32], ignored: &[i32]) -> String {
+        let mask = |s: &[i32]| s.iter().fold(0_u64, |m, s| m | 1 << (s - 1));
+        format!(
+            "Name:\tx\nSigPnd:\t{:016x}\nShdPnd:\t{:016x}\nSigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\n",
+            0,
+            mask(pending),
+            mask(blocked),
+            mask(ignored),
+            mask(caught)
+        )
+    }
+
+    #[test]
+    fn only_signals_that_stop_a_program_end_a_wait() {
+        use libc::*;
+        let judge = |p: &[i32], c: &[i32], b: &[i32], i: &[i32]| pending_in(&status(p, c, b, i));
+        assert_eq!(judge(&[SIGKILL], &[], &[], &[]), Some(Signal::Fatal));
+        assert_eq!(judge(&[SIGUSR1], &[], &[], &[]), Some(Signal::Fatal), "not caught: it will end");
+        assert_eq!(judge(&[SIGQUIT], &[], &[], &[]), Some(Signal::Fatal));
+        for asked in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+            assert_eq!(judge(&[asked], &[asked], &[], &[]), Some(Signal::Deliberate));
+            assert_eq!(judge(&[asked], &[asked], &[asked], &[]), Some(Signal::Passing), "blocked");
+            assert_eq!(judge(&[asked], &[], &[], &[asked]), Some(Signal::Passing), "ignored");
+        }
+        for passing in [SIGALRM, SIGPROF, SIGVTALRM, SIGUSR1, SIGIO, SIGCHLD, SIGWINCH, SIGURG] {
+            assert_eq!(judge(&[passing], &[passing], &[], &[]), Some(Signal::Passing));
+        }
+        assert_eq!(judge(&[SIGCHLD, SIGTSTP, SIGCONT], &[], &[], &[]), Some(Signal::Passing));
+        assert_eq!(judge(&[SIGCHLD, SIGINT], &[SIGCHLD, SIGINT], &[], &[]), Some(Signal::Deliberate));
+        assert_eq!(pending_in("Name: x\n"), None);
+    }
+
+    #[test]
+    fn a_caller_that_cannot_be_seen_is_stopped_and_faults() {
+        assert_eq!(signal(None, 1), Signal::Deliberate);
+        assert_eq!(signal(Some(Path::new("/proc")), 0), Signal::Deliberate);
+        assert!(faults(None, 1, Ino(1)) && faults(Some(Path::new("/proc")), 0, Ino(1)));
+        // One above the largest process id.
+        assert_eq!(signal(Some(Path::new("/proc")), 1 << 22), Signal::Fatal);
+        assert!(!faults(Some(Path::new("/proc")), 1 << 22, Ino(1)));
+    }
+
+    #[test]
+    fn mappings_are_told_by_number_and_device() {
+        let maps = "7f0-7f1 r-xp 00000000 00:2f 4711   /mnt/lib.so\n7f2-7f3 r--p 00000000 08:01 99 /x\n";
+        assert!(maps_hold(maps, Ino(4711)));
+        assert!(!maps_hold(maps, Ino(99)) && !maps_hold(maps, Ino(1)));
+    }
+}

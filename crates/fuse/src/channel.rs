@@ -1,0 +1,80 @@
+//! One descriptor of the connection: requests come in and answers go out by the same one.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::abi::OutHeader;
+use crate::sys::{Plain, bytes_of};
+
+/// A descriptor of the connection.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    device: OwnedFd,
+}
+
+impl Channel {
+    pub(crate) fn new(device: OwnedFd) -> Self {
+        Self { device }
+    }
+
+    pub(crate) fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    /// The next request, whole.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.device, buffer)?)
+    }
+
+    /// Answers with a structure. Allocates nothing.
+    pub(crate) fn plain<T: Plain>(&self, unique: u64, value: &T) -> io::Result<()> {
+        self.send(unique, 0, &[IoSlice::new(bytes_of(value))])
+    }
+
+    /// Answers with bytes. Allocates nothing.
+    pub(crate) fn bytes(&self, unique: u64, bytes: &[u8]) -> io::Result<()> {
+        self.send(unique, 0, &[IoSlice::new(bytes)])
+    }
+
+    /// Answers with an error number. Allocates nothing.
+    pub(crate) fn error(&self, unique: u64, errno: i32) -> io::Result<()> {
+        self.send(unique, -errno, &[])
+    }
+
+    /// Tells the kernel something it did not ask.
+    pub(crate) fn notify<T: Plain>(&self, code: i32, value: &T, name: &[u8]) -> io::Result<()> {
+        let value = bytes_of(value);
+        if name.is_empty() {
+            return self.send(0, code, &[IoSlice::new(value)]);
+        }
+        // A name ends with a zero byte.
+        self.send(0, code, &[IoSlice::new(value), IoSlice::new(name), IoSlice::new(&[0])])
+    }
+
+    /// Tells the kernel something that needs no words.
+    pub(crate) fn notify_bare(&self, code: i32) -> io::Result<()> {
+        self.send(0, code, &[])
+    }
+
+    /// Sends a header and `body`, in one piece as the kernel demands.
+    pub(crate) fn send(&self, unique: u64, error: i32, body: &[IoSlice<'_>]) -> io::Result<()> {
+        /// Answers of this many parts need no allocation.
+        const INLINE: usize = 8;
+        let bytes: usize = body.iter().map(|part| part.len()).sum();
+        let len = u32::try_from(size_of::<OutHeader>() + bytes).map_err(io::Error::other)?;
+        let header = OutHeader { len, error, unique };
+        let header = IoSlice::new(bytes_of(&header));
+        let parts = std::iter::once(&header).chain(body);
+        if body.len() < INLINE {
+            let mut all = [IoSlice::new(&[]); INLINE];
+            for (to, from) in all.iter_mut().zip(parts) {
+                *to = IoSlice::new(from);
+            }
+            rustix::io::writev(&self.device, &all[..=body.len()])?;
+        } else {
+            let all: Vec<_> = parts.map(|part| IoSlice::new(part)).collect();
+            rustix::io::writev(&self.device, &all)?;
+        }
+        Ok(())
+    }
+}

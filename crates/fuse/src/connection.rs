@@ -1,0 +1,331 @@
+//! What the threads of a session share, and the answers they give.
+
+use std::cell::RefCell;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use esker_vfs::{Attr, Data, ErrorKind, Found, Kind, Listing, Reply, Tree, TreeError};
+
+use crate::abi::XattrSize;
+use crate::arena::Arena;
+use crate::channel::Channel;
+use crate::counters::Tally;
+use crate::data::{self, Failure};
+use crate::kernel::Agreement;
+use crate::listing::Names;
+use crate::names::GivenNames;
+use crate::nodes::{Forgotten, NodeId, NodeTable};
+use crate::notify::Notices;
+use crate::options::{SessionOptions, Severity};
+use crate::patience::Clock;
+use crate::waiting::{Question, Request, Waiting};
+use crate::{caller, wire};
+
+/// Names longer than any file system has are not looked up.
+const LONGEST_NAME: usize = 255;
+
+/// First pause before a read behind a page fault is asked again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// Where listings are put together.
+    static LISTING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A mounted connection that is being served.
+pub(crate) struct Connection {
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) options: SessionOptions,
+    pub(crate) agreement: Agreement,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) table: NodeTable,
+    pub(crate) waiting: Waiting,
+    pub(crate) tally: Tally,
+    pub(crate) notices: Notices,
+    /// Names the kernel may know, where it can't be told to doubt all of them at once.
+    pub(crate) names: Option<GivenNames>,
+    pub(crate) clock: Clock,
+    /// All descriptors of the connection; the first is the one it was mounted with.
+    pub(crate) channels: Vec<Arc<Channel>>,
+}
+
+impl Connection {
+    pub(crate) fn log(&self, severity: Severity, text: &str) {
+        (self.options.log)(severity, text);
+    }
+
+    /// Runs code of the tree; if it panics, says so and goes on.
+    pub(crate) fn guard<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                self.log(Severity::Error, &format!("the tree panicked in {what}: {text}"));
+                None
+            }
+        }
+    }
+
+    /// Asks the tree. The answer may be given before this returns, or later by another thread.
+    pub(crate) fn ask(self: &Arc<Self>, request: &Arc<Request>) {
+        let (conn, asked) = (Arc::clone(self), Arc::clone(request));
+        let (tree, node) = (&self.tree, &request.node);
+        match &request.question {
+            Question::Lookup { name } if name.len() > LONGEST_NAME => {
+                self.looked_up(request, Err(ErrorKind::NameTooLong.into()));
+            }
+            Question::Lookup { name } => {
+                tree.lookup(node, name, Reply::new(move |answer| conn.looked_up(&asked, answer)));
+            }
+            Question::Itself => tree.attributes(
+                node,
+                Reply::new(move |answer| {
+                    let found =
+                        conn.or_last_known(&asked, answer).map(|attr| Found { node: asked.node, attr });
+                    conn.looked_up(&asked, found);
+                }),
+            ),
+            Question::Attributes => {
+                tree.attributes(node, Reply::new(move |answer| conn.described(&asked, answer)));
+            }
+            Question::List { offset, .. } => {
+                let after = Question::cookie(*offset);
+                tree.list(node, after, Reply::new(move |answer| conn.listed(&asked, answer)));
+            }
+            Question::Read { .. } if node.kind == Kind::Directory => {
+                self.read(request, Err(ErrorKind::IsADirectory.into()));
+            }
+            Question::Read { offset, len } => {
+                tree.read(node, *offset, *len, Reply::new(move |answer| conn.read(&asked, answer)));
+            }
+            Question::LinkTarget => {
+                tree.link_target(node, Reply::new(move |answer| conn.linked(&asked, answer)));
+            }
+            Question::Xattr { name, size } => {
+                let size = *size;
+                tree.xattr(node, name, Reply::new(move |answer| conn.valued(&asked, size, answer)));
+            }
+            Question::XattrNames { size } => {
+                let size = *size;
+                let join = |names: Vec<Vec<u8>>| {
+                    names.into_iter().flat_map(|n| n.into_iter().chain([0])).collect::<Vec<u8>>()
+                };
+                tree.xattr_names(node, Reply::new(move |a| conn.valued(&asked, size, a.map(join))));
+            }
+        }
+    }
+
+    fn looked_up(&self, request: &Request, answer: Result<Found, TreeError>) {
+        if !self.waiting.claim(request) {
+            return;
+        }
+        let lasts = self.note_name(request, &answer);
+        let (channel, unique) = (&request.channel, request.unique);
+        let sent = match answer {
+            Ok(found) => match self.guard("hold", || self.table.intern(&found)) {
+                Some(Some(id)) => {
+                    let sent = channel.plain(unique, &wire::entry_out(id, &found.attr));
+                    if sent.is_err() {
+                        self.take_back(id);
+                    }
+                    sent
+                }
+                Some(None) => return self.refuse(request, libc::ENOMEM),
+                None => return self.refuse(request, libc::EIO),
+            },
+            Err(error) if error.kind == ErrorKind::NotFound && lasts => {
+                channel.plain(unique, &wire::absent())
+            }
+            Err(error) => return self.fail(request, &error),
+        };
+        self.done(request, sent);
+    }
+
+    /// Whether the kernel may keep what it is about to be told of a name.
+    fn note_name(&self, request: &Request, answer: &Result<Found, TreeError>) -> bool {
+        match (&self.names, &request.question) {
+            (Some(names), Question::Lookup { name }) => {
+                names.note(request.id, name, answer.as_ref().ok().map(|found| found.node.kind))
+            }
+            _ => true,
+        }
+    }
+
+    /// The kernel gave back a node `count` times. Returns whether it had been given it as often.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> bool {
+        match self.table.forget(id, count) {
+            Forgotten::Gone => {
+                if let Some(names) = &self.names {
+                    names.take(id);
+                }
+                true
+            }
+            Forgotten::Known => true,
+            Forgotten::Impossible => false,
+        }
+    }
+
+    /// The kernel did not get what it was to be given.
+    fn take_back(&self, id: NodeId) {
+        self.guard("release", || self.forget(id, 1));
+    }
+
+    /// A node that the tree has moved on from keeps the attributes it had.
+    fn or_last_known(&self, request: &Request, answer: Result<Attr, TreeError>) -> Result<Attr, TreeError> {
+        match answer {
+            Err(error) if error.kind == ErrorKind::Stale => self.table.attr(request.id).ok_or(error),
+            answer => answer,
+        }
+    }
+
+    fn described(&self, request: &Request, answer: Result<Attr, TreeError>) {
+        if !self.waiting.claim(request) {
+            return;
+        }
+        match self.or_last_known(request, answer) {
+            Ok(attr) => {
+                self.table.remember(request.id, &attr);
+                let sent = request.channel.plain(request.unique, &wire::attr_out(&attr));
+                self.done(request, sent);
+            }
+            Err(error) => self.fail(request, &error),
+        }
+    }
+
+    fn listed(&self, request: &Request, answer: Result<Listing, TreeError>) {
+        if !self.waiting.claim(request) {
+            return;
+        }
+        let listing = match answer {
+            Ok(listing) => listing,
+            Err(error) => return self.fail(request, &error),
+        };
+        let Question::List { offset, size, plus } = request.question else { return };
+        LISTING.with_borrow_mut(|out| {
+            let mut names = Names::new(out, size);
+            names.dots(offset, request.node.ino, listing.parent, plus);
+            let filled = self.guard("hold", || names.entries(&listing, plus.then_some(&self.table)));
+            let given = std::mem::take(&mut names.given);
+            if let (Some(known), true) = (&self.names, plus) {
+                known.note_listing(request.id, &listing, given.len());
+            }
+            let sent = filled.map(|()| request.channel.bytes(request.unique, out));
+            if !matches!(sent, Some(Ok(()))) {
+                given.into_iter().for_each(|id| self.take_back(id));
+            }
+            match sent {
+                Some(sent) => self.done(request, sent),
+                None => self.refuse(request, libc::EIO),
+            }
+        });
+    }
+
+    fn read(&self, request: &Request, answer: Result<Data, TreeError>) {
+        if request.is_answered() {
+            return;
+        }
+        let Question::Read { len, .. } = request.question else { return };
+        match answer {
+            Ok(data) => {
+                if !self.waiting.claim(request) {
+                    return;
+                }
+                match data::send(&request.channel, request.unique, &data, len) {
+                    Ok(()) => self.done(request, Ok(())),
+                    Err(Failure::Kernel(error)) => self.done(request, Err(error)),
+                    Err(Failure::Source(error)) => {
+                        self.fail(request, &TreeError::new(ErrorKind::Local).because(error));
+                    }
+                }
+            }
+            Err(error) if error.may_pass() && self.faults(request) => self.ask_again_later(request, &error),
+            Err(error) => {
+                if self.waiting.claim(request) {
+                    self.fail(request, &error);
+                }
+            }
+        }
+    }
+
+    /// Whether the caller of a read can't be given an error.
+    pub(crate) fn faults(&self, request: &Request) -> bool {
+        let over = self.options.deadlines.fault.is_some_and(|limit| request.since.elapsed() >= limit);
+        !over && caller::faults(self.options.proc.as_deref(), request.caller, request.node.ino)
+    }
+
+    fn ask_again_later(&self, request: &Request, error: &TreeError) {
+        let failures = request.failures.fetch_add(1, Ordering::Relaxed);
+        if failures == 0 {
+            // Nobody is told an error, but the status of the mount should show why the program hangs.
+            self.tell_tree(request, error);
+        }
+        request.patient.store(true, Ordering::Relaxed);
+        let pause = FIRST_PAUSE * (1 << failures.min(7));
+        *request.again.lock() = Some(Instant::now() + pause.min(LONGEST_PAUSE));
+        self.clock.wake();
+    }
+
+    fn linked(&self, request: &Request, answer: Result<Vec<u8>, TreeError>) {
+        if !self.waiting.claim(request) {
+            return;
+        }
+        match answer {
+            Ok(target) => self.done(request, request.channel.bytes(request.unique, &target)),
+            Err(error) => self.fail(request, &error),
+        }
+    }
+
+    /// A value of unknown size: a caller that offers no room asks for the size.
+    fn valued(&self, request: &Request, room: usize, answer: Result<Vec<u8>, TreeError>) {
+        if !self.waiting.claim(request) {
+            return;
+        }
+        let (channel, unique) = (&request.channel, request.unique);
+        match answer {
+            Ok(value) if room == 0 => {
+                let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
+                self.done(request, channel.plain(unique, &XattrSize { size, padding: 0 }));
+            }
+            Ok(value) if value.len() > room => self.refuse(request, libc::ERANGE),
+            Ok(value) => self.done(request, channel.bytes(unique, &value)),
+            Err(error) => self.fail(request, &error),
+        }
+    }
+
+    /// Answers a claimed request with the error's number and tells the tree.
+    pub(crate) fn fail(&self, request: &Request, error: &TreeError) {
+        if error.is_news() {
+            self.tell_tree(request, error);
+        }
+        self.refuse(request, error.errno());
+    }
+
+    fn tell_tree(&self, request: &Request, error: &TreeError) {
+        let caller = (request.caller != 0).then_some(request.caller);
+        self.guard("failed", || self.tree.failed(&request.node, error, caller));
+    }
+
+    /// Answers a claimed request with an error number.
+    pub(crate) fn refuse(&self, request: &Request, errno: i32) {
+        self.tally.error(request.opcode);
+        self.done(request, request.channel.error(request.unique, errno));
+    }
+
+    fn done(&self, request: &Request, sent: io::Result<()>) {
+        self.waiting.answered(request);
+        match sent {
+            // Whoever asked is gone, or the whole mount is.
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
+                self.log(Severity::Error, &format!("the kernel refused an answer: {e}"));
+                // It keeps waiting for one that it accepts.
+                let _ = request.channel.error(request.unique, libc::EIO);
+            }
+            _ => {}
+        }
+    }
+}

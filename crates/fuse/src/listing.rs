@@ -1,0 +1,85 @@
+//! The names of a directory in the protocol's form.
+//!
+//! Offsets are the tree's cookies; below its first one are the mount's own: 0 the beginning, 1 after `.`,
+//! 2 after `..`.
+
+use esker_vfs::{Ino, Kind, Listing};
+
+use crate::abi::{Dirent, EntryOut, NAME_MAX};
+use crate::nodes::{NodeId, NodeTable};
+use crate::sys::bytes_of;
+use crate::wire;
+
+const AFTER_DOT: u64 = 1;
+const AFTER_DOTS: u64 = 2;
+
+/// Whether a program can use the name. For one that it can't, the kernel would fail the whole listing.
+pub(crate) fn usable(name: &[u8]) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && !name.contains(&b'/')
+}
+
+/// An answer to READDIR or READDIRPLUS in the making.
+pub(crate) struct Names<'a> {
+    out: &'a mut Vec<u8>,
+    size: usize,
+    /// The nodes the answer gives to the kernel; to be taken back if it is not delivered.
+    pub(crate) given: Vec<NodeId>,
+}
+
+impl<'a> Names<'a> {
+    /// Writes to `out`, at most `size` bytes.
+    pub(crate) fn new(out: &'a mut Vec<u8>, size: usize) -> Self {
+        out.clear();
+        Self { out, size, given: Vec::new() }
+    }
+
+    /// `.` and `..`, as far as `offset` has not passed them.
+    pub(crate) fn dots(&mut self, offset: u64, own: Ino, parent: Ino, plus: bool) {
+        if offset < AFTER_DOT {
+            self.push(b".", own, AFTER_DOT, Kind::Directory, plus.then(EntryOut::default));
+        }
+        if offset < AFTER_DOTS {
+            self.push(b"..", parent, AFTER_DOTS, Kind::Directory, plus.then(EntryOut::default));
+        }
+    }
+
+    /// The names of the listing that fit. A node is handed out (`table`) only with a name that does.
+    pub(crate) fn entries(&mut self, listing: &Listing, table: Option<&NodeTable>) {
+        for entry in listing.entries.get(listing.start..).unwrap_or_default() {
+            if !usable(&entry.name) {
+                continue;
+            }
+            if !self.fits(entry.name.len(), table.is_some()) {
+                return;
+            }
+            let found = esker_vfs::Found { node: entry.node, attr: entry.attr };
+            let plus = table.map(|table| match table.intern(&found) {
+                Some(id) => {
+                    self.given.push(id);
+                    wire::entry_out(id, &entry.attr)
+                }
+                // No room for another node: the name goes without, and a lookup will say so.
+                None => EntryOut::default(),
+            });
+            self.push(&entry.name, entry.node.ino, entry.cookie.0, entry.node.kind, plus);
+        }
+    }
+
+    fn fits(&self, name: usize, plus: bool) -> bool {
+        let fixed = size_of::<Dirent>() + if plus { size_of::<EntryOut>() } else { 0 };
+        self.out.len() + (fixed + name).next_multiple_of(8) <= self.size
+    }
+
+    fn push(&mut self, name: &[u8], ino: Ino, off: u64, kind: Kind, plus: Option<EntryOut>) {
+        if !self.fits(name.len(), plus.is_some()) {
+            return;
+        }
+        if let Some(entry) = plus {
+            self.out.extend_from_slice(bytes_of(&entry));
+        }
+        let dirent = Dirent { ino: ino.0, off, namelen: name.len() as u32, kind: wire::dirent_kind(kind) };
+        self.out.extend_from_slice(bytes_of(&dirent));
+        self.out.extend_from_slice(name);
+        self.out.resize(self.out.len().next_multiple_of(8), 0);
+    }
+}

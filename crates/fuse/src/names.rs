@@ -1,0 +1,70 @@
+//! Names the kernel may have cached, for kernels that can't be told to doubt all names at once.
+//!
+//! Kernels before 6.16 have no epochs: when a tree says that everything may have changed, each name has to
+//! be named. Names that are absent count, too, and the kernel never says when it drops one, so their number
+//! is bounded: above it, the kernel is told of absent names in a way that it does not keep.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_vfs::{Kind, Listing};
+use parking_lot::Mutex;
+
+use crate::listing::usable;
+use crate::nodes::NodeId;
+
+/// Above this many names, absent ones are answered in a way that the kernel does not keep.
+const MOST_ABSENT: usize = 1 << 20;
+
+const SHARDS: usize = 64;
+
+type Directory = HashMap<Box<[u8]>, Option<Kind>>;
+
+/// By directory, each name and what it named; `None` for an absent one.
+#[derive(Debug)]
+pub(crate) struct GivenNames {
+    shards: Box<[Mutex<HashMap<NodeId, Directory>>]>,
+    count: AtomicUsize,
+}
+
+impl GivenNames {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), count: AtomicUsize::new(0) }
+    }
+
+    fn shard(&self, dir: NodeId) -> &Mutex<HashMap<NodeId, Directory>> {
+        &self.shards[dir.0 as usize % SHARDS]
+    }
+
+    /// Notes a name that the kernel is about to be told of, `kind` `None` if it is absent. Returns whether
+    /// the kernel may keep it; it may not keep absent names once there are too many.
+    pub(crate) fn note(&self, dir: NodeId, name: &[u8], kind: Option<Kind>) -> bool {
+        let mut shard = self.shard(dir).lock();
+        let names = shard.entry(dir).or_default();
+        if let Some(known) = names.get_mut(name) {
+            *known = kind;
+            return true;
+        }
+        if kind.is_none() && self.count.load(Ordering::Relaxed) >= MOST_ABSENT {
+            return false;
+        }
+        names.insert(name.into(), kind);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Notes the first `given` names of a listing, which were given with their nodes.
+    pub(crate) fn note_listing(&self, dir: NodeId, listing: &Listing, given: usize) {
+        let from_start = listing.entries.iter().skip(listing.start);
+        for entry in from_start.filter(|e| usable(&e.name)).take(given) {
+            self.note(dir, &entry.name, Some(entry.node.kind));
+        }
+    }
+
+    /// Takes all names of a directory.
+    pub(crate) fn take(&self, dir: NodeId) -> Directory {
+        let names = self.shard(dir).lock().remove(&dir).unwrap_or_default();
+        self.count.fetch_sub(names.len(), Ordering::Relaxed);
+        names
+    }
+}

@@ -1,0 +1,363 @@
+//! The nodes the kernel knows: slots in the arena, found by number or by key.
+//!
+//! A *nodeid* is the number of a slot and, in the upper half, how often the slot was used before; the root
+//! is 1. It is never a hash, so it never collides, and a number the kernel was told to forget never comes to
+//! mean another node.
+//!
+//! A slot belongs to its node while `lookups`, the number of times the kernel was given it, is above zero.
+//! The rules that make LOOKUP and FORGET on many threads come out right:
+//!
+//! * 0 → 1 and the death of a slot happen under the key's shard lock; so do `Tree::hold` and `Tree::release`,
+//!   which therefore alternate strictly for one key.
+//! * n → n+1 for n > 0 takes no lock: a lookup of a known node waits for nobody.
+//! * Whoever brings it to 0 takes the lock and looks again: a lookup may have revived the slot meanwhile.
+//! * A slot's node is written while it is free and not found in the index, and never changed while it lives.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, PAYLOAD_LEN, Payload, Time, Tree};
+use parking_lot::Mutex;
+
+use crate::abi;
+use crate::arena::{Arena, NodeCell};
+
+/// What the kernel calls a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeId(pub(crate) u64);
+
+impl NodeId {
+    pub(crate) const ROOT: Self = Self(abi::ROOT_ID);
+
+    const fn new(slot: u32, generation: u32) -> Self {
+        Self(slot as u64 | (generation as u64) << 32)
+    }
+    const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+    const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What became of a node that the kernel gave back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forgotten {
+    /// The kernel knows it no longer.
+    Gone,
+    /// The kernel still knows it.
+    Known,
+    /// The kernel was not given it so often.
+    Impossible,
+}
+
+/// Enough that threads that create nodes rarely meet.
+const SHARDS: usize = 256;
+/// Fresh cells a shard takes from the arena at a time.
+const BATCH: usize = 32;
+
+/// The table. `hold` and `release` of the tree are called from inside, under a shard lock: they must be
+/// quick and must not come back.
+pub(crate) struct NodeTable {
+    arena: Arc<Arena>,
+    tree: Arc<dyn Tree>,
+    index: papaya::HashMap<NodeKey, u32>,
+    hasher: RandomState,
+    /// Free slots, by shard; the lock is the one that creation and death of a node take.
+    shards: Box<[Mutex<Vec<u32>>]>,
+    live: AtomicU64,
+}
+
+impl NodeTable {
+    /// Over an arena: a new one, or one that another process left behind.
+    pub(crate) fn new(arena: Arc<Arena>, tree: Arc<dyn Tree>) -> std::io::Result<Self> {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Vec::new())).collect();
+        let table = Self {
+            arena,
+            tree,
+            index: papaya::HashMap::new(),
+            hasher: RandomState::new(),
+            shards,
+            live: AtomicU64::new(0),
+        };
+        if table.arena.nodes().is_empty() {
+            table.plant_root()?;
+        }
+        table.rebuild();
+        Ok(table)
+    }
+
+    fn plant_root(&self) -> std::io::Result<()> {
+        // Slot 0 stays unused: 0 means "no node" to the kernel.
+        self.arena.more_nodes(2)?;
+        let root = self.tree.root();
+        self.tree.hold(&root.node);
+        if let Some(cell) = self.arena.nodes().get(1) {
+            write_node(cell, &root.node);
+            write_attr(cell, &root.attr);
+            // The kernel is born knowing the root and never forgets it.
+            cell.lookups.store(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn rebuild(&self) {
+        let index = self.index.pin();
+        for (slot, cell) in self.arena.nodes().iter().enumerate().skip(1) {
+            let slot = slot as u32;
+            if cell.lookups.load(Ordering::Acquire) > 0 {
+                index.insert(read_key(cell), slot);
+                self.live.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.shards[slot as usize % SHARDS].lock().push(slot);
+            }
+        }
+    }
+
+    fn shard(&self, key: &NodeKey) -> &Mutex<Vec<u32>> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    fn cell(&self, id: NodeId) -> Option<&NodeCell> {
+        self.arena.nodes().get(id.slot() as usize)
+    }
+
+    /// Notes that the kernel is about to be given a node once more, and says by which number. `None` if
+    /// there is no room for another node.
+    pub(crate) fn intern(&self, found: &Found) -> Option<NodeId> {
+        let key = found.node.key;
+        let known = self.index.pin().get(&key).copied();
+        if let Some(id) = known.and_then(|slot| self.count_up(slot, &key)) {
+            self.remember(id, &found.attr);
+            return Some(id);
+        }
+        let mut free = self.shard(&key).lock();
+        if let Some(&slot) = self.index.pin().get(&key) {
+            let cell = self.arena.nodes().get(slot as usize)?;
+            // It may be at 0 with its last forgetter waiting for this lock; that one will see it revived.
+            cell.lookups.fetch_add(1, Ordering::AcqRel);
+            let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
+            drop(free);
+            self.remember(id, &found.attr);
+            return Some(id);
+        }
+        if free.is_empty() {
+            free.extend(self.arena.more_nodes(BATCH).ok()?.rev());
+        }
+        let slot = *free.last()?;
+        let cell = self.arena.nodes().get(slot as usize)?;
+        self.tree.hold(&found.node);
+        free.pop();
+        write_node(cell, &found.node);
+        write_attr(cell, &found.attr);
+        let generation = cell.generation.load(Ordering::Acquire);
+        cell.lookups.store(1, Ordering::Release);
+        self.index.pin().insert(key, slot);
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Some(NodeId::new(slot, generation))
+    }
+
+    fn count_up(&self, slot: u32, key: &NodeKey) -> Option<NodeId> {
+        let cell = self.arena.nodes().get(slot as usize)?;
+        let up = |n: u64| (n > 0).then(|| n + 1);
+        cell.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, up).ok()?;
+        let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
+        if read_key(cell) == *key {
+            return Some(id);
+        }
+        // The slot changed hands between the index and here.
+        self.forget(id, 1);
+        None
+    }
+
+    /// The kernel gave back `count` of the times it was given `id`.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Forgotten {
+        let Some(cell) = self.cell(id) else { return Forgotten::Impossible };
+        if cell.generation.load(Ordering::Acquire) != id.generation() {
+            return Forgotten::Impossible;
+        }
+        let key = read_key(cell);
+        let down = |n: u64| n.checked_sub(count).filter(|_| n > 0);
+        match cell.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, down) {
+            Ok(before) if before == count && self.bury(id, cell, &key) => Forgotten::Gone,
+            Ok(_) => Forgotten::Known,
+            Err(_) => Forgotten::Impossible,
+        }
+    }
+
+    fn bury(&self, id: NodeId, cell: &NodeCell, key: &NodeKey) -> bool {
+        let mut free = self.shard(key).lock();
+        let same = cell.generation.load(Ordering::Acquire) == id.generation();
+        if !same || cell.lookups.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let node = read_node(cell);
+        self.index.pin().remove(key);
+        cell.generation.store(id.generation().wrapping_add(1), Ordering::Release);
+        free.push(id.slot());
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        if let Some(node) = node {
+            self.tree.release(&node);
+        }
+        true
+    }
+
+    /// The node of an id that the kernel holds.
+    pub(crate) fn node(&self, id: NodeId) -> Option<Node> {
+        let cell = self.cell(id)?;
+        let node = read_node(cell)?;
+        let live = cell.lookups.load(Ordering::Acquire) > 0;
+        (live && cell.generation.load(Ordering::Acquire) == id.generation()).then_some(node)
+    }
+
+    /// The attributes the kernel was told last.
+    pub(crate) fn attr(&self, id: NodeId) -> Option<Attr> {
+        read_attr(self.cell(id)?)
+    }
+
+    /// Notes the attributes the kernel is about to be told.
+    pub(crate) fn remember(&self, id: NodeId, attr: &Attr) {
+        if let Some(cell) = self.cell(id)
+            && read_attr(cell).as_ref() != Some(attr)
+        {
+            write_attr(cell, attr);
+        }
+    }
+
+    /// The id of a node, if the kernel knows it.
+    pub(crate) fn id_of(&self, key: &NodeKey) -> Option<NodeId> {
+        let slot = *self.index.pin().get(key)?;
+        let cell = self.arena.nodes().get(slot as usize)?;
+        let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
+        (read_key(cell) == *key).then_some(id)
+    }
+
+    /// Every node the kernel knows at some moment during the call.
+    pub(crate) fn each(&self, mut visit: impl FnMut(NodeId, &Node)) {
+        for (slot, cell) in self.arena.nodes().iter().enumerate().skip(1) {
+            let id = NodeId::new(slot as u32, cell.generation.load(Ordering::Acquire));
+            if let Some(node) = self.node(id) {
+                visit(id, &node);
+            }
+        }
+    }
+
+    /// The mount is gone, and with it everything the kernel knew.
+    pub(crate) fn release_all(&self) {
+        let mut known = Vec::new();
+        self.each(|id, _| known.push(id));
+        for id in known {
+            let Some(cell) = self.cell(id) else { continue };
+            let key = read_key(cell);
+            cell.lookups.store(0, Ordering::Release);
+            self.bury(id, cell, &key);
+        }
+    }
+
+    /// How many nodes the kernel knows.
+    pub(crate) fn len(&self) -> u64 {
+        self.live.load(Ordering::Relaxed)
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+}
+
+fn read_key(cell: &NodeCell) -> NodeKey {
+    let mut key = [0; 16];
+    for (chunk, word) in key.chunks_exact_mut(8).zip(&cell.node) {
+        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    NodeKey(key)
+}
+
+fn write_node(cell: &NodeCell, node: &Node) {
+    let key = node.key.0.chunks_exact(8).map(word);
+    let payload = node.payload.0.chunks_exact(8).map(word);
+    let words = key.chain([node.ino.0]).chain(payload).chain([node.kind as u64]);
+    for (at, word) in cell.node.iter().zip(words) {
+        at.store(word, Ordering::Relaxed);
+    }
+}
+
+fn read_node(cell: &NodeCell) -> Option<Node> {
+    const { assert!(PAYLOAD_LEN == 12 * 8) };
+    let mut payload = [0; PAYLOAD_LEN];
+    for (chunk, word) in payload.chunks_exact_mut(8).zip(cell.node.iter().skip(3)) {
+        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    let kind = kind_of(cell.node[15].load(Ordering::Relaxed))?;
+    let ino = Ino(cell.node[2].load(Ordering::Relaxed));
+    Some(Node { key: read_key(cell), ino, payload: Payload(payload), kind })
+}
+
+fn kind_of(number: u64) -> Option<Kind> {
+    [
+        Kind::Directory,
+        Kind::File,
+        Kind::Symlink,
+        Kind::Fifo,
+        Kind::Socket,
+        Kind::CharDevice,
+        Kind::BlockDevice,
+    ]
+    .into_iter()
+    .find(|&k| k as u64 == number)
+}
+
+fn write_attr(cell: &NodeCell, attr: &Attr) {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let words = [
+        attr.ino.0,
+        attr.size,
+        attr.mtime.secs.cast_unsigned(),
+        pair(attr.mtime.nanos, u32::from(attr.permissions) | (attr.kind as u32) << 16),
+        pair(attr.nlink, attr.uid),
+        pair(attr.gid, attr.rdev.major),
+        u64::from(attr.rdev.minor),
+    ];
+    // A sequence lock: odd while somebody writes. Attributes of a node change with a revision at most.
+    let sequence = loop {
+        let now = cell.attr_sequence.load(Ordering::Acquire);
+        let odd = now.wrapping_add(1);
+        if now & 1 == 0
+            && cell.attr_sequence.compare_exchange(now, odd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            break odd;
+        }
+        std::thread::yield_now();
+    };
+    // A reader that sees one of the words below sees the odd number, too.
+    std::sync::atomic::fence(Ordering::Release);
+    for (at, word) in cell.attr.iter().zip(words) {
+        at.store(word, Ordering::Relaxed);
+    }
+    cell.attr_sequence.store(sequence.wrapping_add(1), Ordering::Release);
+}
+
+fn read_attr(cell: &NodeCell) -> Option<Attr> {
+    loop {
+        let before = cell.attr_sequence.load(Ordering::Acquire);
+        let words: [u64; 7] = std::array::from_fn(|i| cell.attr[i].load(Ordering::Relaxed));
+        std::sync::atomic::fence(Ordering::Acquire);
+        if before & 1 == 0 && cell.attr_sequence.load(Ordering::Relaxed) == before {
+            let low = |word: u64| word as u32;
+            let high = |word: u64| (word >> 32) as u32;
+            return Some(Attr {
+                ino: Ino(words[0]),
+                size: words[1],
+                mtime: Time { secs: words[2].cast_signed(), nanos: low(words[3]) },
+                permissions: high(words[3]) as u16,
+                kind: kind_of(u64::from(high(words[3]) >> 16))?,
+                nlink: low(words[4]),
+                uid: high(words[4]),
+                gid: low(words[5]),
+                rdev: Device { major: high(words[5]), minor: low(words[6]) },
+            });
+        }
+        std::thread::yield_now();
+    }
+}

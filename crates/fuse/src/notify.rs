@@ -1,0 +1,218 @@
+//! Telling the kernel what is no longer true.
+//!
+//! A notification can wait inside the kernel. INVAL_ENTRY takes the directory's lock, which every LOOKUP and
+//! READDIR of that directory holds while it is under way; so requests that wait for the network must not
+//! keep it:
+//!
+//! * The caller of [`Connection::changed`] holds no lock of ours while it writes.
+//! * A LOOKUP that waits in the directory is answered `ESTALE` once the notification is seen to be stuck;
+//!   the kernel walks the path again by itself, and that walk queues behind the notification, so it can't be
+//!   answered `ESTALE` twice.
+//! * A directory with a listing under way is left for later; that listing has a deadline.
+//! * A file whose last user was killed keeps pages locked until its read is answered, and INVAL_ENTRY may
+//!   wait for them; such reads have nobody to answer to and are ended.
+//!
+//! INVAL_INODE takes no lock, so by itself it could pass a READDIR that still carries the old names. An
+//! INVAL_ENTRY for a name that can't exist goes first: when it returns, all earlier requests of the
+//! directory are through.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use esker_vfs::{Change, ErrorKind, Kind};
+use parking_lot::Mutex;
+
+use crate::abi::{InvalEntry, InvalInode, notify};
+use crate::caller;
+use crate::connection::Connection;
+use crate::nodes::NodeId;
+use crate::options::Severity;
+use crate::waiting::{Question, Request};
+
+/// A name no directory can have.
+const NO_NAME: &[u8] = b"/";
+
+/// How long a notification may take before what holds it up is looked for.
+const STUCK_AFTER: Duration = Duration::from_millis(10);
+/// After this long, reads without a reader are ended as well.
+const STUCK_LONG: Duration = Duration::from_millis(100);
+
+/// Notifications that are inside the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    under_way: Mutex<Vec<(NodeId, Instant)>>,
+}
+
+impl Notices {
+    pub(crate) fn any(&self) -> bool {
+        !self.under_way.lock().is_empty()
+    }
+
+    fn older_than(&self, age: Duration) -> Vec<NodeId> {
+        self.under_way.lock().iter().filter(|(_, since)| since.elapsed() >= age).map(|(id, _)| *id).collect()
+    }
+}
+
+impl Connection {
+    /// Makes the kernel forget; returns once it was told.
+    pub(crate) fn changed(&self, changes: &[Change]) {
+        let mut later: Vec<(NodeId, &Change)> = Vec::new();
+        for change in changes {
+            match change {
+                Change::Everything => {
+                    self.everything_changed();
+                    continue;
+                }
+                Change::Attributes { node } => {
+                    if let Some(id) = self.table.id_of(node) {
+                        self.attributes_changed(id);
+                    }
+                    continue;
+                }
+                Change::Name { dir, .. } | Change::Listing { dir } => {
+                    let Some(id) = self.table.id_of(dir) else { continue };
+                    // Order within a directory is kept: once one change waits, all of them do.
+                    let waits = later.iter().any(|(other, _)| *other == id);
+                    if waits || self.waiting.lists(id) {
+                        later.push((id, change));
+                    } else {
+                        self.directory_changed(id, change);
+                    }
+                }
+            }
+        }
+        self.changed_later(later);
+    }
+
+    fn changed_later(&self, mut later: Vec<(NodeId, &Change)>) {
+        // Every listing under way now has ended by then; for new ones that came meanwhile it is not worth
+        // waiting, since they ask the tree as it is now.
+        let deadline = Instant::now() + self.options.deadlines.list + Duration::from_secs(1);
+        while !later.is_empty() && !self.clock.is_over() {
+            let mut dirs: Vec<NodeId> = later.iter().map(|(id, _)| *id).collect();
+            dirs.dedup();
+            self.waiting.until_listed(&dirs, deadline);
+            let late = Instant::now() >= deadline;
+            let (ready, rest) = later.into_iter().partition(|(id, _)| late || !self.waiting.lists(*id));
+            later = rest;
+            let ready: Vec<(NodeId, &Change)> = ready;
+            for (id, change) in ready {
+                self.directory_changed(id, change);
+            }
+        }
+    }
+
+    fn directory_changed(&self, id: NodeId, change: &Change) {
+        match change {
+            Change::Name { name, .. } => self.entry(id, name, 0),
+            Change::Listing { .. } => self.listing_changed(id),
+            Change::Attributes { .. } | Change::Everything => {}
+        }
+    }
+
+    fn listing_changed(&self, id: NodeId) {
+        if self.agreement.caches_listings() {
+            self.entry(id, NO_NAME, 0);
+        }
+        self.inode(id, 0);
+    }
+
+    fn attributes_changed(&self, id: NodeId) {
+        // A negative offset leaves cached content alone.
+        self.inode(id, -1);
+    }
+
+    fn everything_changed(&self) {
+        let bumped = self.agreement.has_epochs() && self.channel().notify_bare(notify::INC_EPOCH).is_ok();
+        self.tally.notifications.fetch_add(1, Ordering::Relaxed);
+        let mut known = Vec::new();
+        self.table.each(|id, node| known.push((id, node.kind)));
+        for (id, kind) in known {
+            if kind != Kind::Directory {
+                self.attributes_changed(id);
+                continue;
+            }
+            self.listing_changed(id);
+            if !bumped {
+                self.names_changed(id);
+            }
+        }
+    }
+
+    /// Every name of a directory, one by one.
+    fn names_changed(&self, dir: NodeId) {
+        let Some(names) = &self.names else { return };
+        // What a LOOKUP under way learnt from the old tree is noted before this returns.
+        self.entry(dir, NO_NAME, 0);
+        for (name, kind) in names.take(dir) {
+            // To remove a directory's name is to unmount what is mounted below it; to doubt it is enough.
+            let doubt = kind == Some(Kind::Directory) && self.agreement.can_expire();
+            self.entry(dir, &name, if doubt { notify::EXPIRE_ONLY } else { 0 });
+        }
+    }
+
+    fn channel(&self) -> &crate::channel::Channel {
+        &self.channels[0]
+    }
+
+    fn entry(&self, parent: NodeId, name: &[u8], flags: u32) {
+        let value = InvalEntry { parent: parent.0, namelen: name.len() as u32, flags };
+        self.tell(parent, || self.channel().notify(notify::INVAL_ENTRY, &value, name));
+    }
+
+    fn inode(&self, id: NodeId, offset: i64) {
+        let value = InvalInode { nodeid: id.0, offset, len: 0 };
+        self.tell(id, || self.channel().notify(notify::INVAL_INODE, &value, &[]));
+    }
+
+    fn tell(&self, about: NodeId, send: impl FnOnce() -> io::Result<()>) {
+        let since = Instant::now();
+        self.notices.under_way.lock().push((about, since));
+        let sent = send();
+        let mut under_way = self.notices.under_way.lock();
+        if let Some(at) = under_way.iter().position(|entry| *entry == (about, since)) {
+            under_way.swap_remove(at);
+        }
+        drop(under_way);
+        self.tally.notifications.fetch_add(1, Ordering::Relaxed);
+        let Err(error) = sent else { return };
+        // ENOENT: it had nothing cached under that name. ENOTDIR: a number that was a directory's. ENODEV:
+        // the mount is gone.
+        let expected = [libc::ENOENT, libc::ENOTDIR, libc::ENODEV, libc::ECONNABORTED];
+        if !error.raw_os_error().is_some_and(|e| expected.contains(&e)) {
+            self.log(Severity::Error, &format!("the kernel refused a notification: {error}"));
+        }
+    }
+
+    /// Ends the requests that hold up a notification.
+    pub(crate) fn unblock_notices(&self) {
+        let stuck = self.notices.older_than(STUCK_AFTER);
+        if stuck.is_empty() {
+            return;
+        }
+        let lookup = |r: &Request| matches!(r.question, Question::Lookup { .. }) && stuck.contains(&r.id);
+        for request in self.waiting.select(lookup) {
+            if self.waiting.claim(&request) {
+                self.fail(&request, &ErrorKind::Stale.into());
+            }
+        }
+        if self.notices.older_than(STUCK_LONG).is_empty() {
+            return;
+        }
+        for request in self.waiting.select(|r| matches!(r.question, Question::Read { .. })) {
+            self.end_without_reader(&request);
+        }
+    }
+
+    fn end_without_reader(&self, request: &Arc<Request>) {
+        let proc = self.options.proc.as_deref().filter(|_| request.caller != 0);
+        let gone = proc.is_some_and(|p| caller::is_gone(p, request.caller));
+        // It was read-ahead, or the reader would be waiting. Another process that waits for the same page
+        // asks anew when this one fails.
+        if gone && self.waiting.claim(request) {
+            self.refuse(request, libc::EIO);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Requests, as they come.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use esker_vfs::{ErrorKind, Node};
+
+use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize, opcode, open};
+use crate::arena::Slot;
+use crate::channel::Channel;
+use crate::connection::Connection;
+use crate::nodes::NodeId;
+use crate::options::Severity;
+use crate::sys::read_plain;
+use crate::waiting::{Question, Request};
+use crate::wire;
+
+/// Marks the number of an INTERRUPT; without it, it is the number of the request that is meant.
+const INTERRUPT_BIT: u64 = 1;
+
+impl Connection {
+    /// Serves one descriptor until the mount is gone.
+    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>) {
+        loop {
+            let mut slot = self.arena.slot();
+            match slot.fill(|buffer| channel.receive(buffer)) {
+                Ok(()) => self.serve(channel, slot),
+                Err(e) => match e.raw_os_error() {
+                    // A signal, or a request that was taken back while it was being read.
+                    Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return,
+                    _ => return self.log(Severity::Error, &format!("/dev/fuse can't be read: {e}")),
+                },
+            }
+        }
+    }
+
+    fn serve(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
+        let Some(header) = read_plain::<InHeader>(slot.request()) else {
+            return self.log(Severity::Error, "the kernel sent less than a request");
+        };
+        let since = Instant::now();
+        self.tally.request(header.opcode);
+        if self.guard("a request", || self.dispatch(channel, slot, &header)).is_none() {
+            // The answer of a request that waits was given when its reply was dropped.
+            let waits = self.waiting.find(header.unique).is_some();
+            let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
+            if !waits && !silent {
+                let _ = channel.error(header.unique, libc::EIO);
+            }
+        }
+        self.tally.busy(header.opcode, since.elapsed());
+    }
+
+    fn dispatch(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
+        let body = slot.request().get(size_of::<InHeader>()..).unwrap_or_default();
+        let unique = header.unique;
+        let sent = match header.opcode {
+            opcode::FORGET => return self.forgotten(header.nodeid, read_plain(body).unwrap_or_default()),
+            opcode::BATCH_FORGET => return self.forget_batch(body),
+            opcode::INTERRUPT => return self.interrupt(read_plain(body).unwrap_or_default()),
+            opcode::NOTIFY_REPLY => return,
+            opcode::STATFS => channel.plain(unique, &wire::statfs(self.tree.statfs())),
+            opcode::OPEN if !self.agreement.no_open() => channel.plain(unique, &opened(open::KEEP_CACHE)),
+            opcode::OPENDIR if !self.agreement.no_opendir() => {
+                let cache = if self.agreement.caches_listings() { open::CACHE_DIR } else { 0 };
+                channel.plain(unique, &opened(open::KEEP_CACHE | cache))
+            }
+            opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => channel.bytes(unique, &[]),
+            opcode::IOCTL => self.refuse_at_once(channel, header, libc::ENOTTY),
+            opcode::SETATTR
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::LINK
+            | opcode::WRITE
+            | opcode::SETXATTR
+            | opcode::REMOVEXATTR
+            | opcode::CREATE
+            | opcode::FALLOCATE
+            | opcode::TMPFILE => self.refuse_at_once(channel, header, libc::EROFS),
+            opcode => match question(opcode, body) {
+                Some(question) => return self.put(channel, slot, header, question),
+                // OPEN, FLUSH, ACCESS, LSEEK, STATX and whatever else can be done without us: the kernel
+                // never asks again.
+                None => self.refuse_at_once(channel, header, libc::ENOSYS),
+            },
+        };
+        self.note_send(sent);
+    }
+
+    fn refuse_at_once(&self, channel: &Channel, header: &InHeader, errno: i32) -> io::Result<()> {
+        self.tally.error(header.opcode);
+        channel.error(header.unique, errno)
+    }
+
+    fn note_send(&self, sent: io::Result<()>) {
+        if let Err(e) = sent
+            && !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED))
+        {
+            self.log(Severity::Error, &format!("the kernel refused an answer: {e}"));
+        }
+    }
+
+    /// Puts a question to the tree.
+    fn put(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, question: Question) {
+        let id = NodeId(header.nodeid);
+        let Some(node) = self.table.node(id) else {
+            // A handle from before (NFS, open_by_handle_at): its number is not given to another node.
+            let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::Stale));
+            return self.note_send(sent);
+        };
+        let request = self.request(channel, slot, header, (id, node), question);
+        self.waiting.add(&request);
+        self.ask(&request);
+        if !request.is_answered() {
+            self.tally.parked(header.opcode);
+            self.clock.wake();
+        }
+    }
+
+    fn request(
+        &self,
+        channel: &Arc<Channel>,
+        slot: Slot,
+        header: &InHeader,
+        about: (NodeId, Node),
+        question: Question,
+    ) -> Arc<Request> {
+        let numbers = (header.unique, header.opcode);
+        Arc::new(Request::new(numbers, about, header.pid, question, Arc::clone(channel), slot))
+    }
+
+    fn forgotten(&self, nodeid: u64, count: u64) {
+        if !self.forget(NodeId(nodeid), count) {
+            self.log(Severity::Error, &format!("the kernel forgot node {nodeid:#x} {count} times too often"));
+        }
+    }
+
+    fn forget_batch(&self, body: &[u8]) {
+        let count = read_plain::<BatchForgetIn>(body).unwrap_or_default().count as usize;
+        let items = body.get(size_of::<BatchForgetIn>()..).unwrap_or_default();
+        for item in items.chunks_exact(size_of::<ForgetOne>()).take(count) {
+            let one = read_plain::<ForgetOne>(item).unwrap_or_default();
+            self.guard("release", || self.forgotten(one.nodeid, one.nlookup));
+        }
+    }
+
+    fn interrupt(&self, unique: u64) {
+        if let Some(request) = self.waiting.find(unique) {
+            return self.interrupted(&request);
+        }
+        // Either it was answered, or another thread has read it and not come around to noting it. The kernel
+        // looks for it among the requests read by one descriptor; if it finds it, it repeats the INTERRUPT.
+        let _ =
+            self.channels.iter().any(|channel| channel.error(unique | INTERRUPT_BIT, libc::EAGAIN).is_ok());
+    }
+}
+
+fn opened(open_flags: u32) -> OpenOut {
+    OpenOut { open_flags, ..OpenOut::default() }
+}
+
+/// What a request asks the tree, if it asks it anything.
+fn question(number: u32, body: &[u8]) -> Option<Question> {
+    let name = |bytes: &[u8]| Some(Box::from(bytes.split(|&b| b == 0).next()?));
+    Some(match number {
+        opcode::LOOKUP => match name(body)? {
+            name if *name == *b"." => Question::Itself,
+            name => Question::Lookup { name },
+        },
+        opcode::GETATTR => Question::Attributes,
+        opcode::READLINK => Question::LinkTarget,
+        opcode::READ => {
+            let read: ReadIn = read_plain(body)?;
+            Question::Read { offset: read.offset, len: read.size as usize }
+        }
+        opcode::READDIR | opcode::READDIRPLUS => {
+            let read: ReadIn = read_plain(body)?;
+            let plus = number == opcode::READDIRPLUS;
+            Question::List { offset: read.offset, size: read.size as usize, plus }
+        }
+        opcode::GETXATTR => {
+            let size: XattrSize = read_plain(body)?;
+            Question::Xattr { name: name(body.get(size_of::<XattrSize>()..)?)?, size: size.size as usize }
+        }
+        opcode::LISTXATTR => {
+            let size: XattrSize = read_plain(body)?;
+            Question::XattrNames { size: size.size as usize }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,202 @@
+//! Requests that were asked of the tree and not answered yet.
+//!
+//! Every such request is here from before the tree is asked, so that an INTERRUPT finds it whenever it
+//! comes. Answering begins with claiming: the tree, a deadline, an interrupt and an invalidation may all
+//! want to answer, and only one of them gets to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use esker_vfs::{Cookie, Node};
+use parking_lot::{Condvar, Mutex};
+
+use crate::arena::Slot;
+use crate::channel::Channel;
+use crate::nodes::NodeId;
+
+/// What was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    Lookup {
+        name: Box<[u8]>,
+    },
+    /// LOOKUP of `.`: the node itself, once more.
+    Itself,
+    Attributes,
+    List {
+        offset: u64,
+        size: usize,
+        plus: bool,
+    },
+    Read {
+        offset: u64,
+        len: usize,
+    },
+    LinkTarget,
+    Xattr {
+        name: Box<[u8]>,
+        size: usize,
+    },
+    XattrNames {
+        size: usize,
+    },
+}
+
+impl Question {
+    /// The cookie to list after: those below the tree's own mean the beginning.
+    pub(crate) fn cookie(offset: u64) -> Cookie {
+        Cookie(if offset < esker_vfs::FIRST_COOKIE.0 { 0 } else { offset })
+    }
+}
+
+/// One request that waits for the tree.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) unique: u64,
+    pub(crate) opcode: u32,
+    pub(crate) id: NodeId,
+    pub(crate) node: Node,
+    /// The thread that asks, 0 if unknown.
+    pub(crate) caller: u32,
+    pub(crate) question: Question,
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) since: Instant,
+    /// The request in the arena, for a daemon that takes over; gone once it was answered.
+    slot: Mutex<Option<Slot>>,
+    claimed: AtomicBool,
+    /// A signal came that did not end the wait; later ones are not announced by the kernel.
+    pub(crate) interrupted: AtomicBool,
+    /// Its deadline passed, but its caller can't be told: it waits for as long as it takes.
+    pub(crate) patient: AtomicBool,
+    /// When to ask the tree again, after an answer that may pass; the count of such answers.
+    pub(crate) again: Mutex<Option<Instant>>,
+    pub(crate) failures: AtomicU64,
+}
+
+impl Request {
+    pub(crate) fn new(
+        (unique, opcode): (u64, u32),
+        (id, node): (NodeId, Node),
+        caller: u32,
+        question: Question,
+        channel: Arc<Channel>,
+        slot: Slot,
+    ) -> Self {
+        Self {
+            unique,
+            opcode,
+            id,
+            node,
+            caller,
+            question,
+            channel,
+            since: Instant::now(),
+            slot: Mutex::new(Some(slot)),
+            claimed: AtomicBool::new(false),
+            interrupted: AtomicBool::new(false),
+            patient: AtomicBool::new(false),
+            again: Mutex::new(None),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shards: Box<[Mutex<HashMap<u64, Arc<Request>>>]>,
+    count: AtomicUsize,
+    /// Directories with listings under way, and how many.
+    listings: Mutex<HashMap<NodeId, usize>>,
+    listed: Condvar,
+}
+
+impl Waiting {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
+            listings: Mutex::default(),
+            listed: Condvar::new(),
+        }
+    }
+
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Arc<Request>>> {
+        // The kernel counts in steps of two, the lowest bit marks INTERRUPT.
+        &self.shards[(unique >> 1) as usize % SHARDS]
+    }
+
+    pub(crate) fn add(&self, request: &Arc<Request>) {
+        if matches!(request.question, Question::List { .. }) {
+            *self.listings.lock().entry(request.id).or_default() += 1;
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.shard(request.unique).lock().insert(request.unique, Arc::clone(request));
+    }
+
+    /// Takes the right to answer, if nobody has. The kernel reuses numbers only after the answer.
+    pub(crate) fn claim(&self, request: &Request) -> bool {
+        if request.claimed.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        self.shard(request.unique).lock().remove(&request.unique);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// To be called once the answer to a claimed request was written.
+    pub(crate) fn answered(&self, request: &Request) {
+        request.slot.lock().take();
+        if !matches!(request.question, Question::List { .. }) {
+            return;
+        }
+        let mut listings = self.listings.lock();
+        if let Some(count) = listings.get_mut(&request.id) {
+            *count -= 1;
+            if *count == 0 {
+                listings.remove(&request.id);
+                self.listed.notify_all();
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, unique: u64) -> Option<Arc<Request>> {
+        self.shard(unique).lock().get(&unique).cloned()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Those that `wanted` picks.
+    pub(crate) fn select(&self, wanted: impl Fn(&Request) -> bool) -> Vec<Arc<Request>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(shard.lock().values().filter(|r| wanted(r)).cloned());
+        }
+        found
+    }
+
+    /// Whether a listing of `dir` is under way.
+    pub(crate) fn lists(&self, dir: NodeId) -> bool {
+        self.listings.lock().contains_key(&dir)
+    }
+
+    /// Waits until one of `dirs` has no listing under way, or until `deadline`.
+    pub(crate) fn until_listed(&self, dirs: &[NodeId], deadline: Instant) {
+        let mut listings = self.listings.lock();
+        while dirs.iter().all(|dir| listings.contains_key(dir)) {
+            if self.listed.wait_until(&mut listings, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A tree in memory, mounted for the time of a test.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
+use esker_vfs::memory::MemoryTree;
+
+/// Longer than anything in a test should take, on a machine that does other things as well.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs a test that needs `/dev/fuse`; without it, says so, and fails where tests must be complete.
+pub fn with_fuse(test: impl FnOnce()) {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => test(),
+        Err(e) => {
+            let required = ["CI", "REQUIRE_FUSE"].iter().any(|v| std::env::var_os(v).is_some_and(|v| v != "0"));
+            assert!(!required, "/dev/fuse can't be opened ({e}), but CI or REQUIRE_FUSE is set");
+            eprintln!("NOT TESTED: /dev/fuse can't be opened ({e})");
+        }
+    }
+}
+
+/// Whether this process is root. What only root can do is not tested otherwise, and that is said.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A mounted tree; unmounted when dropped.
+pub struct Mounted {
+    folder: Option<tempfile::TempDir>,
+    pub tree: Arc<MemoryTree>,
+    pub session: Arc<Session>,
+    pub log: Arc<Mutex<Vec<String>>>,
+    /// Whether the test expects the log to hold something.
+    pub quiet: bool,
+}
+
+impl Mounted {
+    pub fn new(tree: MemoryTree, kernel: KernelMask) -> Self {
+        Self::with(tree, SessionOptions { kernel, ..SessionOptions::default() })
+    }
+
+    pub fn with_deadlines(tree: MemoryTree, kernel: KernelMask, deadlines: Deadlines) -> Self {
+        Self::with(tree, SessionOptions { kernel, deadlines, ..SessionOptions::default() })
+    }
+
+    pub fn with(tree: MemoryTree, options: SessionOptions) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mount = MountOptions { source: "memory".into(), allow_other: false };
+        let mount = Mount::new(folder.path(), &mount).expect("mounted");
+        Self::serve(mount, folder, tree, options)
+    }
+
+    pub fn serve(mount: Mount, folder: tempfile::TempDir, tree: MemoryTree, options: SessionOptions) -> Self {
+        let tree = Arc::new(tree);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&log);
+        let options = SessionOptions {
+            mountpoint: Some(folder.path().to_owned()),
+            log: Arc::new(move |_, text| lines.lock().expect("log").push(text.to_owned())),
+            ..options
+        };
+        let served: Arc<dyn esker_vfs::Tree> = Arc::clone(&tree) as _;
+        let session = Session::start(mount.into_device(), served, options).expect("a session");
+        Self { folder: Some(folder), tree, session: Arc::new(session), log, quiet: true }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.folder.as_ref().expect("mounted").path()
+    }
+
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.root().join(relative)
+    }
+
+    /// Requests of one kind so far.
+    pub fn requests(&self, name: &str) -> u64 {
+        self.session.counters().requests(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The answers that still wait would keep their callers, and so the mount.
+        let _ = self.session.unmount(Unmount::Lazy);
+        if std::thread::panicking() {
+            return;
+        }
+        self.session.wait();
+        assert_eq!(self.tree.held(), 0, "a mount that is gone holds nothing");
+        assert_eq!(self.tree.violations(), Vec::<String>::new());
+        if self.quiet {
+            assert_eq!(*self.log.lock().expect("log"), Vec::<String>::new(), "nothing to complain about");
+        }
+    }
+}
+
+/// Waits for something that happens on another thread or in the kernel, and says whether it did.
+pub fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    while !holds() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}

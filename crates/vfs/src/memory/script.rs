@@ -1,0 +1,158 @@
+//! How a [`super::MemoryTree`] is made to be slow, to fail or to panic.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::ErrorKind;
+
+/// A kind of call on a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// [`crate::Tree::lookup`]; its path is that of the name looked up.
+    Lookup,
+    /// [`crate::Tree::attributes`].
+    Attributes,
+    /// [`crate::Tree::list`].
+    List,
+    /// [`crate::Tree::read`].
+    Read,
+    /// [`crate::Tree::link_target`].
+    LinkTarget,
+    /// [`crate::Tree::xattr`].
+    Xattr,
+    /// [`crate::Tree::xattr_names`].
+    XattrNames,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It waits for [`Script::resume`] or [`Script::fail_parked`].
+    Park,
+    /// It fails.
+    Fail(ErrorKind),
+    /// It panics.
+    Panic,
+}
+
+/// Gives a parked call its answer, or an error in its place.
+type Answer = Box<dyn FnOnce(Option<ErrorKind>) + Send>;
+
+#[derive(Default)]
+struct Plan {
+    /// What happens next; a count of `None` means always.
+    actions: HashMap<(Call, String), (Action, Option<usize>)>,
+    parked: Vec<(Call, String, Answer)>,
+    calls: HashMap<(Call, String), usize>,
+}
+
+/// The script of a tree.
+#[derive(Default)]
+pub struct Script {
+    plan: Mutex<Plan>,
+    changed: Condvar,
+}
+
+impl Script {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on calls on `path` meet `action`.
+    pub fn set(&self, call: Call, path: &str, action: Action) {
+        self.plan().actions.insert((call, path.into()), (action, None));
+    }
+
+    /// The next `times` calls on `path` meet `action`.
+    pub fn set_times(&self, call: Call, path: &str, action: Action, times: usize) {
+        self.plan().actions.insert((call, path.into()), (action, Some(times)));
+    }
+
+    /// Calls on `path` are answered at once again. Those already parked stay parked.
+    pub fn clear(&self, call: Call, path: &str) {
+        self.plan().actions.remove(&(call, path.into()));
+    }
+
+    /// How many calls of this kind wait.
+    pub fn parked(&self, call: Call) -> usize {
+        self.plan().parked.iter().filter(|(c, ..)| *c == call).count()
+    }
+
+    /// How many calls of this kind came for `path`.
+    pub fn calls(&self, call: Call, path: &str) -> usize {
+        self.plan().calls.get(&(call, path.into())).copied().unwrap_or_default()
+    }
+
+    /// Waits until `count` calls of this kind wait; false if they don't within `limit`.
+    pub fn until_parked(&self, call: Call, count: usize, limit: Duration) -> bool {
+        self.until(limit, |plan| plan.parked.iter().filter(|(c, ..)| *c == call).count() >= count)
+    }
+
+    /// Waits until `count` calls of this kind came for `path`; false if they don't within `limit`.
+    pub fn until_called(&self, call: Call, path: &str, count: usize, limit: Duration) -> bool {
+        let key = (call, path.to_owned());
+        self.until(limit, |plan| plan.calls.get(&key).is_some_and(|&n| n >= count))
+    }
+
+    fn until(&self, limit: Duration, holds: impl Fn(&Plan) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut plan = self.plan();
+        while !holds(&plan) {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else { return false };
+            plan = self.changed.wait_timeout(plan, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Answers all parked calls of this kind as if nothing had happened.
+    pub fn resume(&self, call: Call) {
+        self.answer(call, None);
+    }
+
+    /// Answers all parked calls of this kind with an error.
+    pub fn fail_parked(&self, call: Call, kind: ErrorKind) {
+        self.answer(call, Some(kind));
+    }
+
+    fn answer(&self, call: Call, forced: Option<ErrorKind>) {
+        let mut plan = self.plan();
+        let (chosen, rest) = std::mem::take(&mut plan.parked).into_iter().partition(|(c, ..)| *c == call);
+        plan.parked = rest;
+        drop(plan);
+        let chosen: Vec<(Call, String, Answer)> = chosen;
+        for (_, _, answer) in chosen {
+            answer(forced);
+        }
+    }
+
+    pub(super) fn run(&self, call: Call, path: String, answer: Answer) {
+        let key = (call, path);
+        let mut plan = self.plan();
+        *plan.calls.entry(key.clone()).or_default() += 1;
+        self.changed.notify_all();
+        let action = plan.actions.get_mut(&key).and_then(|(action, times)| match times {
+            None => Some(*action),
+            Some(0) => None,
+            Some(left) => {
+                *left -= 1;
+                Some(*action)
+            }
+        });
+        match action {
+            None => {
+                drop(plan);
+                answer(None);
+            }
+            Some(Action::Fail(kind)) => {
+                drop(plan);
+                answer(Some(kind));
+            }
+            Some(Action::Park) => plan.parked.push((call, key.1, answer)),
+            Some(Action::Panic) => {
+                drop(plan);
+                panic!("the script says so");
+            }
+        }
+    }
+}
