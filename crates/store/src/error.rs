@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use esker_format::compress::DecompressError;
 use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
+use esker_format::trust::TrustError;
 
 /// Who is at fault. Decided where the error is born; fail-over is a match on this and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,11 +127,23 @@ pub enum Cause {
         /// What the object has.
         actual: u64,
     },
-    /// No head was ever accepted that could be used now.
-    #[error("no head of the repository was accepted in the last {} days", max_age.as_secs() / 86_400)]
-    NoSavedHead {
-        /// Up to which age a saved head is used without a network.
+    /// The head of a repository was refused.
+    #[error("{0}")]
+    Untrusted(TrustError),
+    /// The server can't be used, and the saved head is too old to go on with.
+    #[error(
+        "the server can't be used now, and the head that it last confirmed at {since} is older than the {} days \
+         allowed without it",
+        max_age.as_secs() / 86_400
+    )]
+    SavedHeadTooOld {
+        /// When a server last confirmed the saved head.
+        since: UnixTime,
+        /// Up to which age it may be used.
         max_age: Duration,
+        /// Why the server can't be used.
+        #[source]
+        reason: Box<StoreError>,
     },
     /// A local file operation failed.
     #[error("{doing} `{}` failed", path.display())]
@@ -207,7 +221,8 @@ impl Cause {
             | Cause::Missing { .. }
             | Cause::Status(_)
             | Cause::Redirected { .. }
-            | Cause::NoSavedHead { .. } => Blame::Host,
+            | Cause::Untrusted(_)
+            | Cause::SavedHeadTooOld { .. } => Blame::Host,
             Cause::TooLarge { .. }
             | Cause::Corrupt { .. }
             | Cause::Undecodable(_)
@@ -225,9 +240,13 @@ impl Cause {
             | Cause::Unreachable(_)
             | Cause::TimedOut { .. }
             | Cause::Broken(_)
-            | Cause::NoSavedHead { .. }
+            | Cause::SavedHeadTooOld { .. }
             | Cause::Full { .. }
             | Cause::Busy { .. } => true,
+            // An older head: another server, or this one later, may have a newer one.
+            Cause::Untrusted(error) => {
+                matches!(error, TrustError::OlderTimestamp { .. } | TrustError::OlderRevision { .. })
+            }
             Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
             Cause::Disk { source, .. } => is_full(source),
             Cause::Remote { may_pass, .. } => *may_pass,

@@ -1,0 +1,384 @@
+//! Which head of a repository is believed now.
+//!
+//! A [`HeadKeeper`] asks the server for the manifest, the certificate it names and the whitelist, has
+//! `format` verify them, and remembers the last accepted head durably. An older head is never applied. What
+//! it knows it goes on with when the server can't be asked, and says so.
+
+mod check;
+mod saved;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use esker_format::blacklist::Blacklist;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_format::trust::{self, Seen, TrustError, VerifiedHead};
+use parking_lot::Mutex;
+
+use crate::cache::disk::{Disk, RealDisk};
+use crate::done::Done;
+use crate::engine::Engine;
+use crate::error::{Cause, StoreError};
+use crate::pool::Pool;
+use crate::source::Source;
+use crate::store::ObjectStore;
+use crate::urgency::Urgency;
+use check::{Check, Checked};
+use saved::{Evidence, Saved, SavedFile};
+
+/// Whom to believe, and how long.
+#[derive(Clone)]
+pub struct HeadOptions {
+    /// The repository.
+    pub name: RepositoryName,
+    /// The keys that may sign its whitelist.
+    pub keys: MasterKeys,
+    /// What is never believed.
+    pub blacklist: Blacklist,
+    /// How long after a server last confirmed it a saved head may start a mount without a server.
+    pub offline_max_age: Duration,
+    /// The clock.
+    pub now: Arc<dyn Fn() -> UnixTime + Send + Sync>,
+}
+
+/// How long a saved head may be used without a server, unless said otherwise.
+pub const OFFLINE_MAX_AGE: Duration = Duration::from_secs(30 * 86_400);
+
+/// A confirmed head is saved again, for its new date, only if the old one is off by more than this.
+const CONFIRMED_STEP: i64 = 3600;
+
+impl HeadOptions {
+    /// The usual options with the system's clock.
+    pub fn new(name: RepositoryName, keys: MasterKeys) -> Self {
+        let now = || {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+        };
+        Self {
+            name,
+            keys,
+            blacklist: Blacklist::default(),
+            offline_max_age: OFFLINE_MAX_AGE,
+            now: Arc::new(now),
+        }
+    }
+}
+
+/// Keeps the head of one repository. Cheap to clone.
+#[derive(Clone)]
+pub struct HeadKeeper {
+    keeper: Arc<Keeper>,
+}
+
+/// What a start found.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// The head to go on with.
+    pub head: Arc<VerifiedHead>,
+    /// If it is a saved one because the server could not be used: since when, and why.
+    pub offline: Option<Offline>,
+}
+
+/// A server that can't be used.
+#[derive(Clone, Debug)]
+pub struct Offline {
+    /// When a server last confirmed the head in use.
+    pub since: UnixTime,
+    /// What went wrong.
+    pub reason: StoreError,
+}
+
+/// What a refresh found.
+#[derive(Clone, Debug)]
+pub enum Refreshed {
+    /// The head is the same.
+    Unchanged,
+    /// There is a newer one.
+    New(Arc<VerifiedHead>),
+    /// The server could not be used, or offered what can't be believed; the head stays.
+    Offline(Offline),
+}
+
+/// The state of a head, for people.
+#[derive(Clone, Debug)]
+pub struct HeadStatus {
+    /// The head in use.
+    pub head: Option<Arc<VerifiedHead>>,
+    /// When its signatures were verified against the clock.
+    pub accepted: UnixTime,
+    /// When a server last offered it.
+    pub confirmed: UnixTime,
+    /// Why the last attempt to ask a server failed, if it did.
+    pub offline: Option<StoreError>,
+    /// Why the head could not be saved, if so: after a restart an older one might be believed.
+    pub unsaved: Option<String>,
+}
+
+struct Keeper {
+    source: Arc<dyn Source>,
+    store: Arc<dyn ObjectStore>,
+    pool: Arc<Pool>,
+    file: SavedFile,
+    options: HeadOptions,
+    state: Mutex<State>,
+    /// Held while a head is accepted or confirmed, which writes to the disk; the state is locked for moments.
+    accepting: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Current>,
+    offline: Option<StoreError>,
+    unsaved: Option<String>,
+}
+
+#[derive(Clone)]
+struct Current {
+    head: Arc<VerifiedHead>,
+    saved: Saved,
+}
+
+impl HeadKeeper {
+    /// A keeper that asks `source`, takes certificates from `store` and saves in the folder `heads`
+    /// ([`Cache::heads`](crate::Cache::heads)).
+    pub fn new(
+        engine: &Engine,
+        source: Arc<dyn Source>,
+        store: Arc<dyn ObjectStore>,
+        heads: &Path,
+        options: HeadOptions,
+    ) -> Self {
+        Self::new_on(Arc::new(RealDisk), engine, source, store, heads, options)
+    }
+
+    /// The same on a given disk.
+    pub fn new_on(
+        disk: Arc<dyn Disk>,
+        engine: &Engine,
+        source: Arc<dyn Source>,
+        store: Arc<dyn ObjectStore>,
+        heads: &Path,
+        options: HeadOptions,
+    ) -> Self {
+        let file = SavedFile::new(disk, heads, &options.name, &options.keys.id());
+        let pool = engine.pool().clone();
+        let (state, accepting) = (Mutex::default(), Mutex::default());
+        Self { keeper: Arc::new(Keeper { source, store, pool, file, options, state, accepting }) }
+    }
+
+    /// Finds the head to begin with: the server's, or, if the server can't be used, the saved one. A server
+    /// that offers a head which fails verification is no reason to use the saved one, unless that head is
+    /// merely older or no manifest at all (the page of a captive portal).
+    pub fn start(&self, done: Done<Started>) {
+        let keeper = self.keeper.clone();
+        self.keeper.pool.spawn(Urgency::Demand, move || {
+            let saved = keeper.load();
+            let seen = saved.as_ref().map(|saved| saved.head.seen());
+            let after = keeper.clone();
+            let checked = Done::new(move |outcome| {
+                let pool = after.pool.clone();
+                pool.run(Urgency::Demand, move || done.give(after.started(outcome, saved)));
+            });
+            Check::begin(keeper, None, seen, checked);
+        });
+    }
+
+    /// Asks the server whether there is a newer head. Never fails: without an answer the head stays.
+    pub fn refresh(&self, done: Done<Refreshed>) {
+        let current = self.keeper.state.lock().current.clone();
+        let Some(current) = current else {
+            let started = Done::new(|outcome: Result<Started, _>| done.give(outcome.map(Refreshed::from)));
+            return self.start(started);
+        };
+        let keeper = self.keeper.clone();
+        let seen = Some(current.head.seen());
+        let checked = Done::new(move |outcome| {
+            let pool = keeper.pool.clone();
+            pool.run(Urgency::Demand, move || done.ok(keeper.refreshed(outcome)));
+        });
+        Check::begin(self.keeper.clone(), Some(current.saved.evidence.manifest), seen, checked);
+    }
+
+    /// The head in use.
+    pub fn current(&self) -> Option<Arc<VerifiedHead>> {
+        self.keeper.state.lock().current.as_ref().map(|current| current.head.clone())
+    }
+
+    /// Its state.
+    pub fn status(&self) -> HeadStatus {
+        let state = self.keeper.state.lock();
+        let saved = state.current.as_ref().map(|current| &current.saved);
+        HeadStatus {
+            head: state.current.as_ref().map(|current| current.head.clone()),
+            accepted: saved.map(|saved| saved.accepted).unwrap_or_default(),
+            confirmed: saved.map(|saved| saved.confirmed).unwrap_or_default(),
+            offline: state.offline.clone(),
+            unsaved: state.unsaved.clone(),
+        }
+    }
+
+    /// Forgets which head was accepted last, so that a repository that was made anew (and begins with
+    /// revision 1) can be used. Only on the user's word: it gives up the protection against old heads.
+    pub fn forget_history(&self) -> Result<(), StoreError> {
+        let keeper = &self.keeper;
+        let forgotten = keeper.file.lock().and_then(|_lock| keeper.file.forget());
+        keeper.state.lock().current = None;
+        forgotten.map_err(|source| {
+            let path = keeper.file.path().to_owned();
+            StoreError::new(keeper.what(), Cause::Disk { doing: "forgetting", path, source })
+        })
+    }
+}
+
+impl From<Started> for Refreshed {
+    fn from(started: Started) -> Self {
+        match started.offline {
+            Some(offline) => Refreshed::Offline(offline),
+            None => Refreshed::New(started.head),
+        }
+    }
+}
+
+impl Keeper {
+    fn what(&self) -> String {
+        format!("the head of {}", self.options.name)
+    }
+
+    fn now(&self) -> UnixTime {
+        (self.options.now)()
+    }
+
+    fn verify(
+        &self,
+        evidence: &Evidence,
+        now: UnixTime,
+        seen: Option<Seen>,
+    ) -> Result<VerifiedHead, TrustError> {
+        trust::verify(&trust::Evidence {
+            manifest: &evidence.manifest,
+            whitelist: &evidence.whitelist,
+            certificate: &evidence.certificate,
+            keys: &self.options.keys,
+            blacklist: &self.options.blacklist,
+            name: &self.options.name,
+            now,
+            seen,
+        })
+    }
+
+    /// The saved head, verified again as of when it was accepted, but with the blacklist of today.
+    fn load(&self) -> Option<Current> {
+        let saved = self.file.load()?;
+        let head = self.verify(&saved.evidence, saved.accepted, None).ok()?;
+        Some(Current { head: Arc::new(head), saved })
+    }
+
+    fn started(
+        &self,
+        outcome: Result<Checked, StoreError>,
+        saved: Option<Current>,
+    ) -> Result<Started, StoreError> {
+        let reason = match outcome {
+            Ok(Checked::New(new)) => match self.accept(new) {
+                Ok(head) => return Ok(Started { head, offline: None }),
+                Err(error) => error,
+            },
+            Ok(Checked::Same) => unreachable!("nothing is the same because nothing was known at a start"),
+            Err(error) => error,
+        };
+        let Some(saved) = saved.filter(|_| may_go_on(&reason)) else { return Err(reason) };
+        let since = saved.saved.confirmed;
+        let age = u64::try_from(self.now().0.saturating_sub(since.0)).unwrap_or(0);
+        let max_age = self.options.offline_max_age;
+        if Duration::from_secs(age) > max_age {
+            let cause = Cause::SavedHeadTooOld { since, max_age, reason: Box::new(reason) };
+            return Err(StoreError::new(self.what(), cause));
+        }
+        let head = saved.head.clone();
+        let mut state = self.state.lock();
+        state.current = Some(saved);
+        state.offline = Some(reason.clone());
+        Ok(Started { head, offline: Some(Offline { since, reason }) })
+    }
+
+    fn refreshed(&self, outcome: Result<Checked, StoreError>) -> Refreshed {
+        let reason = match outcome {
+            Ok(Checked::Same) => {
+                self.confirm();
+                return Refreshed::Unchanged;
+            }
+            Ok(Checked::New(new)) => match self.accept(new) {
+                Ok(head) => return Refreshed::New(head),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        let mut state = self.state.lock();
+        state.offline = Some(reason.clone());
+        let since = state.current.as_ref().map(|current| current.saved.confirmed).unwrap_or_default();
+        Refreshed::Offline(Offline { since, reason })
+    }
+
+    /// Makes a verified head the current one and saves it, unless a newer one was accepted meanwhile, here
+    /// or by another mount.
+    fn accept(&self, mut new: Current) -> Result<Arc<VerifiedHead>, StoreError> {
+        let now = self.now();
+        new.saved.accepted = now;
+        new.saved.confirmed = now;
+        let _accepting = self.accepting.lock();
+        let lock = self.file.lock();
+        let current = self.state.lock().current.clone();
+        for newest in [self.load(), current].into_iter().flatten() {
+            let seen = Some(newest.head.seen());
+            if let Err(error) = self.verify(&new.saved.evidence, now, seen) {
+                return Err(StoreError::new(self.what(), Cause::Untrusted(error)));
+            }
+        }
+        let saved = lock.and_then(|_lock| self.file.save(&new.saved));
+        let head = new.head.clone();
+        let mut state = self.state.lock();
+        state.unsaved = saved.err().map(|error| self.unsaved(&error));
+        state.offline = None;
+        state.current = Some(new);
+        Ok(head)
+    }
+
+    /// Notes that a server offered the current head again.
+    fn confirm(&self) {
+        let _accepting = self.accepting.lock();
+        let now = self.now();
+        let mut state = self.state.lock();
+        state.offline = None;
+        let Some(current) = &mut state.current else { return };
+        if now.0.saturating_sub(current.saved.confirmed.0) <= CONFIRMED_STEP {
+            return;
+        }
+        current.saved.confirmed = now;
+        let saved = current.saved.clone();
+        drop(state);
+        let is_ours = |there: &Saved| there.evidence == saved.evidence;
+        let written = self.file.lock().and_then(|_lock| {
+            // Another mount may have gone on to a newer head.
+            if self.file.load().as_ref().is_none_or(is_ours) { self.file.save(&saved) } else { Ok(()) }
+        });
+        self.state.lock().unsaved = written.err().map(|error| self.unsaved(&error));
+    }
+
+    fn unsaved(&self, error: &std::io::Error) -> String {
+        format!("saving `{}`: {error}", self.file.path().display())
+    }
+}
+
+/// Whether a mount may start from its saved head although the server was asked.
+fn may_go_on(reason: &StoreError) -> bool {
+    match reason.cause() {
+        Cause::Untrusted(error) => matches!(
+            error,
+            TrustError::Manifest(_) | TrustError::OlderTimestamp { .. } | TrustError::OlderRevision { .. }
+        ),
+        _ => true,
+    }
+}

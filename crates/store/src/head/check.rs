@@ -1,0 +1,133 @@
+//! Asking a server for its head: manifest, then certificate, then whitelist, then the verifier.
+
+use std::sync::Arc;
+
+use esker_format::compress::Compression;
+use esker_format::trust::{ClaimedHead, Seen};
+use esker_format::{manifest, whitelist};
+
+use super::{Current, Evidence, Keeper, Saved};
+use crate::done::Done;
+use crate::error::{Cause, StoreError};
+use crate::handle::Handle;
+use crate::source::{Fetch, Stored};
+use crate::urgency::Urgency;
+use crate::wanted::Wanted;
+
+/// A manifest has some 20 short lines and a signature.
+const MANIFEST_MAX: u64 = 64 << 10;
+/// A whitelist has a line for each publisher's certificate.
+const WHITELIST_MAX: u64 = 1 << 20;
+/// A certificate in PEM.
+const CERTIFICATE_MAX: u64 = 256 << 10;
+
+/// What a server was found to offer.
+pub(super) enum Checked {
+    /// The manifest that is known already, byte for byte.
+    Same,
+    /// A head that is believed.
+    New(Current),
+}
+
+/// One round of questions.
+pub(super) struct Check {
+    keeper: Arc<Keeper>,
+    known: Option<Vec<u8>>,
+    seen: Option<Seen>,
+    /// Whether caches on the way are asked not to answer: the second try.
+    fresh: bool,
+    done: Done<Checked>,
+}
+
+impl Check {
+    /// Asks for the head. If the manifest is the one that is `known`, nothing more is asked.
+    pub(super) fn begin(
+        keeper: Arc<Keeper>,
+        known: Option<Vec<u8>>,
+        seen: Option<Seen>,
+        done: Done<Checked>,
+    ) {
+        Self { keeper, known, seen, fresh: false, done }.ask_manifest();
+    }
+
+    fn fail(self, cause: Cause) {
+        let place = self.keeper.source.describe();
+        let error = StoreError::new(self.keeper.what(), cause).from_place(place);
+        if matches!(error.cause(), Cause::Untrusted(_)) && !self.fresh {
+            // A proxy may hold a damaged or an outdated file; ask the server itself before giving up.
+            return Self { fresh: true, ..self }.ask_manifest();
+        }
+        self.done.err(error);
+    }
+
+    fn fetch(self, path: &str, what: &str, limit: u64, then: impl FnOnce(Self, Vec<u8>) + Send + 'static) {
+        let mut fetch = Fetch::new(path, format!("the {what} of {}", self.keeper.options.name), limit);
+        fetch.fresh = self.fresh;
+        let source = self.keeper.source.clone();
+        source.fetch(
+            fetch,
+            Done::new(move |outcome: Result<Stored, StoreError>| match outcome.map(Stored::into_bytes) {
+                Ok(Ok(bytes)) => then(self, bytes),
+                Ok(Err(source)) => {
+                    self.fail(Cause::Disk { doing: "reading back", path: "spooled bytes".into(), source });
+                }
+                Err(error) => self.done.err(error),
+            }),
+        );
+    }
+
+    fn ask_manifest(self) {
+        self.fetch(manifest::PATH, "manifest", MANIFEST_MAX, |check, manifest| {
+            if check.known.as_ref() == Some(&manifest) {
+                return check.done.ok(Checked::Same);
+            }
+            match ClaimedHead::parse(&manifest) {
+                Ok(claimed) => check.ask_certificate(manifest, &claimed),
+                Err(error) => check.fail(Cause::Untrusted(error)),
+            }
+        });
+    }
+
+    fn ask_certificate(self, manifest: Vec<u8>, claimed: &ClaimedHead) {
+        let what = format!("the certificate of {}", self.keeper.options.name);
+        let mut wanted = Wanted::new(claimed.certificate(), Compression::Zlib, what).limit(CERTIFICATE_MAX);
+        wanted.alternative_path = claimed.manifest().alternative_paths;
+        let store = self.keeper.store.clone();
+        store.get(
+            wanted,
+            Done::new(move |outcome: Result<Handle, StoreError>| {
+                match outcome.map(|handle| handle.read_all()) {
+                    Ok(Ok(certificate)) => self.ask_whitelist(manifest, certificate),
+                    Ok(Err(source)) => {
+                        self.fail(Cause::Disk {
+                            doing: "reading",
+                            path: "the certificate in the cache".into(),
+                            source,
+                        });
+                    }
+                    Err(error) => self.done.err(error),
+                }
+            }),
+        );
+    }
+
+    fn ask_whitelist(self, manifest: Vec<u8>, certificate: Vec<u8>) {
+        self.fetch(whitelist::PATH, "whitelist", WHITELIST_MAX, |check, whitelist| {
+            let pool = check.keeper.pool.clone();
+            let evidence = Evidence { manifest, whitelist, certificate };
+            pool.run(Urgency::Demand, move || check.verify(evidence));
+        });
+    }
+
+    /// On the pool, where the outcome is told too: accepting it writes to the disk.
+    fn verify(self, evidence: Evidence) {
+        let now = self.keeper.now();
+        match self.keeper.verify(&evidence, now, self.seen) {
+            Ok(head) => {
+                let saved = Saved { accepted: now, confirmed: now, evidence };
+                self.done.ok(Checked::New(Current { head: Arc::new(head), saved }));
+            }
+            Err(error) => self.fail(Cause::Untrusted(error)),
+        }
+    }
+}
