@@ -1,15 +1,11 @@
 //! What a catalog says about itself.
 
-use std::collections::BTreeMap;
-
 use crate::hash::ContentHash;
-use crate::sqlite::{Database, SqliteError, Value};
+use crate::sqlite::Database;
+use crate::stored_properties::StoredProperties;
 use crate::time::UnixTime;
 
 use super::CatalogError;
-
-/// More properties than any catalog has.
-const PROPERTIES_MAX: usize = 1000;
 
 /// The version of a catalog's tables.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,55 +61,26 @@ pub struct Properties {
 
 impl Properties {
     pub(super) fn read<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Self, CatalogError> {
-        let stored = read_pairs(database)?;
-        let text = |key: &str| stored.get(key).filter(|value| !value.is_empty());
-        let number = |key: &str| text(key).and_then(|value| value.trim().parse::<u64>().ok());
+        let stored = StoredProperties::read(database)?;
+        let number = |key: &str| stored.parsed::<u64>(key);
+        let unreadable = || stored.text("schema").unwrap_or("?").chars().take(32).collect();
         let schema = Schema {
-            version: match text("schema") {
-                Some(version) => version
-                    .trim()
-                    .parse()
-                    .map_err(|_| CatalogError::Schema(version.chars().take(32).collect()))?,
-                // The first catalogs did not say.
-                None => 1.0,
-            },
-            revision: number("schema_revision").and_then(|value| u32::try_from(value).ok()).unwrap_or(0),
+            version: stored.version().ok_or_else(|| CatalogError::Schema(unreadable()))?,
+            revision: stored.parsed("schema_revision").unwrap_or(0),
         };
         if !schema.is_readable() {
-            return Err(CatalogError::Schema(schema.to_string()));
+            return Err(CatalogError::Schema(unreadable()));
         }
         Ok(Self {
             schema,
             revision: number("revision").unwrap_or(0),
-            last_modified: text("last_modified").and_then(|value| value.trim().parse().ok()).map(UnixTime),
-            previous_revision: text("previous_revision")
-                .and_then(|value| ContentHash::parse(value).ok())
-                .filter(|hash| !hash.is_null()),
-            root_prefix: text("root_prefix").map(|value| value.clone().into_bytes()).unwrap_or_default(),
+            last_modified: stored.parsed("last_modified").map(UnixTime),
+            previous_revision: stored.hash("previous_revision"),
+            root_prefix: stored.bytes("root_prefix").unwrap_or_default().to_vec(),
             ttl: number("TTL").map(|value| u32::try_from(value).unwrap_or(u32::MAX)),
             volatile: number("volatile").is_some_and(|value| value != 0),
-            authorization: text("voms_authz").cloned(),
-            branch: text("branch").cloned(),
+            authorization: stored.text("voms_authz").map(str::to_owned),
+            branch: stored.text("branch").map(str::to_owned),
         })
     }
-}
-
-/// Reads a table of keys and values.
-pub(crate) fn read_pairs<B: AsRef<[u8]>>(
-    database: &Database<B>,
-) -> Result<BTreeMap<String, String>, SqliteError> {
-    let table = database.table("properties")?;
-    let column = |column| table.column(column).ok_or(SqliteError::NoColumn { table: "properties", column });
-    let (key, value) = (column("key")?, column("value")?);
-    let mut pairs = BTreeMap::new();
-    for row in table.rows().take(PROPERTIES_MAX) {
-        let row = row?;
-        if let (Some(key), value) = (row.get(key).text(), row.get(value)) {
-            pairs.insert(
-                key,
-                if value == Value::Null { String::new() } else { value.text().unwrap_or_default() },
-            );
-        }
-    }
-    Ok(pairs)
 }

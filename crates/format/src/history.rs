@@ -1,0 +1,186 @@
+//! The history database: the named revisions (tags) of a repository and its branches.
+
+use crate::hash::ContentHash;
+use crate::name::{NameError, RepositoryName};
+use crate::object::{ObjectKind, ObjectName};
+use crate::sqlite::{Database, SqliteError, Table, TableRow, Value};
+use crate::stored_properties::StoredProperties;
+use crate::time::UnixTime;
+
+/// The branch that everything is on unless its publisher says otherwise.
+pub const DEFAULT_BRANCH: &str = "";
+
+/// The tags and branches of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    name: RepositoryName,
+    schema_revision: u32,
+    previous: Option<ObjectName>,
+    tags: Vec<Tag>,
+    branches: Vec<Branch>,
+}
+
+/// A named revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// Its name.
+    pub name: String,
+    /// The root catalog.
+    pub root_catalog: ContentHash,
+    /// The size of the root catalog, uncompressed, if it is recorded.
+    pub size: Option<u64>,
+    /// The number of the revision.
+    pub revision: u64,
+    /// When the revision was published.
+    pub timestamp: UnixTime,
+    /// What its publisher says about it.
+    pub description: String,
+    /// The branch it is on.
+    pub branch: String,
+}
+
+/// A line of revisions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// Its name, empty for the default branch.
+    pub name: String,
+    /// The branch it started from; none for the default branch.
+    pub parent: Option<String>,
+    /// The revision of its first tag.
+    pub initial_revision: u64,
+}
+
+/// Why a history can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// The database can't be read.
+    #[error(transparent)]
+    Database(#[from] SqliteError),
+    /// The version of the tables is not known.
+    #[error("the history has a schema other than 1.0, which is not supported")]
+    Schema,
+    /// The database does not say whose history it is.
+    #[error("the history does not name its repository")]
+    NoName,
+    /// The name of its repository is none.
+    #[error("the history names an impossible repository: {0}")]
+    Name(#[from] NameError),
+    /// A tag makes no sense.
+    #[error("tag `{name}` of the history is damaged: {what}")]
+    Tag {
+        /// The tag.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+impl History {
+    /// Reads the whole history.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HistoryError> {
+        let database = Database::open(bytes)?;
+        let stored = StoredProperties::read(&database)?;
+        if !stored.version().is_some_and(|version| (version - 1.0).abs() < 0.0005) {
+            return Err(HistoryError::Schema);
+        }
+        Ok(Self {
+            name: RepositoryName::parse(stored.text("fqrn").ok_or(HistoryError::NoName)?)?,
+            schema_revision: stored.parsed("schema_revision").unwrap_or(0),
+            previous: stored.hash("previous_revision").map(|hash| ObjectName::new(hash, ObjectKind::History)),
+            tags: read_tags(&database.table("tags")?)?,
+            branches: database
+                .find_table("branches")?
+                .map_or(Ok(Vec::new()), |table| read_branches(&table))?,
+        })
+    }
+
+    /// The repository it belongs to.
+    pub const fn name(&self) -> &RepositoryName {
+        &self.name
+    }
+
+    /// The revision of the tables; branches exist since 3.
+    pub const fn schema_revision(&self) -> u32 {
+        self.schema_revision
+    }
+
+    /// The history that this one replaced.
+    pub const fn previous(&self) -> Option<ObjectName> {
+        self.previous
+    }
+
+    /// All tags, newest first.
+    pub fn tags(&self) -> &[Tag] {
+        &self.tags
+    }
+
+    /// The branches; empty in histories that are older than branches.
+    pub fn branches(&self) -> &[Branch] {
+        &self.branches
+    }
+
+    /// The tag with this name.
+    pub fn find(&self, name: &str) -> Option<&Tag> {
+        self.tags.iter().find(|tag| tag.name == name)
+    }
+
+    /// The newest tagged revision of the default branch that was published no later than a time.
+    pub fn at(&self, time: UnixTime) -> Option<&Tag> {
+        let published = self.tags.iter().filter(|tag| tag.timestamp <= time && tag.branch == DEFAULT_BRANCH);
+        published.max_by_key(|tag| tag.revision)
+    }
+
+    /// The newest tagged revision of a branch.
+    pub fn branch_head(&self, branch: &str) -> Option<&Tag> {
+        self.tags.iter().filter(|tag| tag.branch == branch).max_by_key(|tag| tag.revision)
+    }
+}
+
+fn read_tags(table: &Table<'_>) -> Result<Vec<Tag>, HistoryError> {
+    let column = |column| table.column(column).ok_or(SqliteError::NoColumn { table: "tags", column });
+    let (name, hash) = (column("name")?, column("hash")?);
+    let (revision, timestamp) = (column("revision")?, column("timestamp")?);
+    let description = column("description")?;
+    // Since revisions 1 and 3 of the tables.
+    let (size, branch) = (table.column("size"), table.column("branch"));
+    let mut tags = Vec::new();
+    for row in table.rows() {
+        let row = row?;
+        let tag_name = text(&row, Some(name));
+        let fault = |what| HistoryError::Tag { name: tag_name.clone(), what };
+        let root_catalog = row.get(hash).bytes().and_then(ContentHash::from_text_bytes);
+        tags.push(Tag {
+            root_catalog: root_catalog.ok_or_else(|| fault("it has no hash"))?,
+            size: size.and_then(|column| unsigned(&row, column)).filter(|size| *size > 0),
+            revision: unsigned(&row, revision).ok_or_else(|| fault("it has no revision"))?,
+            timestamp: UnixTime(row.get(timestamp).integer().ok_or_else(|| fault("it has no time"))?),
+            description: text(&row, Some(description)),
+            branch: text(&row, branch),
+            name: tag_name,
+        });
+    }
+    tags.sort_by_key(|tag| std::cmp::Reverse((tag.timestamp, tag.revision)));
+    Ok(tags)
+}
+
+fn read_branches(table: &Table<'_>) -> Result<Vec<Branch>, SqliteError> {
+    let column = |column| table.column(column).ok_or(SqliteError::NoColumn { table: "branches", column });
+    let (name, parent, initial) = (column("branch")?, column("parent")?, column("initial_revision")?);
+    let branches = table.rows().map(|row| {
+        let row = row?;
+        Ok(Branch {
+            name: text(&row, Some(name)),
+            parent: (row.get(parent) != Value::Null).then(|| text(&row, Some(parent))),
+            initial_revision: unsigned(&row, initial).unwrap_or(0),
+        })
+    });
+    branches.collect()
+}
+
+fn text(row: &TableRow<'_>, column: Option<usize>) -> String {
+    column.and_then(|column| row.get(column).text()).unwrap_or_default()
+}
+
+fn unsigned(row: &TableRow<'_>, column: usize) -> Option<u64> {
+    u64::try_from(row.get(column).integer()?).ok()
+}

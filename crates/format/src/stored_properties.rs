@@ -1,0 +1,62 @@
+//! The table `properties` that catalogs, histories and reflogs share: keys and values as text.
+
+use std::collections::BTreeMap;
+
+use crate::hash::ContentHash;
+use crate::sqlite::{Database, SqliteError, Value};
+
+/// More properties than any database of a repository has.
+const PROPERTIES_MAX: usize = 1000;
+
+/// What a database says about itself.
+pub(crate) struct StoredProperties(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl StoredProperties {
+    pub(crate) fn read<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Self, SqliteError> {
+        let table = database.table("properties")?;
+        let column =
+            |column| table.column(column).ok_or(SqliteError::NoColumn { table: "properties", column });
+        let (key, value) = (column("key")?, column("value")?);
+        let mut pairs = BTreeMap::new();
+        for row in table.rows().take(PROPERTIES_MAX) {
+            let row = row?;
+            if let (Some(key), Some(value)) = (as_bytes(row.get(key)), as_bytes(row.get(value))) {
+                pairs.insert(key, value);
+            }
+        }
+        Ok(Self(pairs))
+    }
+
+    /// A value; an empty one counts as missing.
+    pub(crate) fn bytes(&self, key: &str) -> Option<&[u8]> {
+        self.0.get(key.as_bytes()).map(Vec::as_slice).filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        std::str::from_utf8(self.bytes(key)?).ok()
+    }
+
+    /// A number, or whatever else text can stand for.
+    pub(crate) fn parsed<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
+        self.text(key)?.trim().parse().ok()
+    }
+
+    /// A hash; the one of zeros counts as missing.
+    pub(crate) fn hash(&self, key: &str) -> Option<ContentHash> {
+        ContentHash::from_text_bytes(self.bytes(key)?).filter(|hash| !hash.is_null())
+    }
+
+    /// The version of the tables; none if there is a text that is not a number.
+    pub(crate) fn version(&self) -> Option<f64> {
+        // The first databases did not say.
+        if self.bytes("schema").is_none() { Some(1.0) } else { self.parsed("schema") }
+    }
+}
+
+/// Columns of text give numbers back as text, but not everybody declares them so.
+fn as_bytes(value: Value<'_>) -> Option<Vec<u8>> {
+    match value {
+        Value::Text(bytes) | Value::Blob(bytes) => Some(bytes.to_vec()),
+        other => other.text().map(String::into_bytes),
+    }
+}
