@@ -53,6 +53,7 @@ impl Soak {
     }
 
     /// Ends it: says what was done, and writes it to the folder that `ESKER_SOAK_REPORTS` names.
+    #[allow(clippy::print_stdout, reason = "the report of a test")]
     pub fn finish(self, facts: &[(&str, &dyn Display)]) {
         let (rounds, seconds) = (self.rounds, self.started.elapsed().as_secs());
         assert!(rounds > 0, "the soak {} did nothing", self.name);
