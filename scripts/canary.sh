@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 report=docs/reports/canary.md
+mkdir -p docs/reports
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 

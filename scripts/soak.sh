@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export ESKER_SOAK_SECONDS=${ESKER_SOAK_SECONDS:-600}
+mkdir -p docs/reports
 reports=$(mktemp -d)
 export ESKER_SOAK_REPORTS=$reports
 trap 'rm -rf "$reports"' EXIT
