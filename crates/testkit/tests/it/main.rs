@@ -1,5 +1,6 @@
 //! Tests of the test kit itself, and of the source tree.
 mod fixtures;
 mod mirror;
+mod objects;
 mod survey;
 mod tidy;
