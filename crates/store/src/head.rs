@@ -202,6 +202,11 @@ impl HeadKeeper {
         Check::begin(self.keeper.clone(), Some(current.saved.evidence.manifest), seen, checked);
     }
 
+    /// The repository.
+    pub fn name(&self) -> &RepositoryName {
+        &self.keeper.options.name
+    }
+
     /// The head in use.
     pub fn current(&self) -> Option<Arc<VerifiedHead>> {
         self.keeper.state.lock().current.as_ref().map(|current| current.head.clone())

@@ -1,8 +1,8 @@
 //! Revisions that no publisher made: a fixture's root catalog, changed with SQLite and signed again.
 
-use md5::{Digest, Md5};
 use rusqlite::{Connection, params};
 
+use crate::catalog::halves;
 use crate::contents;
 use crate::fixture::Repository;
 use crate::object;
@@ -122,11 +122,4 @@ impl Craft {
     fn number(&self, key: char) -> u64 {
         self.draft.get(key).expect("a key of the manifest").parse().expect("a number")
     }
-}
-
-/// Returns the two numbers by which a catalog knows a path.
-fn halves(path: &str) -> [i64; 2] {
-    let digest: [u8; 16] = Md5::digest(path.as_bytes()).into();
-    let (first, second) = digest.split_at(8);
-    [first, second].map(|half| i64::from_le_bytes(half.try_into().expect("eight bytes")))
 }

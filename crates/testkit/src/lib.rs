@@ -5,6 +5,7 @@
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
+//! * [`catalog`]: catalogs from nothing, row by row;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
 //! * [`mirror`]: a web server that serves them and misbehaves on command.
 //!
@@ -12,6 +13,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+pub mod catalog;
 pub mod contents;
 pub mod craft;
 pub mod fixture;

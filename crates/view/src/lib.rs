@@ -1,24 +1,37 @@
 //! One revision of a repository as a tree, following new revisions.
-//!
-//! The face will be:
-//!
-//! ```text
-//! View::open(store: Arc<dyn ObjectStore>, head: HeadKeeper, options: ViewOptions)
-//!     -> Result<Arc<View>, OpenError>          blocks until the root catalog is there
-//! impl esker_vfs::Tree for View
-//! View::status(&self) -> ViewStatus
-//! View::refresh(&self) -> Result<Refreshed, TreeError>   look for a new head now, wait for the outcome
-//! View::find(&self, path) / list / read_at / …  by path, without a mount
-//! View::close(&self)                            stops following
-//! ```
 #![forbid(unsafe_code)]
 
+mod catalogs;
+mod content;
+mod core;
+mod difference;
+mod directories;
+mod evict;
+mod failure;
+mod follow;
+mod head;
+mod held;
+mod identity;
+mod listing;
+mod lookup;
+mod mounted;
 mod options;
 mod order;
+mod paths;
+mod payload;
+mod revision;
+mod show;
 mod status;
+mod tree;
+mod view;
+mod xattrs;
 
+pub use follow::Refreshed;
 pub use options::{Ownership, Pin, ViewOptions};
+pub use paths::LastLink;
 pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus};
+pub use view::View;
 
-/// Most catalogs attached at once, unless the options say otherwise.
+/// Most catalogs attached at once, unless the options say otherwise. Each is a mapping of its file, and
+/// Linux allows a process 65,530 mappings.
 pub const ATTACHED_MAX: usize = 4096;

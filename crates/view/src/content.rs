@@ -1,0 +1,222 @@
+//! Reading files: which objects, which bytes of them, and waiting for those that aren't there.
+
+use std::sync::Arc;
+
+use esker_format::catalog::{Chunk, Flags};
+use esker_format::compress::Compression;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Done, Handle, StoreError, Wanted};
+use esker_vfs::{Data, ErrorKind, Kind, Node, Reply, Segment, TreeError};
+use parking_lot::Mutex;
+
+use crate::core::Core;
+use crate::failure::{self, Blocked};
+use crate::lookup::Scene;
+use crate::payload::Notes;
+
+/// Most objects one read may touch. The smallest chunks that publishers make are a few KiB and the kernel
+/// asks for at most 1 MiB at a time, so only a catalog made to annoy comes near.
+const PIECES_MAX: usize = 4096;
+
+/// A range of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    object: ObjectName,
+    compression: Compression,
+    /// Plain size of the object.
+    size: u64,
+    start: u64,
+    len: usize,
+}
+
+impl Core {
+    /// Reads a regular file; see [`esker_vfs::Tree::read`].
+    pub(crate) fn read(self: &Arc<Self>, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
+        match readable(node) {
+            Err(error) => reply.err(error),
+            Ok((notes, compression)) => {
+                let end = offset.saturating_add(len as u64).min(notes.size);
+                if offset >= end {
+                    return reply.ok(Data::default());
+                }
+                if notes.chunked {
+                    return self.read_chunked(node, compression, offset..end, reply);
+                }
+                let Some(hash) = notes.content else {
+                    return reply.err(self.no_content(node));
+                };
+                let piece = Piece {
+                    object: ObjectName::new(hash, ObjectKind::File),
+                    compression,
+                    size: notes.size,
+                    start: offset,
+                    len: (end - offset) as usize,
+                };
+                self.serve_pieces(node, vec![piece], reply);
+            }
+        }
+    }
+
+    fn read_chunked(
+        self: &Arc<Self>,
+        node: &Node,
+        compression: Compression,
+        range: std::ops::Range<u64>,
+        reply: Reply<Data>,
+    ) {
+        if let Some(chunks) = self.held.chunks(&node.key) {
+            return self.read_chunks(node, &chunks, compression, range, reply);
+        }
+        let (core, node) = (Arc::clone(self), *node);
+        let with_chunks = Reply::new(move |answer: Result<Arc<[Chunk]>, TreeError>| match answer {
+            Ok(chunks) => {
+                core.held.keep_chunks(&node.key, &chunks);
+                core.read_chunks(&node, &chunks, compression, range, reply);
+            }
+            Err(error) => reply.err(error),
+        });
+        self.serve(with_chunks, move |scene| scene.chunks(&node));
+    }
+
+    fn read_chunks(
+        self: &Arc<Self>,
+        node: &Node,
+        chunks: &[Chunk],
+        compression: Compression,
+        range: std::ops::Range<u64>,
+        reply: Reply<Data>,
+    ) {
+        let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= range.start);
+        let touched = chunks.iter().skip(first).take_while(|chunk| chunk.offset < range.end);
+        let pieces: Vec<Piece> = touched
+            .take(PIECES_MAX + 1)
+            .map(|chunk| {
+                let start = range.start.saturating_sub(chunk.offset);
+                let end = (range.end - chunk.offset).min(chunk.size);
+                Piece {
+                    object: ObjectName::new(chunk.hash, ObjectKind::Chunk),
+                    compression,
+                    size: chunk.size,
+                    start,
+                    len: (end - start) as usize,
+                }
+            })
+            .collect();
+        if pieces.len() > PIECES_MAX {
+            let reason = format!("one read would touch more than {PIECES_MAX} chunks");
+            return reply.err(TreeError::on(ErrorKind::Damaged, self.name_of(node)).because(reason));
+        }
+        self.serve_pieces(node, pieces, reply);
+    }
+
+    /// Answers at once if every object is in the cache, else once all have come.
+    fn serve_pieces(self: &Arc<Self>, node: &Node, pieces: Vec<Piece>, reply: Reply<Data>) {
+        let ready: Option<Vec<Segment>> =
+            pieces.iter().map(|piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece))).collect();
+        if let Some(segments) = ready {
+            return reply.ok(Data(segments));
+        }
+        self.counters.misses.count();
+        let name: Arc<str> = self.name_of(node).into();
+        let gathering = Arc::new(Gathering(Mutex::new(Gathered {
+            segments: vec![None; pieces.len()],
+            missing: pieces.len(),
+            reply: Some(reply),
+        })));
+        for (at, piece) in pieces.into_iter().enumerate() {
+            let (gathering, label) = (Arc::clone(&gathering), Arc::clone(&name));
+            let arrived = move |answer: Result<Handle, StoreError>| {
+                let answer = answer
+                    .map(|handle| segment(&handle, &piece))
+                    .map_err(|error| failure::of_store(error, &*label));
+                gathering.arrived(at, answer);
+            };
+            self.store.get(piece.wanted(&name), Done::new(arrived));
+        }
+    }
+
+    fn no_content(&self, node: &Node) -> TreeError {
+        let reason = "its catalog names no object with its content";
+        TreeError::on(ErrorKind::Damaged, self.name_of(node)).because(reason)
+    }
+}
+
+impl Scene<'_> {
+    /// The chunks of a chunked file, from whichever catalog its node came.
+    pub(crate) fn chunks(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
+        let notes = Notes::of(node)?;
+        let attached = match self.attached(&notes) {
+            Ok(attached) => attached,
+            // The present revision may have the same file, and its catalog nearer at hand.
+            Err(missing) => match self.with_row(node, |mount, row| mount.chunks(row)) {
+                Ok(chunks) => return Ok(chunks.into()),
+                Err(_) => return Err(missing),
+            },
+        };
+        let damaged = |error| failure::of_catalog(error, attached.describe(&[]));
+        let row = attached.catalog.find(notes.key).map_err(damaged)?;
+        let row = row.filter(|row| row.flags().has(Flags::CHUNKED)).ok_or(ErrorKind::Stale)?;
+        Ok(attached.catalog.chunks(&row).map_err(damaged)?.into())
+    }
+}
+
+/// The pieces of one answer, as they come.
+struct Gathering(Mutex<Gathered>);
+
+struct Gathered {
+    segments: Vec<Option<Segment>>,
+    missing: usize,
+    reply: Option<Reply<Data>>,
+}
+
+impl Gathering {
+    fn arrived(&self, at: usize, answer: Result<Segment, TreeError>) {
+        let mut gathered = self.0.lock();
+        let outcome = match answer {
+            Err(error) => Some(Err(error)),
+            Ok(segment) => {
+                if let Some(place) = gathered.segments.get_mut(at) {
+                    *place = Some(segment);
+                }
+                gathered.missing -= 1;
+                let all = gathered.missing == 0;
+                all.then(|| Ok(Data(std::mem::take(&mut gathered.segments).into_iter().flatten().collect())))
+            }
+        };
+        let Some(outcome) = outcome else { return };
+        let reply = gathered.reply.take();
+        drop(gathered);
+        // The first failure was the answer to all of it.
+        if let Some(reply) = reply {
+            reply.give(outcome);
+        }
+    }
+}
+
+impl Piece {
+    fn wanted(&self, what: &str) -> Wanted {
+        Wanted::new(self.object, self.compression, what).size(self.size)
+    }
+}
+
+fn segment(handle: &Handle, piece: &Piece) -> Segment {
+    Segment::File { file: handle.file(), offset: piece.start, len: piece.len }
+}
+
+/// Checks that the node is a file whose bytes the store can give.
+fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
+    match node.kind {
+        Kind::File => {}
+        Kind::Directory => return Err(ErrorKind::IsADirectory.into()),
+        _ => return Err(ErrorKind::Invalid.into()),
+    }
+    let notes = Notes::of(node)?;
+    if notes.external {
+        let reason = "its content lies outside the repository, which is not supported yet";
+        return Err(TreeError::on(ErrorKind::Unavailable, "external file").because(reason));
+    }
+    let compression = notes.compression.ok_or_else(|| {
+        TreeError::on(ErrorKind::Damaged, "a file").because("its compression is not known to this program")
+    })?;
+    Ok((notes, compression))
+}

@@ -1,0 +1,119 @@
+//! What a view consists of, and how a call gets its answer: at once, or once a catalog is there.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use esker_format::name::RepositoryName;
+use esker_store::{ObjectStore, Urgency};
+use esker_vfs::{ErrorKind, Reply, TreeError, Watcher};
+use parking_lot::Mutex;
+
+use crate::catalogs::{Catalogs, WantedCatalog};
+use crate::directories::Directories;
+use crate::failure::Blocked;
+use crate::follow::Sightings;
+use crate::held::Held;
+use crate::listing::Listings;
+use crate::lookup::Scene;
+use crate::revision::Revision;
+use crate::show::Show;
+use crate::status::{Counters, Failures};
+
+/// Most catalogs one call waits for, one after the other: more than a path can have mountpoints in real
+/// trees, few enough that a call ends even if what it waited for is unmounted again and again.
+const WAITS_MAX: u32 = 256;
+
+/// The parts of a view that calls share.
+pub(crate) struct Core {
+    pub(crate) name: RepositoryName,
+    pub(crate) show: Show,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) catalogs: Arc<Catalogs>,
+    /// The revision that calls are answered from.
+    pub(crate) current: ArcSwap<Revision>,
+    pub(crate) directories: Directories,
+    pub(crate) listings: Listings,
+    pub(crate) held: Held,
+    pub(crate) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
+    pub(crate) failures: Failures,
+    pub(crate) counters: Counters,
+    pub(crate) sightings: Mutex<Sightings>,
+    pub(crate) attached_max: usize,
+}
+
+/// A call that waits for a catalog.
+pub(crate) struct Parked<T> {
+    reply: Reply<T>,
+    wanted: WantedCatalog,
+    /// The revision in which the catalog was missing.
+    serial: u64,
+}
+
+impl Core {
+    /// Answers a call from the present revision, which is held until the answer is given: see
+    /// [`Revision::when_gone`]. Returns the call if it has to wait.
+    pub(crate) fn answer<T>(
+        &self,
+        reply: Reply<T>,
+        attempt: impl FnOnce(&Scene<'_>) -> Result<T, Blocked>,
+    ) -> Option<Parked<T>> {
+        let revision = self.current.load();
+        let scene = Scene::new(self, &revision);
+        match attempt(&scene) {
+            Ok(value) => reply.ok(value),
+            Err(Blocked::Failed(error)) => reply.err(error),
+            Err(Blocked::On(wanted)) => {
+                return Some(Parked { reply, wanted, serial: revision.label.serial });
+            }
+        }
+        None
+    }
+
+    /// Answers a parked call once its catalog is there, from the revision that is the present one then.
+    pub(crate) fn answer_later<T: Send + 'static>(
+        self: &Arc<Self>,
+        parked: Parked<T>,
+        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+    ) {
+        self.wait(parked, WAITS_MAX, attempt);
+    }
+
+    fn wait<T: Send + 'static>(
+        self: &Arc<Self>,
+        parked: Parked<T>,
+        waits_left: u32,
+        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+    ) {
+        let core = Arc::clone(self);
+        let Parked { reply, wanted, serial } = parked;
+        let Some(waits_left) = waits_left.checked_sub(1) else {
+            let reason = "its catalogs are detached faster than they can be used";
+            return reply.err(TreeError::on(ErrorKind::Unavailable, wanted.describe()).because(reason));
+        };
+        let go_on = move |answer: Result<_, TreeError>| {
+            match answer {
+                // The tree has moved on, and may do without that catalog.
+                Err(_) if core.current.load().label.serial != serial => {}
+                Err(error) => return reply.err(error),
+                Ok(_) => {}
+            }
+            // `answer` keeps the catalog attached until the call has mounted it.
+            if let Some(parked) = core.answer(reply, &attempt) {
+                core.wait(parked, waits_left, attempt);
+            }
+            drop(answer);
+        };
+        self.catalogs.attach(wanted, Urgency::Demand, Box::new(go_on));
+    }
+
+    /// Answers a call whose attempt owns what it needs.
+    pub(crate) fn serve<T: Send + 'static>(
+        self: &Arc<Self>,
+        reply: Reply<T>,
+        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+    ) {
+        if let Some(parked) = self.answer(reply, &attempt) {
+            self.answer_later(parked, attempt);
+        }
+    }
+}

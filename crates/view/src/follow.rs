@@ -1,0 +1,207 @@
+//! Following the repository: a thread that looks for a new head and moves the tree to it.
+//!
+//! The order matters. First the catalogs of the new revision are fetched, as far as anybody was told of the
+//! old versions; then the revision is exchanged; then we wait until the last answer from the old one is
+//! given; only then the mounts are told what changed. So no answer from the old revision can arrive after
+//! the word that it is no longer true.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime};
+
+use esker_store::{HeadKeeper, Urgency};
+use esker_vfs::{Change, ErrorKind, TreeError};
+use parking_lot::{Condvar, Mutex};
+
+use crate::core::Core;
+use crate::difference;
+use crate::head::Head;
+use crate::revision::{Label, Revision};
+use crate::status::{Offline, chain};
+
+/// Time to the next look after one that failed, as the reference client has it.
+const RETRY: Duration = Duration::from_secs(180);
+
+/// How long an answer may take to be handed over once it is known. It never takes noticeable time, since
+/// who answers may not block; this only keeps a mistake there from stopping all updates.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The outcome of a look for a new head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refreshed {
+    /// The revision that is shown now.
+    pub revision: u64,
+    /// Whether it is another one than before.
+    pub changed: bool,
+    /// Why the head could not be looked up, if the view goes on with the last one it knows.
+    pub offline: Option<String>,
+}
+
+/// What the follower found out.
+#[derive(Debug)]
+pub(crate) struct Sightings {
+    pub(crate) checked: SystemTime,
+    pub(crate) offline: Option<Offline>,
+}
+
+/// The handle on the follower's thread.
+pub(crate) struct Follower {
+    core: Arc<Core>,
+    heads: Option<HeadKeeper>,
+    ttl: Option<Duration>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Looks asked for and finished, counted.
+    asked: u64,
+    finished: u64,
+    outcome: Result<Refreshed, TreeError>,
+    stop: bool,
+}
+
+impl Follower {
+    /// Starts to follow; `heads` is `None` for a view that stays where it is.
+    pub(crate) fn start(
+        core: Arc<Core>,
+        heads: Option<HeadKeeper>,
+        ttl: Option<Duration>,
+        first_ttl: Duration,
+    ) -> std::io::Result<Arc<Self>> {
+        let nothing = Err(ErrorKind::Unsupported.into());
+        let state = Mutex::new(State { asked: 0, finished: 0, outcome: nothing, stop: false });
+        let follower = Arc::new(Self { core, heads, ttl, state, changed: Condvar::new() });
+        if follower.heads.is_some() {
+            let thread = Arc::clone(&follower);
+            let first = follower.ttl.unwrap_or(first_ttl);
+            std::thread::Builder::new().name("follow".into()).spawn(move || thread.run(first))?;
+        }
+        Ok(follower)
+    }
+
+    /// Looks for a new head now and waits for the outcome. Looks asked for at the same time share one, but
+    /// none is answered by a look that began before it was asked for.
+    pub(crate) fn refresh(&self) -> Result<Refreshed, TreeError> {
+        if self.heads.is_none() {
+            let revision = self.core.current.load().label.number;
+            return Ok(Refreshed { revision, changed: false, offline: None });
+        }
+        let mut state = self.state.lock();
+        state.asked += 1;
+        let mine = state.asked;
+        self.changed.notify_all();
+        while state.finished < mine && !state.stop {
+            self.changed.wait(&mut state);
+        }
+        if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self, first: Duration) {
+        let Some(heads) = &self.heads else { return };
+        let _stopped = StopOnExit(self);
+        let mut pause = first;
+        loop {
+            let Some(asked) = self.sleep(Instant::now().checked_add(pause)) else { return };
+            let (outcome, next) = self.look(heads);
+            pause = next;
+            let mut state = self.state.lock();
+            state.finished = asked;
+            state.outcome = outcome;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sleeps until somebody asks or it is time; tells how many looks the next one answers, or to stop.
+    fn sleep(&self, until: Option<Instant>) -> Option<u64> {
+        let mut state = self.state.lock();
+        while !state.stop && state.asked == state.finished {
+            match until {
+                Some(until) if self.changed.wait_until(&mut state, until).timed_out() => break,
+                Some(_) => {}
+                None => self.changed.wait(&mut state),
+            }
+        }
+        (!state.stop).then_some(state.asked)
+    }
+
+    fn look(&self, heads: &HeadKeeper) -> (Result<Refreshed, TreeError>, Duration) {
+        let outcome = Head::look(heads).and_then(|head| {
+            self.core.note_sighting(&head);
+            let pause = self.ttl.unwrap_or(head.ttl);
+            let changed = self.core.switch_to(&head)?;
+            let revision = self.core.current.load().label.number;
+            let offline = head.offline.map(|offline| offline.reason);
+            let pause = if offline.is_some() { pause.min(RETRY) } else { pause };
+            Ok((Refreshed { revision, changed, offline }, pause))
+        });
+        match outcome {
+            Ok((refreshed, pause)) => (Ok(refreshed), pause),
+            Err(error) => {
+                self.core.failures.add("the repository's head".to_owned(), chain(&error), None);
+                (Err(error), self.ttl.unwrap_or(RETRY).min(RETRY))
+            }
+        }
+    }
+}
+
+/// Lets those who wait for a look go, however the thread ends.
+struct StopOnExit<'a>(&'a Follower);
+
+impl Drop for StopOnExit<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+impl Core {
+    fn note_sighting(&self, head: &Head) {
+        let mut sightings = self.sightings.lock();
+        sightings.offline = head.offline.clone();
+        if head.offline.is_none() {
+            sightings.checked = SystemTime::now();
+        }
+    }
+
+    /// Moves to the revision of a head; `false` if it is the present one.
+    fn switch_to(self: &Arc<Self>, head: &Head) -> Result<bool, TreeError> {
+        let old = self.current.load_full();
+        if old.root_hash() == head.root && old.label.number == head.revision {
+            return Ok(false);
+        }
+        let label = Label {
+            serial: old.label.serial + 1,
+            number: head.revision,
+            published: head.published,
+            tag: None,
+            since: SystemTime::now(),
+        };
+        let root = self.catalogs.attach_soon(head.root_catalog(), Urgency::Demand).wait()?;
+        let new = Revision::new(label, root, &self.show, self.attached_max)?;
+        let changes = difference::compare(&self.show, &self.catalogs, &old, &new)?;
+        drop(old);
+        self.switch(new, &changes);
+        Ok(true)
+    }
+
+    fn switch(&self, new: Revision, changes: &[Change]) {
+        let (sender, gone) = channel();
+        let old = self.current.swap(Arc::new(new));
+        old.when_gone(sender);
+        drop(old);
+        if gone.recv_timeout(ANSWER_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let cause = "somebody still answers from the previous revision; what it tells may be outdated";
+            self.failures.add("the change of revision".to_owned(), cause.to_owned(), None);
+        }
+        self.listings.clear();
+        self.counters.switches.count();
+        if !changes.is_empty() {
+            self.tell(changes);
+        }
+    }
+}

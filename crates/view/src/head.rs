@@ -1,0 +1,79 @@
+//! The signed head of a repository, as far as a view needs it.
+
+use std::time::{Duration, SystemTime};
+
+use esker_format::hash::ContentHash;
+use esker_format::object::ObjectName;
+use esker_format::time::UnixTime;
+use esker_store::{Cause, Done, HeadKeeper, Refreshed, StoreError};
+use esker_vfs::{ErrorKind, TreeError};
+
+use crate::catalogs::WantedCatalog;
+use crate::failure;
+use crate::status::Offline;
+
+/// Shortest time between two looks that a head can ask for; zero would have us ask without a pause.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// A verified head.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) root: ContentHash,
+    pub(crate) root_size: Option<u64>,
+    pub(crate) revision: u64,
+    pub(crate) published: Option<u64>,
+    pub(crate) ttl: Duration,
+    pub(crate) history: Option<ObjectName>,
+    /// The root catalog is to be had under its alternative name.
+    pub(crate) alternative_path: bool,
+    /// If it is one from before because there is no other now.
+    pub(crate) offline: Option<Offline>,
+}
+
+impl Head {
+    /// Looks for a head now, and waits for it.
+    pub(crate) fn look(keeper: &HeadKeeper) -> Result<Self, TreeError> {
+        let what = || format!("the head of {}", keeper.name());
+        let refreshed = Done::wait(|done| keeper.refresh(done)).map_err(|error| of_head(error, what()))?;
+        let head = keeper.current().ok_or_else(|| TreeError::on(ErrorKind::Internal, what()))?;
+        let offline = match refreshed {
+            Refreshed::Offline(offline) => {
+                let since = time(offline.since);
+                Some(Offline { since, reason: offline.reason.full_text() })
+            }
+            Refreshed::Unchanged | Refreshed::New(_) => None,
+        };
+        Ok(Self {
+            root: head.root_catalog().hash,
+            root_size: head.root_catalog_size(),
+            revision: head.revision(),
+            published: u64::try_from(head.timestamp().0).ok(),
+            ttl: Duration::from_secs(head.ttl().into()).max(TTL_MIN),
+            history: head.history(),
+            alternative_path: head.alternative_paths(),
+            offline,
+        })
+    }
+
+    pub(crate) fn root_catalog(&self) -> WantedCatalog {
+        WantedCatalog {
+            hash: self.root,
+            size: self.root_size,
+            path: Vec::new(),
+            alternative_path: self.alternative_path,
+        }
+    }
+}
+
+/// A server without a head is no damaged repository: it may not be one at all, or not yet.
+fn of_head(error: StoreError, what: String) -> TreeError {
+    match error.cause() {
+        Cause::Missing { .. } => TreeError::on(ErrorKind::Unavailable, what).because(error),
+        _ => failure::of_store(error, what),
+    }
+}
+
+fn time(unix: UnixTime) -> SystemTime {
+    let seconds = Duration::from_secs(u64::try_from(unix.0).unwrap_or(0));
+    SystemTime::UNIX_EPOCH.checked_add(seconds).unwrap_or(SystemTime::UNIX_EPOCH)
+}

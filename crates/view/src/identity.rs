@@ -1,0 +1,164 @@
+//! What makes a node this node and no other.
+//!
+//! A directory is its path. Everything else is its path and its content, so that neither page cache nor a
+//! running program ever sees the content change under one number; names of one hardlink group share the
+//! group instead of the path. Nothing else goes in: a change of mode, owner, time or attributes is the same
+//! node, and every process computes the same numbers.
+
+use esker_format::catalog::{Chunk, PathKey};
+use esker_format::hash::ContentHash;
+use esker_vfs::{Device, Ino, Kind, NodeKey};
+use xxhash_rust::xxh3::Xxh3;
+
+/// `st_ino` of the root. No other node has it, nor 0, which programs take for "no entry".
+const ROOT_INO: Ino = Ino(1);
+
+/// Domain tags: what follows can't be mistaken for something of another kind.
+const DIRECTORY: u8 = b'd';
+const AT_PATH: u8 = b'p';
+const IN_GROUP: u8 = b'g';
+
+/// Where a file or link lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place<'a> {
+    /// Under one name: the path.
+    Path(&'a [u8]),
+    /// Under the names of a hardlink group, which a catalog numbers.
+    Group { mount: &'a PathKey, group: u32 },
+}
+
+/// What a file or link holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    /// A stored object.
+    Object(ContentHash),
+    /// Chunks: the digest over them, see [`chunks_digest`].
+    Chunks([u8; 16]),
+    /// The target of a symbolic link.
+    Target(&'a [u8]),
+    /// A device.
+    Device(Device),
+    /// Content that only its place and size tell apart (external files), or none.
+    Size(u64),
+}
+
+/// The key of the directory at `path` (empty for the root).
+pub(crate) fn directory(path: &[u8]) -> NodeKey {
+    let mut hasher = Xxh3::new();
+    hasher.update(&[DIRECTORY]);
+    hasher.update(path);
+    finish(&hasher)
+}
+
+/// The key of anything but a directory.
+pub(crate) fn entry(place: Place<'_>, kind: Kind, content: Content<'_>) -> NodeKey {
+    let mut hasher = Xxh3::new();
+    match place {
+        Place::Path(path) => {
+            hasher.update(&[AT_PATH]);
+            hasher.update(&(path.len() as u64).to_le_bytes());
+            hasher.update(path);
+        }
+        Place::Group { mount, group } => {
+            hasher.update(&[IN_GROUP]);
+            hasher.update(&mount.digest());
+            hasher.update(&group.to_le_bytes());
+        }
+    }
+    hasher.update(&[kind as u8]);
+    match content {
+        Content::Object(hash) => {
+            hasher.update(&[b'o', hash.algorithm().to_flag()]);
+            hasher.update(hash.digest());
+        }
+        Content::Chunks(digest) => {
+            hasher.update(b"c");
+            hasher.update(&digest);
+        }
+        Content::Target(target) => {
+            hasher.update(b"t");
+            hasher.update(target);
+        }
+        Content::Device(device) => {
+            hasher.update(b"v");
+            hasher.update(&device.major.to_le_bytes());
+            hasher.update(&device.minor.to_le_bytes());
+        }
+        Content::Size(size) => {
+            hasher.update(b"s");
+            hasher.update(&size.to_le_bytes());
+        }
+    }
+    finish(&hasher)
+}
+
+/// A digest over the chunks of a file: their places and hashes, in order.
+pub(crate) fn chunks_digest(chunks: &[Chunk]) -> [u8; 16] {
+    let mut hasher = Xxh3::new();
+    for chunk in chunks {
+        hasher.update(&chunk.offset.to_le_bytes());
+        hasher.update(&[chunk.hash.algorithm().to_flag()]);
+        hasher.update(chunk.hash.digest());
+    }
+    hasher.digest128().to_le_bytes()
+}
+
+/// The number that programs see for a node.
+pub(crate) fn number(key: &NodeKey, is_root: bool) -> Ino {
+    if is_root {
+        return ROOT_INO;
+    }
+    let [a, b, c, d, e, f, g, h, ..] = key.0;
+    let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    // Two keys in 2^63 pairs share a number anyway; these two are moved away from the reserved ones.
+    Ino(if number < 2 { number + 2 } else { number })
+}
+
+fn finish(hasher: &Xxh3) -> NodeKey {
+    NodeKey(hasher.digest128().to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use esker_format::hash::HashAlgorithm;
+
+    /// The numbers are promised to stay over restarts and versions: these were computed by the first one.
+    #[test]
+    fn numbers_are_the_same_for_ever() {
+        let hash = ContentHash::new(HashAlgorithm::Rmd160, [5; 20]);
+        let key = entry(Place::Path(b"/sw/lib.so"), Kind::File, Content::Object(hash));
+        assert_eq!(number(&directory(b"/sw"), false), Ino(FIRST_DIRECTORY));
+        assert_eq!(number(&key, false), Ino(FIRST_FILE));
+        assert_eq!(number(&directory(b""), true), ROOT_INO);
+    }
+
+    const FIRST_DIRECTORY: u64 = 12_902_346_302_758_205_077;
+    const FIRST_FILE: u64 = 7_106_541_703_571_773_135;
+
+    #[test]
+    fn every_part_counts() {
+        let one = ContentHash::new(HashAlgorithm::Sha1, [1; 20]);
+        let two = ContentHash::new(HashAlgorithm::Sha1, [2; 20]);
+        let same_digest = ContentHash::new(HashAlgorithm::Rmd160, [1; 20]);
+        let (mount, other) = (PathKey::of(b""), PathKey::of(b"/n"));
+        let keys = [
+            directory(b"/a"),
+            directory(b"/b"),
+            entry(Place::Path(b"/a"), Kind::File, Content::Object(one)),
+            entry(Place::Path(b"/b"), Kind::File, Content::Object(one)),
+            entry(Place::Path(b"/a"), Kind::File, Content::Object(two)),
+            entry(Place::Path(b"/a"), Kind::File, Content::Object(same_digest)),
+            entry(Place::Path(b"/a"), Kind::File, Content::Chunks([1; 16])),
+            entry(Place::Path(b"/a"), Kind::File, Content::Size(3)),
+            entry(Place::Path(b"/a"), Kind::Fifo, Content::Size(3)),
+            entry(Place::Path(b"/a"), Kind::Symlink, Content::Target(b"x")),
+            entry(Place::Path(b"/a"), Kind::Symlink, Content::Target(b"y")),
+            entry(Place::Group { mount: &mount, group: 1 }, Kind::File, Content::Object(one)),
+            entry(Place::Group { mount: &mount, group: 2 }, Kind::File, Content::Object(one)),
+            entry(Place::Group { mount: &other, group: 1 }, Kind::File, Content::Object(one)),
+        ];
+        let distinct: std::collections::HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+    }
+}

@@ -1,0 +1,113 @@
+//! Directory listings.
+
+use std::sync::Arc;
+
+use esker_format::catalog::{Flags, PathKey};
+use esker_vfs::{Cookie, DirEntry, FIRST_COOKIE, Ino, Listing, Node};
+use parking_lot::Mutex;
+
+use crate::failure::{self, Blocked};
+use crate::identity;
+use crate::lookup::{Directory, Scene, is_name, join, split};
+use crate::order;
+use crate::payload::Notes;
+use crate::show::Sight;
+
+/// Most listings kept so that a program that reads a directory in pieces doesn't make us build it for each.
+const LISTINGS_MAX: usize = 64;
+/// Most names kept in all of them but the last: some 64 MB.
+const NAMES_MAX: usize = 1 << 18;
+
+/// A directory in one revision: serial number, key of its row, key of the mount that has the row.
+type Key = (u64, PathKey, PathKey);
+
+/// The listings that were used last, latest first.
+#[derive(Default)]
+pub(crate) struct Listings(Mutex<Vec<(Key, Kept)>>);
+
+#[derive(Clone)]
+struct Kept {
+    entries: Arc<[DirEntry]>,
+    parent: Ino,
+}
+
+impl Listings {
+    fn get(&self, key: &Key) -> Option<Kept> {
+        let mut list = self.0.lock();
+        let at = list.iter().position(|(known, _)| known == key)?;
+        list[..=at].rotate_right(1);
+        list.first().map(|(_, kept)| kept.clone())
+    }
+
+    /// Drops all, since a revision that is gone is asked for no more.
+    pub(crate) fn clear(&self) {
+        let dropped = std::mem::take(&mut *self.0.lock());
+        drop(dropped);
+    }
+
+    fn put(&self, key: Key, kept: Kept) {
+        let mut names = kept.entries.len();
+        // What is dropped is freed after the lock is.
+        let mut dropped = Vec::new();
+        let mut list = self.0.lock();
+        list.insert(0, (key, kept));
+        let keep = list.iter().enumerate().skip(1).find_map(|(at, (_, kept))| {
+            names += kept.entries.len();
+            (at == LISTINGS_MAX || names > NAMES_MAX).then_some(at)
+        });
+        if let Some(keep) = keep {
+            dropped = list.split_off(keep);
+        }
+        drop(list);
+        drop(dropped);
+    }
+}
+
+impl Scene<'_> {
+    /// The names of a directory after a place.
+    pub(crate) fn list(&self, dir: &Node, after: Cookie) -> Result<Listing, Blocked> {
+        let directory = self.directory(dir)?;
+        let notes = Notes::of(dir)?;
+        let key = (self.revision.label.serial, notes.key, notes.mount);
+        let kept = match self.core.listings.get(&key) {
+            Some(kept) => kept,
+            None => {
+                let kept = Kept { entries: self.names(directory)?.into(), parent: parent(directory.path) };
+                self.core.listings.put(key, kept.clone());
+                kept
+            }
+        };
+        let start = kept.entries.partition_point(|entry| entry.cookie <= after);
+        Ok(Listing { entries: kept.entries, start, parent: kept.parent })
+    }
+
+    /// The names of a directory in their order, hidden ones left out.
+    fn names(&self, directory: Directory<'_>) -> Result<Vec<DirEntry>, Blocked> {
+        let Directory { path, mount } = directory;
+        let mut entries = Vec::new();
+        let own_key = mount.key_of(path);
+        let damaged = |error| failure::of_catalog(error, mount.describe());
+        for row in mount.attached.catalog.children(own_key).map_err(damaged)? {
+            let row = row.map_err(damaged)?;
+            // A row that no lookup could find is not shown either.
+            if row.flags().has(Flags::HIDDEN) || row.key() == own_key || !is_name(row.name()) {
+                continue;
+            }
+            let found = self.core.show.found(Sight { mount, path: &join(path, row.name()), row: &row })?;
+            entries.push(DirEntry {
+                name: row.name().into(),
+                cookie: FIRST_COOKIE,
+                node: found.node,
+                attr: found.attr,
+            });
+        }
+        order::arrange(&mut entries, |entry| &entry.name, |entry, cookie| entry.cookie = cookie);
+        Ok(entries)
+    }
+}
+
+/// The number of the directory above.
+fn parent(path: &[u8]) -> Ino {
+    let above = split(path).map_or(&b""[..], |(parent, _)| parent);
+    identity::number(&identity::directory(above), above.is_empty())
+}

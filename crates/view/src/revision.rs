@@ -1,0 +1,211 @@
+//! One revision of the repository: the catalogs that are mounted in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::SystemTime;
+
+use esker_format::catalog::PathKey;
+use esker_format::hash::ContentHash;
+use esker_vfs::{Found, Kind, TreeError};
+
+use crate::catalogs::{Attached, Catalogs, WantedCatalog};
+use crate::failure::Blocked;
+use crate::mounted::{Mounted, Nested};
+use crate::show::{Show, Sight};
+
+/// With fewer, the mounts on one deep path would push each other out.
+const ATTACHED_MIN: usize = 64;
+
+type Mounts = papaya::HashMap<PathKey, Arc<Mounted>>;
+/// The mounts of a revision, pinned so that references into it stay valid for a while.
+pub(crate) type MountsRef<'a> =
+    papaya::HashMapRef<'a, PathKey, Arc<Mounted>, std::hash::RandomState, papaya::LocalGuard<'a>>;
+
+/// What a revision is, apart from its catalogs.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    /// Counts the revisions this view has shown: never the same twice.
+    pub(crate) serial: u64,
+    pub(crate) number: u64,
+    /// When it was signed, if a signed head or tag says so.
+    pub(crate) published: Option<u64>,
+    pub(crate) tag: Option<String>,
+    pub(crate) since: SystemTime,
+}
+
+/// A revision. Whoever answers from it holds it until the answer is given, so once the last holder is gone
+/// ([`Revision::when_gone`]) no answer from it is on its way any more.
+pub(crate) struct Revision {
+    pub(crate) label: Label,
+    pub(crate) root: Arc<Mounted>,
+    /// The root directory, which must be had without waiting.
+    pub(crate) root_found: Found,
+    pub(crate) totals: Totals,
+    mounts: Mounts,
+    /// Everything that was ever mounted in this revision or answered from in an earlier one that it shares
+    /// content with: what the kernel may know of, whether it is still attached or not.
+    seen: papaya::HashMap<PathKey, Seen>,
+    /// Ticks when something is mounted; tells which mount was used last.
+    clock: AtomicU64,
+    attached_max: usize,
+    /// Dropped with the revision, which is the signal.
+    gone: parking_lot::Mutex<Option<Sender<()>>>,
+}
+
+/// Sizes of the whole repository.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes: u64,
+    pub(crate) entries: u64,
+}
+
+/// A catalog that answers came from.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) path: Arc<[u8]>,
+    pub(crate) hash: ContentHash,
+    pub(crate) size: Option<u64>,
+}
+
+impl Revision {
+    /// Opens a revision on its root catalog. One without a root directory is damaged.
+    pub(crate) fn new(
+        label: Label,
+        root: Arc<Attached>,
+        show: &Show,
+        attached_max: usize,
+    ) -> Result<Self, TreeError> {
+        let root = Arc::new(Mounted::new(root, b"")?);
+        let row = root.find(root.key_of(b""))?.ok_or_else(|| root.damaged("it has no root entry"))?;
+        let root_found = show.found(Sight { mount: &root, path: b"", row: &row })?;
+        if root_found.node.kind != Kind::Directory {
+            return Err(root.damaged("its root entry is not a directory"));
+        }
+        drop(row);
+        let statistics = root.attached.catalog.statistics().map_err(|error| root.damaged(error))?;
+        let (own, below) = (statistics.own, statistics.subtree);
+        let totals = Totals {
+            bytes: own.file_size.saturating_add(below.file_size),
+            entries: own.entries().saturating_add(below.entries()),
+        };
+        let revision = Self {
+            label,
+            root: Arc::clone(&root),
+            root_found,
+            totals,
+            mounts: Mounts::new(),
+            seen: papaya::HashMap::new(),
+            clock: AtomicU64::new(1),
+            attached_max: attached_max.max(ATTACHED_MIN),
+            gone: parking_lot::Mutex::default(),
+        };
+        revision.remember(&root, None);
+        revision.mounts.pin().insert(root.key, root);
+        Ok(revision)
+    }
+
+    pub(crate) fn root_hash(&self) -> ContentHash {
+        self.root.attached.hash
+    }
+
+    pub(crate) fn mounts(&self) -> MountsRef<'_> {
+        self.mounts.pin()
+    }
+
+    /// The sender is dropped when nobody holds the revision any more.
+    pub(crate) fn when_gone(&self, sender: Sender<()>) {
+        *self.gone.lock() = Some(sender);
+    }
+
+    /// Notes a use of the mount. The mounts on the way to it are used too, so that making room for a deep
+    /// one never unmounts those it is reached through.
+    pub(crate) fn touch(&self, mount: &Mounted) {
+        mount.touch(self.clock.load(Ordering::Relaxed));
+    }
+
+    /// The mount that holds what lies in the directory `path`.
+    pub(crate) fn resolve<'m>(
+        &self,
+        mounts: &'m MountsRef<'_>,
+        catalogs: &Catalogs,
+        path: &[u8],
+    ) -> Result<&'m Mounted, Blocked> {
+        let mut mount: &Mounted = match mounts.get(&self.root.key) {
+            Some(root) => root,
+            None => mounts.get_or_insert(self.root.key, Arc::clone(&self.root)),
+        };
+        // Each step leads to a longer mountpoint on the same path, so there are fewer than bytes in it.
+        while let Some((mountpoint, nested)) = mount.next_mount(path) {
+            self.touch(mount);
+            let key = PathKey::of(mountpoint);
+            mount = match mounts.get(&key) {
+                Some(known) => known,
+                None => {
+                    let wanted = WantedCatalog::new(nested.hash, nested.size, mountpoint);
+                    let Some(attached) = catalogs.get(&nested.hash) else {
+                        return Err(Blocked::On(wanted));
+                    };
+                    self.mount(mounts, catalogs, attached, (mountpoint, nested))?
+                }
+            };
+        }
+        self.touch(mount);
+        Ok(mount)
+    }
+
+    /// Mounts an attached catalog.
+    pub(crate) fn mount<'m>(
+        &self,
+        mounts: &'m MountsRef<'_>,
+        catalogs: &Catalogs,
+        attached: Arc<Attached>,
+        nested: (&[u8], &Nested),
+    ) -> Result<&'m Mounted, TreeError> {
+        let (path, Nested { size, .. }) = nested;
+        let mounted = Arc::new(Mounted::new(attached, path)?);
+        if mounted.is_bound() {
+            catalogs.remember_bound(mounted.key, &mounted.path);
+        }
+        self.clock.fetch_add(1, Ordering::Relaxed);
+        self.touch(&mounted);
+        self.remember(&mounted, *size);
+        if mounts.len() >= self.attached_max {
+            self.unmount_unused(mounts);
+        }
+        Ok(mounts.get_or_insert(mounted.key, mounted))
+    }
+
+    fn remember(&self, mounted: &Mounted, size: Option<u64>) {
+        let seen = Seen { path: Arc::clone(&mounted.path), hash: mounted.attached.hash, size };
+        self.seen.pin().insert(mounted.key, seen);
+    }
+
+    /// Unmounts the eighth that was used longest ago. Calls under way keep what they hold; later ones mount
+    /// it again, from the cache.
+    fn unmount_unused(&self, mounts: &MountsRef<'_>) {
+        let mut by_use: Vec<(u64, PathKey)> = mounts
+            .iter()
+            .filter(|(key, _)| **key != self.root.key)
+            .map(|(key, mount)| (mount.used.load(Ordering::Relaxed), *key))
+            .collect();
+        by_use.sort_unstable();
+        for (_, key) in by_use.iter().take((self.attached_max / 8).max(1)) {
+            mounts.remove(key);
+        }
+    }
+
+    /// Whether answers may have come from a catalog at this mountpoint, and from which.
+    pub(crate) fn seen(&self, mountpoint: &[u8]) -> Option<Seen> {
+        self.seen.pin().get(&PathKey::of(mountpoint)).cloned()
+    }
+
+    /// Takes over what an earlier revision was seen to hold and this one still does.
+    pub(crate) fn inherit(&self, seen: Seen) {
+        self.seen.pin().insert(PathKey::of(&seen.path), seen);
+    }
+
+    pub(crate) fn all_seen(&self) -> Vec<Seen> {
+        self.seen.pin().values().cloned().collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! How a catalog row looks to programs.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use esker_format::catalog::{EntryKind, Flags, Row, symlink};
+use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, Time, TreeError};
+
+use crate::identity::{self, Content, Place};
+use crate::mounted::Mounted;
+use crate::options::{Ownership, ViewOptions};
+use crate::payload::Notes;
+
+/// What the options say about the look of entries.
+#[derive(Debug)]
+pub(crate) struct Show {
+    ownership: Ownership,
+    variables: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// A row, and where it was found.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    pub(crate) mount: &'a Mounted,
+    /// The visible path of the entry.
+    pub(crate) path: &'a [u8],
+    pub(crate) row: &'a Row<'a>,
+}
+
+impl Show {
+    pub(crate) fn new(options: &ViewOptions) -> Self {
+        let bytes = |text: &String| text.clone().into_bytes();
+        let variables = options.variables.iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
+        Self { ownership: options.ownership, variables }
+    }
+
+    /// The node of an entry and its attributes.
+    pub(crate) fn found(&self, sight: Sight<'_>) -> Result<Found, TreeError> {
+        let kind = kind(sight.row);
+        let key = self.identity(sight, kind)?;
+        let ino = identity::number(&key, sight.path.is_empty());
+        let payload = notes(sight, kind).encode();
+        let attr = self.attr(sight.row, kind, ino);
+        Ok(Found { node: Node { key, ino, payload, kind }, attr })
+    }
+
+    /// The attributes of an entry whose kind and number are known.
+    pub(crate) fn attr(&self, row: &Row<'_>, kind: Kind, ino: Ino) -> Attr {
+        let (uid, gid) = match self.ownership {
+            Ownership::AsPublished => (row.uid().unwrap_or(0), row.gid().unwrap_or(0)),
+            Ownership::Claim { uid, gid } => (uid, gid),
+        };
+        let size = if kind == Kind::Symlink { self.target(row).len() as u64 } else { row.size() };
+        Attr {
+            ino,
+            size,
+            mtime: Time { secs: row.mtime(), nanos: row.mtime_ns().unwrap_or(0) },
+            permissions: (row.mode() & 0o7777) as u16,
+            kind,
+            nlink: row.link_count(),
+            uid,
+            gid,
+            rdev: device(row),
+        }
+    }
+
+    /// The target of a symbolic link, variables replaced.
+    pub(crate) fn target<'r>(&self, row: &'r Row<'_>) -> Cow<'r, [u8]> {
+        symlink::expand(row.symlink(), |name| self.variables.get(name).cloned())
+    }
+
+    /// What makes the entry this node and no other.
+    pub(crate) fn identity(&self, sight: Sight<'_>, kind: Kind) -> Result<NodeKey, TreeError> {
+        let Sight { mount, path, row } = sight;
+        if kind == Kind::Directory {
+            return Ok(identity::directory(path));
+        }
+        let place = match hardlink_group(row) {
+            Some(group) => Place::Group { mount: &mount.key, group },
+            None => Place::Path(path),
+        };
+        let target;
+        let content = match kind {
+            Kind::Symlink => {
+                target = self.target(row);
+                Content::Target(&target)
+            }
+            Kind::CharDevice | Kind::BlockDevice => Content::Device(device(row)),
+            Kind::File => match row.hash() {
+                Some(hash) => Content::Object(hash),
+                None if row.flags().has(Flags::CHUNKED) => Content::Chunks(mount.chunks_digest(row)?),
+                None => Content::Size(row.size()),
+            },
+            _ => Content::Size(0),
+        };
+        Ok(identity::entry(place, kind, content))
+    }
+}
+
+/// The number of the entry's hardlink group within its catalog, if it shares its content with other names.
+pub(crate) fn hardlink_group(row: &Row<'_>) -> Option<u32> {
+    (row.link_count() > 1 && row.hardlink_group() != 0).then_some(row.hardlink_group())
+}
+
+/// The kind of an entry.
+pub(crate) fn kind(row: &Row<'_>) -> Kind {
+    match row.kind() {
+        EntryKind::Directory => Kind::Directory,
+        EntryKind::File => Kind::File,
+        EntryKind::Symlink => Kind::Symlink,
+        EntryKind::Fifo => Kind::Fifo,
+        EntryKind::Socket => Kind::Socket,
+        EntryKind::CharDevice => Kind::CharDevice,
+        EntryKind::BlockDevice => Kind::BlockDevice,
+    }
+}
+
+fn notes(sight: Sight<'_>, kind: Kind) -> Notes {
+    let Sight { mount, path, row } = sight;
+    let file = kind == Kind::File;
+    Notes {
+        key: row.key(),
+        mount: mount.key,
+        catalog: mount.attached.hash,
+        content: row.hash().filter(|_| file),
+        // An unknown number is told when the file is read; the entry itself stays usable.
+        compression: row.compression().filter(|_| file),
+        size: if file { row.size() } else { 0 },
+        chunked: file && row.flags().has(Flags::CHUNKED),
+        external: file && row.flags().has(Flags::EXTERNAL),
+        direct_io: file && row.flags().has(Flags::DIRECT_IO),
+        xattrs: row.has_xattrs(),
+        bundle: row.flags().has(Flags::BUNDLE_TRIGGER),
+        root: path.is_empty(),
+    }
+}
+
+fn device(row: &Row<'_>) -> Device {
+    row.device().map(unpack_device).unwrap_or_default()
+}
+
+/// Splits a device number as Linux's `makedev` packs it.
+fn unpack_device(number: u64) -> Device {
+    let low = |shift: u32, mask: u64| ((number >> shift) & mask) as u32;
+    Device { major: low(8, 0xfff) | low(32, 0xffff_f000), minor: low(0, 0xff) | low(12, 0xffff_ff00) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_those_of_linux() {
+        for (number, major, minor) in [
+            (0, 0, 0),
+            (0x501, 5, 1),
+            (286_327_664, 259, 70_000),
+            (0x0000_1000_0012_34ab, 0x1234, 0x1ab),
+            (u64::MAX, u32::MAX, u32::MAX),
+        ] {
+            let device = unpack_device(number);
+            assert_eq!((device.major, device.minor), (major, minor), "{number:#x}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The view as a tree.
+
+use std::sync::Arc;
+
+use esker_vfs::{
+    Attr, Cookie, Data, ErrorKind, Found, Kind, Listing, Node, Reply, StatFs, Tree, TreeError, Watcher,
+};
+
+use crate::core::Core;
+use crate::lookup::Scene;
+use crate::payload::Notes;
+use crate::status::chain;
+use crate::view::View;
+
+impl Tree for View {
+    fn root(&self) -> Found {
+        self.core.root()
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+        self.core.counters.lookups.count();
+        // Only a call that has to wait pays for keeping its arguments.
+        if let Some(parked) = self.core.answer(reply, |scene| scene.lookup(dir, name)) {
+            let (dir, name) = (*dir, name.to_vec());
+            self.core.answer_later(parked, move |scene| scene.lookup(&dir, &name));
+        }
+    }
+
+    fn attributes(&self, node: &Node, reply: Reply<Attr>) {
+        let node = *node;
+        self.core.serve(reply, move |scene| scene.attributes(&node));
+    }
+
+    fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
+        self.core.counters.lists.count();
+        let dir = *dir;
+        self.core.serve(reply, move |scene| scene.list(&dir, after));
+    }
+
+    fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
+        self.core.counters.reads.count();
+        self.core.read(node, offset, len, reply);
+    }
+
+    fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
+        let node = *node;
+        self.core.serve(reply, move |scene| {
+            if node.kind != Kind::Symlink {
+                return Err(ErrorKind::Invalid.into());
+            }
+            scene.with_stored_row(&node, |_, row| Ok(scene.core.show.target(row).into_owned()))
+        });
+    }
+
+    fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
+        self.core.counters.xattrs.count();
+        if let Some(parked) = self.core.answer(reply, |scene| scene.xattr(node, name)) {
+            let (node, name) = (*node, name.to_vec());
+            self.core.answer_later(parked, move |scene| scene.xattr(&node, &name));
+        }
+    }
+
+    fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
+        self.core.counters.xattrs.count();
+        let node = *node;
+        self.core.serve(reply, move |scene| scene.xattr_names(&node));
+    }
+
+    fn statfs(&self) -> StatFs {
+        self.core.statfs()
+    }
+
+    fn hold(&self, node: &Node) {
+        self.core.held.hold(node, || {
+            let notes = Notes::of(node).ok()?;
+            let attached = self.core.catalogs.get(&notes.catalog)?;
+            let row = attached.catalog.find(notes.key).ok()??;
+            Some(attached.catalog.chunks(&row).ok()?.into())
+        });
+    }
+
+    fn release(&self, node: &Node) {
+        self.core.held.release(node);
+    }
+
+    fn watch(&self, watcher: Arc<dyn Watcher>) {
+        self.core.watchers.lock().push(watcher);
+    }
+
+    fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
+        self.core.failures.add(self.core.name_of(node), chain(error), caller);
+    }
+}
+
+impl Core {
+    /// The root directory of the present revision.
+    fn root(&self) -> Found {
+        let revision = self.current.load();
+        revision.root_found
+    }
+
+    /// Sizes as the catalogs count them.
+    fn statfs(&self) -> StatFs {
+        let revision = self.current.load();
+        StatFs { total_bytes: revision.totals.bytes, free_bytes: 0, files: revision.totals.entries }
+    }
+
+    /// The path of a node for messages, without waiting for anything.
+    pub(crate) fn name_of(&self, node: &Node) -> String {
+        let revision = self.current.load();
+        let scene = Scene::new(self, &revision);
+        match Notes::of(node).map(|notes| if notes.root { Ok(Vec::new()) } else { scene.path_of(&notes) }) {
+            Ok(Ok(path)) if path.is_empty() => "/".to_owned(),
+            Ok(Ok(path)) => String::from_utf8_lossy(&path).into_owned(),
+            _ => "a file of an earlier revision".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Extended attributes: those that the repository stores, and those that tell of the repository itself.
+//!
+//! The latter ("magic") answer to the names that the reference client gives them, on every node they make
+//! sense for, but only the root lists them, so that copying a tree doesn't copy them.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use esker_format::catalog::{Chunk, Statistics};
+use esker_format::compress::Compression;
+use esker_vfs::{ErrorKind, Kind, Node, TreeError};
+
+use crate::failure::{self, Blocked};
+use crate::lookup::Scene;
+use crate::mounted::Mounted;
+use crate::payload::Notes;
+
+/// The longest page of a value that comes in pages; Linux takes 65,536 bytes for any value.
+const PAGE_MAX: usize = 40_000;
+
+/// What the root lists besides what the repository stores on it.
+const LISTED: [&str; 8] = [
+    "user.catalog_counters",
+    "user.fqrn",
+    "user.nclg",
+    "user.repo_counters",
+    "user.revision",
+    "user.root_hash",
+    "user.tag",
+    "user.version",
+];
+
+/// Which page of a value is wanted: `name@2`, `name~2`, `name~?`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Number { page: usize, header: bool },
+    Count,
+}
+
+impl Scene<'_> {
+    /// The value of an attribute.
+    pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Blocked> {
+        let notes = Notes::of(node)?;
+        let magic = std::str::from_utf8(name).ok().map(split_page);
+        if let Some((name, page)) = magic {
+            if let Some(value) = self.of_view(name).or_else(|| of_notes(node, &notes, name)) {
+                return Ok(paged(&value, page)?);
+            }
+            if let Some(value) = self.of_catalog(node, &notes, name)? {
+                return Ok(paged(&value, page)?);
+            }
+        }
+        if !self.may_have_xattrs(&notes) {
+            return Err(ErrorKind::NoAttribute.into());
+        }
+        self.with_stored_row(node, |mount, row| {
+            let list = row.xattrs().map_err(|error| mount.damaged(error))?;
+            list.get(name).map(<[u8]>::to_vec).ok_or(ErrorKind::NoAttribute.into())
+        })
+    }
+
+    /// The names of the attributes.
+    pub(crate) fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, Blocked> {
+        let notes = Notes::of(node)?;
+        let mut names = Vec::new();
+        if self.may_have_xattrs(&notes) {
+            self.with_stored_row(node, |mount, row| {
+                let list = row.xattrs().map_err(|error| mount.damaged(error))?;
+                names.extend(list.iter().map(|(name, _)| name.to_vec()));
+                Ok(())
+            })?;
+        }
+        if notes.root {
+            names.extend(LISTED.iter().map(|name| name.as_bytes().to_vec()));
+        }
+        Ok(names)
+    }
+
+    /// Whether the node has attributes in the present revision. Programs ask each file they run for some
+    /// that it never has, so the node's own notes answer if they are of the catalog that is mounted now.
+    fn may_have_xattrs(&self, notes: &Notes) -> bool {
+        let is_present =
+            self.mounts.get(&notes.mount).is_some_and(|mount| mount.attached.hash == notes.catalog);
+        notes.xattrs || !is_present
+    }
+
+    /// Attributes that every node has.
+    fn of_view(&self, name: &str) -> Option<String> {
+        let label = &self.revision.label;
+        Some(match name {
+            "user.fqrn" => self.core.name.to_string(),
+            "user.revision" => label.number.to_string(),
+            "user.root_hash" => self.revision.root_hash().to_string(),
+            "user.tag" => label.tag.clone().unwrap_or_default(),
+            "user.nclg" => self.core.catalogs.len().to_string(),
+            "user.version" => env!("CARGO_PKG_VERSION").to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// Attributes that need a look into a catalog.
+    fn of_catalog(&self, node: &Node, notes: &Notes, name: &str) -> Result<Option<String>, Blocked> {
+        let file = node.kind == Kind::File;
+        Ok(match name {
+            "user.chunks" if file && notes.chunked => Some(self.chunks_in_use(node)?.len().to_string()),
+            "user.chunk_list" if file && notes.chunked => {
+                let mut list = "hash,offset,size\n".to_owned();
+                for chunk in self.chunks_in_use(node)?.iter() {
+                    // Writing to a string can't fail.
+                    let _ = writeln!(list, "{},{},{}", chunk.hash, chunk.offset, chunk.size);
+                }
+                Some(list)
+            }
+            "user.rawlink" | "xfsroot.rawlink" if node.kind == Kind::Symlink => {
+                let target = self.with_stored_row(node, |_, row| Ok(row.symlink().to_vec()))?;
+                Some(String::from_utf8_lossy(&target).into_owned())
+            }
+            "user.repo_counters" => Some(counters(&statistics(&self.revision.root)?)),
+            "user.catalog_counters" => {
+                let mount = match node.kind {
+                    Kind::Directory => self.directory(node)?.mount,
+                    _ => self.mounts.get(&notes.mount).ok_or(ErrorKind::NoAttribute)?,
+                };
+                let path = String::from_utf8_lossy(&mount.path).into_owned();
+                let head = format!("catalog_hash: {}\ncatalog_mountpoint: {path}\n", mount.attached.hash);
+                Some(head + &counters(&statistics(mount)?))
+            }
+            _ => None,
+        })
+    }
+
+    fn chunks_in_use(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
+        self.core.held.chunks(&node.key).map_or_else(|| self.chunks(node), Ok)
+    }
+}
+
+/// Attributes that a node's notes tell.
+fn of_notes(node: &Node, notes: &Notes, name: &str) -> Option<String> {
+    let yes_no = |yes: bool| if yes { "1" } else { "0" }.to_owned();
+    let file = node.kind == Kind::File;
+    match name {
+        "user.hash" => notes.content.map(|hash| hash.to_string()),
+        "user.chunks" if file && !notes.chunked => Some("1".to_owned()),
+        "user.chunk_list" if file && !notes.chunked => {
+            let row = |hash| format!("hash,offset,size\n{hash},0,{}\n", notes.size);
+            Some(notes.content.map_or_else(|| "hash,offset,size\n".to_owned(), row))
+        }
+        "user.compression" if file => Some(
+            match notes.compression {
+                Some(Compression::Zlib) => "zlib",
+                Some(Compression::Stored) => "none",
+                Some(Compression::Zstd) => "zstd",
+                None => "unknown",
+            }
+            .to_owned(),
+        ),
+        "user.direct_io" if file => Some(yes_no(notes.direct_io)),
+        "user.external_file" if file => Some(yes_no(notes.external)),
+        "user.bundle_trigger" | "bundle_trigger" if file => Some(yes_no(notes.bundle)),
+        _ => None,
+    }
+}
+
+fn statistics(mount: &Mounted) -> Result<Statistics, TreeError> {
+    mount.attached.catalog.statistics().map_err(|error| failure::of_catalog(error, mount.describe()))
+}
+
+fn counters(statistics: &Statistics) -> String {
+    let (own, below) = (&statistics.own, &statistics.subtree);
+    let rows = [
+        ("regular", own.regular, below.regular),
+        ("symlink", own.symlink, below.symlink),
+        ("special", own.special, below.special),
+        ("dir", own.dir, below.dir),
+        ("nested", own.nested, below.nested),
+        ("chunked", own.chunked, below.chunked),
+        ("chunks", own.chunks, below.chunks),
+        ("file_size", own.file_size, below.file_size),
+        ("chunked_size", own.chunked_size, below.chunked_size),
+        ("xattr", own.xattr, below.xattr),
+        ("external", own.external, below.external),
+        ("external_file_size", own.external_file_size, below.external_file_size),
+    ];
+    rows.iter().map(|(name, own, below)| format!("{name},{}\n", own.saturating_add(*below))).collect()
+}
+
+/// Splits the page off a name.
+fn split_page(name: &str) -> (&str, Page) {
+    let whole = (name, Page::Number { page: 0, header: false });
+    let Some((stem, page)) = name.rsplit_once(['@', '~']) else { return whole };
+    if page == "?" {
+        return (stem, Page::Count);
+    }
+    match page.parse() {
+        Ok(page) => (stem, Page::Number { page, header: name.as_bytes().get(stem.len()) == Some(&b'@') }),
+        Err(_) => whole,
+    }
+}
+
+/// A page of a value: whole lines, as many as fit.
+fn paged(value: &str, page: Page) -> Result<Vec<u8>, TreeError> {
+    let mut pages = vec![String::new()];
+    for line in value.split_inclusive('\n') {
+        match pages.last_mut() {
+            Some(last) if last.is_empty() || last.len() + line.len() <= PAGE_MAX => last.push_str(line),
+            _ => pages.push(line.to_owned()),
+        }
+    }
+    let text = match page {
+        Page::Count => format!("num_pages, {}\n", pages.len()),
+        Page::Number { page, header } => {
+            let text = pages.into_iter().nth(page).ok_or(ErrorKind::NoAttribute)?;
+            if header { format!("Access page at idx: {page}\n{text}") } else { text }
+        }
+    };
+    Ok(text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_come_in_pages_of_whole_lines() {
+        let value: String = (0..10_000).map(|n| format!("line {n}\n")).collect();
+        let page =
+            |name: &str| paged(&value, split_page(name).1).map(|text| String::from_utf8(text).unwrap());
+        let count = page("user.chunk_list~?").unwrap();
+        let pages: usize = count.trim().strip_prefix("num_pages, ").unwrap().parse().unwrap();
+        assert!(pages > 1);
+        let joined: String = (0..pages).map(|n| page(&format!("user.chunk_list~{n}")).unwrap()).collect();
+        assert_eq!(joined, value);
+        assert_eq!(page("user.chunk_list").unwrap(), page("user.chunk_list~0").unwrap());
+        assert!(page("user.chunk_list@1").unwrap().starts_with("Access page at idx: 1\nline "));
+        assert_eq!(page(&format!("user.x~{pages}")).unwrap_err().kind, ErrorKind::NoAttribute);
+        assert_eq!(split_page("user.a@b").0, "user.a@b");
+        assert_eq!(split_page("user.hash~7"), ("user.hash", Page::Number { page: 7, header: false }));
+    }
+}

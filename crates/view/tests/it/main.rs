@@ -1,0 +1,4 @@
+//! Views over real stores and real repositories.
+
+mod fixtures;
+mod support;

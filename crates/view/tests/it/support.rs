@@ -1,0 +1,64 @@
+//! A repository, a store over it and a view over that.
+
+use std::sync::Arc;
+
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_store::{
+    Cache, CacheOptions, Engine, EngineOptions, HeadKeeper, HeadOptions, ObjectStore, Objects, Source,
+    connect,
+};
+use esker_testkit::fixture::{Fixture, Repository};
+use esker_vfs::TreeError;
+use esker_view::{Pin, View, ViewOptions};
+use tempfile::TempDir;
+
+/// A repository in a folder with a store over it.
+pub(crate) struct Site {
+    pub(crate) repository: Repository,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    engine: Engine,
+    cache: Cache,
+    source: Arc<dyn Source>,
+    _folder: TempDir,
+}
+
+impl Site {
+    pub(crate) fn of(fixture: Fixture) -> Self {
+        let repository = fixture.unpack();
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::start(EngineOptions::default()).unwrap();
+        let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 30)).unwrap();
+        let source = connect(&engine, &repository.file_url()).unwrap();
+        let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&cache, Arc::clone(&source)));
+        Self { repository, store, engine, cache, source, _folder: folder }
+    }
+
+    pub(crate) fn keeper(&self) -> HeadKeeper {
+        let fixture = self.repository.fixture();
+        let pem = std::fs::read(fixture.public_key()).unwrap();
+        let keys = MasterKeys::parse(&pem).unwrap();
+        let options = HeadOptions::new(RepositoryName::parse(fixture.name()).unwrap(), keys);
+        let (source, store) = (Arc::clone(&self.source), Arc::clone(&self.store));
+        HeadKeeper::new(&self.engine, source, store, &self.cache.heads(), options)
+    }
+
+    pub(crate) fn open(&self, options: ViewOptions) -> Result<Arc<View>, TreeError> {
+        View::open(Arc::clone(&self.store), self.keeper(), options)
+    }
+
+    /// A view that looks for new heads only when it is told to.
+    pub(crate) fn following(&self) -> Arc<View> {
+        let ttl = Some(std::time::Duration::MAX);
+        self.open(ViewOptions { ttl, ..ViewOptions::default() }).unwrap()
+    }
+
+    pub(crate) fn pinned(&self, pin: Pin) -> Result<Arc<View>, TreeError> {
+        self.open(ViewOptions { pin: Some(pin), ..ViewOptions::default() })
+    }
+
+    /// Moves the published head to a tag.
+    pub(crate) fn publish(&self, tag: &str) {
+        self.repository.publish(&self.repository.head_at(tag));
+    }
+}
