@@ -1,0 +1,260 @@
+//! Damaged objects of each kind are refused, with a text that names the object and the cause, and are not
+//! kept. None of them ever reaches a reader.
+
+use std::time::Duration;
+
+use esker_store::{Blame, Cause, ObjectStore, Phase, StoreError};
+use esker_testkit::mirror::{Fault, Mirror};
+use tempfile::TempDir;
+
+use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, zlib};
+
+/// A mirror with one object, and a store that reads from it.
+struct Stand {
+    rig: Rig,
+    mirror: Mirror,
+    object: Made,
+    path: String,
+    _folder: TempDir,
+}
+
+impl Stand {
+    fn with(rig: Rig, object: Made) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mirror = Mirror::serve(folder.path());
+        let path = format!("/repo/{}", object.wanted.name.path());
+        mirror.put(&path, object.stored.clone());
+        Self { rig, mirror, object, path, _folder: folder }
+    }
+
+    fn new() -> Self {
+        Self::with(Rig::new(), zlib(&noise(3, 50_000)))
+    }
+
+    /// Meets a fault for good: returns the error; afterwards the object reads well.
+    fn refused(&self, fault: Fault) -> StoreError {
+        let store = self.rig.open(&self.mirror.url("repo"));
+        let path = self.path.clone();
+        let rule = self.mirror.fault(move |asked| asked == path, fault);
+        let error = bytes(&store, &self.object.wanted).unwrap_err();
+        rule.assert_hit();
+        assert!(error.to_string().contains("/some/file"), "{error}");
+        assert!(error.to_string().contains(&self.object.wanted.name.to_string()), "{error}");
+        assert_eq!(store.status().cache.objects, 0, "nothing damaged is kept");
+        assert_eq!(store.status().errors.last().unwrap().1, error.full_text());
+        rule.lift();
+        assert_eq!(bytes(&store, &self.object.wanted).unwrap(), self.object.plain);
+        error
+    }
+}
+
+fn asks_past_caches(stand: &Stand) -> bool {
+    let requests = stand.mirror.requests();
+    let fresh = |request: &&esker_testkit::mirror::Request| {
+        request.header("cache-control") == Some("no-cache") && request.header("pragma") == Some("no-cache")
+    };
+    requests.iter().filter(fresh).count() == 1 && requests[0].header("cache-control").is_none()
+}
+
+#[test]
+fn a_flipped_byte() {
+    for at in [0, 25_000, u64::MAX] {
+        let stand = Stand::new();
+        let error = stand.refused(Fault::FlipByte(at));
+        assert!(matches!(error.cause(), Cause::Corrupt { html: false, .. }), "{error}");
+        assert_eq!((error.blame(), error.may_pass()), (Blame::Object, false));
+        assert!(asks_past_caches(&stand));
+    }
+}
+
+/// A damaged answer is asked for once more, past the caches on the way, and that may be all it takes.
+#[test]
+fn a_flipped_byte_once_is_healed() {
+    let stand = Stand::new();
+    let store = stand.rig.open(&stand.mirror.url("repo"));
+    let rule = stand.mirror.fault_times(1, |_| true, Fault::FlipByte(100));
+    assert_eq!(bytes(&store, &stand.object.wanted).unwrap(), stand.object.plain);
+    rule.assert_hit();
+    assert!(asks_past_caches(&stand));
+}
+
+#[test]
+fn truncated_as_if_that_were_all() {
+    for keep in [0, 1, 49_000] {
+        let error = Stand::new().refused(Fault::Truncate(keep));
+        assert!(matches!(error.cause(), Cause::Corrupt { len, .. } if *len == keep), "{error}");
+    }
+}
+
+#[test]
+fn cut_off() {
+    for after in [0, 1, 49_000] {
+        let stand = Stand::new();
+        let error = stand.refused(Fault::CloseAfter(after));
+        assert!(matches!(error.cause(), Cause::Broken(_)), "{error}");
+        assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
+        assert!(stand.mirror.requests().len() >= 3, "a broken connection is tried again");
+    }
+}
+
+#[test]
+fn cut_off_once_is_healed() {
+    let stand = Stand::new();
+    let store = stand.rig.open(&stand.mirror.url("repo"));
+    let rule = stand.mirror.fault_times(1, |_| true, Fault::CloseAfter(100));
+    assert_eq!(bytes(&store, &stand.object.wanted).unwrap(), stand.object.plain);
+    rule.assert_hit();
+}
+
+#[test]
+fn swapped_for_another_object() {
+    let stand = Stand::new();
+    let other = zlib(b"another object, in order by itself");
+    stand.mirror.put("/repo/other", other.stored.clone());
+    let error = stand.refused(Fault::Swap("/repo/other".to_owned()));
+    let expected = |cause: &Cause| {
+        matches!(cause, Cause::Corrupt { expected, actual, .. }
+            if *expected == stand.object.wanted.name.hash && *actual == other.wanted.name.hash)
+    };
+    assert!(expected(error.cause()), "{error}");
+}
+
+#[test]
+fn missing() {
+    let stand = Stand::new();
+    let error = stand.refused(Fault::Missing);
+    assert!(matches!(error.cause(), Cause::Missing { status } if status.contains("404")), "{error}");
+    assert_eq!((error.blame(), error.may_pass()), (Blame::Host, false));
+    let before_lifting = stand.mirror.requests().len() - 1;
+    assert_eq!(before_lifting, 1, "what is missing is not asked for again");
+}
+
+#[test]
+fn a_web_page_instead() {
+    let error = Stand::new().refused(Fault::Html);
+    assert!(matches!(error.cause(), Cause::Corrupt { html: true, .. }), "{error}");
+    assert!(error.to_string().contains("HTML"), "{error}");
+}
+
+#[test]
+fn server_errors() {
+    for (status, attempts) in [(500, 2), (503, 2), (429, 2), (403, 1), (400, 1)] {
+        let stand = Stand::new();
+        let error = stand.refused(Fault::Status(status));
+        assert!(matches!(error.cause(), Cause::Status(got) if *got == status), "{error}");
+        assert_eq!(stand.mirror.requests().len() - 1, attempts, "{status}");
+    }
+}
+
+#[test]
+fn redirects_are_named_not_followed() {
+    let error = Stand::new().refused(Fault::Status(302));
+    assert!(matches!(error.cause(), Cause::Redirected { .. }), "{error}");
+}
+
+#[test]
+fn larger_than_it_may_be() {
+    // 4 KiB and an eighth more than the plain size may come; this is more.
+    let stand = Stand::new();
+    let error = stand.refused(Fault::Content(noise(9, 70_000)));
+    assert!(matches!(error.cause(), Cause::TooLarge { .. }), "{error}");
+    assert_eq!(error.blame(), Blame::Object);
+}
+
+/// The hash is right, but the catalog tells another size.
+#[test]
+fn of_another_size_than_the_catalog_says() {
+    for object in [zlib(&noise(4, 10_000)), as_is(&noise(4, 10_000))] {
+        for claimed in [9_999, 10_001] {
+            let stand = Stand::with(Rig::new(), object.clone());
+            let store = stand.rig.open(&stand.mirror.url("repo"));
+            let wanted = object.wanted.clone().size(claimed);
+            let error = bytes(&store, &wanted).unwrap_err();
+            let too_large = object.wanted.compression == esker_format::compress::Compression::Stored
+                && claimed == 9_999
+                && matches!(error.cause(), Cause::TooLarge { limit: 9_999 });
+            let wrong_size =
+                matches!(error.cause(), Cause::WrongSize { expected, .. } if *expected == claimed);
+            assert!(wrong_size || too_large, "{error}");
+            assert_eq!(error.blame(), Blame::Object);
+            // Neither is it given out from the cache under the wrong size.
+            assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+            assert!(store.cached(&wanted).is_none());
+            let error = bytes(&store, &wanted).unwrap_err();
+            assert!(matches!(error.cause(), Cause::WrongSize { actual: 10_000, .. }), "{error}");
+        }
+    }
+}
+
+/// The hash is right, but what was published is no zlib stream.
+#[test]
+fn undecodable() {
+    let mut object = as_is(&noise(8, 1000));
+    object.wanted.compression = esker_format::compress::Compression::Zlib;
+    let stand = Stand::with(Rig::new(), object);
+    let store = stand.rig.open(&stand.mirror.url("repo"));
+    let error = bytes(&store, &stand.object.wanted).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Undecodable(_)), "{error}");
+    assert_eq!(error.blame(), Blame::Object);
+}
+
+/// A small object that claims nothing and unpacks to more than it may.
+#[test]
+fn a_bomb() {
+    let object = zlib(&vec![0; 80 << 20]);
+    let stand = Stand::with(Rig::new(), object);
+    let store = stand.rig.open(&stand.mirror.url("repo"));
+    let mut wanted = stand.object.wanted.clone().limit(70 << 20);
+    wanted.size = None;
+    let error = bytes(&store, &wanted).unwrap_err();
+    assert!(error.to_string().contains("73400320"), "{error}");
+    assert_eq!(error.blame(), Blame::Object);
+    assert_eq!(store.status().cache.used, 0);
+}
+
+#[test]
+fn slower_than_the_limit() {
+    let stand = Stand::new();
+    let error = stand.refused(Fault::Slow(1000));
+    assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
+    assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
+}
+
+#[test]
+fn stalled_in_the_middle() {
+    let error = Stand::new().refused(Fault::StallAfter(1000));
+    assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
+}
+
+#[test]
+fn never_answered() {
+    let error = Stand::new().refused(Fault::NoAnswer);
+    assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::FirstByte, .. }), "{error}");
+}
+
+/// A server that keeps just above the low-speed limit does not keep a reader forever.
+#[test]
+fn longer_than_the_whole_may_take() {
+    let engine = engine_with(|options| {
+        options.http.attempt = Duration::from_millis(700);
+        options.http.low_speed = 1;
+        options.http.low_speed_window = Duration::from_secs(60);
+        options.retry.attempts = 1;
+    });
+    let stand = Stand::with(Rig::with(engine, roomy()), zlib(&noise(3, 50_000)));
+    let error = stand.refused(Fault::Slow(5000));
+    assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Attempt, .. }), "{error}");
+}
+
+#[test]
+fn nobody_there() {
+    let stand = Stand::new();
+    let store = stand.rig.open(&stand.mirror.url("repo"));
+    let port = stand.mirror.port();
+    stand.mirror.stop();
+    let error = bytes(&store, &stand.object.wanted).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Unreachable(_)), "{error}");
+    assert!(error.full_text().contains("refused"), "{}", error.full_text());
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
+}

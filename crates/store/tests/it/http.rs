@@ -1,0 +1,174 @@
+//! Connections: reused, bounded, demand first.
+
+use std::sync::mpsc;
+
+use esker_store::{Cause, Done, ObjectStore, Urgency};
+use esker_testkit::mirror::{Fault, Mirror};
+
+use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, zlib};
+
+fn objects(count: u64) -> Vec<Made> {
+    (0..count).map(|seed| zlib(&noise(seed, 2000))).collect()
+}
+
+fn serve(objects: &[Made]) -> (Mirror, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = Mirror::serve(folder.path());
+    for object in objects {
+        mirror.put(&format!("/repo/{}", object.wanted.name.path()), object.stored.clone());
+    }
+    (mirror, folder)
+}
+
+#[test]
+fn connections_are_bounded_and_reused() {
+    let objects = objects(60);
+    let (mirror, _folder) = serve(&objects);
+    let engine = engine_with(|options| options.http.connections = 5);
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, answers) = mpsc::channel();
+    for object in &objects {
+        let sender = sender.clone();
+        store.get(object.wanted.clone(), Done::new(move |got| sender.send(got.map(drop)).unwrap()));
+    }
+    drop(sender);
+    assert_eq!(answers.iter().filter(Result::is_ok).count(), 60);
+    assert!(mirror.connections() <= 5, "{} connections", mirror.connections());
+}
+
+/// A server that closes idle connections is no error.
+#[test]
+fn a_connection_that_was_closed_meanwhile_is_replaced() {
+    let objects = objects(2);
+    let (mirror, folder) = serve(&objects);
+    let engine = engine_with(|options| options.retry.attempts = 1);
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    assert_eq!(bytes(&store, &objects[0].wanted).unwrap(), objects[0].plain);
+    let port = mirror.port();
+    mirror.stop();
+    let mirror = Mirror::serve_at(folder.path(), port);
+    mirror.put(&format!("/repo/{}", objects[1].wanted.name.path()), objects[1].stored.clone());
+    assert_eq!(bytes(&store, &objects[1].wanted).unwrap(), objects[1].plain);
+}
+
+/// All prefetch connections are busy with a silent server; a demand is served all the same.
+#[test]
+fn a_prefetch_never_delays_a_demand() {
+    let objects = objects(40);
+    let (mirror, _folder) = serve(&objects);
+    let demanded = format!("/repo/{}", objects[39].wanted.name.path());
+    let rule = mirror.fault(move |path| path != demanded, Fault::NoAnswer);
+    let engine = engine_with(|options| {
+        options.http.connections = 1;
+        options.http.prefetch_connections = 4;
+        options.http.first_byte = std::time::Duration::from_secs(30);
+    });
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    for object in &objects[..39] {
+        store.get(object.wanted.clone().prefetch(), Done::new(drop));
+    }
+    rule.wait_for_hits(4);
+    assert_eq!(bytes(&store, &objects[39].wanted).unwrap(), objects[39].plain);
+    assert_eq!(rule.hits(), 4, "no more prefetches were started than have connections");
+}
+
+/// A prefetch in the middle of its transfer stands still while something is demanded.
+#[test]
+fn a_prefetch_under_way_stands_still_for_a_demand() {
+    let large = zlib(&noise(77, 3_000_000));
+    let small = zlib(&noise(78, 100));
+    let (mirror, _folder) = serve(&[large.clone(), small.clone()]);
+    let large_path = format!("/repo/{}", large.wanted.name.path());
+    let small_path = format!("/repo/{}", small.wanted.name.path());
+    // The prefetch dawdles, so that it is under way when the demand comes, which is not answered for now.
+    let slow = mirror.fault(move |path| path == large_path, Fault::Slow(1_500_000));
+    let silent = mirror.fault(move |path| path == small_path, Fault::NoAnswer);
+    let engine = engine_with(|options| {
+        options.http.first_byte = std::time::Duration::from_millis(3000);
+        options.retry.attempts = 1;
+    });
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, order) = mpsc::channel();
+    let prefetched = sender.clone();
+    store.get(
+        large.wanted.clone().prefetch(),
+        Done::new(move |got| prefetched.send(("prefetch", got.map(drop))).unwrap()),
+    );
+    slow.wait_for_hits(1);
+    store.get(small.wanted.clone(), Done::new(move |got| sender.send(("demand", got.map(drop))).unwrap()));
+    silent.wait_for_hits(1);
+    slow.lift();
+    // The demand fails after three seconds, in which the prefetch could have come ten times over.
+    let (first, outcome) = order.recv().unwrap();
+    assert_eq!(first, "demand");
+    assert!(matches!(outcome.unwrap_err().cause(), Cause::TimedOut { .. }));
+    let (second, outcome) = order.recv().unwrap();
+    assert_eq!(second, "prefetch");
+    outcome.unwrap();
+}
+
+/// A demand that joins a queued prefetch takes it to the front.
+#[test]
+fn a_demand_upgrades_the_prefetch_it_joins() {
+    let objects = objects(10);
+    let (mirror, _folder) = serve(&objects);
+    let last = format!("/repo/{}", objects[9].wanted.name.path());
+    let rule = mirror.fault(move |path| path != last, Fault::NoAnswer);
+    let engine = engine_with(|options| {
+        options.http.prefetch_connections = 2;
+        options.http.first_byte = std::time::Duration::from_secs(30);
+    });
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    for object in &objects {
+        let mut wanted = object.wanted.clone();
+        wanted.urgency = Urgency::Prefetch;
+        store.get(wanted, Done::new(drop));
+    }
+    rule.wait_for_hits(2);
+    assert_eq!(bytes(&store, &objects[9].wanted).unwrap(), objects[9].plain);
+    assert_eq!(store.status().traffic.joined, 1);
+}
+
+#[test]
+fn a_name_that_nobody_knows() {
+    let engine = engine_with(|options| options.retry.attempts = 1);
+    let rig = Rig::with(engine, roomy());
+    // Reserved never to exist (RFC 6761); with or without a name server this can't be resolved.
+    let store = rig.open("http://esker.invalid/repo");
+    let error = bytes(&store, &objects(1)[0].wanted).unwrap_err();
+    let expected = matches!(error.cause(), Cause::Unresolved { .. } | Cause::TimedOut { .. });
+    assert!(expected, "{error}");
+    assert!(error.to_string().contains("esker.invalid"), "{error}");
+}
+
+/// Names in `/etc/hosts` are known without a name server.
+#[test]
+fn localhost_is_known() {
+    let objects = objects(1);
+    let (mirror, _folder) = serve(&objects);
+    let rig = Rig::new();
+    let store = rig.open(&format!("http://localhost:{}/repo", mirror.port()));
+    assert_eq!(bytes(&store, &objects[0].wanted).unwrap(), objects[0].plain);
+}
+
+#[test]
+fn requests_under_way_are_answered_when_everything_is_dropped() {
+    let objects = objects(3);
+    let (mirror, _folder) = serve(&objects);
+    let rule = mirror.fault(|_| true, Fault::NoAnswer);
+    let rig = Rig::new();
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, answers) = mpsc::channel();
+    for object in &objects {
+        let sender = sender.clone();
+        store.get(object.wanted.clone(), Done::new(move |got| sender.send(got.is_err()).unwrap()));
+    }
+    rule.wait_for_hits(3);
+    drop((store, rig, sender));
+    assert_eq!(answers.iter().filter(|failed| *failed).count(), 3);
+}

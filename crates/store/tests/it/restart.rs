@@ -1,0 +1,199 @@
+//! What a cache is after its process ended, one way or another.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use esker_store::{Blame, Cache, Cause, ObjectStore, Objects};
+
+use crate::rig::{Made, Rig, Shelf, bytes, engine, get, noise, roomy, zlib};
+
+fn objects() -> Vec<Made> {
+    (0..20).map(|seed| zlib(&noise(seed, 1000 * usize::try_from(seed).unwrap()))).collect()
+}
+
+/// A cache folder with all objects; closed cleanly, or left as a crash would.
+fn filled(objects: &[Made], clean: bool) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
+    let store = Objects::new(&cache, shelf);
+    for object in objects {
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+    }
+    cache.close().unwrap();
+    assert!(folder.path().join("index").exists());
+    if !clean {
+        fs::remove_file(folder.path().join("index")).unwrap();
+    }
+    folder
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for inner in fs::read_dir(folder.join("objects")).unwrap() {
+        for file in fs::read_dir(inner.unwrap().path()).unwrap() {
+            found.push(file.unwrap().path());
+        }
+    }
+    found
+}
+
+#[test]
+fn a_clean_restart_knows_everything_at_once() {
+    let objects = objects();
+    let folder = filled(&objects, true);
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    assert!(!folder.path().join("index").exists(), "from now on a stop is unclean");
+    let shelf = Shelf::new(&[]);
+    let store = Objects::new(&cache, shelf.clone());
+    for object in &objects {
+        assert_eq!(store.cached(&object.wanted).unwrap().read_all().unwrap(), object.plain);
+    }
+    let status = cache.status();
+    assert!(!status.opened_unclean);
+    assert_eq!((status.objects, status.unchecked, shelf.asked().len()), (20, 0, 0));
+}
+
+#[test]
+fn an_unclean_restart_checks_before_the_first_use() {
+    let objects = objects();
+    let folder = filled(&objects, false);
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    let shelf = Shelf::new(&[]);
+    let store = Objects::new(&cache, shelf.clone());
+    assert!(cache.status().opened_unclean);
+    assert_eq!(cache.status().unchecked, 20);
+    for object in &objects {
+        assert!(store.cached(&object.wanted).is_none(), "not before it is checked");
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+        assert!(store.cached(&object.wanted).is_some());
+    }
+    assert_eq!((cache.status().unchecked, shelf.asked().len()), (0, 0));
+}
+
+/// Entries that were not yet checked stay so over a clean stop.
+#[test]
+fn a_clean_stop_does_not_vouch_for_what_was_never_checked() {
+    let objects = objects();
+    let folder = filled(&objects, false);
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    let store = Objects::new(&cache, Shelf::new(&[]));
+    bytes(&store, &objects[3].wanted).unwrap();
+    cache.close().unwrap();
+    drop((store, cache));
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    assert_eq!((cache.status().unchecked, cache.status().opened_unclean), (19, false));
+}
+
+/// Whatever a crash leaves in a file, it is noticed, dropped and fetched again.
+#[test]
+fn damaged_files_are_fetched_again_after_an_unclean_stop() {
+    let objects = objects();
+    let folder = filled(&objects, false);
+    let files = files(folder.path());
+    for (number, file) in files.iter().enumerate() {
+        let content = fs::read(file).unwrap();
+        let len = content.len();
+        let damaged: Vec<u8> = match number % 6 {
+            0 => vec![0; len],
+            1 => content[..len / 2].to_vec(),
+            2 => [&content[..len / 2], &vec![0; len - len / 2][..]].concat(),
+            3 => vec![],
+            4 => content
+                .iter()
+                .enumerate()
+                .map(|(at, byte)| if at == len - 65 { !byte } else { *byte })
+                .collect(),
+            // Another object's whole content.
+            _ => fs::read(&files[(number + 1) % files.len()]).unwrap(),
+        };
+        fs::write(file, damaged).unwrap();
+    }
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
+    let store = Objects::new(&cache, shelf.clone());
+    for object in &objects {
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+    }
+    let status = cache.status();
+    assert_eq!(shelf.asked().len(), 20, "every one was damaged");
+    assert_eq!(status.objects, 20);
+    assert!(status.damaged > 10, "the others were too short to be listed");
+}
+
+/// Somebody emptied the folder while the cache was closed, or while it is open.
+#[test]
+fn vanished_files_are_fetched_again() {
+    let objects = objects();
+    let folder = filled(&objects, true);
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    fs::remove_dir_all(folder.path().join("objects")).unwrap();
+    let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
+    let store = Objects::new(&cache, shelf.clone());
+    for object in &objects {
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+    }
+    assert_eq!(shelf.asked().len(), 20);
+    assert_eq!(cache.status().unkept, 20, "without the folder nothing can be kept, but all is served");
+    assert!(cache.status().disk_errors > 0);
+}
+
+#[test]
+fn leftovers_are_removed() {
+    let folder = filled(&objects(), false);
+    fs::write(folder.path().join("txn/17"), b"half").unwrap();
+    fs::write(folder.path().join("heads/.new-1-x.head"), b"half").unwrap();
+    fs::write(folder.path().join("heads/x.head"), b"whole").unwrap();
+    fs::write(folder.path().join("objects/ab-no-object"), b"?").unwrap();
+    let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    assert_eq!(cache.status().leftovers, 2);
+    assert_eq!(fs::read_dir(folder.path().join("txn")).unwrap().count(), 0);
+    assert!(folder.path().join("heads/x.head").exists());
+    assert!(!folder.path().join("objects/ab-no-object").exists());
+}
+
+#[test]
+fn one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Cache::open(&engine(), folder.path(), roomy()).unwrap();
+    let error = Cache::open(&engine(), folder.path(), roomy()).err().unwrap();
+    let me = std::process::id();
+    assert!(matches!(error.cause(), Cause::Busy { pid: Some(pid), .. } if *pid == me), "{error}");
+    drop(first);
+    Cache::open(&engine(), folder.path(), roomy()).unwrap();
+}
+
+#[test]
+fn a_folder_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o770)).unwrap();
+    let error = Cache::open(&engine(), folder.path(), roomy()).err().unwrap();
+    assert!(matches!(error.cause(), Cause::NotPrivate { .. }), "{error}");
+    assert_eq!(error.blame(), Blame::Disk);
+}
+
+#[test]
+fn a_place_that_can_not_be_a_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let error = Cache::open(&engine(), &file.join("cache"), roomy()).err().unwrap();
+    assert_eq!(error.blame(), Blame::Disk);
+    assert!(error.full_text().contains("file/cache"), "{}", error.full_text());
+}
+
+/// After closing, what was given out reads on, and misses are served without being kept.
+#[test]
+fn a_closed_cache_still_serves() {
+    let object = zlib(&noise(1, 3000));
+    let other = zlib(&noise(2, 3000));
+    let rig = Rig::new();
+    let store = rig.store(Shelf::new(&[&object, &other]));
+    let handle = get(&store, &object.wanted).unwrap();
+    rig.cache.close().unwrap();
+    assert_eq!(handle.read_all().unwrap(), object.plain);
+    assert_eq!(bytes(&store, &other.wanted).unwrap(), other.plain);
+    assert_eq!(rig.cache.status().objects, 1);
+    drop(rig.folder);
+}
