@@ -1,1 +1,31 @@
 //! Run a command inside a root made of trees.
+//!
+//! The kernel wants `/dev/fuse` opened by somebody of the user namespace that owns the mount, and a user
+//! namespace can only be entered by a process with one thread. So two processes share the work:
+//!
+//! ```text
+//!  parent (serves the trees, many threads)            child (one thread)
+//!     │ spawn ──────────────────────────────────────────►│ new user and mount namespace
+//!     │                                                  │ a root that has the mount points
+//!     │ ◄─────────────── descriptor of /dev/fuse ─────── │ open /dev/fuse, mount, once for each tree
+//!     │ start a session on it                            │
+//!     │ ─────────────── go ─────────────────────────────►│ becomes the command (exec)
+//!     │ pass signals on, wait                            │
+//!     │ ◄─────────────── exit code or signal ─────────── ┘
+//! ```
+//!
+//! The namespace dies with its last process, and the mounts with it: nothing is left to clean up.
+#![deny(unsafe_code)]
+
+mod channel;
+mod explain;
+mod inside;
+mod outside;
+mod root;
+mod signals;
+mod sys;
+
+pub use explain::{Blocked, Step};
+pub use inside::{Inside, become_command};
+pub use outside::{Ending, Forwarding, Outside, RunError};
+pub use signals::{Received, die_by, take_signals};

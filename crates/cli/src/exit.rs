@@ -1,0 +1,126 @@
+//! How a command fails: kinds, exit codes, and the words on stderr.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What kind of failure, which is all a script needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// The thing asked for failed.
+    Failed = 1,
+    /// Wrong usage or configuration.
+    Usage = 2,
+    /// The network or a server.
+    Network = 3,
+    /// Damaged or untrusted data.
+    Damaged = 4,
+    /// The user stopped it.
+    Interrupted = 130,
+}
+
+impl Kind {
+    /// The kind that an exit code of another `esker` process stands for.
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            2 => Kind::Usage,
+            3 => Kind::Network,
+            4 => Kind::Damaged,
+            130 => Kind::Interrupted,
+            _ => Kind::Failed,
+        }
+    }
+}
+
+/// A failed command: what failed on which object and why, and the next step.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+    /// The exit code, where it isn't the kind's (`run` passes on what a shell would say).
+    code: Option<u8>,
+    /// Whoever read our output has stopped reading: nothing to report, and not a failure.
+    quiet: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, code: None, quiet: false }
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(Kind::Failed, message)
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
+    /// Adds the next step.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn with_code(mut self, code: u8) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        if self.quiet { 0 } else { self.code.unwrap_or(self.kind as u8) }
+    }
+
+    /// Writes the message to stderr and gives the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        if !self.quiet {
+            let mut text = format!("esker: {}\n", self.message);
+            if let Some(hint) = &self.hint {
+                for line in hint.lines() {
+                    text.push_str("  ");
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+            // Nobody is left to be told if stderr is gone as well.
+            let _ = std::io::stderr().write_all(text.as_bytes());
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+/// What went wrong while writing to stdout. A closed pipe is success.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let quiet = error.kind() == std::io::ErrorKind::BrokenPipe;
+        Self { quiet, ..Self::failed(format!("can't write to standard output: {error}")) }
+    }
+}
+
+/// An error and its causes in one line, outermost first, without saying a cause twice.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Gives a failure its object: "can't read FILE: cause".
+pub(crate) trait Context<T> {
+    fn context(self, kind: Kind, what: impl Display) -> Result<T, Failure>;
+}
+
+impl<T, E: std::error::Error> Context<T> for Result<T, E> {
+    fn context(self, kind: Kind, what: impl Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::new(kind, format!("{what}: {}", chain(&error))))
+    }
+}

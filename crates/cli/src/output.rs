@@ -1,0 +1,125 @@
+//! What goes to stdout: text for people, JSON for programs.
+
+use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
+
+use serde::Serialize;
+
+use crate::exit::Failure;
+
+/// Standard output, buffered; call [`Output::finish`] at the end so that a full disk is not overlooked.
+pub(crate) struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+    color: bool,
+}
+
+impl Output {
+    pub(crate) fn new() -> Self {
+        let stdout = std::io::stdout();
+        let color = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), color }
+    }
+
+    pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        self.out.write_all(text.as_ref())?;
+        self.out.write_all(b"\n")?;
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.out.write_all(bytes)?)
+    }
+
+    /// One JSON value on a line of its own.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
+        self.line(text)
+    }
+
+    /// `text` in bold on a terminal.
+    pub(crate) fn bold(&self, text: &str) -> String {
+        self.painted("1", text)
+    }
+
+    /// `text` as a warning on a terminal.
+    pub(crate) fn warning(&self, text: &str) -> String {
+        self.painted("33", text)
+    }
+
+    fn painted(&self, code: &str, text: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        Ok(self.out.flush()?)
+    }
+}
+
+const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// `1.2 GiB`; bytes below 1024 as `17 B`.
+pub(crate) fn size(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // A value that rounds to 1024.0 belongs to the next unit.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Reads `500M`, `2GiB`, `1.5 TiB` or a number of bytes; all units are powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is not a size: write a number of bytes, 500M or 2GiB");
+    let text_trimmed = text.trim();
+    let digits = text_trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text_trimmed.len());
+    let (number, unit) = text_trimmed.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);
+    let shift = match unit {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        _ => return Err(bad()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift).ok_or_else(bad);
+    }
+    let value = number.parse::<f64>().map_err(|_| bad())? * (1u64 << shift) as f64;
+    if value.is_finite() && value < u64::MAX as f64 { Ok(value as u64) } else { Err(bad()) }
+}
+
+/// Bytes that need not be text (file names), for JSON and messages.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_and_print() {
+        assert_eq!(size(17), "17 B");
+        assert_eq!(size(1024), "1.0 KiB");
+        assert_eq!(size(1024 * 1024 - 1), "1.0 MiB");
+        assert_eq!(size(1_288_490_189), "1.2 GiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(parse_size("500M"), Ok(500 << 20));
+        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_size("1.5 kb"), Ok(1536));
+        assert_eq!(parse_size("0"), Ok(0));
+        for bad in ["", "G", "1X", "-1", "1.2.3", "99999999999P", "nan"] {
+            assert!(parse_size(bad).is_err(), "{bad:?} was taken for a size");
+        }
+    }
+}

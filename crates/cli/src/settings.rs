@@ -1,0 +1,63 @@
+//! Where things live, resolved once from the environment; nothing below the command line reads it.
+//!
+//! Without root everything is in the XDG folders. With root: the cache where CernVM-FS has its own below
+//! `/var/lib`, sockets below `/run`, public keys in `/etc/cvmfs/keys`.
+
+use std::path::{Path, PathBuf};
+
+use crate::exit::Failure;
+
+/// The folders of this user.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Whether mounts are made with mount(2) and show owners as published.
+    pub(crate) root: bool,
+    /// The cache, unless a command names another.
+    cache: Option<PathBuf>,
+    /// Sockets, the registry of mounts, logs of running daemons: gone with the mounts.
+    pub(crate) runtime: PathBuf,
+    /// Master keys, unless a command names others.
+    pub(crate) keys: PathBuf,
+}
+
+/// The cache of root; CernVM-FS has `/var/lib/cvmfs`.
+const ROOT_CACHE: &str = "/var/lib/esker";
+const ROOT_RUNTIME: &str = "/run/esker";
+const KEYS: &str = "/etc/cvmfs/keys";
+
+impl Settings {
+    pub(crate) fn from_environment() -> Result<Self, Failure> {
+        let uid = rustix::process::geteuid().as_raw();
+        let folder = |name: &str| -> Option<PathBuf> {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let root = uid == 0;
+        let cache = if root {
+            Some(PathBuf::from(ROOT_CACHE))
+        } else {
+            folder("XDG_CACHE_HOME")
+                .or_else(|| folder("HOME").map(|home| home.join(".cache")))
+                .map(|base| base.join("esker"))
+        };
+        let runtime = match folder("XDG_RUNTIME_DIR") {
+            _ if root => PathBuf::from(ROOT_RUNTIME),
+            Some(base) => base.join("esker"),
+            None => PathBuf::from(format!("/tmp/esker-{uid}")),
+        };
+        Ok(Self { root, cache, runtime, keys: PathBuf::from(KEYS) })
+    }
+
+    /// The cache folder to use, `named` on the command line or the default.
+    pub(crate) fn cache(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
+        let path = match (named, &self.cache) {
+            (Some(path), _) => path.to_owned(),
+            (None, Some(path)) => path.clone(),
+            (None, None) => {
+                return Err(Failure::usage("there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set")
+                    .hint("name one with --cache DIR"));
+            }
+        };
+        std::path::absolute(&path)
+            .map_err(|error| Failure::usage(format!("--cache {}: {error}", path.display())))
+    }
+}

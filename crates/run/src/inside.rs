@@ -1,0 +1,150 @@
+//! The child: it enters the namespaces, mounts, and becomes the command.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
+use rustix::thread::UnshareFlags;
+
+use crate::channel::Channel;
+use crate::explain::{Facts, Step, explain};
+use crate::{root, sys};
+
+/// What the parent tells the child on its command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// The number of the child's end of the channel.
+    pub(crate) channel: RawFd,
+    /// Where the trees appear.
+    pub(crate) points: Vec<PathBuf>,
+    /// The command and its arguments.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What the child says when it fails.
+struct Failed {
+    code: u8,
+    text: String,
+}
+
+/// A shell's exit code for a command that isn't there.
+const NOT_FOUND: u8 = 127;
+/// A shell's exit code for a command that can't be executed.
+const NOT_EXECUTABLE: u8 = 126;
+
+impl Inside {
+    /// The arguments that [`Inside::parse`] understands.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let mut all = vec![self.channel.to_string().into(), self.points.len().to_string().into()];
+        all.extend(self.points.iter().map(|point| point.clone().into_os_string()));
+        all.extend(self.command.iter().cloned());
+        all
+    }
+
+    /// Reads what the parent wrote; `None` if somebody else called.
+    pub fn parse(arguments: Vec<OsString>) -> Option<Self> {
+        let mut arguments = arguments.into_iter();
+        let channel = arguments.next()?.to_str()?.parse().ok()?;
+        let count = arguments.next()?.to_str()?.parse::<usize>().ok()?;
+        let points: Vec<PathBuf> = arguments.by_ref().take(count).map(PathBuf::from).collect();
+        let command: Vec<OsString> = arguments.collect();
+        (points.len() == count && !command.is_empty()).then_some(Self { channel, points, command })
+    }
+}
+
+/// Enters the namespaces, mounts and executes the command; returns only if that failed, with the exit code
+/// to leave with (the parent has been told why). The process must have a single thread.
+pub fn become_command(inside: &Inside) -> io::Result<u8> {
+    let channel = Channel::from_descriptor(sys::adopt(inside.channel)?);
+    let Err(failed) = enter_and_execute(inside, &channel);
+    channel.say_failed(failed.code, &failed.text)?;
+    Ok(failed.code)
+}
+
+fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, Failed> {
+    let blocked = |step: Step| {
+        move |error: io::Error| {
+            let blocked = explain(step, &error, &Facts::gather());
+            Failed { code: 1, text: format!("{blocked}\n{}", blocked.remedy) }
+        }
+    };
+    let gone = |error: io::Error| Failed { code: 1, text: format!("the parent process is gone: {error}") };
+    if enter_mount_namespace().map_err(blocked(Step::Namespace))? == Entered::WithUserNamespace {
+        root::detach_from_host().map_err(blocked(Step::Mount))?;
+    } else {
+        root::detach_from_host().map_err(blocked(Step::Root))?;
+    }
+    root::provide(&inside.points).map_err(blocked(Step::Root))?;
+    for (index, point) in (0u8..).zip(&inside.points) {
+        let device = open_device().map_err(blocked(Step::Device))?;
+        mount_tree(&device, point).map_err(blocked(Step::Mount))?;
+        channel.say_mounted(index, device.as_fd()).map_err(gone)?;
+    }
+    // Without the parent every access to the trees fails, so the command ends with it. Set before the
+    // answer is awaited: a parent that dies in between is seen there.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
+    channel.wait_for_go().map_err(gone)?;
+    Err(execute(&inside.command))
+}
+
+fn execute(command: &[OsString]) -> Failed {
+    let Some((program, arguments)) = command.split_first() else {
+        return Failed { code: 2, text: "there is no command".into() };
+    };
+    let error = Command::new(program).args(arguments).exec();
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    Failed { code, text: format!("can't execute {}: {error}", Path::new(program).display()) }
+}
+
+#[derive(PartialEq, Eq)]
+enum Entered {
+    MountNamespaceOnly,
+    WithUserNamespace,
+}
+
+/// Root needs only a mount namespace; everybody else (and root of a container that may not mount) makes a
+/// user namespace in which they are who they were.
+fn enter_mount_namespace() -> io::Result<Entered> {
+    let (uid, gid) = (geteuid(), getegid());
+    if uid.is_root() && unshare(UnshareFlags::NEWNS).is_ok() {
+        return Ok(Entered::MountNamespaceOnly);
+    }
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
+    map(uid.as_raw(), gid.as_raw())?;
+    Ok(Entered::WithUserNamespace)
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    Ok(sys::unshare(flags)?)
+}
+
+fn map(uid: u32, gid: u32) -> io::Result<()> {
+    // The group map may be written by an ordinary user only once setgroups is off.
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+fn open_device() -> io::Result<OwnedFd> {
+    Ok(fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
+}
+
+fn mount_tree(device: &OwnedFd, point: &Path) -> io::Result<()> {
+    use rustix::mount::{MountFlags, mount};
+    use std::os::fd::AsRawFd;
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
+        device.as_raw_fd(),
+        geteuid().as_raw(),
+        getegid().as_raw()
+    );
+    let options = std::ffi::CString::new(options)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    Ok(mount("esker", point, "fuse.esker", flags, options.as_c_str())?)
+}

@@ -1,0 +1,201 @@
+//! The parent: it starts the child, serves what the child mounts, and waits for the command.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+
+use crate::channel::{Channel, FromChild};
+use crate::inside::Inside;
+use crate::signals::{Received, die_by, take_signals};
+use crate::sys;
+
+/// What is passed on to the command.
+const PASSED_ON: [i32; 6] =
+    [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+/// A command could not be started, or was lost.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A system call of the parent failed.
+    #[error("can't {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The child could not enter the namespaces, mount, or execute the command, and said why.
+    #[error("{text}")]
+    Child {
+        /// The exit code a shell would give: 126 or 127 for the command, 1 for everything before it.
+        code: u8,
+        /// What failed; further lines say what to do.
+        text: String,
+    },
+    /// The child ended without a word.
+    #[error("the process that was to become the command ended early ({0})")]
+    Vanished(ExitStatus),
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With an exit code.
+    Code(u8),
+    /// By a signal.
+    Signal(i32),
+}
+
+enum Phase {
+    /// There is no child yet: a signal ends this process, as it would without us.
+    Before,
+    Running(Pid),
+    /// The command has ended; its process id may soon be somebody else's.
+    Over,
+}
+
+/// Passes signals on to the command once there is one.
+#[derive(Clone)]
+pub struct Forwarding(Arc<Mutex<Phase>>);
+
+impl Forwarding {
+    /// Takes the signals over. Call it first thing: threads that exist already would die of them.
+    pub fn begin() -> Result<Self, RunError> {
+        let forwarding = Self(Arc::new(Mutex::new(Phase::Before)));
+        let handler = forwarding.clone();
+        take_signals(&PASSED_ON, move |received| handler.pass_on(received))
+            .map_err(|source| RunError::System { what: "take over signals", source })?;
+        Ok(forwarding)
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pass_on(&self, received: Received) {
+        let phase = self.phase();
+        match &*phase {
+            Phase::Before => die_by(received.signal),
+            // The terminal has told the command itself.
+            Phase::Running(_) if received.from_kernel => {}
+            Phase::Running(pid) => {
+                if let Some(signal) = Signal::from_named_raw(received.signal) {
+                    // It may have just ended; then there is nobody to tell.
+                    let _ = rustix::process::kill_process(*pid, signal);
+                }
+            }
+            Phase::Over => {}
+        }
+    }
+}
+
+/// A child on its way to become the command. Dropping it kills the child.
+pub struct Outside {
+    child: Child,
+    channel: Channel,
+    points: usize,
+    forwarding: Forwarding,
+}
+
+impl Outside {
+    /// Starts the child. `launcher` is this same program with the arguments that make it call
+    /// [`crate::become_command`] with all that follow. Must be called on the main thread: the child is
+    /// killed when the thread that started it ends.
+    pub fn start(
+        mut launcher: Command,
+        points: Vec<PathBuf>,
+        command: Vec<OsString>,
+        forwarding: Forwarding,
+    ) -> Result<Self, RunError> {
+        let system = |what| move |source| RunError::System { what, source };
+        let (ours, theirs) = Channel::pair().map_err(system("make a socket pair"))?;
+        let number = theirs.descriptor().as_raw_fd();
+        let count = points.len();
+        launcher.args(Inside { channel: number, points, command }.arguments());
+        sys::inherit(&mut launcher, number);
+        // Held until the phase says whom to tell: a signal in between must not get lost or end only us.
+        let mut phase = forwarding.phase();
+        let child = launcher.spawn().map_err(system("start the child process"))?;
+        *phase = Phase::Running(Pid::from_child(&child));
+        drop(phase);
+        Ok(Self { child, channel: ours, points: count, forwarding })
+    }
+
+    /// Waits until the child has mounted everything; the descriptors of `/dev/fuse`, in order.
+    pub fn devices(&mut self) -> Result<Vec<OwnedFd>, RunError> {
+        let mut devices = Vec::with_capacity(self.points);
+        while devices.len() < self.points {
+            match self.next()? {
+                FromChild::Mounted { index, device } if usize::from(index) == devices.len() => {
+                    devices.push(device);
+                }
+                FromChild::Failed { code, text } => return Err(RunError::Child { code, text }),
+                FromChild::Mounted { .. } | FromChild::Running => return Err(self.vanished()),
+            }
+        }
+        Ok(devices)
+    }
+
+    /// Lets the child execute the command; the trees must be served by now.
+    pub fn go(&mut self) -> Result<(), RunError> {
+        if self.channel.say_go().is_err() {
+            return Err(self.vanished());
+        }
+        match self.next()? {
+            FromChild::Running => Ok(()),
+            FromChild::Failed { code, text } => Err(RunError::Child { code, text }),
+            FromChild::Mounted { .. } => Err(self.vanished()),
+        }
+    }
+
+    /// Waits for the command to end.
+    pub fn wait(mut self) -> Result<Ending, RunError> {
+        let status = self.reap()?;
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => Ending::Code((code & 0xff) as u8),
+            (None, Some(signal)) => Ending::Signal(signal),
+            (None, None) => return Err(RunError::Vanished(status)),
+        })
+    }
+
+    fn next(&self) -> Result<FromChild, RunError> {
+        self.channel.next().map_err(|source| RunError::System { what: "hear from the child process", source })
+    }
+
+    fn reap(&mut self) -> Result<ExitStatus, RunError> {
+        let lost = |source| RunError::System { what: "wait for the command", source };
+        let pid = Pid::from_child(&self.child);
+        // Wait without reaping first: while the process id is still the command's, it can be locked away
+        // from the thread that sends signals.
+        rustix::io::retry_on_intr(|| {
+            rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        })
+        .map_err(|error| lost(error.into()))?;
+        *self.forwarding.phase() = Phase::Over;
+        self.child.wait().map_err(lost)
+    }
+
+    fn vanished(&mut self) -> RunError {
+        let _ = self.child.kill();
+        match self.reap() {
+            Ok(status) => RunError::Vanished(status),
+            Err(error) => error,
+        }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // Both fail harmlessly if `wait` has been here.
+        if matches!(*self.forwarding.phase(), Phase::Running(_)) {
+            let _ = self.child.kill();
+            let _ = self.reap();
+        }
+    }
+}

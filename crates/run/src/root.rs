@@ -1,0 +1,127 @@
+//! A root directory that has the wanted mount points.
+//!
+//! Where a mount point is missing on the host, nothing is created there. Instead the command gets a new root:
+//! a small read-only tmpfs in which every entry of the host's root is bound (symbolic links are made anew),
+//! and the missing directories are added. A directory on the way to a mount point that the host has is
+//! treated the same way, so that its other entries stay visible.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, mount_move,
+    mount_remount, unmount,
+};
+
+/// Where the host's root is while the new one is built.
+const OLD_ROOT: &str = ".esker-old-root";
+
+/// Directories that every Linux has, to hang the new root on until it is the root.
+const HOOKS: [&str; 2] = ["/tmp", "/proc"];
+
+/// Keeps mounts of this namespace from reaching the host; those of the host still come in.
+pub(crate) fn detach_from_host() -> io::Result<()> {
+    Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
+}
+
+/// Makes sure that all of `points` (absolute, without `..`) are directories, with a new root if need be.
+pub(crate) fn provide(points: &[PathBuf]) -> io::Result<()> {
+    if points.iter().all(|point| point.is_dir()) {
+        return Ok(());
+    }
+    let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let old = enter_new_root()?;
+    let wanted: Vec<Vec<OsString>> = points.iter().map(|point| names(point)).collect();
+    let wanted: Vec<&[OsString]> = wanted.iter().map(Vec::as_slice).collect();
+    mirror(&old, Path::new("/"), &wanted)?;
+    unmount(&old, UnmountFlags::DETACH)?;
+    fs::remove_dir(&old)?;
+    mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, c"")?;
+    // A working directory that is gone (deleted) has no better place than the root.
+    std::env::set_current_dir(&cwd).or_else(|_| std::env::set_current_dir("/"))
+}
+
+/// Mounts a tmpfs and makes it the root; returns where the host's root is now.
+fn enter_new_root() -> io::Result<PathBuf> {
+    let hook = HOOKS
+        .into_iter()
+        .map(Path::new)
+        .find(|hook| hook.is_dir())
+        .ok_or_else(|| io::Error::other("there is neither /tmp nor /proc to build a root on"))?;
+    mount("esker", hook, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=0755,size=4m")?;
+    let old = hook.join(OLD_ROOT);
+    fs::create_dir(&old)?;
+    match rustix::process::pivot_root(hook, &old) {
+        Ok(()) => {}
+        // Nodes that run from their initramfs can't pivot; there the new root is moved over the old one.
+        Err(rustix::io::Errno::INVAL) => {
+            mount_bind_recursive("/", &old)?;
+            // The copy of the host's mounts has a copy of the new root in it, on top of the hook.
+            unmount(old.join(hook.strip_prefix("/").unwrap_or(hook)), UnmountFlags::DETACH)?;
+            std::env::set_current_dir(hook)?;
+            mount_move(".", "/")?;
+            rustix::process::chroot(".")?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    std::env::set_current_dir("/")?;
+    Ok(Path::new("/").join(OLD_ROOT))
+}
+
+fn names(point: &Path) -> Vec<OsString> {
+    let normal = |component| match component {
+        Component::Normal(name) => Some(OsStr::to_owned(name)),
+        _ => None,
+    };
+    point.components().filter_map(normal).collect()
+}
+
+/// Shows in the new directory `to` all that `from` has, except that the paths of `wanted` become directories.
+fn mirror(from: &Path, to: &Path, wanted: &[&[OsString]]) -> io::Result<()> {
+    let special: Vec<&OsString> = wanted.iter().filter_map(|names| names.first()).collect();
+    if let Ok(entries) = fs::read_dir(from) {
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !special.contains(&&name) && name.as_bytes() != OLD_ROOT.as_bytes() {
+                show(&entry.path(), &to.join(&name));
+            }
+        }
+    }
+    for name in &special {
+        let target = to.join(name);
+        if target.is_dir() {
+            continue; // two mount points share this part of their paths, which is done
+        }
+        fs::create_dir(&target)?;
+        let below: Vec<&[OsString]> = wanted
+            .iter()
+            .filter(|names| names.first() == Some(*name))
+            .filter_map(|names| names.get(1..))
+            .filter(|names| !names.is_empty())
+            .collect();
+        if !below.is_empty() {
+            mirror(&from.join(name), &target, &below)?;
+        }
+    }
+    Ok(())
+}
+
+/// Binds one entry of the host. One that can't be reached (a dead network mount) stays away: the command
+/// could not have used it either.
+fn show(from: &Path, to: &Path) {
+    let Ok(meta) = fs::symlink_metadata(from) else { return };
+    let shown = if meta.is_symlink() {
+        fs::read_link(from).and_then(|target| std::os::unix::fs::symlink(target, to))
+    } else if meta.is_dir() {
+        fs::create_dir(to).and_then(|()| Ok(mount_bind_recursive(from, to)?))
+    } else {
+        fs::File::create(to).and_then(|_| Ok(mount_bind_recursive(from, to)?))
+    };
+    if shown.is_err() && !meta.is_symlink() {
+        let _ = if meta.is_dir() { fs::remove_dir(to) } else { fs::remove_file(to) };
+    }
+}

@@ -1,0 +1,39 @@
+//! Signals as messages instead of interruptions.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::sys;
+
+/// A signal that reached this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the terminal (or the kernel) raised it: then the whole foreground process group has it
+    /// already, and passing it on would deliver it twice.
+    pub from_kernel: bool,
+}
+
+/// Has `handle` called, on a thread of its own, for each of `signals` from now on, in place of what they do
+/// by default. Call it before any other thread starts: a thread that doesn't block them would die of them.
+pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static) -> io::Result<()> {
+    let fd = sys::signal_descriptor(signals)?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        while let Ok((signal, code, _)) = sys::next_signal(fd.as_fd()) {
+            // SI_USER, SI_QUEUE, SI_TKILL are what kill, sigqueue and tgkill leave; the kernel's are positive.
+            handle(Received { signal, from_kernel: code > 0 });
+        }
+    })?;
+    Ok(())
+}
+
+/// Ends this process by `signal`, as a command did that it stood for, without a second core dump.
+/// If the signal doesn't end processes, the exit code is what a shell would say.
+pub fn die_by(signal: i32) -> ! {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    // At worst there is a core dump too many.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    sys::raise_default(signal);
+    std::process::exit(128 + (signal & 0x7f))
+}

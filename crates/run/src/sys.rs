@@ -1,0 +1,92 @@
+//! The system calls that need `unsafe`: signal masks, and handing a descriptor to a child.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Blocks `signals` in this thread (and those it will start) and gives a descriptor to read them from.
+pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set it is given; sigaddset changes an initialised one.
+    let set = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        set.assume_init()
+    };
+    // SAFETY: both pointers are valid or null for the time of the call.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    if error != 0 {
+        return Err(io::Error::from_raw_os_error(error));
+    }
+    // SAFETY: -1 asks for a new descriptor; the set is valid for the time of the call.
+    let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: signalfd has just made this descriptor and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Waits for the next signal: its number, who raised it (`si_code`) and the sender.
+pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
+    let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+    let want = size_of::<libc::signalfd_siginfo>();
+    loop {
+        // SAFETY: the buffer is writable and `want` bytes long.
+        let got = unsafe { libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), want) };
+        if got == want as isize {
+            // SAFETY: all zeroes is a valid value of this plain structure, and the kernel filled all of it.
+            let info = unsafe { info.assume_init() };
+            return Ok((info.ssi_signo as i32, info.ssi_code, info.ssi_pid));
+        }
+        let error = io::Error::last_os_error();
+        if got >= 0 || error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Gives `signal` its default action and raises it in this process. Returns if that doesn't end it.
+pub(crate) fn raise_default(signal: i32) {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: plain calls on this process's own signal state; the set is initialised by sigemptyset.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        libc::raise(signal);
+    }
+}
+
+/// Lets the child that `command` starts keep `fd`, under the same number.
+pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
+    // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        });
+    }
+}
+
+/// Takes over a descriptor that the parent left open for us under a number it told us.
+pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl checks the number; it has no effect on memory.
+    if fd < 3 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the number is open, and by the convention between parent and child it is ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Enters new namespaces.
+pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
+    // SAFETY: none of the flags that callers pass (NEWNS, NEWUSER) unshares the descriptor table, which is
+    // what could pull a descriptor from under its owner.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
