@@ -1,1 +1,42 @@
 //! The mounts of a node as long-lived processes: cache broker, supervisor, control socket, counters, client parameters.
+//!
+//! ```text
+//!  esker mount ──► daemon ── control socket ◄── esker status, esker umount
+//!                    │
+//!                    ├── View ◄── Session ◄── kernel
+//!                    └── cache: the writer itself, or a client of the process that is
+//! ```
+//!
+//! The runtime directory of a user holds one registry entry, one control socket and one log for each mount,
+//! and nothing once the last mount is gone.
+#![deny(unsafe_code)]
+
+pub mod control;
+pub mod daemon;
+mod peer;
+pub mod registry;
+pub mod runtime;
+pub mod status;
+mod sys;
+
+/// A file operation that failed: what was tried, on which file.
+#[derive(Debug, thiserror::Error)]
+#[error("can't {action} {path}")]
+pub struct FileError {
+    /// What was tried.
+    pub action: &'static str,
+    /// On which file or directory.
+    pub path: std::path::PathBuf,
+    /// Why it failed.
+    pub source: std::io::Error,
+}
+
+impl FileError {
+    pub(crate) fn on(
+        action: &'static str,
+        path: impl Into<std::path::PathBuf>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self { action, path, source }
+    }
+}

@@ -1,0 +1,168 @@
+//! The control socket of a mount: one line of JSON asks, one line answers.
+//!
+//! Only the user who mounted and root are heard; a client that is slow or talks too long is hung up on.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::FileError;
+use crate::status::MountStatus;
+
+/// Longest question.
+const REQUEST_MAX: u64 = 4 * 1024;
+/// Longest answer: a status has at most a few dozen failures of a few kilobytes each.
+const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
+/// How long a client may take to ask and to take the answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+/// Clients served at the same time; more wait to be accepted.
+const CLIENTS_MAX: usize = 16;
+
+/// What a daemon can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// To unmount and end.
+    Unmount {
+        /// Even if it is in use: out of sight now, gone when its last user is.
+        lazy: bool,
+    },
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "answer")]
+pub enum Response {
+    /// How it is.
+    Status(Box<MountStatus>),
+    /// It was done.
+    Done,
+    /// It could not be done because programs use the mount.
+    Busy {
+        /// The error in words.
+        message: String,
+    },
+    /// It could not be done.
+    Failed {
+        /// The error in words.
+        message: String,
+    },
+}
+
+/// Who answers.
+pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
+
+/// Listens at `socket` and answers until the process ends.
+pub fn listen(socket: &Path, answer: Answer) -> Result<(), FileError> {
+    // A killed daemon may have left one. We have the registry's lock, so nobody listens there.
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).map_err(FileError::on("listen at", socket))?;
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || accept(&listener, &answer))
+        .map_err(FileError::on("start the thread that listens at", socket))?;
+    Ok(())
+}
+
+fn accept(listener: &UnixListener, answer: &Answer) {
+    let busy = Arc::new(AtomicUsize::new(0));
+    for client in listener.incoming() {
+        let Ok(client) = client else {
+            // Out of descriptors, most likely: wait for others to give theirs back.
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        if !crate::peer::is_trusted(&client) || busy.load(Ordering::Acquire) >= CLIENTS_MAX {
+            continue;
+        }
+        let (answer, theirs) = (Arc::clone(answer), Arc::clone(&busy));
+        busy.fetch_add(1, Ordering::AcqRel);
+        let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+            // A client that went away has lost interest; there is nobody to tell.
+            let _ = serve(client, &answer);
+            theirs.fetch_sub(1, Ordering::AcqRel);
+        });
+        if spawned.is_err() {
+            busy.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn serve(client: UnixStream, answer: &Answer) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    client.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    let mut line = Vec::new();
+    BufReader::new((&client).take(REQUEST_MAX)).read_until(b'\n', &mut line)?;
+    let response = match serde_json::from_slice(&line) {
+        Ok(request) => answer(request),
+        Err(error) => Response::Failed { message: format!("the request isn't understood: {error}") },
+    };
+    send(&client, &response)
+}
+
+fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+/// Asks the daemon that listens at `socket`; waits at most `patience` for the answer.
+pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Response, FileError> {
+    let talk = || -> io::Result<Response> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        send(&stream, request)?;
+        let mut line = Vec::new();
+        BufReader::new((&stream).take(RESPONSE_MAX)).read_until(b'\n', &mut line)?;
+        Ok(serde_json::from_slice(&line)?)
+    };
+    talk().map_err(FileError::on("ask the daemon at", socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listening(answer: Answer) -> (tempfile::TempDir, std::path::PathBuf) {
+        let base = tempfile::tempdir().expect("a directory");
+        let socket = base.path().join("s");
+        listen(&socket, answer).expect("listening");
+        (base, socket)
+    }
+
+    #[test]
+    fn a_question_gets_its_answer() {
+        let (_base, socket) = listening(Arc::new(|request| match request {
+            Request::Unmount { lazy: true } => Response::Done,
+            _ => Response::Busy { message: "in use".into() },
+        }));
+        let patience = Duration::from_secs(30);
+        let done = ask(&socket, &Request::Unmount { lazy: true }, patience).expect("answer");
+        assert_eq!(done, Response::Done);
+        let busy = ask(&socket, &Request::Unmount { lazy: false }, patience).expect("answer");
+        assert_eq!(busy, Response::Busy { message: "in use".into() });
+    }
+
+    #[test]
+    fn nonsense_is_answered_and_endless_talk_is_cut() {
+        let (_base, socket) = listening(Arc::new(|_| Response::Done));
+        for nonsense in [b"{}\n".to_vec(), b"\xff\xfe\n".to_vec(), vec![b'x'; 2 * REQUEST_MAX as usize]] {
+            let mut stream = UnixStream::connect(&socket).expect("connect");
+            // The far end may hang up before all of it is written.
+            let _ = stream.write_all(&nonsense);
+            let mut text = String::new();
+            let _ = stream.read_to_string(&mut text);
+            assert!(text.is_empty() || text.contains("isn't understood"), "{text}");
+        }
+        let answer = ask(&socket, &Request::Status, Duration::from_secs(30)).expect("still there");
+        assert_eq!(answer, Response::Done);
+    }
+}

@@ -1,0 +1,173 @@
+//! Starting a daemon and learning whether it made it.
+//!
+//! The daemon is this same program started afresh (no fork of a process with threads). It reports once over a
+//! pipe: ready, or why not. Whoever started it has gone away if that report can't be written; then the
+//! daemon must clean up and end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{FileError, sys};
+
+/// Longest report that is read.
+const REPORT_MAX: u64 = 64 * 1024;
+/// How much of the log of a daemon that died without a report is shown.
+const LOG_TAIL: u64 = 2 * 1024;
+
+/// The one message of a starting daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// It serves.
+    Ready,
+    /// It could not start.
+    Failed {
+        /// The exit code to leave with.
+        code: u8,
+        /// What failed and why.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+}
+
+/// A daemon could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Starting the process failed.
+    #[error("can't start the daemon")]
+    Spawn(#[source] io::Error),
+    /// It ended without a report.
+    #[error("the daemon ended before it was ready ({status}){tail}")]
+    Died {
+        /// How.
+        status: ExitStatus,
+        /// The last lines of its log, after a colon.
+        tail: String,
+    },
+}
+
+/// Starts `command` as a daemon in a session of its own and waits for its report. `arguments` makes the
+/// arguments from the number of the descriptor that [`Reporter::adopt`] wants.
+pub fn spawn(
+    mut command: Command,
+    log: &Path,
+    arguments: impl FnOnce(RawFd) -> Vec<std::ffi::OsString>,
+) -> Result<Report, DaemonError> {
+    let output = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .read(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(log)
+        .map_err(FileError::on("open", log))?;
+    let (reader, writer) = io::pipe().map_err(DaemonError::Spawn)?;
+    command.args(arguments(writer.as_raw_fd())).current_dir("/").stdin(Stdio::null());
+    command.stdout(output.try_clone().map_err(DaemonError::Spawn)?);
+    command.stderr(output.try_clone().map_err(DaemonError::Spawn)?);
+    sys::detach_and_inherit(&mut command, writer.as_raw_fd());
+    let mut child = command.spawn().map_err(DaemonError::Spawn)?;
+    drop(writer);
+    let mut line = Vec::new();
+    let read = BufReader::new(reader.take(REPORT_MAX)).read_until(b'\n', &mut line);
+    match (read, serde_json::from_slice(&line)) {
+        (Ok(_), Ok(report)) => {
+            if matches!(report, Report::Failed { .. }) {
+                // It has nothing more to do than to end.
+                child.wait().map_err(DaemonError::Spawn)?;
+            }
+            Ok(report)
+        }
+        _ => {
+            let status = child.wait().map_err(DaemonError::Spawn)?;
+            Err(DaemonError::Died { status, tail: tail(output) })
+        }
+    }
+}
+
+fn tail(mut log: File) -> String {
+    let mut bytes = Vec::new();
+    let size = log.metadata().map_or(0, |meta| meta.len());
+    let read = log
+        .seek(SeekFrom::Start(size.saturating_sub(LOG_TAIL)))
+        .and_then(|_| log.take(LOG_TAIL).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    match (read, text.trim()) {
+        (Ok(_), text) if !text.is_empty() => format!(": {text}"),
+        _ => String::new(),
+    }
+}
+
+/// The daemon's end of the pipe.
+#[derive(Debug)]
+pub struct Reporter(File);
+
+impl Reporter {
+    /// Takes over the descriptor that the starter left open.
+    pub fn adopt(fd: RawFd) -> io::Result<Self> {
+        Ok(Self(File::from(sys::adopt(fd)?)))
+    }
+
+    /// Reports; an error means that nobody waits any more.
+    pub fn report(mut self, report: &Report) -> io::Result<()> {
+        let mut line = serde_json::to_vec(report)?;
+        line.push(b'\n');
+        self.0.write_all(&line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Report, DaemonError> {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(script);
+        spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()])
+    }
+
+    #[test]
+    fn a_report_is_heard() {
+        assert_eq!(shell("echo '\"Ready\"' >&$1").expect("report"), Report::Ready);
+        let failed = shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >&$1; exit 3"#);
+        let expected = Report::Failed { code: 3, message: "m".into(), hint: None };
+        assert_eq!(failed.expect("report"), expected);
+    }
+
+    #[test]
+    fn a_daemon_that_dies_leaves_its_last_words() {
+        let error = shell("echo out of cheese >&2; kill -9 $$").expect_err("died");
+        let text = error.to_string();
+        assert!(text.contains("signal: 9") && text.contains("out of cheese"), "{text}");
+    }
+
+    #[test]
+    fn a_daemon_leads_its_own_session() {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(r#"echo "\"Ready\"" >&$1; cut -d' ' -f1,6 /proc/$$/stat"#);
+        spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
+        // The process writes to the log after its report: wait for the line.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let line = loop {
+            let text = std::fs::read_to_string(log.path()).expect("log");
+            if text.ends_with('\n') {
+                break text;
+            }
+            assert!(std::time::Instant::now() < deadline, "no line in the log");
+            std::thread::yield_now();
+        };
+        let (pid, session) = line.trim().split_once(' ').expect("two numbers");
+        assert_eq!(pid, session);
+    }
+}

@@ -1,0 +1,321 @@
+//! The mounts of this user: one file for each, locked by its daemon for as long as that lives.
+//!
+//! The lock is the truth, the file's content a description: a file that nobody has locked was left by a
+//! daemon that was killed. The daemon removes its file while it holds the lock, and drops the lock by ending.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::FileError;
+use crate::runtime::{RuntimeDir, RuntimeError};
+
+/// Longest registry entry that is read.
+const ENTRY_MAX: u64 = 64 * 1024;
+
+/// How often a file that vanishes between opening and locking is tried again.
+const TRIES: usize = 16;
+
+/// How long a look at the registry may hold a lock.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// What is known of a mount without asking its daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The repository's name.
+    pub repository: String,
+    /// Where it comes from.
+    pub url: String,
+    /// The cache directory.
+    pub cache: PathBuf,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// When the daemon started, in seconds since the epoch.
+    pub started: u64,
+}
+
+/// Registering failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The runtime directory can't be used.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A daemon serves this mount point already.
+    #[error("{mountpoint} is mounted already")]
+    Taken {
+        /// The mount point.
+        mountpoint: PathBuf,
+    },
+}
+
+/// A registered mount; its files are removed when this is dropped.
+#[derive(Debug)]
+pub struct Registration {
+    runtime: RuntimeDir,
+    id: String,
+    /// Holds the lock until the process ends or this is dropped.
+    file: File,
+}
+
+impl Registration {
+    /// Registers a mount point, replacing what a killed daemon left.
+    pub fn take(runtime: &Path, mountpoint: &Path) -> Result<Self, RegistryError> {
+        let id = RuntimeDir::id(mountpoint);
+        for attempt in 0..TRIES {
+            let runtime = RuntimeDir::open(runtime)?;
+            let path = runtime.entry(&id);
+            let opened = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&path);
+            let file = match opened {
+                Ok(file) => file,
+                // The last mount has just taken the directory with it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(FileError::on("open", path)(error).into()),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    // Somebody who only looks holds the lock for a moment, a daemon for good.
+                    if attempt + 1 < TRIES {
+                        std::thread::sleep(GLANCE);
+                        continue;
+                    }
+                    return Err(RegistryError::Taken { mountpoint: mountpoint.into() });
+                }
+                Err(error) => return Err(FileError::on("lock", path)(error.into()).into()),
+            }
+            if is_at(&file, &path) {
+                return Ok(Self { runtime, id, file });
+            }
+        }
+        let error = io::Error::other("other processes keep removing it");
+        Err(FileError::on("register a mount in", runtime)(error).into())
+    }
+
+    /// Writes what others can read of the mount.
+    pub fn describe(&mut self, entry: &Entry) -> Result<(), FileError> {
+        let path = self.runtime.entry(&self.id);
+        let text = serde_json::to_vec(entry).map_err(io::Error::other);
+        text.and_then(|text| {
+            self.file.rewind()?;
+            self.file.set_len(0)?;
+            self.file.write_all(&text)
+        })
+        .map_err(FileError::on("write", path))
+    }
+
+    /// Where the control socket goes.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.socket(&self.id)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        for path in [self.runtime.socket(&self.id), self.runtime.log(&self.id), self.runtime.entry(&self.id)]
+        {
+            // What isn't there needs no removing; nothing else can be done about the rest.
+            let _ = fs::remove_file(path);
+        }
+        self.runtime.leave();
+    }
+}
+
+/// A mount found in the registry.
+#[derive(Debug)]
+pub struct Registered {
+    /// What is known of it.
+    pub entry: Entry,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// Its daemon's log.
+    pub log: PathBuf,
+    /// Whether its daemon lives.
+    pub alive: bool,
+    file: File,
+}
+
+impl Registered {
+    /// Waits until the daemon is gone; `false` if it is still there after `patience`.
+    pub fn wait_until_gone(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let Ok(pid) = i32::try_from(self.entry.pid) else { return true };
+        let Some(pid) = rustix::process::Pid::from_raw(pid) else { return true };
+        if !self.locked() {
+            return true;
+        }
+        // The lock is held, so the process id is the daemon's and the descriptor will refer to it.
+        let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
+            return self.wait_for_lock(deadline);
+        };
+        if !self.locked() {
+            return true;
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = rustix::event::Timespec::try_from(left).ok();
+            let mut wait = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+            match rustix::event::poll(&mut wait, timeout.as_ref()) {
+                Ok(0) if left.is_zero() => return false,
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return true,
+                Err(_) => return self.wait_for_lock(deadline),
+            }
+        }
+    }
+
+    fn locked(&self) -> bool {
+        !try_lock(&self.file)
+    }
+
+    /// For kernels without process descriptors (before Linux 5.3).
+    fn wait_for_lock(&self, deadline: Instant) -> bool {
+        while self.locked() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
+    /// Removes what a killed daemon left.
+    pub fn forget(self) {
+        if self.alive {
+            return;
+        }
+        let path = self.socket.with_extension("json");
+        // A new daemon may have taken the place in the meantime; then it has the lock.
+        if try_lock(&self.file) && is_at(&self.file, &path) {
+            for path in [&self.socket, &self.log, &path] {
+                let _ = fs::remove_file(path);
+            }
+        }
+        if let Some(dir) = path.parent() {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// All registered mounts of this user, in the order of their mount points.
+pub fn all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
+    let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(Vec::new()) };
+    let read = match fs::read_dir(runtime.path()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(FileError::on("read", runtime.path()))?,
+    };
+    let mut found = Vec::new();
+    for file in read {
+        let file = file.map_err(FileError::on("read", runtime.path()))?.path();
+        let id = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        if file.extension().is_some_and(|extension| extension == "json")
+            && let Some(registered) = read_entry(&runtime, id)
+        {
+            found.push(registered);
+        }
+    }
+    found.sort_by(|a, b| a.entry.mountpoint.cmp(&b.entry.mountpoint));
+    Ok(found)
+}
+
+/// The registered mount at `mountpoint`.
+pub fn find(runtime: &Path, mountpoint: &Path) -> Result<Option<Registered>, RegistryError> {
+    let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(None) };
+    Ok(read_entry(&runtime, &RuntimeDir::id(mountpoint)))
+}
+
+/// An entry that is just being written or removed isn't a mount (yet, or any more).
+fn read_entry(runtime: &RuntimeDir, id: &str) -> Option<Registered> {
+    let path = runtime.entry(id);
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;
+    let mut text = Vec::new();
+    (&file).take(ENTRY_MAX).read_to_end(&mut text).ok()?;
+    let entry = serde_json::from_slice(&text).ok()?;
+    let alive = !try_lock(&file);
+    Some(Registered { entry, socket: runtime.socket(id), log: runtime.log(id), alive, file })
+}
+
+/// Whether nobody else has the lock.
+fn try_lock(file: &File) -> bool {
+    let free = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+    if free {
+        // Unlocking what we have just locked can't fail.
+        let _ = flock(file, FlockOperation::Unlock);
+    }
+    free
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(mountpoint: &Path) -> Entry {
+        Entry {
+            mountpoint: mountpoint.into(),
+            repository: "a.test".into(),
+            url: "file:///a.test".into(),
+            cache: "/cache".into(),
+            pid: std::process::id(),
+            started: 1,
+        }
+    }
+
+    #[test]
+    fn a_mount_point_is_registered_once_and_leaves_nothing() {
+        let base = tempfile::tempdir().expect("a directory");
+        let runtime = base.path().join("run");
+        let point = Path::new("/somewhere");
+        let mut first = Registration::take(&runtime, point).expect("free");
+        assert!(all(&runtime).expect("list").is_empty(), "an entry without content counts as a mount");
+        first.describe(&entry(point)).expect("write");
+        let error = Registration::take(&runtime, point).expect_err("taken");
+        assert!(matches!(error, RegistryError::Taken { .. }), "{error}");
+        let found = find(&runtime, point).expect("read").expect("there");
+        assert!(found.alive);
+        assert_eq!(found.entry, entry(point));
+        drop(first);
+        assert!(!runtime.exists());
+        assert!(find(&runtime, point).expect("read").is_none());
+    }
+
+    #[test]
+    fn what_a_killed_daemon_left_is_seen_as_dead_and_replaced() {
+        let base = tempfile::tempdir().expect("a directory");
+        let runtime = base.path().join("run");
+        let point = Path::new("/somewhere");
+        let dir = RuntimeDir::open(&runtime).expect("created");
+        let text = serde_json::to_vec(&entry(point)).expect("JSON");
+        fs::write(dir.entry(&RuntimeDir::id(point)), text).expect("write");
+        let found = find(&runtime, point).expect("read").expect("there");
+        assert!(!found.alive);
+        assert!(found.wait_until_gone(Duration::ZERO));
+        let again = Registration::take(&runtime, point).expect("free");
+        found.forget();
+        assert!(again.runtime.entry(&again.id).exists(), "forgetting removed the successor's entry");
+        drop(again);
+        assert!(!runtime.exists());
+    }
+}

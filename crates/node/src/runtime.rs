@@ -1,0 +1,154 @@
+//! The runtime directory: sockets, registry and logs of the mounts of one user.
+//!
+//! ```text
+//!  <runtime>/<id>.json    registry entry, locked by the daemon while it lives
+//!  <runtime>/<id>.sock    control socket
+//!  <runtime>/<id>.log     what the daemon has to say
+//! ```
+//!
+//! `<id>` is a digest of the mount point. The directory belongs to the user and to nobody else; it is checked
+//! because its parent may be `/tmp`. It is removed with the last file in it.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use esker_format::hash::{ContentHash, HashAlgorithm};
+
+use crate::FileError;
+
+/// Longest path of a socket: `sun_path` has 108 bytes, the last of them zero.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// The runtime directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// Creating or looking at it failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It is not ours: a trap somebody set in a shared directory, or a leftover.
+    #[error("{path} can't be used for sockets: {why}")]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// The runtime directory of this user.
+#[derive(Clone, Debug)]
+pub struct RuntimeDir {
+    path: PathBuf,
+}
+
+impl RuntimeDir {
+    /// Creates the directory if need be and checks that it is private.
+    pub fn open(path: &Path) -> Result<Self, RuntimeError> {
+        if let Err(error) = DirBuilder::new().mode(0o700).create(path)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(FileError { action: "create", path: path.into(), source: error }.into());
+        }
+        Self::check(path)?;
+        let dir = Self { path: path.to_owned() };
+        if dir.socket("0000000000000000").as_os_str().len() > SOCKET_PATH_MAX {
+            let why = "its path is too long for the address of a socket".into();
+            return Err(RuntimeError::NotOurs { path: path.into(), why });
+        }
+        Ok(dir)
+    }
+
+    /// The directory if it exists already; none if this user has no mounts.
+    pub fn existing(path: &Path) -> Result<Option<Self>, RuntimeError> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => {
+                Self::check(path)?;
+                Ok(Some(Self { path: path.to_owned() }))
+            }
+        }
+    }
+
+    fn check(path: &Path) -> Result<(), RuntimeError> {
+        let meta = fs::symlink_metadata(path).map_err(FileError::on("look at", path))?;
+        let me = rustix::process::geteuid().as_raw();
+        let why = if !meta.is_dir() {
+            "it is not a directory".to_owned()
+        } else if meta.uid() != me {
+            format!("it belongs to user {}, not to user {me}", meta.uid())
+        } else if meta.mode() & 0o077 != 0 {
+            format!("its mode {:04o} lets others in; it must be 0700", meta.mode() & 0o7777)
+        } else {
+            return Ok(());
+        };
+        Err(RuntimeError::NotOurs { path: path.into(), why })
+    }
+
+    /// The name under which a mount point's files go.
+    pub fn id(mountpoint: &Path) -> String {
+        let hash = ContentHash::of(HashAlgorithm::Sha1, mountpoint.as_os_str().as_bytes());
+        let mut id = hash.to_string();
+        id.truncate(16);
+        id
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn entry(&self, id: &str) -> PathBuf {
+        self.path.join(format!("{id}.json"))
+    }
+
+    pub(crate) fn socket(&self, id: &str) -> PathBuf {
+        self.path.join(format!("{id}.sock"))
+    }
+
+    /// Where the daemon of a mount writes what it has to say.
+    pub fn log(&self, id: &str) -> PathBuf {
+        self.path.join(format!("{id}.log"))
+    }
+
+    /// Removes the directory if nothing is left in it.
+    pub fn leave(&self) {
+        // Another mount still uses it, most likely.
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let base = tempfile::tempdir().expect("a directory");
+        let path = base.path().join("esker");
+        assert!(RuntimeDir::existing(&path).expect("absent").is_none());
+        RuntimeDir::open(&path).expect("created");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+        let error = RuntimeDir::open(&path).expect_err("open to others");
+        assert!(error.to_string().contains("0755"), "{error}");
+    }
+
+    #[test]
+    fn a_link_or_file_in_its_place_is_refused() {
+        let base = tempfile::tempdir().expect("a directory");
+        let path = base.path().join("esker");
+        std::os::unix::fs::symlink(base.path(), &path).expect("link");
+        assert!(RuntimeDir::open(&path).is_err());
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_refused_in_words() {
+        let base = tempfile::tempdir().expect("a directory");
+        let error = RuntimeDir::open(&base.path().join("x".repeat(100))).expect_err("too long");
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+}

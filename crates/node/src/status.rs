@@ -1,0 +1,123 @@
+//! What a daemon tells of its mount, in the words of `esker status --json`.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// The state of a mount. Times are seconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MountStatus {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// The repository's name.
+    pub repository: String,
+    /// Where it comes from.
+    pub url: String,
+    /// The daemon's process id.
+    pub pid: u32,
+    /// When it was mounted.
+    pub mounted: u64,
+    /// The revision that is shown.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root_hash: String,
+    /// When the publisher signed it.
+    pub published: Option<u64>,
+    /// Since when this revision is shown.
+    pub since: u64,
+    /// When the repository last answered.
+    pub checked: u64,
+    /// Why no newer revision can be looked for, if that is so.
+    pub offline: Option<Offline>,
+    /// The last failures, oldest first.
+    pub errors: Vec<Failure>,
+    /// Requests of the kernel, by kind.
+    pub requests: Vec<Requests>,
+    /// Requests of the kernel that wait for the network now.
+    pub waiting: u64,
+    /// Nodes that the kernel knows now.
+    pub nodes: u64,
+    /// Notifications sent to the kernel.
+    pub notifications: u64,
+    /// Counters of the repository's view.
+    pub view: View,
+    /// The cache.
+    pub cache: Cache,
+}
+
+/// A head that can't be looked up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offline {
+    /// Since when.
+    pub since: u64,
+    /// The last reason.
+    pub reason: String,
+}
+
+/// Something that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// When.
+    pub time: u64,
+    /// The file or directory, or what else it happened to.
+    pub object: String,
+    /// The error with its causes.
+    pub cause: String,
+    /// The process that asked, if it is known.
+    pub caller: Option<u32>,
+}
+
+/// What the kernel asked, of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// The protocol's name of the request.
+    pub name: String,
+    /// How often it came.
+    pub requests: u64,
+    /// Of these, answered with an error.
+    pub errors: u64,
+    /// Of these, had to wait for the network.
+    pub parked: u64,
+    /// Microseconds that worker threads spent on them.
+    pub busy_us: u64,
+}
+
+/// What the view counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// Catalogs attached now.
+    pub catalogs: u64,
+    /// Lookups.
+    pub lookups: u64,
+    /// Listings.
+    pub lists: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Reads that had to wait for an object.
+    pub misses: u64,
+    /// Revisions taken over since the mount.
+    pub switches: u64,
+    /// Files that somebody may hold open.
+    pub held: u64,
+}
+
+/// What the cache tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Whether this daemon is the one that writes it; the others ask that one.
+    pub writer: bool,
+    /// Bytes in use.
+    pub bytes: u64,
+    /// Bytes it may use; 0 for no limit.
+    pub quota: u64,
+    /// Objects in it.
+    pub objects: u64,
+}
+
+/// Seconds since the epoch; a time before it counts as the epoch.
+pub fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

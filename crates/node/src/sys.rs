@@ -1,0 +1,30 @@
+//! The system calls that need `unsafe`: what a child process does between fork and exec.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Lets the child that `command` starts lead a session of its own, and keep `fd` under the same number.
+pub(crate) fn detach_and_inherit(command: &mut Command, fd: RawFd) {
+    // SAFETY: the closure only calls setsid and fcntl, which may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() < 0 || libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Takes over a descriptor that the parent left open for us under a number it told us.
+pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: fcntl checks the number; it has no effect on memory.
+    if fd < 3 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the number is open, and by the convention between parent and child it is ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
