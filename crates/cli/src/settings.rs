@@ -61,3 +61,16 @@ impl Settings {
             .map_err(|error| Failure::usage(format!("--cache {}: {error}", path.display())))
     }
 }
+
+#[cfg(test)]
+impl Settings {
+    /// Everything below one folder.
+    pub(crate) fn for_tests(base: &Path) -> Self {
+        Self {
+            root: false,
+            cache: Some(base.join("cache")),
+            runtime: base.join("run"),
+            keys: base.join("no-keys"),
+        }
+    }
+}

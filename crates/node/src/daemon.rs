@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_report_is_heard() {
-        assert_eq!(shell("echo '\"Ready\"' >&$1").expect("report"), Report::Ready);
-        let failed = shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >&$1; exit 3"#);
+        assert_eq!(shell("echo '\"Ready\"' >/proc/self/fd/$1").expect("report"), Report::Ready);
+        let failed = shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);
         let expected = Report::Failed { code: 3, message: "m".into(), hint: None };
         assert_eq!(failed.expect("report"), expected);
     }
@@ -155,7 +155,7 @@ mod tests {
     fn a_daemon_leads_its_own_session() {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(r#"echo "\"Ready\"" >&$1; cut -d' ' -f1,6 /proc/$$/stat"#);
+        command.arg("-c").arg(r#"echo "\"Ready\"" >/proc/self/fd/$1; cut -d' ' -f1,6 /proc/$$/stat"#);
         spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
         // The process writes to the log after its report: wait for the line.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);

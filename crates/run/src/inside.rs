@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device};
 use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
 use rustix::thread::UnshareFlags;
 
@@ -22,9 +23,18 @@ pub struct Inside {
     /// The number of the child's end of the channel.
     pub(crate) channel: RawFd,
     /// Where the trees appear.
-    pub(crate) points: Vec<PathBuf>,
+    pub(crate) points: Vec<Point>,
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
+}
+
+/// A place for a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The mount point.
+    pub path: PathBuf,
+    /// What is mounted, for the first column of `mount` and `df`.
+    pub source: String,
 }
 
 /// What the child says when it fails.
@@ -42,7 +52,9 @@ impl Inside {
     /// The arguments that [`Inside::parse`] understands.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let mut all = vec![self.channel.to_string().into(), self.points.len().to_string().into()];
-        all.extend(self.points.iter().map(|point| point.clone().into_os_string()));
+        for point in &self.points {
+            all.extend([point.path.clone().into_os_string(), point.source.clone().into()]);
+        }
         all.extend(self.command.iter().cloned());
         all
     }
@@ -52,9 +64,13 @@ impl Inside {
         let mut arguments = arguments.into_iter();
         let channel = arguments.next()?.to_str()?.parse().ok()?;
         let count = arguments.next()?.to_str()?.parse::<usize>().ok()?;
-        let points: Vec<PathBuf> = arguments.by_ref().take(count).map(PathBuf::from).collect();
+        let mut points = Vec::new();
+        for _ in 0..count {
+            let path = PathBuf::from(arguments.next()?);
+            points.push(Point { path, source: arguments.next()?.into_string().ok()? });
+        }
         let command: Vec<OsString> = arguments.collect();
-        (points.len() == count && !command.is_empty()).then_some(Self { channel, points, command })
+        (!command.is_empty()).then_some(Self { channel, points, command })
     }
 }
 
@@ -80,10 +96,14 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     } else {
         root::detach_from_host().map_err(blocked(Step::Root))?;
     }
-    root::provide(&inside.points).map_err(blocked(Step::Root))?;
+    let paths: Vec<&Path> = inside.points.iter().map(|point| point.path.as_path()).collect();
+    root::provide(&paths).map_err(blocked(Step::Root))?;
     for (index, point) in (0u8..).zip(&inside.points) {
-        let device = open_device().map_err(blocked(Step::Device))?;
-        mount_tree(&device, point).map_err(blocked(Step::Mount))?;
+        let device = open_device().map_err(|error| blocked(Step::Device)(cause(&error)))?;
+        // Everybody in the namespace is us, or was let in by us.
+        let options = MountOptions { source: point.source.clone(), allow_other: true };
+        mount_device(device.as_fd(), &point.path, &options)
+            .map_err(|error| blocked(Step::Mount)(cause(&error)))?;
         channel.say_mounted(index, device.as_fd()).map_err(gone)?;
     }
     // Without the parent every access to the trees fails, so the command ends with it. Set before the
@@ -131,20 +151,11 @@ fn map(uid: u32, gid: u32) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-fn open_device() -> io::Result<OwnedFd> {
-    Ok(fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
-}
-
-fn mount_tree(device: &OwnedFd, point: &Path) -> io::Result<()> {
-    use rustix::mount::{MountFlags, mount};
-    use std::os::fd::AsRawFd;
-    let options = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
-        device.as_raw_fd(),
-        geteuid().as_raw(),
-        getegid().as_raw()
-    );
-    let options = std::ffi::CString::new(options)?;
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    Ok(mount("esker", point, "fuse.esker", flags, options.as_c_str())?)
+/// The system's answer under an error of the mount, which is what the explanation goes by.
+fn cause(error: &MountError) -> io::Error {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match source.and_then(io::Error::raw_os_error) {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::other(error.to_string()),
+    }
 }

@@ -4,14 +4,13 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::channel::{Channel, FromChild};
-use crate::inside::Inside;
+use crate::inside::{Inside, Point};
 use crate::signals::{Received, die_by, take_signals};
 use crate::sys;
 
@@ -109,7 +108,7 @@ impl Outside {
     /// killed when the thread that started it ends.
     pub fn start(
         mut launcher: Command,
-        points: Vec<PathBuf>,
+        points: Vec<Point>,
         command: Vec<OsString>,
         forwarding: Forwarding,
     ) -> Result<Self, RunError> {

@@ -28,7 +28,7 @@ pub(crate) fn detach_from_host() -> io::Result<()> {
 }
 
 /// Makes sure that all of `points` (absolute, without `..`) are directories, with a new root if need be.
-pub(crate) fn provide(points: &[PathBuf]) -> io::Result<()> {
+pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
     if points.iter().all(|point| point.is_dir()) {
         return Ok(());
     }

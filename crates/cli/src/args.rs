@@ -1,0 +1,237 @@
+//! Arguments that several commands share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::exit::{Failure, Kind};
+use crate::output::parse_size;
+use crate::settings::Settings;
+
+/// How to reach and trust a repository.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct RepositoryArgs {
+    /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: /etc/cvmfs/keys]
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) public_key: Vec<PathBuf>,
+
+    /// Name of the repository, where it isn't the last part of the URL
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Cache folder; mounts of the same user may share it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+
+    /// Size to keep the cache below, like 500M or 20GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) quota: Option<u64>,
+
+    /// Don't look for a new revision, use the last accepted one
+    #[arg(long)]
+    pub(crate) offline: bool,
+
+    /// Accept a repository that was created anew and is older than the one seen before
+    #[arg(long)]
+    pub(crate) forget_history: bool,
+
+    /// Seconds after which reads give up waiting for a server
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// How a mount behaves; for tests.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct TestingArgs {
+    /// Use no feature of newer kernels than this one
+    #[arg(long, value_name = "4.18|5.14|6.18", hide = true)]
+    pub(crate) kernel: Option<esker_fuse::KernelMask>,
+
+    /// Seconds between two looks for a new revision
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    pub(crate) ttl: Option<Duration>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a number of seconds");
+    let value: f64 = text.parse().map_err(|_| bad())?;
+    Duration::try_from_secs_f64(value).map_err(|_| bad())
+}
+
+/// A repository by its address: normalised URL and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) url: String,
+    pub(crate) name: String,
+}
+
+impl Address {
+    /// Reads `http://host[:port]/…/NAME`, `file:///…/NAME` or `/…/NAME`.
+    pub(crate) fn parse(text: &str, name: Option<&str>) -> Result<Self, Failure> {
+        let bad = |why: &str| {
+            Failure::usage(format!("{text:?} is not the address of a repository: {why}"))
+                .hint("write it like http://server/cvmfs/software.example.org or file:///srv/cvmfs/software.example.org")
+        };
+        let url = if text.starts_with('/') { format!("file://{text}") } else { text.to_owned() };
+        let url = url.trim_end_matches('/').to_owned();
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(bad("it has no scheme"));
+        };
+        match scheme {
+            "http" if rest.split('/').next().is_some_and(|host| !host.is_empty()) => {}
+            "http" => return Err(bad("it has no host")),
+            "file" if rest.starts_with('/') => {}
+            "file" => return Err(bad("a file URL has three slashes")),
+            "https" => return Err(bad("https is not supported; objects are verified whatever carries them, so http is as safe")),
+            _ => return Err(bad("only http and file are known")),
+        }
+        let last = rest.rsplit_once('/').map(|(_, last)| last).filter(|last| !last.is_empty());
+        match name.or(last) {
+            Some(name) => Ok(Self { name: name.to_owned(), url }),
+            None => Err(bad("it ends without the repository's name")),
+        }
+    }
+}
+
+/// Splits `URL:/path`; the path is `None` where there is only a URL.
+pub(crate) fn split_path(text: &str) -> (&str, Option<&str>) {
+    let scheme = text.find("://").map_or(0, |at| at + 3);
+    match text.get(scheme..).and_then(|rest| rest.find(":/")) {
+        Some(at) => (&text[..scheme + at], Some(&text[scheme + at + 1..])),
+        None => (text, None),
+    }
+}
+
+/// Most public keys read from a folder.
+const KEYS_MAX: usize = 100;
+/// Longest public key file.
+const KEY_LEN_MAX: u64 = 64 * 1024;
+
+/// Reads the master keys for a repository as PEM texts.
+pub(crate) fn public_keys(
+    named: &[PathBuf],
+    repository: &str,
+    settings: &Settings,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut files = Vec::new();
+    if named.is_empty() {
+        if !settings.keys.is_dir() {
+            return Err(Failure::usage(format!("there is no public key for {repository}"))
+                .hint("name the repository's master key with --public-key FILE"));
+        }
+        collect_keys(&settings.keys, repository, &mut files)?;
+    }
+    for path in named {
+        if path.is_dir() {
+            collect_keys(path, repository, &mut files)?;
+        } else {
+            files.push(path.clone());
+        }
+    }
+    files.iter().map(|path| read_key(path)).collect()
+}
+
+fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |why: String| {
+        Failure::usage(format!("can't read the public key {}: {why}", path.display()))
+            .hint("name the repository's master key with --public-key FILE")
+    };
+    let meta = fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if meta.len() > KEY_LEN_MAX {
+        return Err(failed("it is too large for a key".into()));
+    }
+    fs::read(path).map_err(|error| failed(error.to_string()))
+}
+
+/// The keys in a folder: those of the repository's domain if it has a folder for it (as CernVM-FS arranges
+/// them), otherwise all.
+fn collect_keys(folder: &Path, repository: &str, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let domain = repository.split_once('.').map(|(_, domain)| folder.join(domain));
+    let own = folder.join(format!("{repository}.pub"));
+    let before = files.len();
+    if own.is_file() {
+        files.push(own);
+    }
+    for folder in domain.iter().map(PathBuf::as_path).chain([folder]) {
+        if files.len() == before && folder.is_dir() {
+            list_keys(folder, files)?;
+        }
+    }
+    if files.len() == before {
+        return Err(Failure::usage(format!("{} has no public key (*.pub) in it", folder.display()))
+            .hint("name the repository's master key with --public-key FILE"));
+    }
+    files.truncate(before + KEYS_MAX);
+    Ok(())
+}
+
+fn list_keys(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(Kind::Usage, format!("can't read the keys folder {}: {error}", folder.display()))
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "pub") && path.is_file() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    files.append(&mut found);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_urls_and_paths() {
+        let parse = |text| Address::parse(text, None).map(|address| (address.url, address.name));
+        let pair = |url: &str, name: &str| Some((url.to_owned(), name.to_owned()));
+        assert_eq!(parse("http://h:8000/cvmfs/a.test/").ok(), pair("http://h:8000/cvmfs/a.test", "a.test"));
+        assert_eq!(parse("file:///srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
+        assert_eq!(parse("/srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
+        for bad in ["a.test", "ftp://h/a", "http:///a", "http://h", "file://srv/a", "", "https://h/a.test"] {
+            let failure = parse(bad).expect_err(bad);
+            assert_eq!(failure.kind, Kind::Usage);
+        }
+        assert_eq!(Address::parse("http://h/x", Some("b.test")).expect("named").name, "b.test");
+    }
+
+    #[test]
+    fn a_path_follows_the_url_after_a_colon() {
+        assert_eq!(split_path("http://h:80/cvmfs/a.test:/dir/f"), ("http://h:80/cvmfs/a.test", Some("/dir/f")));
+        assert_eq!(split_path("http://h:80/cvmfs/a.test"), ("http://h:80/cvmfs/a.test", None));
+        assert_eq!(split_path("/srv/a.test:/d:/e"), ("/srv/a.test", Some("/d:/e")));
+    }
+
+    #[test]
+    fn keys_come_from_a_file_a_folder_or_the_folder_of_the_domain() {
+        let base = tempfile::tempdir().expect("a directory");
+        let settings = Settings::for_tests(base.path());
+        let write = |name: &str, text: &str| {
+            let path = base.path().join(name);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
+            fs::write(&path, text).expect("write");
+            path
+        };
+        let file = write("alone.key", "alone");
+        write("keys/b.pub", "b");
+        write("keys/a.pub", "a");
+        write("keys/notes.txt", "no key");
+        write("keys/example.org/x.pub", "x");
+        write("keys/mine.test.pub", "mine");
+        let keys = |path: &Path, name: &str| {
+            let keys = public_keys(&[path.to_owned()], name, &settings).expect("keys");
+            keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
+        };
+        let folder = base.path().join("keys");
+        assert_eq!(keys(&file, "sw.example.org"), ["alone"]);
+        assert_eq!(keys(&folder, "sw.example.org"), ["x"]);
+        assert_eq!(keys(&folder, "mine.test"), ["mine"]);
+        assert_eq!(keys(&folder, "other.test"), ["a", "b", "mine"]);
+        let none = public_keys(&[base.path().join("absent")], "a.test", &settings);
+        assert_eq!(none.expect_err("absent").kind, Kind::Usage);
+    }
+}
