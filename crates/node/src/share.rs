@@ -1,0 +1,410 @@
+//! One cache for all mounts of a user.
+//!
+//! A cache directory has one writer: whoever holds its lock. The first process to open it becomes the writer
+//! and listens in the directory; later ones connect to it and get read-only descriptors. When the writer
+//! ends or is killed, the others race for the lock: one becomes the writer (checking what an unclean end
+//! leaves to check), the rest connect to that one, and every request that was still open is made again. No
+//! read fails because of it.
+//!
+//! ```text
+//!   View ──► Shared ──┬── as writer: Objects ──► cache directory ◄── Broker ◄──┐
+//!                     └── as client: Client ── socket ─────────────────────────┘ (in another process)
+//! ```
+
+mod address;
+mod broker;
+mod client;
+mod received;
+mod release;
+mod wire;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use esker_store::{
+    CacheKey, CacheStatus, Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted,
+};
+use parking_lot::{Mutex, RwLock};
+
+use self::broker::Broker;
+use self::client::{Client, Owner, Refused};
+use self::received::Received;
+
+/// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
+/// the same network directory, or a writer that is stuck.
+const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+/// Pauses between attempts grow from this…
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// … to this.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How many writers a request may outlive. One that comes to more of them may be what kills them.
+const ATTEMPTS_MAX: u32 = 8;
+/// Most descriptors a client keeps.
+const RECEIVED_MAX: usize = 4096;
+
+/// The cache, opened for writing by this process. Dropping the last reference closes it.
+pub trait Writer: Send + Sync {
+    /// The objects of the repository at a base URL.
+    fn store(&self, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+
+    /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
+    fn close(&self);
+}
+
+/// Opens the cache for writing; [`Cause::Busy`] while another process has it.
+pub type OpenWriter = Box<dyn Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync>;
+
+/// A request on its way.
+struct Pending {
+    wanted: Wanted,
+    done: Done<Handle>,
+    attempts: u32,
+}
+
+enum Role {
+    Writer { store: Arc<dyn ObjectStore>, writer: Arc<dyn Writer>, broker: Option<Broker> },
+    Client(Arc<Client>),
+    /// Nobody knows yet; requests queue.
+    Electing,
+    Closed,
+}
+
+enum Event {
+    Lost,
+    SlotFree,
+    Close,
+}
+
+/// The objects of one repository, from a cache that other processes use, too.
+pub struct Shared {
+    cache: PathBuf,
+    url: String,
+    open: OpenWriter,
+    role: RwLock<Role>,
+    /// Requests that wait for the election. Locked before `role` where both are.
+    queue: Mutex<VecDeque<Pending>>,
+    received: Arc<Received>,
+    holders: Arc<Holders>,
+    events: Sender<Event>,
+    me: Weak<Shared>,
+    service: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+/// Everybody in this process who may hold objects.
+#[derive(Default)]
+struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
+
+impl Shared {
+    /// Joins those who use `cache`, or opens it if nobody does.
+    pub fn open(cache: &Path, url: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
+        let (events, inbox) = channel();
+        let wake = events.clone();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit / 4).unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
+        let shared = Arc::new_cyclic(|me| Self {
+            cache: cache.to_owned(),
+            url: url.to_owned(),
+            open,
+            role: RwLock::new(Role::Electing),
+            queue: Mutex::default(),
+            // A closed service has nothing to wake for.
+            received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
+            holders: Arc::default(),
+            events,
+            me: me.clone(),
+            service: Mutex::default(),
+        });
+        let role = shared.elect(Some(Instant::now() + FIRST_PATIENCE), &inbox)?;
+        shared.take_role(role);
+        let weak = shared.me.clone();
+        let service = thread::Builder::new().name("cache-share".into()).spawn(move || serve(&weak, &inbox));
+        match service {
+            Ok(service) => {
+                *shared.service.lock() = Some(service);
+                Ok(shared)
+            }
+            Err(source) => {
+                shared.close();
+                Err(disk("starting a thread for", cache, source))
+            }
+        }
+    }
+
+    /// Lets go of the cache: as the writer, shuts it down cleanly and leaves it to the others. Requests that
+    /// are open or come later fail.
+    pub fn close(&self) {
+        let (role, unanswered) = {
+            let mut queue = self.queue.lock();
+            (std::mem::replace(&mut *self.role.write(), Role::Closed), std::mem::take(&mut *queue))
+        };
+        // What is dropped unanswered is answered with an error, which needs the locks to be free.
+        drop(unanswered);
+        drop(self.received.unpark_all());
+        leave(role);
+        // The service may have ended, or never begun. An election that is under way ends before we do,
+        // because it may have the lock of the cache.
+        let _ = self.events.send(Event::Close);
+        let service = self.service.lock().take();
+        if let Some(service) = service.filter(|service| service.thread().id() != thread::current().id()) {
+            let _ = service.join();
+        }
+    }
+
+    /// Whether this process is the writer.
+    pub fn is_writer(&self) -> bool {
+        matches!(&*self.role.read(), Role::Writer { .. })
+    }
+
+    /// The cache directory.
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    fn submit(&self, mut pending: Pending) {
+        loop {
+            let role = self.role.read();
+            match &*role {
+                Role::Writer { store, .. } => {
+                    let store = store.clone();
+                    drop(role);
+                    return store.get(pending.wanted, pending.done);
+                }
+                Role::Client(client) => {
+                    let client = client.clone();
+                    drop(role);
+                    match client.get(pending) {
+                        Ok(()) => return,
+                        Err(back) => pending = back,
+                    }
+                    // The writer is gone; what comes next is decided by whoever noticed it.
+                    self.lost(Vec::new());
+                }
+                Role::Closed => return,
+                Role::Electing => {
+                    drop(role);
+                    let mut queue = self.queue.lock();
+                    if matches!(&*self.role.read(), Role::Electing) {
+                        queue.push_back(pending);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Becomes what an election found, and makes all requests that waited for it.
+    fn take_role(&self, role: Role) {
+        let waiting = {
+            let mut queue = self.queue.lock();
+            let mut mine = self.role.write();
+            if matches!(&*mine, Role::Closed) {
+                drop(mine);
+                drop(queue);
+                return leave(role);
+            }
+            *mine = role;
+            std::mem::take(&mut *queue)
+        };
+        for pending in waiting {
+            self.submit(pending);
+        }
+    }
+
+    /// Tries to become the writer or a client, until `deadline` or for ever.
+    fn elect(&self, deadline: Option<Instant>, inbox: &Inbox<Event>) -> Result<Role, StoreError> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let busy = match (self.open)() {
+                Ok(writer) => return self.become_writer(writer),
+                Err(error) if matches!(error.cause(), Cause::Busy { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            let owner: Weak<dyn Owner> = self.me.clone();
+            match Client::connect(&self.cache, &self.url, self.received.clone(), owner) {
+                Ok(client) => return Ok(Role::Client(client)),
+                Err(Refused::Error(error)) => return Err(error),
+                Err(Refused::Gone) => {}
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(busy);
+            }
+            // Sleeps, but not through a close.
+            match inbox.recv_timeout(pause) {
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),
+                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn become_writer(&self, writer: Arc<dyn Writer>) -> Result<Role, StoreError> {
+        let store = match writer.store(&self.url) {
+            Ok(store) => store,
+            Err(error) => {
+                writer.close();
+                return Err(error);
+            }
+        };
+        let holders: Arc<dyn Holder> = self.holders.clone();
+        store.add_holder(Arc::downgrade(&holders));
+        // From now on the cache itself says what is open.
+        self.received.forget_all();
+        // A file system without sockets makes the cache private to this process; that is no failure.
+        let broker = Broker::start(&self.cache, writer.clone()).ok();
+        Ok(Role::Writer { store, writer, broker })
+    }
+}
+
+/// Elections and requests that waited for a descriptor happen here, on no caller's thread.
+fn serve(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
+    while let Ok(event) = inbox.recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        match event {
+            Event::Close => return,
+            Event::SlotFree => shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked)),
+            Event::Lost => {
+                while matches!(&*shared.role.read(), Role::Electing) {
+                    match shared.elect(None, inbox) {
+                        Ok(role) => shared.take_role(role),
+                        Err(error) => {
+                            // Whoever waits learns why; the next attempt is for those who come later.
+                            let waiting = std::mem::take(&mut *shared.queue.lock());
+                            waiting.into_iter().for_each(|pending| pending.done.err(error.clone()));
+                            if let Ok(Event::Close) = inbox.recv_timeout(PAUSE_MAX) {
+                                return;
+                            }
+                        }
+                    }
+                }
+                // Wake-ups that the election swallowed.
+                shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
+            }
+        }
+    }
+}
+
+fn leave(role: Role) {
+    match role {
+        Role::Writer { store, writer, broker } => {
+            drop(broker);
+            drop(store);
+            writer.close();
+        }
+        Role::Client(client) => client.close(),
+        Role::Electing | Role::Closed => {}
+    }
+}
+
+fn disk(doing: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::new("the cache", Cause::Disk { doing, path: path.to_owned(), source })
+}
+
+impl Owner for Shared {
+    fn lost(&self, unanswered: Vec<Pending>) {
+        let mut queue = self.queue.lock();
+        {
+            let mut role = self.role.write();
+            match &*role {
+                Role::Client(client) if client.is_lost() => {
+                    *role = Role::Electing;
+                    // A closed service means that we are being closed.
+                    let _ = self.events.send(Event::Lost);
+                }
+                Role::Closed => return,
+                _ => {}
+            }
+        }
+        for mut pending in unanswered.into_iter().rev() {
+            pending.attempts += 1;
+            if pending.attempts < ATTEMPTS_MAX {
+                queue.push_front(pending);
+            } else {
+                let error = StoreError::new(pending.wanted.label(), Cause::Closed);
+                drop(queue);
+                pending.done.err(error);
+                queue = self.queue.lock();
+            }
+        }
+        // The election may be over by now.
+        if !matches!(&*self.role.read(), Role::Electing) {
+            let waiting = std::mem::take(&mut *queue);
+            drop(queue);
+            waiting.into_iter().for_each(|pending| self.submit(pending));
+        }
+    }
+
+    fn holder(&self) -> Arc<dyn Holder> {
+        self.holders.clone()
+    }
+}
+
+impl ObjectStore for Shared {
+    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+        match self.received.find(&wanted.key()) {
+            Some(handle) => done.ok(handle),
+            None => self.submit(Pending { wanted, done, attempts: 0 }),
+        }
+    }
+
+    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => store.cached(wanted),
+            _ => self.received.find(&wanted.key()),
+        }
+    }
+
+    fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.0.lock().push(holder);
+    }
+
+    fn status(&self) -> StoreStatus {
+        let client = match &*self.role.read() {
+            Role::Writer { store, .. } => return store.status(),
+            Role::Client(client) => client.clone(),
+            Role::Electing | Role::Closed => return StoreStatus::default(),
+        };
+        let status = client.status().unwrap_or_default();
+        let cache = CacheStatus {
+            quota: status.quota,
+            hard_limit: status.hard_limit,
+            used: status.used,
+            objects: status.objects,
+            evicted: status.evicted,
+            over_quota: status.over_quota,
+            unkept: status.unkept,
+            disk_errors: status.disk_errors,
+            damaged: status.damaged,
+            unchecked: status.unchecked,
+            opened_unclean: status.opened_unclean,
+            ..CacheStatus::default()
+        };
+        StoreStatus { cache, ..StoreStatus::default() }
+    }
+}
+
+impl Holder for Holders {
+    fn release(&self, victims: &[CacheKey]) -> Vec<bool> {
+        let holders: Vec<Arc<dyn Holder>> = {
+            let mut all = self.0.lock();
+            all.retain(|holder| holder.strong_count() > 0);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut held = vec![false; victims.len()];
+        for holder in holders {
+            for (held, by_this) in held.iter_mut().zip(holder.release(victims)) {
+                *held |= by_this;
+            }
+        }
+        held
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,230 @@
+//! A connection to the writer of a cache.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use esker_store::{CacheKey, Handle, Holder, StoreError};
+use parking_lot::{Condvar, Mutex};
+
+use super::received::Received;
+use super::wire::{
+    Receiver, StatusMessage, ToClient, ToWriter, VERSION, WantedMessage, keys_from_text, send,
+};
+use super::{Pending, address};
+
+/// How long a new writer may take to answer a greeting: it may be checking its index.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// How long `esker status` waits for the writer's numbers.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is no connection.
+pub(super) enum Refused {
+    /// Nobody listens, or not for long: try again.
+    Gone,
+    /// The writer can't serve this repository.
+    Error(StoreError),
+}
+
+/// What a client does for its owner.
+pub(super) trait Owner: Send + Sync {
+    /// The writer is gone; these requests are unanswered.
+    fn lost(&self, unanswered: Vec<Pending>);
+    /// Who may hold objects here.
+    fn holder(&self) -> Arc<dyn Holder>;
+}
+
+pub(super) struct Client {
+    socket: OwnedFd,
+    outbox: Sender<ToWriter>,
+    received: Arc<Received>,
+    state: Mutex<State>,
+    status_came: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    pending: HashMap<u64, Pending>,
+    statuses: HashMap<u64, StatusMessage>,
+    lost: bool,
+}
+
+impl Client {
+    /// Connects to the writer of `cache` and asks for a repository.
+    pub(super) fn connect(
+        cache: &Path,
+        url: &str,
+        received: Arc<Received>,
+        owner: Weak<dyn Owner>,
+    ) -> Result<Arc<Self>, Refused> {
+        let gone = |_: io::Error| Refused::Gone;
+        let socket = address::dial(cache).map_err(gone)?;
+        address::limit_receives(&socket, Some(GREETING_PATIENCE)).map_err(gone)?;
+        let mut receiver = Receiver::new(socket.try_clone().map_err(gone)?);
+        let hello = ToWriter::Hello { version: VERSION, url: url.to_owned() };
+        send(socket.as_fd(), &hello, None).map_err(gone)?;
+        match receiver.next::<ToClient>().map_err(gone)? {
+            (ToClient::Welcome, _) => {}
+            (ToClient::Failed { error, .. }, _) => return Err(Refused::Error(error.read(url.to_owned()))),
+            _ => return Err(Refused::Gone),
+        }
+        address::limit_receives(&socket, None).map_err(gone)?;
+        let (outbox, inbox) = channel();
+        let state = Mutex::default();
+        let client = Arc::new(Self { socket, outbox, received, state, status_came: Condvar::new() });
+        let start = || -> io::Result<()> {
+            let out = client.socket.try_clone()?;
+            thread::Builder::new().name("cache-ask".into()).spawn(move || send_all(&out, &inbox))?;
+            let me = Arc::clone(&client);
+            thread::Builder::new().name("cache-hear".into()).spawn(move || me.hear(receiver, &owner))?;
+            Ok(())
+        };
+        start().map_err(gone)?;
+        Ok(client)
+    }
+
+    /// Asks for an object; gives it back if the writer is gone.
+    pub(super) fn get(&self, pending: Pending) -> Result<(), Pending> {
+        let mut state = self.state.lock();
+        if state.lost {
+            return Err(pending);
+        }
+        let id = state.take_id();
+        let object = WantedMessage::new(&pending.wanted);
+        state.pending.insert(id, pending);
+        // If the sending thread has ended, so will the hearing one, which hands the request back.
+        let _ = self.outbox.send(ToWriter::Get { id, object });
+        Ok(())
+    }
+
+    /// Asks the writer how its cache is; `None` if it doesn't say soon.
+    pub(super) fn status(&self) -> Option<StatusMessage> {
+        let deadline = Instant::now() + STATUS_PATIENCE;
+        let mut state = self.state.lock();
+        let id = state.take_id();
+        self.outbox.send(ToWriter::Status { id }).ok()?;
+        while !state.lost && !state.statuses.contains_key(&id) {
+            if self.status_came.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.statuses.remove(&id)
+    }
+
+    /// Whether the writer is known to be gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.lock().lost
+    }
+
+    /// Hangs up.
+    pub(super) fn close(&self) {
+        // Fails only if the connection is gone already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    fn hear(&self, mut receiver: Receiver, owner: &Weak<dyn Owner>) {
+        let (asked, questions) = channel();
+        if let Some(owner) = owner.upgrade() {
+            let (holder, outbox) = (owner.holder(), self.outbox.clone());
+            let received = self.received.clone();
+            // Without the thread releases stay unanswered, which means that everything is held.
+            let _ = thread::Builder::new()
+                .name("cache-release".into())
+                .spawn(move || release_all(&questions, &received, &*holder, &outbox));
+        }
+        while let Ok((message, descriptor)) = receiver.next::<ToClient>() {
+            match message {
+                ToClient::Object { id, len } => match descriptor {
+                    Some(file) => self.answered(id, file, len),
+                    None => break,
+                },
+                ToClient::Failed { id, error } => {
+                    if let Some(pending) = self.take(id) {
+                        let label = pending.wanted.label();
+                        pending.done.err(error.read(label));
+                    }
+                }
+                ToClient::Release { id, keys } => match keys_from_text(&keys) {
+                    // The releasing thread ends only after this one.
+                    Some(keys) => drop(asked.send((id, keys))),
+                    None => break,
+                },
+                ToClient::Status { id, status } => {
+                    self.state.lock().statuses.insert(id, *status);
+                    self.status_came.notify_all();
+                }
+                ToClient::Welcome => break,
+            }
+        }
+        self.end(owner);
+    }
+
+    fn answered(&self, id: u64, file: OwnedFd, len: u64) {
+        let Some(pending) = self.take(id) else { return };
+        let Some(slot) = self.received.slot() else {
+            drop(file);
+            return self.received.park(pending);
+        };
+        let handle = Handle::from_fd(file, len, slot);
+        self.received.keep(pending.wanted.key(), &handle);
+        pending.done.ok(handle);
+    }
+
+    fn take(&self, id: u64) -> Option<Pending> {
+        self.state.lock().pending.remove(&id)
+    }
+
+    fn end(&self, owner: &Weak<dyn Owner>) {
+        self.close();
+        let pending = {
+            let mut state = self.state.lock();
+            state.lost = true;
+            std::mem::take(&mut state.pending)
+        };
+        self.status_came.notify_all();
+        let mut unanswered: Vec<(u64, Pending)> = pending.into_iter().collect();
+        unanswered.sort_by_key(|(id, _)| *id);
+        if let Some(owner) = owner.upgrade() {
+            owner.lost(unanswered.into_iter().map(|(_, pending)| pending).collect());
+        }
+    }
+}
+
+impl State {
+    /// Ids start at 1: 0 stands for the greeting.
+    fn take_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+fn send_all(socket: &OwnedFd, inbox: &Inbox<ToWriter>) {
+    while let Ok(message) = inbox.recv() {
+        if send(socket.as_fd(), &message, None).is_err() {
+            // The hearing thread must notice, too.
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            return;
+        }
+    }
+}
+
+fn release_all(
+    questions: &Inbox<(u64, Vec<CacheKey>)>,
+    received: &Received,
+    holder: &dyn Holder,
+    outbox: &Sender<ToWriter>,
+) {
+    while let Ok((id, keys)) = questions.recv() {
+        received.forget(&keys);
+        let held = holder.release(&keys);
+        if outbox.send(ToWriter::Released { id, held }).is_err() {
+            return;
+        }
+    }
+}

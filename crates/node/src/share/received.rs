@@ -1,0 +1,157 @@
+//! Descriptors that a client of the cache's writer has received.
+//!
+//! The writer bounds its own open files; here is the bound for ours. A received file takes a slot and gives it
+//! back when its last user is gone. Files stay open for the next reader until their slot is needed or the
+//! writer evicts the object. A file that finds no slot is closed and its request parked, to be made again once
+//! there is one (requests that wait for the network take no slot, so they never delay one that doesn't). While
+//! requests are parked nothing is kept open for later, so that every file given back frees its slot.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use esker_store::{CacheKey, Handle};
+use parking_lot::Mutex;
+
+use super::Pending;
+
+/// Called when a slot became free and requests are parked; must not block.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
+pub(super) struct Received {
+    limit: usize,
+    state: Mutex<State>,
+    wake: Wake,
+}
+
+#[derive(Default)]
+struct State {
+    used: usize,
+    kept: HashMap<CacheKey, Kept>,
+    clock: u64,
+    parked: VecDeque<Pending>,
+}
+
+struct Kept {
+    handle: Handle,
+    read_at: u64,
+}
+
+/// The right to one open file.
+pub(super) struct Slot(Arc<Received>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let parked = {
+            let mut state = self.0.state.lock();
+            state.used -= 1;
+            !state.parked.is_empty()
+        };
+        if parked {
+            (self.0.wake)();
+        }
+    }
+}
+
+impl Received {
+    pub(super) fn new(limit: usize, wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { limit: limit.max(1), state: Mutex::default(), wake: Box::new(wake) })
+    }
+
+    /// The file if it is still open.
+    pub(super) fn find(&self, key: &CacheKey) -> Option<Handle> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let now = state.clock;
+        let kept = state.kept.get_mut(key)?;
+        kept.read_at = now;
+        Some(kept.handle.clone())
+    }
+
+    /// Keeps a file open for later.
+    pub(super) fn keep(&self, key: CacheKey, handle: &Handle) {
+        let mut state = self.state.lock();
+        if state.parked.is_empty() {
+            state.clock += 1;
+            let kept = Kept { handle: handle.clone(), read_at: state.clock };
+            let replaced = state.kept.insert(key, kept);
+            // Its slot is given back under the same lock.
+            drop(state);
+            drop(replaced);
+        }
+    }
+
+    /// Lets go of files that the writer wants to evict.
+    pub(super) fn forget(&self, keys: &[CacheKey]) {
+        let dropped: Vec<Kept> = {
+            let mut state = self.state.lock();
+            keys.iter().filter_map(|key| state.kept.remove(key)).collect()
+        };
+        drop(dropped);
+    }
+
+    /// Lets go of all files that are kept.
+    pub(super) fn forget_all(&self) {
+        let kept = std::mem::take(&mut self.state.lock().kept);
+        drop(kept);
+    }
+
+    /// Takes a slot, closing files that nobody uses if need be.
+    pub(super) fn slot(self: &Arc<Self>) -> Option<Slot> {
+        loop {
+            let idle = {
+                let mut state = self.state.lock();
+                if state.used < self.limit {
+                    state.used += 1;
+                    return Some(Slot(self.clone()));
+                }
+                state.take_idle((self.limit / 16).max(1))
+            };
+            if idle.is_empty() {
+                return None;
+            }
+        }
+    }
+
+    /// Parks a request until a slot is free. Everything kept is let go, so that no slot stays taken by a file
+    /// that nobody reads.
+    pub(super) fn park(self: &Arc<Self>, pending: Pending) {
+        let (dropped, free) = {
+            let mut state = self.state.lock();
+            state.parked.push_back(pending);
+            (std::mem::take(&mut state.kept), state.used < self.limit)
+        };
+        drop(dropped);
+        if free {
+            // A slot came back after it was looked for and before the request was parked.
+            (self.wake)();
+        }
+    }
+
+    /// As many parked requests as there are free slots.
+    pub(super) fn unpark(&self) -> Vec<Pending> {
+        let mut state = self.state.lock();
+        let free = self.limit.saturating_sub(state.used).min(state.parked.len());
+        state.parked.drain(..free).collect()
+    }
+
+    /// All parked requests, when they will be answered in another way.
+    pub(super) fn unpark_all(&self) -> VecDeque<Pending> {
+        std::mem::take(&mut self.state.lock().parked)
+    }
+}
+
+impl State {
+    /// Takes up to `count` kept files out that only we hold, longest unread first.
+    fn take_idle(&mut self, count: usize) -> Vec<Kept> {
+        let mut idle: Vec<(u64, CacheKey)> = self
+            .kept
+            .iter()
+            // Ours, and the one that asking makes.
+            .filter(|(_, kept)| Arc::strong_count(&kept.handle.file()) <= 2)
+            .map(|(key, kept)| (kept.read_at, *key))
+            .collect();
+        idle.sort_unstable();
+        idle.truncate(count);
+        idle.iter().filter_map(|(_, key)| self.kept.remove(key)).collect()
+    }
+}

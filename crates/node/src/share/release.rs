@@ -1,0 +1,182 @@
+//! Asking clients to let go of objects before eviction.
+//!
+//! A client that answers decides. One that does not (a stopped process, a machine under load) counts as
+//! holding everything, but only for so long: its kernel keeps what it has in its page cache anyway, and what
+//! is missing it fetches again, so the cost of evicting under it is traffic and never a wrong byte. While it
+//! is silent it is not waited for again: eviction must not be slowed down by a dead client.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use esker_store::{CacheKey, Holder};
+use parking_lot::{Condvar, Mutex};
+
+use super::wire::RELEASE_MAX;
+
+/// How long one question waits: longer than a kernel takes to send its FORGETs.
+pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a silent client counts as holding everything.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+type Ask = Box<dyn Fn(u64, &[CacheKey]) -> bool + Send + Sync>;
+
+/// A client as a holder of objects.
+pub(super) struct RemoteHolder {
+    /// Sends the question; `false` if the client is gone.
+    ask: Ask,
+    state: Mutex<State>,
+    answered: Condvar,
+    answer_patience: Duration,
+    silence_max: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    answers: HashMap<u64, Vec<bool>>,
+    awaited: Option<u64>,
+    silent_since: Option<Instant>,
+    gone: bool,
+}
+
+impl RemoteHolder {
+    pub(super) fn new(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
+        Self::with_patience(ask, ANSWER_PATIENCE, SILENCE_MAX)
+    }
+
+    fn with_patience(
+        ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static,
+        answer_patience: Duration,
+        silence_max: Duration,
+    ) -> Self {
+        let (state, answered) = (Mutex::default(), Condvar::new());
+        Self { ask: Box::new(ask), state, answered, answer_patience, silence_max }
+    }
+
+    /// Takes the client's answer. A late one shows at least that the client lives again.
+    pub(super) fn answer(&self, id: u64, held: Vec<bool>) {
+        let mut state = self.state.lock();
+        state.silent_since = None;
+        if state.awaited == Some(id) {
+            state.answers.insert(id, held);
+            self.answered.notify_all();
+        }
+    }
+
+    /// The client is gone and holds nothing any more.
+    pub(super) fn gone(&self) {
+        self.state.lock().gone = true;
+        self.answered.notify_all();
+    }
+
+    fn release_some(&self, victims: &[CacheKey]) -> Vec<bool> {
+        let deadline = Instant::now() + self.answer_patience;
+        let mut state = self.state.lock();
+        if state.gone {
+            return vec![false; victims.len()];
+        }
+        if let Some(since) = state.silent_since {
+            return vec![since.elapsed() < self.silence_max; victims.len()];
+        }
+        let id = state.next;
+        state.next += 1;
+        state.awaited = Some(id);
+        // Sending only queues; but the answer needs the lock.
+        let sent = parking_lot::MutexGuard::unlocked(&mut state, || (self.ask)(id, victims));
+        while sent && !state.gone && !state.answers.contains_key(&id) {
+            if self.answered.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        state.awaited = None;
+        let answer = state.answers.remove(&id);
+        if state.gone || !sent {
+            return vec![false; victims.len()];
+        }
+        match answer {
+            Some(held) if held.len() == victims.len() => held,
+            Some(_) => vec![true; victims.len()],
+            None => {
+                state.silent_since = Some(Instant::now());
+                vec![true; victims.len()]
+            }
+        }
+    }
+}
+
+impl Holder for RemoteHolder {
+    fn release(&self, victims: &[CacheKey]) -> Vec<bool> {
+        victims.chunks(RELEASE_MAX).flat_map(|some| self.release_some(some)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Weak};
+
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    use super::*;
+
+    fn keys(count: usize) -> Vec<CacheKey> {
+        let key = |n: usize| CacheKey {
+            hash: ContentHash::of(HashAlgorithm::Sha1, &n.to_le_bytes()),
+            compression: Compression::Zlib,
+        };
+        (0..count).map(key).collect()
+    }
+
+    #[test]
+    fn the_client_decides_for_each_object() {
+        let holder = Arc::new_cyclic(|me: &Weak<RemoteHolder>| {
+            let me = me.clone();
+            RemoteHolder::new(move |id, victims| {
+                let holder = me.upgrade().expect("alive");
+                holder.answer(id, (0..victims.len()).map(|n| n % 2 == 0).collect());
+                true
+            })
+        });
+        let held = holder.release(&keys(RELEASE_MAX + 2));
+        assert_eq!(held.len(), RELEASE_MAX + 2);
+        assert!(held.iter().enumerate().all(|(n, held)| *held == (n % 2 == 0)));
+    }
+
+    #[test]
+    fn a_silent_client_holds_everything_is_asked_once_and_not_for_ever() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let counter = asked.clone();
+        let ask = move |_, _: &[CacheKey]| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            true
+        };
+        let patient =
+            RemoteHolder::with_patience(ask.clone(), Duration::from_millis(10), Duration::from_secs(3600));
+        assert_eq!(patient.release(&keys(2)), [true, true]);
+        assert_eq!(patient.release(&keys(2)), [true, true]);
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "a silent client was waited for twice");
+        patient.answer(0, vec![false, false]);
+        assert_eq!(patient.release(&keys(1)), [true]);
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "a client that speaks again was not asked");
+
+        let impatient = RemoteHolder::with_patience(ask, Duration::from_millis(1), Duration::ZERO);
+        assert_eq!(impatient.release(&keys(1)), [true]);
+        assert_eq!(impatient.release(&keys(1)), [false]);
+    }
+
+    #[test]
+    fn a_client_that_goes_away_holds_nothing() {
+        let holder = RemoteHolder::new(|_, _| false);
+        assert_eq!(holder.release(&keys(1)), [false]);
+        let holder = Arc::new_cyclic(|me: &Weak<RemoteHolder>| {
+            let me = me.clone();
+            RemoteHolder::new(move |_, _| {
+                me.upgrade().expect("alive").gone();
+                true
+            })
+        });
+        assert_eq!(holder.release(&keys(3)), [false; 3]);
+    }
+}
