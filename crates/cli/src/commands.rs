@@ -1,0 +1,11 @@
+//! One file a command: its arguments, whose comments are the help, and one function.
+
+pub(crate) mod cat;
+pub(crate) mod find;
+pub(crate) mod inside;
+pub(crate) mod ls;
+pub(crate) mod mount;
+pub(crate) mod run;
+pub(crate) mod stat;
+pub(crate) mod status;
+pub(crate) mod umount;

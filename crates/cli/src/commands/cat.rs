@@ -1,0 +1,45 @@
+use esker_vfs::Kind as NodeKind;
+
+use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::browse::Browsed;
+use crate::exit::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Prints a file of a repository without mounting it.
+///
+/// Example: esker cat http://server/cvmfs/sw.example.org:/README --public-key sw.example.org.pub
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: PlaceArgs,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+}
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let browsed = Browsed::open(&args.place, &args.repository, settings)?;
+    let (walk, path) = (browsed.walk(), browsed.path());
+    let found = walk.resolve(path, true)?;
+    let kind = found.attr.kind;
+    if kind != NodeKind::File {
+        let kind = crate::entry::kind_name(kind);
+        return Err(Failure::failed(format!("{} is a {kind}, not a regular file", browsed.describe())));
+    }
+    let mut out = Output::new();
+    let mut offset = 0;
+    while offset < found.attr.size {
+        let piece = walk.read(&found.node, path, offset, PIECE)?;
+        if piece.is_empty() {
+            let size = found.attr.size;
+            return Err(Failure::failed(format!("{} ends at {offset} of {size} bytes", browsed.describe())));
+        }
+        out.bytes(&piece)?;
+        offset += piece.len() as u64;
+    }
+    out.finish()
+}
