@@ -36,6 +36,15 @@ impl Output {
         self.line(text)
     }
 
+    /// A JSON array, one element a line.
+    pub(crate) fn json_array(&mut self, values: impl Iterator<Item = impl Serialize>) -> Result<(), Failure> {
+        let mut array = JsonArray::begin(self)?;
+        for value in values {
+            array.add(self, &value)?;
+        }
+        array.end(self)
+    }
+
     /// `text` in bold on a terminal.
     pub(crate) fn bold(&self, text: &str) -> String {
         self.painted("1", text)
@@ -52,6 +61,29 @@ impl Output {
 
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
+    }
+}
+
+/// A JSON array that is printed as its elements become known, one a line.
+pub(crate) struct JsonArray {
+    empty: bool,
+}
+
+impl JsonArray {
+    pub(crate) fn begin(out: &mut Output) -> Result<Self, Failure> {
+        out.bytes(b"[")?;
+        Ok(Self { empty: true })
+    }
+
+    pub(crate) fn add(&mut self, out: &mut Output, value: &impl Serialize) -> Result<(), Failure> {
+        out.bytes(if std::mem::take(&mut self.empty) { b"\n" } else { b",\n" })?;
+        let text = serde_json::to_vec(value)
+            .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
+        out.bytes(&text)
+    }
+
+    pub(crate) fn end(self, out: &mut Output) -> Result<(), Failure> {
+        out.bytes(if self.empty { b"]\n" } else { b"\n]\n" })
     }
 }
 

@@ -1,0 +1,158 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use esker_node::control::{self, Request, Response};
+use esker_node::registry::{self, Registered};
+use esker_node::status::MountStatus;
+use esker_vfs::Time;
+use serde::Serialize;
+
+use crate::entry::time_text;
+use crate::exit::{Context, Failure, Kind, chain};
+use crate::output::{Output, size};
+use crate::settings::Settings;
+
+/// Shows what is mounted, from where, at which revision, and the last errors.
+///
+/// Example: esker status
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Only this mount
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long a daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A mount as it is told of. Field names are an interface.
+#[derive(Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+enum Mount {
+    /// Its daemon answers.
+    Serving(Box<MountStatus>),
+    /// Its daemon lives but does not answer.
+    Silent { mountpoint: PathBuf, repository: String, url: String, pid: u32, reason: String },
+    /// Its daemon was killed.
+    Dead { mountpoint: PathBuf, repository: String, url: String, pid: u32 },
+}
+
+#[derive(Serialize)]
+struct All {
+    mounts: Vec<Mount>,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let mut registered =
+        registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
+    if let Some(wanted) = &args.mountpoint {
+        let path = esker_node::mounts::canonical(wanted)
+            .context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
+        registered.retain(|one| one.entry.mountpoint == path);
+        if registered.is_empty() {
+            return Err(Failure::failed(format!("{} is not a mount of esker", path.display())));
+        }
+    }
+    // Asked at the same time, so that silent ones cost their patience only once.
+    let mounts: Vec<Mount> = std::thread::scope(|scope| {
+        let asking: Vec<_> = registered.iter().map(|one| scope.spawn(|| ask(one))).collect();
+        asking.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let mut out = Output::new();
+    if args.json {
+        out.json(&All { mounts })?;
+    } else if mounts.is_empty() {
+        out.line("nothing is mounted")?;
+    } else {
+        for mount in &mounts {
+            print(&mut out, mount)?;
+        }
+    }
+    out.finish()
+}
+
+/// `None` if it was unmounted while we asked.
+fn ask(one: &Registered) -> Option<Mount> {
+    let entry = &one.entry;
+    let (mountpoint, repository, url) =
+        (entry.mountpoint.clone(), entry.repository.clone(), entry.url.clone());
+    if !one.alive {
+        return Some(Mount::Dead { mountpoint, repository, url, pid: entry.pid });
+    }
+    let reason = match control::ask(&one.socket, &Request::Status, PATIENCE) {
+        Ok(Response::Status(status)) => return Some(Mount::Serving(status)),
+        Ok(other) => format!("it answered {other:?}"),
+        Err(_) if one.wait_until_gone(Duration::ZERO) => return None,
+        Err(error) => chain(&error),
+    };
+    Some(Mount::Silent { mountpoint, repository, url, pid: entry.pid, reason })
+}
+
+fn when(seconds: u64) -> String {
+    time_text(Time { secs: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 })
+}
+
+fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
+    match mount {
+        Mount::Serving(status) => print_status(out, status),
+        Mount::Silent { mountpoint, repository, url, pid, reason } => {
+            let head = format!("{} — {repository}", mountpoint.display());
+            out.line(out.bold(&head))?;
+            out.line(format!("  from      {url}"))?;
+            let text = format!("the daemon (process {pid}) does not answer: {reason}");
+            out.line(format!("  {}", out.warning(&text)))
+        }
+        Mount::Dead { mountpoint, repository, url, pid } => {
+            let head = format!("{} — {repository}", mountpoint.display());
+            out.line(out.bold(&head))?;
+            out.line(format!("  from      {url}"))?;
+            let text = format!(
+                "the daemon (process {pid}) was killed; clean up with `esker umount {}`",
+                mountpoint.display()
+            );
+            out.line(format!("  {}", out.warning(&text)))
+        }
+    }
+}
+
+fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
+    let head = format!("{} — {}, revision {}", status.mountpoint.display(), status.repository, status.revision);
+    out.line(out.bold(&head))?;
+    out.line(format!("  from      {}", status.url))?;
+    out.line(format!("  root      {}", status.root_hash))?;
+    let published = status.published.map(|time| format!(", signed {}", when(time))).unwrap_or_default();
+    out.line(format!("  shown     since {} UTC{published}", when(status.since)))?;
+    out.line(format!("  checked   {} UTC", when(status.checked)))?;
+    if let Some(offline) = &status.offline {
+        let text = format!("offline since {} UTC: {}", when(offline.since), offline.reason);
+        out.line(format!("  {}", out.warning(&text)))?;
+    }
+    let cache = &status.cache;
+    let quota = if cache.quota == 0 { String::new() } else { format!(" of {}", size(cache.quota)) };
+    let role = if cache.writer { "" } else { ", written by another mount's daemon" };
+    out.line(format!(
+        "  cache     {}{quota}, {} objects in {}{role}",
+        size(cache.bytes),
+        cache.objects,
+        cache.directory.display()
+    ))?;
+    out.line(format!(
+        "  kernel    {} nodes, {} requests waiting, {} notifications",
+        status.nodes, status.waiting, status.notifications
+    ))?;
+    let requests: Vec<String> =
+        status.requests.iter().map(|kind| format!("{} {}", kind.name, kind.requests)).collect();
+    if !requests.is_empty() {
+        out.line(format!("  requests  {}", requests.join(", ")))?;
+    }
+    for error in &status.errors {
+        let caller = error.caller.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+        let text = format!("{} UTC {}: {}{caller}", when(error.time), error.object, error.cause);
+        out.line(format!("  error     {}", out.warning(&text)))?;
+    }
+    out.line(format!("  daemon    process {}, mounted {} UTC", status.pid, when(status.mounted)))
+}

@@ -1,0 +1,89 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use esker_fuse::Unmount;
+use esker_node::control::{self, Request, Response};
+use esker_node::registry::{self, Registered};
+use esker_node::mounts;
+
+use crate::exit::{Context, Failure, Kind};
+use crate::settings::Settings;
+
+/// Unmounts a repository; returns once its daemon is gone.
+///
+/// Example: esker umount /mnt/sw
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where it is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+
+    /// Even if programs use it: out of sight at once, gone with its last user
+    #[arg(long)]
+    lazy: bool,
+}
+
+/// How long a daemon may take to unmount: it may first have to wait for its cache's disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let named = &args.mountpoint;
+    let mountpoint = mounts::canonical(named).context(Kind::Failed, format!("can't unmount {}", named.display()))?;
+    let found = registry::find(&settings.runtime, &mountpoint).context(Kind::Failed, "can't look up mounts")?;
+    match found {
+        Some(registered) if registered.alive => ask(&registered, args.lazy),
+        left => {
+            unmount_orphan(&mountpoint, args.lazy, left.is_some())?;
+            if let Some(left) = left {
+                left.forget();
+            }
+            Ok(())
+        }
+    }
+}
+
+fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
+    let place = registered.entry.mountpoint.display();
+    let pid = registered.entry.pid;
+    let stuck = |why: String| {
+        Failure::failed(format!("can't unmount {place}: {why}")).hint(format!(
+            "if it stays like this, end the daemon with `kill -9 {pid}` and repeat `esker umount {place}`"
+        ))
+    };
+    match control::ask(&registered.socket, &Request::Unmount { lazy }, PATIENCE) {
+        Ok(Response::Done) => {}
+        Ok(Response::Busy { message }) => {
+            return Err(Failure::failed(message).hint(format!(
+                "close the programs that use it (`fuser -vm {place}` lists them), or unmount with --lazy"
+            )));
+        }
+        Ok(Response::Failed { message }) => return Err(Failure::failed(message)),
+        Ok(Response::Status(_)) => return Err(stuck(format!("the daemon (process {pid}) misunderstood"))),
+        // It may have ended just before it was asked.
+        Err(_) if registered.wait_until_gone(Duration::ZERO) => {}
+        Err(error) => return Err(stuck(crate::exit::chain(&error))),
+    }
+    if lazy || registered.wait_until_gone(PATIENCE) {
+        return Ok(());
+    }
+    Err(stuck(format!("it is unmounted, but the daemon (process {pid}) is still there after {} s", PATIENCE.as_secs())))
+}
+
+/// Unmounts what no daemon serves any more.
+fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(), Failure> {
+    let place = mountpoint.display();
+    let mounted = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
+    match mounted {
+        Some(line) if line.is_ours() => {
+            // Nobody can use it any more, but some may still have it open.
+            let how = if lazy || registered { Unmount::Lazy } else { Unmount::IfUnused };
+            esker_fuse::mount::unmount(mountpoint, how)
+                .map_err(|error| Failure::failed(crate::exit::chain(&error)))
+        }
+        _ if registered => Ok(()),
+        Some(line) => Err(Failure::usage(format!("{place} is not a mount of esker but of type {}", line.kind))
+            .hint("`esker status` lists the mounts of esker")),
+        None => Err(Failure::failed(format!("{place} is not mounted"))
+            .hint("`esker status` lists what is mounted")),
+    }
+}

@@ -1,0 +1,102 @@
+//! What the kernel says is mounted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountLine {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// The type of file system, with its subtype.
+    pub kind: String,
+    /// What is mounted.
+    pub source: OsString,
+}
+
+/// What is mounted at `path`, the topmost if there are several. Doesn't touch the mount itself, which may
+/// be dead.
+pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).filter(|line| line.mountpoint == path).last())
+}
+
+/// The absolute path of a mount point, links resolved, without touching what is mounted there.
+pub fn canonical(path: &Path) -> io::Result<PathBuf> {
+    if let Ok(path) = fs::canonicalize(path) {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(path)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+fn parse(line: &[u8]) -> Option<MountLine> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mountpoint = fields.nth(4)?;
+    // Optional fields end with a lone dash.
+    fields.find(|field| *field == b"-")?;
+    let kind = fields.next()?;
+    let source = fields.next()?;
+    Some(MountLine {
+        mountpoint: OsString::from_vec(unescape(mountpoint)).into(),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        source: OsString::from_vec(unescape(source)),
+    })
+}
+
+/// The kernel writes blanks and the like as a backslash and three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        match (*byte, tail) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            (other, _) => out.push(other),
+        }
+    }
+    out
+}
+
+impl MountLine {
+    /// Whether it is one of ours.
+    pub fn is_ours(&self) -> bool {
+        self.kind == "fuse.esker"
+    }
+
+    /// What is mounted, as text.
+    pub fn source_text(&self) -> String {
+        String::from_utf8_lossy(self.source.as_bytes()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let line = br"36 35 98:0 / /mnt\0402 rw,noatime master:1 shared:7 - fuse.esker http://h/a\134b rw,user_id=0";
+        let parsed = parse(line).expect("a line");
+        assert_eq!(parsed.mountpoint, Path::new("/mnt 2"));
+        assert_eq!(parsed.source_text(), r"http://h/a\b");
+        assert!(parsed.is_ours());
+        assert!(parse(b"").is_none());
+        assert!(parse(b"36 35 98:0 / /mnt rw shared:7 fuse").is_none());
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).expect("mountinfo").is_some());
+        assert!(at(Path::new("/proc/self/no")).expect("mountinfo").is_none());
+    }
+}
