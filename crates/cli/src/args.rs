@@ -1,8 +1,11 @@
 //! Arguments that several commands share.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use esker_fuse::KernelMask;
 
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
@@ -17,7 +20,7 @@ pub(crate) struct RepositoryArgs {
 
     /// Name of the repository, where it isn't the last part of the URL
     #[arg(long, value_name = "NAME")]
-    pub(crate) name: Option<String>,
+    pub(crate) fqrn: Option<String>,
 
     /// Cache folder; mounts of the same user may share it
     #[arg(long, value_name = "DIR")]
@@ -45,11 +48,34 @@ pub(crate) struct RepositoryArgs {
 pub(crate) struct TestingArgs {
     /// Use no feature of newer kernels than this one
     #[arg(long, value_name = "4.18|5.14|6.18", hide = true)]
-    pub(crate) kernel: Option<esker_fuse::KernelMask>,
+    pub(crate) kernel: Option<KernelMask>,
 
     /// Seconds between two looks for a new revision
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) ttl: Option<Duration>,
+}
+
+/// A repository and a path in it.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct PlaceArgs {
+    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path
+    #[arg(value_name = "URL[:/PATH]")]
+    place: String,
+
+    /// The path, if it isn't part of the first argument
+    #[arg(value_name = "PATH")]
+    path: Option<String>,
+}
+
+impl PlaceArgs {
+    /// The URL and the path; the root if none was given.
+    pub(crate) fn split(&self) -> Result<(&str, &str), Failure> {
+        match (split_path(&self.place), &self.path) {
+            ((url, None), Some(path)) => Ok((url, path)),
+            ((url, path), None) => Ok((url, path.unwrap_or("/"))),
+            ((_, Some(_)), Some(_)) => Err(Failure::usage("there are two paths: one after the URL and one of its own")),
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -112,7 +138,7 @@ pub(crate) fn public_keys(
     named: &[PathBuf],
     repository: &str,
     settings: &Settings,
-) -> Result<Vec<Vec<u8>>, Failure> {
+) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
     let mut files = Vec::new();
     if named.is_empty() {
         if !settings.keys.is_dir() {
@@ -128,7 +154,7 @@ pub(crate) fn public_keys(
             files.push(path.clone());
         }
     }
-    files.iter().map(|path| read_key(path)).collect()
+    files.into_iter().map(|path| read_key(&path).map(|text| (path, text))).collect()
 }
 
 fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -136,11 +162,14 @@ fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
         Failure::usage(format!("can't read the public key {}: {why}", path.display()))
             .hint("name the repository's master key with --public-key FILE")
     };
-    let meta = fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    if meta.len() > KEY_LEN_MAX {
+    let mut text = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(KEY_LEN_MAX + 1).read_to_end(&mut text))
+        .map_err(|error| failed(error.to_string()))?;
+    if text.len() as u64 > KEY_LEN_MAX {
         return Err(failed("it is too large for a key".into()));
     }
-    fs::read(path).map_err(|error| failed(error.to_string()))
+    Ok(text)
 }
 
 /// The keys in a folder: those of the repository's domain if it has a folder for it (as CernVM-FS arranges
@@ -224,7 +253,7 @@ mod tests {
         write("keys/mine.test.pub", "mine");
         let keys = |path: &Path, name: &str| {
             let keys = public_keys(&[path.to_owned()], name, &settings).expect("keys");
-            keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
+            keys.iter().map(|(_, key)| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
         };
         let folder = base.path().join("keys");
         assert_eq!(keys(&file, "sw.example.org"), ["alone"]);

@@ -4,6 +4,10 @@ use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
+use esker_format::trust::TrustError;
+use esker_store::{Blame, Cause, StoreError};
+use esker_vfs::{ErrorKind, TreeError};
+
 /// What kind of failure, which is all a script needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -112,6 +116,47 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
+}
+
+/// A failure of a store: whom to blame decides the kind.
+pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
+    let kind = match (error.blame(), error.cause()) {
+        (_, Cause::BadUrl { .. }) => Kind::Usage,
+        (Blame::Host | Blame::Proxy, _) => Kind::Network,
+        (Blame::Object, _) => Kind::Damaged,
+        (Blame::Disk | Blame::Caller, _) => Kind::Failed,
+    };
+    let failure = Failure::new(kind, format!("{what}: {}", error.full_text()));
+    match error.cause() {
+        Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
+            .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
+        Cause::Busy { .. } => {
+            failure.hint("its writer can't be reached, perhaps because it runs on another node: name a cache on a local disk with --cache DIR")
+        }
+        Cause::Full { .. } => failure.hint("raise the limit with --quota SIZE, or unmount what holds the space"),
+        _ => match kind {
+            Kind::Network => failure.hint("see whether the server is up and reachable from here, and whether the URL is right"),
+            Kind::Damaged => failure.hint("check the public key and the URL; if both are right, tell the owner of the repository"),
+            _ => failure,
+        },
+    }
+}
+
+/// A failure of a tree; the store's error in it, if there is one, knows more.
+pub(crate) fn of_tree(what: &str, error: &TreeError) -> Failure {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(this) = cause {
+        if let Some(error) = this.downcast_ref::<StoreError>() {
+            return of_store(what, error);
+        }
+        cause = this.source();
+    }
+    let kind = match error.kind {
+        ErrorKind::Unavailable | ErrorKind::TimedOut => Kind::Network,
+        ErrorKind::Damaged => Kind::Damaged,
+        _ => Kind::Failed,
+    };
+    Failure::new(kind, format!("{what}: {}", chain(error)))
 }
 
 /// Gives a failure its object: "can't read FILE: cause".

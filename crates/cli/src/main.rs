@@ -1,21 +1,32 @@
 //! The one binary; the only place where parts are joined and settings are read.
+#![deny(unsafe_code)]
 
 mod args;
+mod browse;
 mod commands;
+mod entry;
 mod exit;
+mod glob;
+mod join;
+mod limits;
+mod log;
 mod output;
 mod settings;
+mod stop;
+mod walk;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::exit::Failure;
+use crate::limits::OpenFiles;
 use crate::settings::Settings;
 
 /// Mounts CernVM-FS repositories and runs programs from them, verified, with or without root.
 ///
-/// Example: esker run http://cvmfs.example.org/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
+/// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]
 #[command(name = "esker", version, max_term_width = 100)]
 struct Esker {
@@ -33,12 +44,20 @@ enum Command {
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
     Find(commands::find::Args),
+    #[command(name = commands::run::INSIDE, hide = true)]
+    Inside(commands::inside::Args),
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
+    // The child of `run` must not change what the command will inherit.
+    if let Command::Inside(args) = command {
+        return commands::inside::run(args);
+    }
+    let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
-        Command::Run(args) => return commands::run::run(args, &settings),
+        Command::Run(args) => return commands::run::run(args, &settings, files),
+        Command::Inside(_) => unreachable!("handled above"),
         Command::Mount(args) => commands::mount::run(args, &settings),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
@@ -50,8 +69,25 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
+/// Options of find(1) that everybody types with one dash.
+const FIND_OPTIONS: [&str; 3] = ["-name", "-type", "-maxdepth"];
+
+/// The command line, with find's options as ours.
+fn command_line() -> Vec<OsString> {
+    let mut all: Vec<OsString> = std::env::args_os().collect();
+    if all.get(1).is_some_and(|command| command == "find") {
+        for argument in all.iter_mut().skip(2) {
+            if FIND_OPTIONS.iter().any(|option| argument == option) {
+                let name = argument.to_string_lossy().replace("-maxdepth", "-max-depth");
+                *argument = format!("-{name}").into();
+            }
+        }
+    }
+    all
+}
+
 fn main() -> ExitCode {
-    match run(Esker::parse().command) {
+    match run(Esker::parse_from(command_line()).command) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

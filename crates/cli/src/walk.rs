@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use esker_vfs::{Attr, Cookie, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError};
 
-use crate::exit::{Failure, Kind, chain};
+use crate::exit::{Failure, of_tree};
 use crate::output::lossy;
 
 /// Most symbolic links on the way to one path, as in the kernel.
@@ -126,12 +126,7 @@ impl<'a> Walk<'a> {
 
     /// A failure of the tree, with the path as the user wrote it in front.
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
-        let kind = match error.kind {
-            ErrorKind::Unavailable | ErrorKind::TimedOut => Kind::Network,
-            ErrorKind::Damaged => Kind::Damaged,
-            _ => Kind::Failed,
-        };
-        Failure::new(kind, format!("{}: {}", self.name(path), chain(error)))
+        of_tree(&self.name(path), error)
     }
 }
 

@@ -6,9 +6,9 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::FileError;
@@ -20,7 +20,7 @@ const REQUEST_MAX: u64 = 4 * 1024;
 const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
 /// How long a client may take to ask and to take the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// Clients served at the same time; more wait to be accepted.
+/// Clients served at the same time.
 const CLIENTS_MAX: usize = 16;
 
 /// What a daemon can be asked.
@@ -59,38 +59,79 @@ pub enum Response {
 /// Who answers.
 pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
 
-/// Listens at `socket` and answers until the process ends.
-pub fn listen(socket: &Path, answer: Answer) -> Result<(), FileError> {
+/// A control socket that is listened at until the process ends.
+#[derive(Debug)]
+pub struct Control {
+    clients: Arc<Clients>,
+}
+
+/// How many clients are being served.
+#[derive(Debug, Default)]
+struct Clients {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Control {
+    /// Waits until everybody who asked has their answer, at most `patience`.
+    pub fn drain(&self, patience: Duration) {
+        let deadline = Instant::now() + patience;
+        let mut count = self.clients.count.lock();
+        while *count > 0 {
+            if self.clients.changed.wait_until(&mut count, deadline).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+impl Clients {
+    fn begin(&self) -> bool {
+        let mut count = self.count.lock();
+        let room = *count < CLIENTS_MAX;
+        *count += usize::from(room);
+        room
+    }
+
+    fn end(&self) {
+        *self.count.lock() -= 1;
+        self.changed.notify_all();
+    }
+}
+
+/// Listens at `socket`.
+pub fn listen(socket: &Path, answer: Answer) -> Result<Control, FileError> {
     // A killed daemon may have left one. We have the registry's lock, so nobody listens there.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(FileError::on("listen at", socket))?;
+    let clients = Arc::<Clients>::default();
+    let theirs = clients.clone();
     std::thread::Builder::new()
         .name("control".into())
-        .spawn(move || accept(&listener, &answer))
+        .spawn(move || accept(&listener, &answer, &theirs))
         .map_err(FileError::on("start the thread that listens at", socket))?;
-    Ok(())
+    Ok(Control { clients })
 }
 
-fn accept(listener: &UnixListener, answer: &Answer) {
-    let busy = Arc::new(AtomicUsize::new(0));
+fn accept(listener: &UnixListener, answer: &Answer, clients: &Arc<Clients>) {
     for client in listener.incoming() {
         let Ok(client) = client else {
             // Out of descriptors, most likely: wait for others to give theirs back.
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        if !crate::peer::is_trusted(&client) || busy.load(Ordering::Acquire) >= CLIENTS_MAX {
+        // Those who are too many are hung up on.
+        if !crate::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
-        let (answer, theirs) = (Arc::clone(answer), Arc::clone(&busy));
-        busy.fetch_add(1, Ordering::AcqRel);
+        let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));
         let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
             // A client that went away has lost interest; there is nobody to tell.
             let _ = serve(client, &answer);
-            theirs.fetch_sub(1, Ordering::AcqRel);
+            theirs.end();
         });
         if spawned.is_err() {
-            busy.fetch_sub(1, Ordering::AcqRel);
+            clients.end();
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn spawn(
         .open(log)
         .map_err(FileError::on("open", log))?;
     let (reader, writer) = io::pipe().map_err(DaemonError::Spawn)?;
-    command.args(arguments(writer.as_raw_fd())).current_dir("/").stdin(Stdio::null());
+    command.args(arguments(writer.as_raw_fd())).stdin(Stdio::null());
     command.stdout(output.try_clone().map_err(DaemonError::Spawn)?);
     command.stderr(output.try_clone().map_err(DaemonError::Spawn)?);
     sys::detach_and_inherit(&mut command, writer.as_raw_fd());

@@ -13,9 +13,11 @@
 
 pub mod control;
 pub mod daemon;
+pub mod mounted;
 pub mod mounts;
 mod peer;
 pub mod registry;
+pub mod repository;
 pub mod runtime;
 pub mod share;
 pub mod status;

@@ -115,6 +115,43 @@ pub struct Cache {
     pub quota: u64,
     /// Objects in it.
     pub objects: u64,
+    /// Objects evicted since its writer opened it.
+    pub evicted: u64,
+    /// Objects that will be checked before their first use, because the last writer was killed.
+    pub unchecked: u64,
+}
+
+impl From<esker_view::Failure> for Failure {
+    fn from(failure: esker_view::Failure) -> Self {
+        let esker_view::Failure { time, object, cause, caller } = failure;
+        Self { time: seconds(time), object, cause, caller }
+    }
+}
+
+impl From<&esker_fuse::OpcodeCounters> for Requests {
+    fn from(counters: &esker_fuse::OpcodeCounters) -> Self {
+        Self {
+            name: counters.name.to_owned(),
+            requests: counters.requests,
+            errors: counters.errors,
+            parked: counters.parked,
+            busy_us: u64::try_from(counters.busy.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl From<&esker_view::ViewCounters> for View {
+    fn from(counters: &esker_view::ViewCounters) -> Self {
+        Self {
+            catalogs: counters.catalogs,
+            lookups: counters.lookups,
+            lists: counters.lists,
+            reads: counters.reads,
+            misses: counters.misses,
+            switches: counters.switches,
+            held: counters.held,
+        }
+    }
 }
 
 /// Seconds since the epoch; a time before it counts as the epoch.

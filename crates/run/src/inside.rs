@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device};
-use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
+use rustix::process::{
+    Resource, Rlimit, Signal, getegid, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::UnshareFlags;
 
 use crate::channel::Channel;
@@ -22,6 +24,8 @@ use crate::{root, sys};
 pub struct Inside {
     /// The number of the child's end of the channel.
     pub(crate) channel: RawFd,
+    /// The command's limit on open files, if not ours.
+    pub(crate) open_files: Option<u64>,
     /// Where the trees appear.
     pub(crate) points: Vec<Point>,
     /// The command and its arguments.
@@ -51,7 +55,9 @@ const NOT_EXECUTABLE: u8 = 126;
 impl Inside {
     /// The arguments that [`Inside::parse`] understands.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
-        let mut all = vec![self.channel.to_string().into(), self.points.len().to_string().into()];
+        let open_files = self.open_files.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let mut all = vec![self.channel.to_string().into(), open_files.into()];
+        all.push(self.points.len().to_string().into());
         for point in &self.points {
             all.extend([point.path.clone().into_os_string(), point.source.clone().into()]);
         }
@@ -63,6 +69,10 @@ impl Inside {
     pub fn parse(arguments: Vec<OsString>) -> Option<Self> {
         let mut arguments = arguments.into_iter();
         let channel = arguments.next()?.to_str()?.parse().ok()?;
+        let open_files = match arguments.next()?.to_str()? {
+            "-" => None,
+            limit => Some(limit.parse().ok()?),
+        };
         let count = arguments.next()?.to_str()?.parse::<usize>().ok()?;
         let mut points = Vec::new();
         for _ in 0..count {
@@ -70,7 +80,7 @@ impl Inside {
             points.push(Point { path, source: arguments.next()?.into_string().ok()? });
         }
         let command: Vec<OsString> = arguments.collect();
-        (!command.is_empty()).then_some(Self { channel, points, command })
+        (!command.is_empty()).then_some(Self { channel, open_files, points, command })
     }
 }
 
@@ -110,6 +120,11 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     // answer is awaited: a parent that dies in between is seen there.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
     channel.wait_for_go().map_err(gone)?;
+    if let Some(soft) = inside.open_files {
+        let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };
+        // It can't fail: the soft limit comes down to what it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
     Err(execute(&inside.command))
 }
 

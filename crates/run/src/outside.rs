@@ -105,18 +105,19 @@ pub struct Outside {
 impl Outside {
     /// Starts the child. `launcher` is this same program with the arguments that make it call
     /// [`crate::become_command`] with all that follow. Must be called on the main thread: the child is
-    /// killed when the thread that started it ends.
+    /// killed when the thread that started it ends. The command gets `open_files` as its (soft) limit.
     pub fn start(
         mut launcher: Command,
         points: Vec<Point>,
         command: Vec<OsString>,
+        open_files: Option<u64>,
         forwarding: Forwarding,
     ) -> Result<Self, RunError> {
         let system = |what| move |source| RunError::System { what, source };
         let (ours, theirs) = Channel::pair().map_err(system("make a socket pair"))?;
         let number = theirs.descriptor().as_raw_fd();
         let count = points.len();
-        launcher.args(Inside { channel: number, points, command }.arguments());
+        launcher.args(Inside { channel: number, open_files, points, command }.arguments());
         sys::inherit(&mut launcher, number);
         // Held until the phase says whom to tell: a signal in between must not get lost or end only us.
         let mut phase = forwarding.phase();

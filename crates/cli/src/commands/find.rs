@@ -22,7 +22,7 @@ pub(crate) struct Args {
 
     /// Only names that match this pattern; *, ? and [abc] are known
     #[arg(long, value_name = "PATTERN")]
-    name_pattern: Option<String>,
+    name: Option<String>,
 
     /// Only entries of this type: f file, d directory, l symlink, p fifo, s socket, c and b devices
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_type)]
@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 fn matches(args: &Args, step: &Step) -> bool {
     args.kind.is_none_or(|kind| kind == step.attr.kind)
-        && args.name_pattern.as_ref().is_none_or(|pattern| glob::matches(pattern.as_bytes(), &step.name))
+        && args.name.as_ref().is_none_or(|pattern| glob::matches(pattern.as_bytes(), &step.name))
 }
 
 fn target(walk: &Walk<'_>, step: &Step) -> Result<Option<Vec<u8>>, Failure> {

@@ -1,0 +1,53 @@
+//! A repository that is looked into without mounting it.
+
+use std::sync::Arc;
+
+use esker_node::repository::Repository;
+use esker_view::View;
+
+use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::exit::Failure;
+use crate::join::{Checked, view_options};
+use crate::settings::Settings;
+use crate::walk::Walk;
+
+/// An open repository and a path in it.
+pub(crate) struct Browsed {
+    repository: Repository,
+    view: Arc<View>,
+    name: String,
+    path: String,
+}
+
+impl Browsed {
+    pub(crate) fn open(
+        place: &PlaceArgs,
+        args: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let (url, path) = place.split()?;
+        let checked = Checked::new(url, args, settings)?;
+        let name = checked.address.name.clone();
+        let (repository, view) = checked.open(&view_options(settings, None))?;
+        Ok(Self { repository, view, name, path: path.to_owned() })
+    }
+
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk::new(&*self.view, &self.name)
+    }
+
+    pub(crate) fn path(&self) -> &[u8] {
+        self.path.as_bytes()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("{}:/{}", self.name, self.path.trim_start_matches('/'))
+    }
+}
+
+impl Drop for Browsed {
+    fn drop(&mut self) {
+        self.view.close();
+        self.repository.close();
+    }
+}

@@ -1,0 +1,192 @@
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use esker_node::daemon::{self, Report, Reporter};
+use esker_node::mounted::{MountPlan, Mounted, MountedError};
+use esker_node::mounts;
+use esker_node::registry::{self, RegistryError};
+use esker_node::runtime::RuntimeDir;
+
+use crate::args::{RepositoryArgs, TestingArgs};
+use crate::exit::{Context, Failure, Kind, chain};
+use crate::join::{Checked, session_options, view_options};
+use crate::settings::Settings;
+use crate::stop::Stop;
+
+/// Mounts a repository; returns once the mount answers.
+///
+/// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
+    #[arg(value_name = "URL")]
+    url: String,
+
+    /// An existing directory
+    #[arg(value_name = "MOUNTPOINT")]
+    mountpoint: PathBuf,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+
+    #[command(flatten)]
+    testing: TestingArgs,
+
+    /// Stay in the foreground until unmounted or interrupted
+    #[arg(long)]
+    foreground: bool,
+
+    /// Report to this descriptor; how a daemon is started
+    #[arg(long, hide = true, value_name = "FD")]
+    daemon: Option<RawFd>,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    if let Some(fd) = args.daemon {
+        return run_as_daemon(args, settings, fd);
+    }
+    let mountpoint = directory(&args.mountpoint)?;
+    if args.foreground {
+        return serve(&args, settings, mountpoint, |_| Ok(()));
+    }
+    // Wrong arguments are told at once, not by a daemon.
+    let checked = Checked::new(&args.url, &args.repository, settings)?;
+    refuse_taken(&mountpoint, settings)?;
+    let runtime = RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
+    let log = runtime.log(&RuntimeDir::id(&mountpoint));
+    let outcome = start_daemon(&log);
+    if outcome.is_err() {
+        // What it says has been read.
+        let _ = std::fs::remove_file(&log);
+        runtime.leave();
+    }
+    outcome?;
+    // The daemon says that it serves; this is the proof.
+    std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
+        let name = &checked.address.name;
+        Failure::failed(format!("{name} is mounted at {}, but can't be read: {error}", mountpoint.display()))
+            .hint("`esker status` says more")
+    })
+}
+
+/// The same command line again, in a process of its own that stays.
+fn start_daemon(log: &Path) -> Result<(), Failure> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("esker");
+    let report = daemon::spawn(command, log, |fd| {
+        let mut given = std::env::args_os().skip(1);
+        let subcommand = given.next();
+        let hidden = format!("--daemon={fd}").into();
+        subcommand.into_iter().chain([hidden]).chain(given).collect()
+    });
+    match report.context(Kind::Failed, "can't mount")? {
+        Report::Ready => Ok(()),
+        Report::Failed { code, message, hint } => {
+            let failure = Failure::new(Kind::from_code(code), message).with_code(code);
+            Err(hint.into_iter().fold(failure, Failure::hint))
+        }
+    }
+}
+
+fn run_as_daemon(args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
+    let reporter = Reporter::adopt(fd)
+        .map_err(|error| Failure::usage(format!("--daemon is not for use by hand: {error}")))?;
+    let mut reporter = Some(reporter);
+    let mut report = |report: &Report| match reporter.take() {
+        Some(reporter) => reporter.report(report),
+        None => Ok(()),
+    };
+    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
+        serve(&args, settings, mountpoint, |()| report(&Report::Ready))
+    });
+    if let Err(failure) = &outcome {
+        let Failure { message, hint, .. } = failure;
+        let failed = Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
+        // If nobody waits for it any more, it is in the log.
+        let _ = report(&failed);
+    }
+    outcome
+}
+
+/// Mounts, calls `ready`, and serves until it is unmounted. If `ready` fails, the mount is taken down.
+fn serve(
+    args: &Args,
+    settings: &Settings,
+    mountpoint: PathBuf,
+    ready: impl FnOnce(()) -> std::io::Result<()>,
+) -> Result<(), Failure> {
+    let stop = Stop::begin()?;
+    let checked = Checked::new(&args.url, &args.repository, settings)?;
+    let what = format!("can't mount {} at {}", checked.address.name, mountpoint.display());
+    refuse_taken(&mountpoint, settings)?;
+    // From here on all paths are absolute, and no directory must be kept busy.
+    std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
+    let (repository, view) = checked.open(&view_options(settings, Some(&args.testing)))?;
+    let plan = MountPlan {
+        mountpoint,
+        runtime: settings.runtime.clone(),
+        session: session_options(&args.repository, Some(&args.testing)),
+    };
+    stop.hold();
+    let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;
+    let mounted = Arc::new(mounted);
+    if ready(()).is_err() {
+        // Whoever asked for the mount is gone; a mount that nobody knows of would stay for ever.
+        stop.end(&mounted);
+    }
+    stop.serve(&mounted);
+    mounted.wait();
+    stop.outcome()
+}
+
+/// The mount point with its links resolved.
+fn directory(named: &Path) -> Result<PathBuf, Failure> {
+    let failed = |why: &str| {
+        Failure::failed(format!("can't mount on {}: {why}", named.display()))
+    };
+    let path = mounts::canonical(named).map_err(|error| failed(&error.to_string()))?;
+    match std::fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => Ok(path),
+        Ok(_) => Err(failed("it is not a directory").hint("name an existing directory")),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Err(failed("a mount is there whose daemon is gone")
+                .hint(format!("clean up with `esker umount {}`", path.display())))
+        }
+        Err(error) => {
+            let hint = format!("make it with `mkdir -p {}`", path.display());
+            let failure = failed(&error.to_string());
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            Err(if missing { failure.hint(hint) } else { failure })
+        }
+    }
+}
+
+fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
+    let found = registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
+    match found {
+        Some(found) if found.alive => {
+            let entry = &found.entry;
+            Err(taken(mountpoint).hint(format!(
+                "{} is mounted there by process {}; `esker umount {}` unmounts it",
+                entry.repository,
+                entry.pid,
+                mountpoint.display()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn taken(mountpoint: &Path) -> Failure {
+    Failure::failed(format!("{} is mounted already", mountpoint.display()))
+}
+
+fn of_mounted(what: &str, error: &MountedError) -> Failure {
+    match error {
+        MountedError::Registry(RegistryError::Taken { mountpoint }) => taken(mountpoint),
+        _ => Failure::failed(format!("{what}: {}", chain(error))),
+    }
+}

@@ -1,0 +1,107 @@
+//! Where the parts meet: a repository with its view, from arguments and settings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use esker_format::blacklist::Blacklist;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_fuse::{Deadlines, SessionOptions};
+use esker_node::repository::{Repository, RepositoryOptions};
+use esker_view::{Ownership, View, ViewOptions};
+
+use crate::args::{Address, RepositoryArgs, TestingArgs, public_keys};
+use crate::exit::{Context, Failure, Kind, of_store, of_tree};
+use crate::log;
+use crate::settings::Settings;
+
+/// Size of the cache unless said otherwise.
+const DEFAULT_QUOTA: u64 = 10 << 30;
+
+/// CernVM-FS installations list here what must never be believed.
+const BLACKLIST: &str = "/etc/cvmfs/blacklist";
+
+/// Everything that is needed to open a repository, checked as far as that is possible without asking anyone.
+pub(crate) struct Checked {
+    pub(crate) address: Address,
+    pub(crate) options: RepositoryOptions,
+}
+
+impl Checked {
+    pub(crate) fn new(url: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let address = Address::parse(url, args.fqrn.as_deref())?;
+        let name = RepositoryName::parse(&address.name)
+            .context(Kind::Usage, format!("{:?} can't be the name of a repository", address.name))?;
+        let mut keys: Option<MasterKeys> = None;
+        for (path, text) in public_keys(&args.public_key, &address.name, settings)? {
+            let added = match &mut keys {
+                Some(keys) => keys.add(&text),
+                None => MasterKeys::parse(&text).map(|first| keys = Some(first)),
+            };
+            added.context(Kind::Usage, format!("{} can't be used as a public key", path.display()))?;
+        }
+        let keys = keys.ok_or_else(|| Failure::usage("there is no public key"))?;
+        let options = RepositoryOptions {
+            url: address.url.clone(),
+            name,
+            keys,
+            blacklist: blacklist()?,
+            cache: settings.cache(args.cache.as_deref())?,
+            quota: args.quota.unwrap_or(DEFAULT_QUOTA),
+            offline: args.offline,
+            forget_history: args.forget_history,
+            deadline: args.deadline,
+        };
+        Ok(Self { address, options })
+    }
+
+    /// Opens it; the head is fetched and verified, and the root catalog is there.
+    pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
+        let what = format!("can't open {} at {}", self.address.name, self.address.url);
+        let repository = Repository::open(self.options).map_err(|error| of_store(&what, &error))?;
+        match View::open(repository.store.clone(), repository.heads.clone(), view) {
+            Ok(view) => Ok((repository, view)),
+            Err(error) => {
+                repository.close();
+                Err(of_tree(&what, &error))
+            }
+        }
+    }
+}
+
+fn blacklist() -> Result<Blacklist, Failure> {
+    match std::fs::read(BLACKLIST) {
+        Ok(text) => Ok(Blacklist::parse(&text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Blacklist::default()),
+        Err(error) => Err(Failure::usage(format!("can't read the blacklist {BLACKLIST}: {error}"))),
+    }
+}
+
+/// How a view behaves for this user.
+pub(crate) fn view_options(settings: &Settings, testing: Option<&TestingArgs>) -> ViewOptions {
+    let ownership = if settings.root {
+        Ownership::AsPublished
+    } else {
+        let uid = rustix::process::geteuid().as_raw();
+        Ownership::Claim { uid, gid: rustix::process::getegid().as_raw() }
+    };
+    // Variant symlinks are expanded from the environment, as CernVM-FS does.
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    ViewOptions { ownership, variables, ttl: testing.and_then(|testing| testing.ttl), ..ViewOptions::default() }
+}
+
+/// How a mount is served.
+pub(crate) fn session_options(
+    args: &RepositoryArgs,
+    testing: Option<&TestingArgs>,
+) -> SessionOptions {
+    let mut deadlines = Deadlines::default();
+    if let Some(deadline) = args.deadline {
+        deadlines =
+            Deadlines { lookup: deadline, attributes: deadline, list: deadline, read: deadline, ..deadlines };
+    }
+    let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
+    SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
+}

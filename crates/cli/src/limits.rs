@@ -1,0 +1,29 @@
+//! The limit on open files.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// More than this many descriptors is of no use to us.
+const ENOUGH: u64 = 65_536;
+
+/// The limit on open files, raised for us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFiles {
+    /// What it was, to be given back to commands that we run: some can't deal with high descriptors.
+    pub(crate) before: Option<u64>,
+}
+
+impl OpenFiles {
+    /// Raises the limit as far as it goes without privilege. The usual 1024 is for programs that use
+    /// select(2); a cache with a few thousand open objects needs more.
+    pub(crate) fn raise() -> Self {
+        let mut limit = getrlimit(Resource::Nofile);
+        let before = limit.current;
+        let wanted = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
+        if before.is_some_and(|before| before < wanted) {
+            limit.current = Some(wanted);
+            // Then it is what it was.
+            let _ = setrlimit(Resource::Nofile, limit);
+        }
+        Self { before }
+    }
+}

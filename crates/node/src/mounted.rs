@@ -1,0 +1,182 @@
+//! A mounted repository in this process, from mounting to the last byte of cleaning up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
+use esker_store::ObjectStore;
+use esker_view::View;
+use parking_lot::Mutex;
+
+use crate::FileError;
+use crate::control::{self, Control, Request, Response};
+use crate::registry::{Entry, Registration, RegistryError};
+use crate::repository::Repository;
+use crate::status::{self, MountStatus, seconds};
+
+/// How long clients of the control socket may take for their last answer.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where and how to mount.
+#[derive(Clone, Debug)]
+pub struct MountPlan {
+    /// The mount point, absolute and with its links resolved.
+    pub mountpoint: PathBuf,
+    /// The runtime directory.
+    pub runtime: PathBuf,
+    /// How to serve.
+    pub session: SessionOptions,
+}
+
+/// Mounting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountedError {
+    /// The mount can't be registered.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The registry entry or control socket can't be made.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The system refused to mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The kernel's side of the mount can't be served.
+    #[error("the mount can't be served")]
+    Session(#[from] SessionError),
+}
+
+/// A mounted repository.
+pub struct Mounted {
+    served: Arc<Served>,
+    control: Control,
+}
+
+/// What the control socket tells of and acts on.
+struct Served {
+    mountpoint: PathBuf,
+    repository: Repository,
+    view: Arc<View>,
+    session: Session,
+    /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
+    registration: Mutex<Option<Registration>>,
+    mounted: SystemTime,
+}
+
+impl Mounted {
+    /// Registers, mounts and serves.
+    pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
+        let mounted = SystemTime::now();
+        let mut registration = Registration::take(&plan.runtime, &plan.mountpoint)?;
+        registration.describe(&Entry {
+            mountpoint: plan.mountpoint.clone(),
+            repository: view.name().to_string(),
+            url: repository.url.clone(),
+            cache: repository.store.cache().to_owned(),
+            pid: std::process::id(),
+            started: seconds(mounted),
+        })?;
+        let socket = registration.socket();
+        let options = MountOptions { source: repository.url.clone(), allow_other: false };
+        let device = Mount::new(&plan.mountpoint, &options)?.into_device();
+        let session = SessionOptions { mountpoint: Some(plan.mountpoint.clone()), ..plan.session };
+        let session = Session::start(device, view.clone(), session).inspect_err(|_| {
+            // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
+            let _ = esker_fuse::mount::unmount(&plan.mountpoint, Unmount::Lazy);
+        })?;
+        let served = Arc::new(Served {
+            mountpoint: plan.mountpoint,
+            repository,
+            view,
+            session,
+            registration: Mutex::new(Some(registration)),
+            mounted,
+        });
+        let answering = served.clone();
+        let control = control::listen(&socket, Arc::new(move |request| answering.answer(request)))
+            .inspect_err(|_| drop(served.unmount(Unmount::Lazy)))?;
+        Ok(Self { served, control })
+    }
+
+    /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
+    pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        self.served.unmount(how)
+    }
+
+    /// Waits until it is unmounted (by us or anybody) and unused, then lets go of everything.
+    pub fn wait(&self) {
+        self.served.session.wait();
+        self.abandon();
+    }
+
+    /// Lets go of everything although programs may still use the mount; it ends with this process.
+    pub fn abandon(&self) {
+        self.served.view.close();
+        self.served.repository.close();
+        // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
+        self.control.drain(DRAIN_PATIENCE);
+        drop(self.served.registration.lock().take());
+    }
+}
+
+impl Served {
+    fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        self.session.unmount(how)?;
+        if how == Unmount::Lazy {
+            drop(self.registration.lock().take());
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: Request) -> Response {
+        match request {
+            Request::Status => Response::Status(Box::new(self.status())),
+            Request::Unmount { lazy } => {
+                let how = if lazy { Unmount::Lazy } else { Unmount::IfUnused };
+                match self.unmount(how) {
+                    Ok(()) => Response::Done,
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        Response::Busy { message: error.to_string() }
+                    }
+                    Err(error) => Response::Failed { message: error.to_string() },
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> MountStatus {
+        let view = self.view.status();
+        let counters = self.session.counters();
+        let store = self.repository.store.status();
+        MountStatus {
+            mountpoint: self.mountpoint.clone(),
+            repository: view.repository,
+            url: self.repository.url.clone(),
+            pid: std::process::id(),
+            mounted: seconds(self.mounted),
+            revision: view.revision,
+            root_hash: view.root_hash.to_string(),
+            published: view.published,
+            since: seconds(view.since),
+            checked: seconds(view.checked),
+            offline: view
+                .offline
+                .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
+            errors: view.failures.into_iter().map(status::Failure::from).collect(),
+            requests: counters.opcodes.iter().map(status::Requests::from).collect(),
+            waiting: counters.waiting,
+            nodes: counters.nodes,
+            notifications: counters.notifications,
+            view: status::View::from(&view.counters),
+            cache: status::Cache {
+                directory: self.repository.store.cache().to_owned(),
+                writer: self.repository.store.is_writer(),
+                bytes: store.cache.used,
+                quota: store.cache.quota,
+                objects: store.cache.objects,
+                evicted: store.cache.evicted,
+                unchecked: store.cache.unchecked,
+            },
+        }
+    }
+}

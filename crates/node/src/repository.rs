@@ -1,0 +1,137 @@
+//! A repository, reachable: its objects through the shared cache, and its head.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_format::blacklist::Blacklist;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_store::{
+    Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, ObjectStore,
+    Objects, Source, StoreError, Stored, connect,
+};
+use parking_lot::Mutex;
+
+use crate::share::{Shared, Writer};
+
+/// How to reach and trust a repository.
+#[derive(Clone)]
+pub struct RepositoryOptions {
+    /// Where it is.
+    pub url: String,
+    /// What it is called.
+    pub name: RepositoryName,
+    /// Who may sign for it.
+    pub keys: MasterKeys,
+    /// What is never believed.
+    pub blacklist: Blacklist,
+    /// The cache directory.
+    pub cache: PathBuf,
+    /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
+    pub quota: u64,
+    /// Use the last accepted head and don't ask for a newer one.
+    pub offline: bool,
+    /// Accept a head that is older than the last accepted one.
+    pub forget_history: bool,
+    /// The longest wait for a server to begin an answer, in place of the usual one.
+    pub deadline: Option<Duration>,
+}
+
+/// An open repository.
+pub struct Repository {
+    /// Where it is.
+    pub url: String,
+    /// Its objects.
+    pub store: Arc<Shared>,
+    /// Its head.
+    pub heads: HeadKeeper,
+}
+
+/// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
+const HEADS: &str = "heads";
+
+impl Repository {
+    /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
+    pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
+        let engine = Engine::start(engine_options(options.deadline))?;
+        let source: Arc<dyn Source> = connect(&engine, &options.url)?;
+        let writer = opener(&engine, &options.cache, options.quota);
+        let store = Shared::open(&options.cache, &options.url, Box::new(writer))?;
+        let head_source = if options.offline { Arc::new(Unasked(options.url.clone())) } else { source };
+        let head_options =
+            HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
+        let heads_folder = options.cache.join(HEADS);
+        let heads = HeadKeeper::new(&engine, head_source, store.clone(), &heads_folder, head_options);
+        if options.forget_history {
+            heads.forget_history()?;
+        }
+        Ok(Self { url: options.url, store, heads })
+    }
+
+    /// Lets go of the cache; nothing can be read afterwards that wasn't before.
+    pub fn close(&self) {
+        self.store.close();
+    }
+}
+
+fn engine_options(deadline: Option<Duration>) -> EngineOptions {
+    let mut options = EngineOptions::default();
+    if let Some(deadline) = deadline {
+        options.http.connect = options.http.connect.min(deadline);
+        options.http.first_byte = options.http.first_byte.min(deadline);
+    }
+    options
+}
+
+fn opener(
+    engine: &Engine,
+    cache: &Path,
+    quota: u64,
+) -> impl Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync + 'static {
+    let (engine, folder) = (engine.clone(), cache.to_owned());
+    move || {
+        let cache = Cache::open(&engine, &folder, CacheOptions::with_quota(quota))?;
+        Ok(Arc::new(CacheWriter { engine: engine.clone(), cache, stores: Mutex::default() }))
+    }
+}
+
+/// A cache of which this process is the writer, and the repositories that are read through it.
+struct CacheWriter {
+    engine: Engine,
+    cache: Cache,
+    stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+}
+
+impl Writer for CacheWriter {
+    fn store(&self, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        let mut stores = self.stores.lock();
+        if let Some(store) = stores.get(url) {
+            return Ok(store.clone());
+        }
+        let source = connect(&self.engine, url)?;
+        let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&self.cache, source));
+        stores.insert(url.to_owned(), store.clone());
+        Ok(store)
+    }
+
+    fn close(&self) {
+        // What could not be made durable is checked by the next writer.
+        let _ = self.cache.close();
+    }
+}
+
+/// A source that the user asked not to use.
+struct Unasked(String);
+
+impl Source for Unasked {
+    fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+        let cause = Cause::Unreachable(std::io::Error::other("it was not asked, as --offline says"));
+        done.err(StoreError::new(fetch.what, cause).from_place(self.0.clone()));
+    }
+
+    fn describe(&self) -> String {
+        self.0.clone()
+    }
+}
