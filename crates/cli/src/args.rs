@@ -73,7 +73,9 @@ impl PlaceArgs {
         match (split_path(&self.place), &self.path) {
             ((url, None), Some(path)) => Ok((url, path)),
             ((url, path), None) => Ok((url, path.unwrap_or("/"))),
-            ((_, Some(_)), Some(_)) => Err(Failure::usage("there are two paths: one after the URL and one of its own")),
+            ((_, Some(_)), Some(_)) => {
+                Err(Failure::usage("there are two paths: one after the URL and one of its own"))
+            }
         }
     }
 }
@@ -108,7 +110,11 @@ impl Address {
             "http" => return Err(bad("it has no host")),
             "file" if rest.starts_with('/') => {}
             "file" => return Err(bad("a file URL has three slashes")),
-            "https" => return Err(bad("https is not supported; objects are verified whatever carries them, so http is as safe")),
+            "https" => {
+                return Err(bad(
+                    "https is not supported; objects are verified whatever carries them, so http is as safe",
+                ));
+            }
             _ => return Err(bad("only http and file are known")),
         }
         let last = rest.rsplit_once('/').map(|(_, last)| last).filter(|last| !last.is_empty());
@@ -230,7 +236,10 @@ mod tests {
 
     #[test]
     fn a_path_follows_the_url_after_a_colon() {
-        assert_eq!(split_path("http://h:80/cvmfs/a.test:/dir/f"), ("http://h:80/cvmfs/a.test", Some("/dir/f")));
+        assert_eq!(
+            split_path("http://h:80/cvmfs/a.test:/dir/f"),
+            ("http://h:80/cvmfs/a.test", Some("/dir/f"))
+        );
         assert_eq!(split_path("http://h:80/cvmfs/a.test"), ("http://h:80/cvmfs/a.test", None));
         assert_eq!(split_path("/srv/a.test:/d:/e"), ("/srv/a.test", Some("/d:/e")));
     }

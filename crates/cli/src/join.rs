@@ -89,14 +89,16 @@ pub(crate) fn view_options(settings: &Settings, testing: Option<&TestingArgs>) -
     let variables: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    ViewOptions { ownership, variables, ttl: testing.and_then(|testing| testing.ttl), ..ViewOptions::default() }
+    ViewOptions {
+        ownership,
+        variables,
+        ttl: testing.and_then(|testing| testing.ttl),
+        ..ViewOptions::default()
+    }
 }
 
 /// How a mount is served.
-pub(crate) fn session_options(
-    args: &RepositoryArgs,
-    testing: Option<&TestingArgs>,
-) -> SessionOptions {
+pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArgs>) -> SessionOptions {
     let mut deadlines = Deadlines::default();
     if let Some(deadline) = args.deadline {
         deadlines =

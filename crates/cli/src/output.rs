@@ -108,9 +108,7 @@ pub(crate) fn size(bytes: u64) -> String {
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a size: write a number of bytes, 500M or 2GiB");
     let text_trimmed = text.trim();
-    let digits = text_trimmed
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text_trimmed.len());
+    let digits = text_trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text_trimmed.len());
     let (number, unit) = text_trimmed.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();
     let unit = unit.strip_suffix("ib").or_else(|| unit.strip_suffix('b')).unwrap_or(&unit);

@@ -53,8 +53,10 @@ impl Settings {
             (Some(path), _) => path.to_owned(),
             (None, Some(path)) => path.clone(),
             (None, None) => {
-                return Err(Failure::usage("there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set")
-                    .hint("name one with --cache DIR"));
+                return Err(Failure::usage(
+                    "there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set",
+                )
+                .hint("name one with --cache DIR"));
             }
         };
         std::path::absolute(&path)

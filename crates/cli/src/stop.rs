@@ -34,8 +34,10 @@ impl Stop {
     pub(crate) fn begin() -> Result<Self, Failure> {
         let stop = Self { phase: Arc::new(Mutex::new(Phase::Opening)), signal: Arc::default() };
         let handler = stop.clone();
-        take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| handler.received(received))
-            .context(Kind::Failed, "can't take over signals")?;
+        take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
+            handler.received(received)
+        })
+        .context(Kind::Failed, "can't take over signals")?;
         Ok(stop)
     }
 

@@ -18,6 +18,9 @@ pub(crate) struct Walk<'a> {
     repository: &'a str,
 }
 
+/// Name and value of an extended attribute.
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
+
 /// What a name stands for.
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
@@ -96,7 +99,7 @@ impl<'a> Walk<'a> {
         Reply::wait(|reply| self.tree.link_target(node, reply)).map_err(|error| self.failure(path, &error))
     }
 
-    pub(crate) fn xattrs(&self, node: &Node, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure> {
+    pub(crate) fn xattrs(&self, node: &Node, path: &[u8]) -> Result<Vec<Xattr>, Failure> {
         let failed = |error: TreeError| self.failure(path, &error);
         let names = Reply::wait(|reply| self.tree.xattr_names(node, reply)).map_err(failed)?;
         let value = |name: Vec<u8>| {

@@ -139,7 +139,8 @@ mod tests {
     #[test]
     fn a_report_is_heard() {
         assert_eq!(shell("echo '\"Ready\"' >/proc/self/fd/$1").expect("report"), Report::Ready);
-        let failed = shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);
+        let failed =
+            shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);
         let expected = Report::Failed { code: 3, message: "m".into(), hint: None };
         assert_eq!(failed.expect("report"), expected);
     }

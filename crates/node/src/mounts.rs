@@ -21,7 +21,7 @@ pub struct MountLine {
 /// be dead.
 pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
     let text = fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).filter(|line| line.mountpoint == path).last())
+    Ok(text.rsplit(|byte| *byte == b'\n').filter_map(parse).find(|line| line.mountpoint == path))
 }
 
 /// The absolute path of a mount point, links resolved, without touching what is mounted there.
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel_are_read() {
-        let line = br"36 35 98:0 / /mnt\0402 rw,noatime master:1 shared:7 - fuse.esker http://h/a\134b rw,user_id=0";
+        let line =
+            br"36 35 98:0 / /mnt\0402 rw,noatime master:1 shared:7 - fuse.esker http://h/a\134b rw,user_id=0";
         let parsed = parse(line).expect("a line");
         assert_eq!(parsed.mountpoint, Path::new("/mnt 2"));
         assert_eq!(parsed.source_text(), r"http://h/a\b");

@@ -16,6 +16,8 @@ mod broker;
 mod client;
 mod received;
 mod release;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::collections::VecDeque;
@@ -66,7 +68,11 @@ struct Pending {
 }
 
 enum Role {
-    Writer { store: Arc<dyn ObjectStore>, writer: Arc<dyn Writer>, broker: Option<Broker> },
+    Writer {
+        store: Arc<dyn ObjectStore>,
+        writer: Arc<dyn Writer>,
+        broker: Option<Broker>,
+    },
     Client(Arc<Client>),
     /// Nobody knows yet; requests queue.
     Electing,
@@ -162,6 +168,13 @@ impl Shared {
     /// The cache directory.
     pub fn cache(&self) -> &Path {
         &self.cache
+    }
+
+    /// A file that is still open, if it has the size that this request knows of. (If not, the writer says so.)
+    fn kept(&self, wanted: &Wanted) -> Option<Handle> {
+        let handle = self.received.find(&wanted.key())?;
+        (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
+            .then_some(handle)
     }
 
     fn submit(&self, mut pending: Pending) {
@@ -344,7 +357,7 @@ impl Owner for Shared {
 
 impl ObjectStore for Shared {
     fn get(&self, wanted: Wanted, done: Done<Handle>) {
-        match self.received.find(&wanted.key()) {
+        match self.kept(&wanted) {
             Some(handle) => done.ok(handle),
             None => self.submit(Pending { wanted, done, attempts: 0 }),
         }
@@ -353,7 +366,7 @@ impl ObjectStore for Shared {
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
         match &*self.role.read() {
             Role::Writer { store, .. } => store.cached(wanted),
-            _ => self.received.find(&wanted.key()),
+            _ => self.kept(wanted),
         }
     }
 

@@ -55,7 +55,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // Wrong arguments are told at once, not by a daemon.
     let checked = Checked::new(&args.url, &args.repository, settings)?;
     refuse_taken(&mountpoint, settings)?;
-    let runtime = RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
+    let runtime =
+        RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
     let outcome = start_daemon(&log);
     if outcome.is_err() {
@@ -99,9 +100,8 @@ fn run_as_daemon(args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failu
         Some(reporter) => reporter.report(report),
         None => Ok(()),
     };
-    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
-        serve(&args, settings, mountpoint, |()| report(&Report::Ready))
-    });
+    let outcome = directory(&args.mountpoint)
+        .and_then(|mountpoint| serve(&args, settings, mountpoint, |()| report(&Report::Ready)));
     if let Err(failure) = &outcome {
         let Failure { message, hint, .. } = failure;
         let failed = Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
@@ -144,9 +144,7 @@ fn serve(
 
 /// The mount point with its links resolved.
 fn directory(named: &Path) -> Result<PathBuf, Failure> {
-    let failed = |why: &str| {
-        Failure::failed(format!("can't mount on {}: {why}", named.display()))
-    };
+    let failed = |why: &str| Failure::failed(format!("can't mount on {}: {why}", named.display()));
     let path = mounts::canonical(named).map_err(|error| failed(&error.to_string()))?;
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => Ok(path),
@@ -165,7 +163,8 @@ fn directory(named: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
-    let found = registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
+    let found =
+        registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
     match found {
         Some(found) if found.alive => {
             let entry = &found.entry;

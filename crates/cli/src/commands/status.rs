@@ -120,7 +120,8 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
 }
 
 fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
-    let head = format!("{} — {}, revision {}", status.mountpoint.display(), status.repository, status.revision);
+    let head =
+        format!("{} — {}, revision {}", status.mountpoint.display(), status.repository, status.revision);
     out.line(out.bold(&head))?;
     out.line(format!("  from      {}", status.url))?;
     out.line(format!("  root      {}", status.root_hash))?;

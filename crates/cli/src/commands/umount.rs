@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use esker_fuse::Unmount;
 use esker_node::control::{self, Request, Response};
-use esker_node::registry::{self, Registered};
 use esker_node::mounts;
+use esker_node::registry::{self, Registered};
 
 use crate::exit::{Context, Failure, Kind};
 use crate::settings::Settings;
@@ -28,8 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let named = &args.mountpoint;
-    let mountpoint = mounts::canonical(named).context(Kind::Failed, format!("can't unmount {}", named.display()))?;
-    let found = registry::find(&settings.runtime, &mountpoint).context(Kind::Failed, "can't look up mounts")?;
+    let mountpoint =
+        mounts::canonical(named).context(Kind::Failed, format!("can't unmount {}", named.display()))?;
+    let found =
+        registry::find(&settings.runtime, &mountpoint).context(Kind::Failed, "can't look up mounts")?;
     match found {
         Some(registered) if registered.alive => ask(&registered, args.lazy),
         left => {
@@ -66,7 +68,10 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     if lazy || registered.wait_until_gone(PATIENCE) {
         return Ok(());
     }
-    Err(stuck(format!("it is unmounted, but the daemon (process {pid}) is still there after {} s", PATIENCE.as_secs())))
+    Err(stuck(format!(
+        "it is unmounted, but the daemon (process {pid}) is still there after {} s",
+        PATIENCE.as_secs()
+    )))
 }
 
 /// Unmounts what no daemon serves any more.
@@ -81,9 +86,13 @@ fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(),
                 .map_err(|error| Failure::failed(crate::exit::chain(&error)))
         }
         _ if registered => Ok(()),
-        Some(line) => Err(Failure::usage(format!("{place} is not a mount of esker but of type {}", line.kind))
-            .hint("`esker status` lists the mounts of esker")),
-        None => Err(Failure::failed(format!("{place} is not mounted"))
-            .hint("`esker status` lists what is mounted")),
+        Some(line) => {
+            Err(Failure::usage(format!("{place} is not a mount of esker but of type {}", line.kind))
+                .hint("`esker status` lists the mounts of esker"))
+        }
+        None => {
+            Err(Failure::failed(format!("{place} is not mounted"))
+                .hint("`esker status` lists what is mounted"))
+        }
     }
 }

@@ -18,9 +18,7 @@ use parking_lot::Mutex;
 use super::Writer;
 use super::address::{self, Listener};
 use super::release::RemoteHolder;
-use super::wire::{
-    ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, keys_to_text, send,
-};
+use super::wire::{ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, keys_to_text, send};
 
 /// Requests that one client may have under way: far more than a kernel has reads waiting. A client that
 /// asks for more is broken and hung up on.
