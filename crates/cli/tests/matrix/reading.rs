@@ -71,7 +71,7 @@ fn programs_run_and_nothing_can_be_changed() {
         assert!(output.status.success() && !output.stdout.is_empty(), "{}", words(&output));
 
         let at = |name: &str| mounted.path(name);
-        type Attempt<'a> = (&'a str, Box<dyn Fn() -> io::Result<()> + Send + 'a>);
+        type Attempt<'a> = (&'a str, Box<dyn Fn() -> io::Result<()> + Send + Sync + 'a>);
         let attempts: [Attempt<'_>; 9] = [
             ("create", Box::new(|| fs::write(at("new"), b""))),
             ("write", Box::new(|| OpenOptions::new().write(true).open(at("data/hex.txt")).map(drop))),
