@@ -95,6 +95,14 @@ impl Failure {
     }
 }
 
+/// Tells the user something that is no failure.
+pub(crate) fn warn(warning: Option<&str>) {
+    if let Some(warning) = warning {
+        // Nobody is left to be told if stderr is gone.
+        let _ = std::io::stderr().write_all(format!("esker: warning: {warning}\n").as_bytes());
+    }
+}
+
 /// What went wrong while writing to stdout. A closed pipe is success.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
@@ -122,6 +130,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     let kind = match (error.blame(), error.cause()) {
         (_, Cause::BadUrl { .. }) => Kind::Usage,
+        // Another server might do better, but what this one says is not to be trusted.
+        (_, Cause::Untrusted(_)) => Kind::Damaged,
         (Blame::Host | Blame::Proxy, _) => Kind::Network,
         (Blame::Object, _) => Kind::Damaged,
         (Blame::Disk | Blame::Caller, _) => Kind::Failed,

@@ -8,9 +8,12 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::repository::{Repository, RepositoryOptions};
-use esker_view::{Ownership, View, ViewOptions};
+use esker_node::status::seconds;
+use esker_vfs::Time;
+use esker_view::{Ownership, View, ViewOptions, ViewStatus};
 
 use crate::args::{Address, RepositoryArgs, TestingArgs, public_keys};
+use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
 use crate::settings::Settings;
@@ -106,4 +109,17 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
     }
     let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
     SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
+}
+
+/// What to say if a view goes on with an old head.
+pub(crate) fn offline_warning(status: &ViewStatus) -> Option<String> {
+    let offline = status.offline.as_ref()?;
+    let secs = i64::try_from(seconds(offline.since)).unwrap_or(i64::MAX);
+    Some(format!(
+        "{} is shown at revision {}, which its server last confirmed at {} UTC: {}",
+        status.repository,
+        status.revision,
+        time_text(Time { secs, nanos: 0 }),
+        offline.reason
+    ))
 }

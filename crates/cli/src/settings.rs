@@ -1,7 +1,8 @@
 //! Where things live, resolved once from the environment; nothing below the command line reads it.
 //!
 //! Without root everything is in the XDG folders. With root: the cache where CernVM-FS has its own below
-//! `/var/lib`, sockets below `/run`, public keys in `/etc/cvmfs/keys`.
+//! `/var/lib`, sockets below `/run`. Public keys are looked for in `/etc/cvmfs/keys`. Root of a user namespace
+//! (`unshare -r`, a rootless container) is an ordinary user here.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ impl Settings {
         let folder = |name: &str| -> Option<PathBuf> {
             std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
         };
-        let root = uid == 0;
+        let root = uid == 0 && is_initial_namespace();
         let cache = if root {
             Some(PathBuf::from(ROOT_CACHE))
         } else {
@@ -62,6 +63,12 @@ impl Settings {
         std::path::absolute(&path)
             .map_err(|error| Failure::usage(format!("--cache {}: {error}", path.display())))
     }
+}
+
+/// Whether user ids mean what they mean to the kernel.
+fn is_initial_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 #[cfg(test)]

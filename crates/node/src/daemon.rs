@@ -24,7 +24,10 @@ const LOG_TAIL: u64 = 2 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// It serves.
-    Ready,
+    Ready {
+        /// Something that whoever mounts should know.
+        warning: Option<String>,
+    },
     /// It could not start.
     Failed {
         /// The exit code to leave with.
@@ -129,6 +132,8 @@ impl Reporter {
 mod tests {
     use super::*;
 
+    const READY: &str = r#"echo '{"Ready":{"warning":null}}' >/proc/self/fd/$1"#;
+
     fn shell(script: &str) -> Result<Report, DaemonError> {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_report_is_heard() {
-        assert_eq!(shell("echo '\"Ready\"' >/proc/self/fd/$1").expect("report"), Report::Ready);
+        assert_eq!(shell(READY).expect("report"), Report::Ready { warning: None });
         let failed =
             shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);
         let expected = Report::Failed { code: 3, message: "m".into(), hint: None };
@@ -156,7 +161,7 @@ mod tests {
     fn a_daemon_leads_its_own_session() {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(r#"echo "\"Ready\"" >/proc/self/fd/$1; cut -d' ' -f1,6 /proc/$$/stat"#);
+        command.arg("-c").arg(format!("{READY}; cut -d' ' -f1,6 /proc/$$/stat"));
         spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
         // The process writes to the log after its report: wait for the line.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);

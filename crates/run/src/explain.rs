@@ -79,6 +79,12 @@ impl Facts {
 
 const INSTEAD: &str = "or use `esker mount`, which needs fusermount3 instead of namespaces";
 
+/// Why `/dev/fuse` can't be opened by this process; `None` if it can.
+pub fn device_blocked() -> Option<Blocked> {
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    opened.err().map(|error| explain(Step::Device, &error, &Facts::gather()))
+}
+
 /// Finds the setting that explains `error` at `step`.
 pub(crate) fn explain(step: Step, error: &io::Error, facts: &Facts) -> Blocked {
     let (cause, remedy) = match step {

@@ -25,7 +25,7 @@ mod root;
 mod signals;
 mod sys;
 
-pub use explain::{Blocked, Step};
+pub use explain::{Blocked, Step, device_blocked};
 pub use inside::{Inside, Point, become_command};
 pub use outside::{Ending, Forwarding, Outside, RunError};
 pub use signals::{Received, die_by, take_signals};

@@ -11,8 +11,9 @@ use esker_node::registry::{self, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
 use crate::args::{RepositoryArgs, TestingArgs};
+use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
-use crate::join::{Checked, session_options, view_options};
+use crate::join::{Checked, offline_warning, session_options, view_options};
 use crate::settings::Settings;
 use crate::stop::Stop;
 
@@ -50,7 +51,10 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
     let mountpoint = directory(&args.mountpoint)?;
     if args.foreground {
-        return serve(&args, settings, mountpoint, |_| Ok(()));
+        return serve(&args, settings, mountpoint, |warning| {
+            warn(warning.as_deref());
+            Ok(())
+        });
     }
     // Wrong arguments are told at once, not by a daemon.
     let checked = Checked::new(&args.url, &args.repository, settings)?;
@@ -84,7 +88,10 @@ fn start_daemon(log: &Path) -> Result<(), Failure> {
         subcommand.into_iter().chain([hidden]).chain(given).collect()
     });
     match report.context(Kind::Failed, "can't mount")? {
-        Report::Ready => Ok(()),
+        Report::Ready { warning } => {
+            warn(warning.as_deref());
+            Ok(())
+        }
         Report::Failed { code, message, hint } => {
             let failure = Failure::new(Kind::from_code(code), message).with_code(code);
             Err(hint.into_iter().fold(failure, Failure::hint))
@@ -93,6 +100,8 @@ fn start_daemon(log: &Path) -> Result<(), Failure> {
 }
 
 fn run_as_daemon(args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
+    // Started through a link in /proc, it would be called `exe` in lists of processes.
+    let _ = rustix::thread::set_name(c"esker");
     let reporter = Reporter::adopt(fd)
         .map_err(|error| Failure::usage(format!("--daemon is not for use by hand: {error}")))?;
     let mut reporter = Some(reporter);
@@ -100,8 +109,9 @@ fn run_as_daemon(args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failu
         Some(reporter) => reporter.report(report),
         None => Ok(()),
     };
-    let outcome = directory(&args.mountpoint)
-        .and_then(|mountpoint| serve(&args, settings, mountpoint, |()| report(&Report::Ready)));
+    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
+        serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
+    });
     if let Err(failure) = &outcome {
         let Failure { message, hint, .. } = failure;
         let failed = Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
@@ -116,7 +126,7 @@ fn serve(
     args: &Args,
     settings: &Settings,
     mountpoint: PathBuf,
-    ready: impl FnOnce(()) -> std::io::Result<()>,
+    ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     let stop = Stop::begin()?;
     let checked = Checked::new(&args.url, &args.repository, settings)?;
@@ -125,6 +135,7 @@ fn serve(
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
     let (repository, view) = checked.open(&view_options(settings, Some(&args.testing)))?;
+    let warning = offline_warning(&view.status());
     let plan = MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
@@ -133,7 +144,7 @@ fn serve(
     stop.hold();
     let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;
     let mounted = Arc::new(mounted);
-    if ready(()).is_err() {
+    if ready(warning).is_err() {
         // Whoever asked for the mount is gone; a mount that nobody knows of would stay for ever.
         stop.end(&mounted);
     }
@@ -186,6 +197,14 @@ fn taken(mountpoint: &Path) -> Failure {
 fn of_mounted(what: &str, error: &MountedError) -> Failure {
     match error {
         MountedError::Registry(RegistryError::Taken { mountpoint }) => taken(mountpoint),
+        MountedError::Mount(refused) => {
+            let failure = Failure::failed(format!("{what}: {}", chain(refused)));
+            // fusermount3 says what it could not do; why is for us to find out.
+            match esker_run::device_blocked() {
+                Some(blocked) => failure.hint(format!("{blocked}\n{}", blocked.remedy)),
+                None => failure,
+            }
+        }
         _ => Failure::failed(format!("{what}: {}", chain(error))),
     }
 }

@@ -7,8 +7,8 @@ use esker_fuse::Session;
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 
 use crate::args::{RepositoryArgs, TestingArgs};
-use crate::exit::{Failure, Kind, chain};
-use crate::join::{Checked, session_options, view_options};
+use crate::exit::{Failure, Kind, chain, warn};
+use crate::join::{Checked, offline_warning, session_options, view_options};
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
 
@@ -44,6 +44,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         source: checked.address.url.clone(),
     };
     let (repository, view) = checked.open(&view_options(settings, Some(&args.testing)))?;
+    warn(offline_warning(&view.status()).as_deref());
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg0("esker").arg(INSIDE);
     let ending = (|| {
