@@ -5,6 +5,8 @@ use rusqlite::{Connection, params};
 
 /// The tables of schema 2.5, revision 7.
 const TABLES: &str = "
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
     CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
     CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
         hardlinks INTEGER, hash BLOB, size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER,
