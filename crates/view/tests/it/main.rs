@@ -2,6 +2,7 @@
 
 mod difference;
 mod fixtures;
+mod following;
 mod kernel;
 mod model;
 mod support;
