@@ -293,6 +293,10 @@ fn serve(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
                         }
                     }
                 }
+                // An election that noticed the close took the event with it.
+                if matches!(&*shared.role.read(), Role::Closed) {
+                    return;
+                }
                 // Wake-ups that the election swallowed.
                 shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
             }

@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct World {
     objects: Mutex<HashMap<CacheKey, Vec<u8>>>,
     silent: AtomicBool,
+    /// While set, somebody else has the lock and answers nobody.
+    taken: AtomicBool,
+    refusals: AtomicUsize,
     asked: AtomicUsize,
     parked: Mutex<Vec<(Wanted, Done<Handle>)>>,
     parked_changed: Condvar,
@@ -108,6 +111,10 @@ impl Bench {
         let (folder, world) = (self.folder.path().to_owned(), self.world.clone());
         let open = move || -> Result<Arc<dyn Writer>, StoreError> {
             let lock = File::create(folder.join("lock")).expect("a lock file");
+            if world.taken.load(Ordering::SeqCst) {
+                world.refusals.fetch_add(1, Ordering::SeqCst);
+                return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
+            }
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
             }
@@ -222,6 +229,24 @@ fn requests_outlive_their_writer() {
             assert_eq!(read(other, &another), [1]);
         }
     }
+}
+
+/// An election can go on for as long as somebody has the lock; closing must not wait for it.
+#[test]
+fn closing_ends_an_election() {
+    let bench = Bench::new();
+    let (first, second) = (bench.open(), bench.open());
+    bench.world.taken.store(true, Ordering::SeqCst);
+    first.close();
+    while bench.world.refusals.load(Ordering::SeqCst) < 2 {
+        thread::yield_now();
+    }
+    let (closed, is_closed) = channel();
+    thread::spawn(move || {
+        second.close();
+        closed.send(()).expect("the test waits");
+    });
+    is_closed.recv_timeout(PATIENCE).expect("closing ends");
 }
 
 #[test]
