@@ -106,7 +106,7 @@ impl<B: AsRef<[u8]>> Catalog<B> {
         let (first, second) = key.columns();
         match index.find(&[Value::Integer(first), Value::Integer(second)])? {
             Some(rowid) => {
-                let row = self.indexed_row(&table, rowid)?;
+                let row = walk::indexed_row(&mut table.finder(), &self.layout, rowid)?;
                 if row.key() != key {
                     return Err(CatalogError::Row { rowid, what: "the index refers to another entry" });
                 }
@@ -155,9 +155,5 @@ impl<B: AsRef<[u8]>> Catalog<B> {
 
     fn table(&self) -> Result<Table<'_>, SqliteError> {
         self.database.table("catalog")
-    }
-
-    fn indexed_row<'a>(&'a self, table: &Table<'a>, rowid: i64) -> Result<Row<'a>, CatalogError> {
-        walk::indexed_row(table, &self.layout, rowid)
     }
 }

@@ -28,7 +28,7 @@ pub use database::Database;
 pub use index::{Index, Rowids};
 pub(crate) use record::Slot;
 pub use record::{Record, Value};
-pub use table::{Rows, Table, TableRow};
+pub use table::{Finder, Rows, Table, TableRow};
 
 /// Why a file can't be read as an SQLite database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -64,9 +64,10 @@ impl<'a> Columns<'a> {
         match self.table.index(&self.key) {
             Some(index) => {
                 let (first, second) = key.columns();
+                let mut finder = self.table.finder();
                 for rowid in index.rowids_of(&[first, second])? {
                     let rowid = rowid?;
-                    let row = self.table.row(rowid)?.filter(|row| self.is_of(row, key));
+                    let row = finder.row(rowid)?.filter(|row| self.is_of(row, key));
                     let fault = CatalogError::Chunk { rowid, what: "the index refers to another row" };
                     chunks.push(self.read(&row.ok_or(fault)?, algorithm)?);
                 }

@@ -1,17 +1,17 @@
 //! Walks over the entries of a catalog.
 
-use crate::sqlite::{Rowids, Rows, Table, Value};
+use crate::sqlite::{Finder, Rowids, Rows, Table, Value};
 
 use super::row::RowLayout;
 use super::{CatalogError, PathKey, Row};
 
 /// Reads the row that an index refers to.
 pub(super) fn indexed_row<'a>(
-    table: &Table<'a>,
+    finder: &mut Finder<'a>,
     layout: &RowLayout,
     rowid: i64,
 ) -> Result<Row<'a>, CatalogError> {
-    match table.row(rowid)? {
+    match finder.row(rowid)? {
         Some(row) => layout.decode(row),
         None => Err(CatalogError::Row { rowid, what: "the index refers to it, but it is not there" }),
     }
@@ -45,7 +45,7 @@ pub struct Children<'a> {
 }
 
 enum ChildSource<'a> {
-    Indexed { rowids: Rowids<'a>, table: Table<'a>, layout: &'a RowLayout },
+    Indexed { rowids: Rowids<'a>, finder: Finder<'a>, layout: &'a RowLayout },
     Scanned(Scan<'a>),
 }
 
@@ -57,7 +57,11 @@ impl<'a> Children<'a> {
     ) -> Result<Self, CatalogError> {
         let (first, second) = directory.columns();
         let source = match table.index(&layout.parent_columns()) {
-            Some(index) => ChildSource::Indexed { rowids: index.rowids_of(&[first, second])?, table, layout },
+            Some(index) => ChildSource::Indexed {
+                rowids: index.rowids_of(&[first, second])?,
+                finder: table.finder(),
+                layout,
+            },
             None => ChildSource::Scanned(Scan::new(table, layout)),
         };
         Ok(Self { directory, source })
@@ -69,8 +73,8 @@ impl<'a> Iterator for Children<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = match &mut self.source {
-            ChildSource::Indexed { rowids, table, layout } => match rowids.next()? {
-                Ok(rowid) => indexed_row(table, layout, rowid),
+            ChildSource::Indexed { rowids, finder, layout } => match rowids.next()? {
+                Ok(rowid) => indexed_row(finder, layout, rowid),
                 Err(error) => Err(error.into()),
             },
             ChildSource::Scanned(rows) => {
@@ -92,7 +96,7 @@ impl<'a> Iterator for Children<'a> {
 
 /// All entries in the order of their keys.
 pub struct InKeyOrder<'a> {
-    table: Table<'a>,
+    finder: Finder<'a>,
     layout: &'a RowLayout,
     source: KeySource<'a>,
     last: Option<PathKey>,
@@ -109,7 +113,7 @@ impl<'a> InKeyOrder<'a> {
             Some(index) => KeySource::Indexed(index.rowids()),
             None => KeySource::Sorted(sorted_rowids(&table, layout)?.into_iter()),
         };
-        Ok(Self { table, layout, source, last: None })
+        Ok(Self { finder: table.finder(), layout, source, last: None })
     }
 }
 
@@ -137,7 +141,7 @@ impl<'a> Iterator for InKeyOrder<'a> {
             },
             KeySource::Sorted(rowids) => rowids.next()?,
         };
-        Some(indexed_row(&self.table, self.layout, rowid).and_then(|row| {
+        Some(indexed_row(&mut self.finder, self.layout, rowid).and_then(|row| {
             // Whoever merges two catalogs relies on the order, so a wrong one must not go unnoticed.
             if self.last.is_some_and(|last| last >= row.key()) {
                 return Err(CatalogError::Row { rowid, what: "the index lists it out of order" });

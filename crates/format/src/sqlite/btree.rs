@@ -19,21 +19,38 @@ pub(super) struct Pages<'a> {
     layout: Layout,
 }
 
-/// How many pages an operation may still look at.
+/// How much an operation may still look at: in a sound file it sees no page and no record twice.
 ///
-/// In a sound file no operation sees a page twice, so the number of pages is enough for each.
+/// Without it, pages that refer to each other in a cycle would never end, and cells that lie on top of each
+/// other would make much work (and, for who keeps what they hold, much memory) of a small file.
 #[derive(Clone, Copy)]
-pub(super) struct Budget(u32);
+pub(super) struct Budget {
+    pages: u32,
+    bytes: u64,
+}
 
 impl Budget {
+    /// Takes a page.
     #[inline]
-    fn spend(&mut self, page: u32) -> Result<()> {
-        match self.0.checked_sub(1) {
+    fn spend_page(&mut self, page: u32) -> Result<()> {
+        match self.pages.checked_sub(1) {
             Some(left) => {
-                self.0 = left;
+                self.pages = left;
                 Ok(())
             }
             None => damaged(page, "it is part of a cycle"),
+        }
+    }
+
+    /// Takes a record that a walk hands out, with the two bytes of its pointer.
+    #[inline]
+    pub(super) fn spend_record(&mut self, page: u32, record: &Record<'_>) -> Result<()> {
+        match self.bytes.checked_sub(record.payload().len() as u64 + 2) {
+            Some(left) => {
+                self.bytes = left;
+                Ok(())
+            }
+            None => damaged(page, "its cells lie on top of each other"),
         }
     }
 }
@@ -45,7 +62,7 @@ impl<'a> Pages<'a> {
     }
 
     pub(super) const fn budget(&self) -> Budget {
-        Budget(self.layout.page_count)
+        Budget { pages: self.layout.page_count, bytes: self.bytes.len() as u64 }
     }
 
     /// The usable bytes of a page.
@@ -64,7 +81,7 @@ impl<'a> Pages<'a> {
     /// A page of a table or index.
     #[inline]
     pub(super) fn page(&self, number: u32, budget: &mut Budget) -> Result<Page<'a>> {
-        budget.spend(number)?;
+        budget.spend_page(number)?;
         Page::parse(number, self.raw(number)?)
     }
 
@@ -89,7 +106,7 @@ impl<'a> Pages<'a> {
             if next == 0 {
                 return damaged(page, "a long payload ends too early");
             }
-            budget.spend(next)?;
+            budget.spend_page(next)?;
             let Some((link, content)) = self.raw(next)?.split_first_chunk() else {
                 return damaged(next, "it has no room for a link");
             };
@@ -107,8 +124,14 @@ impl<'a> Pages<'a> {
         IndexCursor::new(self, root)
     }
 
-    /// The row of a table with this rowid.
-    pub(super) fn find_row(&self, root: u32, rowid: i64) -> Result<Option<Record<'a>>> {
+    /// The row of a table with this rowid. What lies on further pages is taken from the `overflow` budget,
+    /// which a walk shares among its rows.
+    pub(super) fn find_row(
+        &self,
+        root: u32,
+        rowid: i64,
+        overflow: &mut Budget,
+    ) -> Result<Option<Record<'a>>> {
         let mut budget = self.budget();
         let mut number = root;
         for _ in 0..DEPTH_MAX {
@@ -120,7 +143,7 @@ impl<'a> Pages<'a> {
                     if index == page.cells() || page.rowid(index)? != rowid {
                         return Ok(None);
                     }
-                    return self.record(number, page.payload(index)?, &mut budget).map(Some);
+                    return self.record(number, page.payload(index)?, overflow).map(Some);
                 }
                 _ => return damaged(number, "a page of an index lies in a table"),
             }
@@ -130,13 +153,15 @@ impl<'a> Pages<'a> {
 
     /// An entry of an index that starts with these values.
     pub(super) fn find_entry(&self, root: u32, key: &[Value<'_>]) -> Result<Option<Record<'a>>> {
-        let mut budget = self.budget();
+        // The entries that are compared on the way lie on pages of their own, and the one that is found is
+        // read once more.
+        let (mut budget, mut compared, mut found) = (self.budget(), self.budget(), self.budget());
         let mut number = root;
         for _ in 0..DEPTH_MAX {
             let page = self.page(number, &mut budget)?;
-            let index = self.seek(&page, key, &mut budget)?;
+            let index = self.seek(&page, key, &mut compared)?;
             if index < page.cells() {
-                let entry = self.record(number, page.payload(index)?, &mut budget)?;
+                let entry = self.record(number, page.payload(index)?, &mut found)?;
                 if compare(&entry, key) == Ordering::Equal {
                     return Ok(Some(entry));
                 }

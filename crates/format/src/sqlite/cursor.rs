@@ -44,6 +44,7 @@ impl<'a> TableCursor<'a> {
             match page.kind {
                 PageKind::TableLeaf if index < page.cells() => {
                     let record = self.pages.record(page.number, page.payload(index)?, &mut self.budget)?;
+                    self.budget.spend_record(page.number, &record)?;
                     return Ok(Some((page.rowid(index)?, record)));
                 }
                 PageKind::TableInterior if index <= page.cells() => {
@@ -92,9 +93,10 @@ impl<'a> IndexCursor<'a> {
         let Some(mut number) = self.root.take() else {
             return Ok(());
         };
+        let mut compared = self.pages.budget();
         loop {
             let page = self.open(number)?;
-            let index = self.pages.seek(&page, key, &mut self.budget)?;
+            let index = self.pages.seek(&page, key, &mut compared)?;
             if page.is_leaf() {
                 self.stack.push(Frame { page, next: index });
                 return Ok(());
@@ -126,7 +128,9 @@ impl<'a> IndexCursor<'a> {
                 let child = self.open(page.child(index)?)?;
                 self.stack.push(Frame { page: child, next: 0 });
             } else if index < page.cells() {
-                return self.pages.record(page.number, page.payload(index)?, &mut self.budget).map(Some);
+                let record = self.pages.record(page.number, page.payload(index)?, &mut self.budget)?;
+                self.budget.spend_record(page.number, &record)?;
+                return Ok(Some(record));
             } else {
                 self.stack.pop();
             }

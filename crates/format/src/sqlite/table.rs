@@ -1,6 +1,6 @@
 //! A table: its columns by name, its rows, its indexes.
 
-use super::btree::Pages;
+use super::btree::{Budget, Pages};
 use super::cursor::TableCursor;
 use super::ddl::{self, Definition};
 use super::index::Index;
@@ -76,8 +76,12 @@ impl<'a> Table<'a> {
 
     /// The row with this rowid.
     pub fn row(&self, rowid: i64) -> Result<Option<TableRow<'a>>> {
-        let record = self.pages.find_row(self.root, rowid)?;
-        record.map(|record| self.wrap(rowid, record)).transpose()
+        self.finder().row(rowid)
+    }
+
+    /// Finds one row after the other, for walks along an index.
+    pub fn finder(&self) -> Finder<'a> {
+        Finder { table: *self, overflow: self.pages.budget() }
     }
 
     /// All rows, in order of their rowids.
@@ -91,6 +95,21 @@ impl<'a> Table<'a> {
             return super::damaged(self.root, "a row of the table that starts here is cut off");
         }
         Ok(TableRow { rowid, record, definition: self.definition })
+    }
+}
+
+/// Finds rows that differ from each other by their rowids.
+pub struct Finder<'a> {
+    table: Table<'a>,
+    overflow: Budget,
+}
+
+impl<'a> Finder<'a> {
+    /// The row with this rowid.
+    pub fn row(&mut self, rowid: i64) -> Result<Option<TableRow<'a>>> {
+        let table = &self.table;
+        let record = table.pages.find_row(table.root, rowid, &mut self.overflow)?;
+        record.map(|record| table.wrap(rowid, record)).transpose()
     }
 }
 

@@ -303,6 +303,9 @@ fn counters_by_name() {
     assert_eq!(own.entries(), 5);
 }
 
+/// Offsets and sizes.
+type Pieces = &'static [(i64, i64)];
+
 fn add_chunks(connection: &Connection, path: &str, chunks: &[(i64, i64)]) {
     let (first, second) = PathKey::of(path.as_bytes()).columns();
     for (offset, size) in chunks {
@@ -317,7 +320,7 @@ fn add_chunks(connection: &Connection, path: &str, chunks: &[(i64, i64)]) {
 
 #[test]
 fn chunks_are_the_file_without_gap() {
-    let files: [(&str, i64, &[(i64, i64)], bool); 7] = [
+    let files: [(&str, i64, Pieces, bool); 7] = [
         ("/good", 60, &[(20, 20), (0, 20), (40, 20)], true),
         ("/gap", 60, &[(0, 20), (21, 39)], false),
         ("/overlap", 60, &[(0, 21), (20, 40)], false),
