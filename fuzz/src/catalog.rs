@@ -23,7 +23,7 @@ pub fn check_sound(bytes: &[u8]) {
     check(bytes);
     let catalog = Catalog::open(bytes).expect("a sound catalog");
     let entries = scan(&catalog, bytes.len(), true);
-    assert_eq!(catalog.rows().expect("rows").map(|row| row.expect("a sound row")).count(), entries);
+    assert_eq!(catalog.rows().expect("a sound index").filter(Result::is_ok).count(), entries);
     assert_eq!(catalog.statistics().expect("statistics").own.entries(), entries as u64);
 }
 

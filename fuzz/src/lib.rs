@@ -17,8 +17,11 @@ pub mod xattr;
 /// Heap that every parser may use for itself, in bytes.
 const SMALL: usize = 64 * 1024;
 
+/// Checks any bytes; panics if an invariant does not hold.
+pub type Check = fn(&[u8]);
+
 /// All targets by name.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+pub const TARGETS: [(&str, Check); 8] = [
     ("manifest", manifest::check),
     ("whitelist", whitelist::check),
     ("certificate", certificate::check),

@@ -9,7 +9,6 @@ use esker_format::trust::{ClaimedHead, Evidence, TrustError, VerifiedHead, verif
 
 use super::within;
 
-
 pub(crate) const PUBLISHED: &[u8] = include_bytes!("../seeds/manifest/published");
 pub(crate) const WHITELIST: &[u8] = include_bytes!("../seeds/whitelist/published");
 const CERTIFICATE: &[u8] = include_bytes!("../../fixtures/full.test/full.test.crt");

@@ -1,5 +1,7 @@
 //! Our reader of SQLite files against SQLite itself, on databases that nobody thought of.
 
+mod sys;
+
 use esker_format::sqlite::{Database, SqliteError, Value};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -300,8 +302,7 @@ fn reserved_bytes_are_not_content() {
     let file = folder.path().join("database");
     std::fs::write(&file, &plain).unwrap();
     let connection = Connection::open(&file).unwrap();
-    let mut reserved: std::ffi::c_int = 24;
-    sys::reserve_bytes(&connection, &mut reserved);
+    sys::reserve_bytes(&connection, 24);
     connection.execute_batch("VACUUM").unwrap();
     connection.close().unwrap();
     let bytes = std::fs::read(&file).unwrap();
@@ -355,25 +356,4 @@ fn tables_of_every_shape() {
     }
     assert!(matches!(database.table("v"), Err(SqliteError::NoTable("v"))));
     assert!(database.find_table("nothing").unwrap().is_none());
-}
-
-/// Calls of SQLite that rusqlite does not offer.
-mod sys {
-    #![allow(unsafe_code)]
-
-    use rusqlite::{Connection, ffi};
-
-    pub(super) fn reserve_bytes(connection: &Connection, bytes: &mut std::ffi::c_int) {
-        // SAFETY: the handle belongs to an open connection, the name is terminated, and this control takes a
-        // pointer to an int that outlives the call.
-        let code = unsafe {
-            ffi::sqlite3_file_control(
-                connection.handle(),
-                c"main".as_ptr(),
-                ffi::SQLITE_FCNTL_RESERVE_BYTES,
-                std::ptr::from_mut(bytes).cast(),
-            )
-        };
-        assert_eq!(code, ffi::SQLITE_OK);
-    }
 }

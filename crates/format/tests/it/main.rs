@@ -4,5 +4,11 @@
 mod catalogs;
 mod databases;
 mod fixtures;
+mod fuzz_corpus;
 mod histories;
 mod trust;
+
+/// The bodies of the fuzz targets, which need no nightly toolchain themselves.
+#[allow(unreachable_pub, reason = "they are public in the crate that libFuzzer runs")]
+#[path = "../../../../fuzz/src/lib.rs"]
+mod targets;
