@@ -4,4 +4,4 @@ set -eu
 cd "$(dirname "$0")/.."
 mkdir -p fuzz/corpus
 cp -R fuzz/seeds/. fuzz/corpus/
-cargo run --quiet -p esker-format --example fuzz-seeds -- fuzz/corpus
+cargo run --quiet -p esker-format --example fuzz-seeds -- fixtures fuzz/corpus

@@ -6,7 +6,7 @@ use sha1::Digest as _;
 use x509_cert::der::{Decode as _, Encode as _};
 
 use crate::hash::{ContentHash, HashAlgorithm};
-use crate::pem;
+use crate::{der, pem};
 
 /// A certificate with an RSA key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,9 @@ impl Certificate {
     pub fn parse(text: &[u8]) -> Result<Self, CertificateError> {
         let block = pem::blocks(text, &LABELS).into_iter().next().ok_or(CertificateError::NoPem)?;
         // What OpenSSL calls a trusted certificate has more data behind it, which is not part of it.
-        let (der, _auxiliary) = pem::split_der(&block)
-            .ok_or_else(|| CertificateError::NotX509("its length is wrong".to_owned()))?;
+        let (der, _auxiliary) = der::split(&block)
+            .filter(|(der, _)| der::fits(der))
+            .ok_or_else(|| CertificateError::NotX509("a length in it is wrong".to_owned()))?;
         let parsed = x509_cert::Certificate::from_der(der)
             .map_err(|error| CertificateError::NotX509(error.to_string()))?;
         let key = parsed

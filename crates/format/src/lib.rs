@@ -19,6 +19,7 @@ pub mod canary;
 pub mod catalog;
 pub mod certificate;
 pub mod compress;
+mod der;
 pub mod hash;
 pub mod history;
 mod keyed_lines;

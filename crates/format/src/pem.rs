@@ -55,21 +55,6 @@ fn base64_digit(digit: u8) -> Option<u32> {
     Some(u32::from(value))
 }
 
-/// Splits the first DER element off.
-pub(crate) fn split_der(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (&[_tag, length], rest) = bytes.split_first_chunk()?;
-    let (header, content) = if length < 0x80 {
-        (2, usize::from(length))
-    } else {
-        // More than four bytes of length would be an element of gigabytes.
-        let count = usize::from(length & 0x7f);
-        let digits = rest.get(..count).filter(|_| (1..=4).contains(&count))?;
-        let content = digits.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
-        (2 + count, usize::try_from(content).ok()?)
-    };
-    bytes.split_at_checked(header.checked_add(content)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,22 +76,6 @@ mod tests {
         }
         for text in ["Z", "Zg", "Zg=", "Z===", "Zm9v\n", "Zm 9", "===="] {
             assert_eq!(decode_base64(text.as_bytes()), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn der() {
-        assert_eq!(split_der(&[0x30, 1, 7, 9]), Some((&[0x30, 1, 7][..], &[9][..])));
-        assert_eq!(split_der(&[0x30, 0x81, 1, 7]), Some((&[0x30, 0x81, 1, 7][..], &[][..])));
-        for bytes in [
-            &[][..],
-            &[0x30],
-            &[0x30, 2, 7],
-            &[0x30, 0x80, 0, 0],
-            &[0x30, 0x85, 0, 0, 0, 0, 1, 7],
-            &[0x30, 0x84, 255, 255, 255, 255],
-        ] {
-            assert_eq!(split_der(bytes), None, "{bytes:?}");
         }
     }
 }
