@@ -1,0 +1,110 @@
+//! A store that holds back objects, or fails to get them, on command.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use esker_format::hash::ContentHash;
+use esker_store::{Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted};
+use parking_lot::{Condvar, Mutex};
+
+pub(crate) struct Gate {
+    inner: Arc<dyn ObjectStore>,
+    state: Mutex<State>,
+    changed: Condvar,
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
+}
+
+#[derive(Default)]
+struct State {
+    closed: HashMap<ContentHash, Closed>,
+    waiting: Vec<(Wanted, Done<Handle>)>,
+    asked: HashMap<ContentHash, u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    Waits,
+    Fails,
+}
+
+impl Gate {
+    pub(crate) fn before(inner: Arc<dyn ObjectStore>) -> Arc<Self> {
+        Arc::new(Self { inner, state: Mutex::default(), changed: Condvar::new(), holders: Mutex::default() })
+    }
+
+    /// Holds an object back until [`Gate::open`].
+    pub(crate) fn close(&self, hash: ContentHash) {
+        self.state.lock().closed.insert(hash, Closed::Waits);
+    }
+
+    /// Has every request for an object fail as if the server had gone, until [`Gate::open`].
+    pub(crate) fn fail(&self, hash: ContentHash) {
+        self.state.lock().closed.insert(hash, Closed::Fails);
+    }
+
+    /// Lets an object through, and those who wait for it.
+    pub(crate) fn open(&self, hash: ContentHash) {
+        let mut state = self.state.lock();
+        state.closed.remove(&hash);
+        let (ready, waiting) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|(wanted, _)| wanted.name.hash == hash);
+        state.waiting = waiting;
+        drop(state);
+        let ready: Vec<(Wanted, Done<Handle>)> = ready;
+        for (wanted, done) in ready {
+            self.inner.get(wanted, done);
+        }
+    }
+
+    /// Waits until somebody waits for an object.
+    pub(crate) fn wait_for_waiter(&self, hash: ContentHash) {
+        let mut state = self.state.lock();
+        while !state.waiting.iter().any(|(wanted, _)| wanted.name.hash == hash) {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// How often an object was asked for.
+    pub(crate) fn asked(&self, hash: ContentHash) -> u32 {
+        self.state.lock().asked.get(&hash).copied().unwrap_or(0)
+    }
+
+    /// The holders that were added.
+    pub(crate) fn holder(&self) -> Arc<dyn Holder> {
+        self.holders.lock().iter().find_map(Weak::upgrade).unwrap()
+    }
+}
+
+impl ObjectStore for Gate {
+    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+        let mut state = self.state.lock();
+        *state.asked.entry(wanted.name.hash).or_default() += 1;
+        match state.closed.get(&wanted.name.hash) {
+            Some(Closed::Waits) => {
+                state.waiting.push((wanted, done));
+                self.changed.notify_all();
+            }
+            Some(Closed::Fails) => {
+                drop(state);
+                done.err(StoreError::new(wanted.label(), Cause::Broken("the test cut it".into())));
+            }
+            None => {
+                drop(state);
+                self.inner.get(wanted, done);
+            }
+        }
+    }
+
+    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+        let open = !self.state.lock().closed.contains_key(&wanted.name.hash);
+        if open { self.inner.cached(wanted) } else { None }
+    }
+
+    fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.lock().push(holder);
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.inner.status()
+    }
+}
