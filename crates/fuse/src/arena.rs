@@ -69,7 +69,9 @@ pub(crate) struct NodeCell {
     pub(crate) attr_sequence: AtomicU32,
     pub(crate) node: [AtomicU64; 16],
     pub(crate) attr: [AtomicU64; 7],
-    reserved: [AtomicU64; 7],
+    /// The directory in which it was given out last, 0 if none.
+    pub(crate) dir: AtomicU64,
+    reserved: [AtomicU64; 6],
 }
 
 const _: () = assert!(size_of::<NodeCell>() == 256);

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Attr, Data, ErrorKind, Found, Kind, Listing, Reply, Tree, TreeError};
+use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Reply, Tree, TreeError};
 
 use crate::abi::XattrSize;
 use crate::arena::Arena;
@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     /// Names the kernel may know, where it can't be told to doubt all of them at once.
     pub(crate) names: Option<GivenNames>,
     pub(crate) clock: Clock,
+    /// Batches of changes so far.
+    pub(crate) batches: AtomicU64,
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
 }
@@ -127,9 +129,10 @@ impl Connection {
         let lasts = self.note_name(request, &answer);
         let (channel, unique) = (&request.channel, request.unique);
         let sent = match answer {
-            Ok(found) => match self.guard("hold", || self.table.intern(&found)) {
+            Ok(found) => match self.guard("hold", || self.table.intern(&found, self.dir(request))) {
                 Some(Some(id)) => {
-                    let sent = channel.plain(unique, &wire::entry_out(id, &found.attr));
+                    let out = wire::entry_out(id, &found.attr, self.is_current(request));
+                    let sent = channel.plain(unique, &out);
                     if sent.is_err() {
                         self.take_back(id);
                     }
@@ -144,6 +147,18 @@ impl Connection {
             Err(error) => return self.fail(request, &error),
         };
         self.done(request, sent);
+    }
+
+    /// The directory of a lookup, which the kernel keeps locked until it has taken the answer in.
+    fn dir(&self, request: &Request) -> Option<NodeId> {
+        matches!(request.question, Question::Lookup { .. }).then_some(request.id)
+    }
+
+    /// Whether no change was announced since the tree was asked. If one was, the attributes in its answer
+    /// may be those from before, and the announcement may have come too early for them: see `notify`. To be
+    /// called after the answer's nodes were interned.
+    fn is_current(&self, request: &Request) -> bool {
+        self.batches.load(Ordering::SeqCst) == request.asked_at
     }
 
     /// Whether the kernel may keep what it is about to be told of a name.
@@ -209,7 +224,12 @@ impl Connection {
         LISTING.with_borrow_mut(|out| {
             let mut names = Names::new(out, size);
             names.dots(offset, request.node.ino, listing.parent, plus);
-            let filled = self.guard("hold", || names.entries(&listing, plus.then_some(&self.table)));
+            let give = |entry: &DirEntry| {
+                let found = Found { node: entry.node, attr: entry.attr };
+                let id = self.table.intern(&found, Some(request.id))?;
+                Some((id, wire::entry_out(id, &entry.attr, self.is_current(request))))
+            };
+            let filled = self.guard("hold", || names.entries(&listing, plus.then_some(&give)));
             let given = std::mem::take(&mut names.given);
             if let (Some(known), true) = (&self.names, plus) {
                 known.note_listing(request.id, &listing, given.len());

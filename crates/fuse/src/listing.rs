@@ -3,15 +3,18 @@
 //! Offsets are the tree's cookies; below its first one are the mount's own: 0 the beginning, 1 after `.`,
 //! 2 after `..`.
 
-use esker_vfs::{Ino, Kind, Listing};
+use esker_vfs::{DirEntry, Ino, Kind, Listing};
 
 use crate::abi::{Dirent, EntryOut, NAME_MAX};
-use crate::nodes::{NodeId, NodeTable};
+use crate::nodes::NodeId;
 use crate::sys::bytes_of;
 use crate::wire;
 
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
+
+/// Gives the kernel the node of a name.
+pub(crate) type Give<'a> = &'a dyn Fn(&DirEntry) -> Option<(NodeId, EntryOut)>;
 
 /// Whether a program can use the name. For one that it can't, the kernel would fail the whole listing.
 pub(crate) fn usable(name: &[u8]) -> bool {
@@ -43,24 +46,18 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The names of the listing that fit. A node is handed out (`table`) only with a name that does.
-    pub(crate) fn entries(&mut self, listing: &Listing, table: Option<&NodeTable>) {
+    /// The names of the listing that fit. A node is given (`plus`) only with a name that does.
+    pub(crate) fn entries(&mut self, listing: &Listing, give: Option<Give<'_>>) {
         for entry in listing.entries.get(listing.start..).unwrap_or_default() {
             if !usable(&entry.name) {
                 continue;
             }
-            if !self.fits(entry.name.len(), table.is_some()) {
+            if !self.fits(entry.name.len(), give.is_some()) {
                 return;
             }
-            let found = esker_vfs::Found { node: entry.node, attr: entry.attr };
-            let plus = table.map(|table| match table.intern(&found) {
-                Some(id) => {
-                    self.given.push(id);
-                    wire::entry_out(id, &entry.attr)
-                }
-                // No room for another node: the name goes without, and a lookup will say so.
-                None => EntryOut::default(),
-            });
+            // Without room for another node the name goes alone, and a lookup will say so.
+            let plus = give
+                .map(|give| give(entry).map(|(id, out)| (self.given.push(id), out).1).unwrap_or_default());
             self.push(&entry.name, entry.node.ino, entry.cookie.0, entry.node.kind, plus);
         }
     }

@@ -121,7 +121,8 @@ pub fn open_device() -> Result<OwnedFd, MountError> {
 }
 
 /// Mounts an open connection with mount(2): for root, and for a process that has `CAP_SYS_ADMIN` in its own
-/// user namespace. There `allow_other` means everyone in that namespace.
+/// user namespace. There `allow_other` means everyone in that namespace, and the owners that the tree gives
+/// are numbers of that namespace.
 pub fn mount_device(
     device: BorrowedFd<'_>,
     mountpoint: &Path,
@@ -141,7 +142,7 @@ pub fn mount_device(
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
         let error = io::Error::from(e);
-        MountError::new("mounting on", mountpoint, explain::mount(&error), Some(error))
+        MountError::new("mounting on", mountpoint, explain::mount(&error, mountpoint), Some(error))
     })
 }
 

@@ -94,7 +94,7 @@ impl NodeTable {
         self.arena.more_nodes(2)?;
         let root = self.tree.root();
         self.tree.hold(&root.node);
-        if let Some(cell) = self.arena.nodes().get(1) {
+        if let Some(cell) = self.cell(NodeId::ROOT) {
             write_node(cell, &root.node);
             write_attr(cell, &root.attr);
             // The kernel is born knowing the root and never forgets it.
@@ -124,13 +124,13 @@ impl NodeTable {
         self.arena.nodes().get(id.slot() as usize)
     }
 
-    /// Notes that the kernel is about to be given a node once more, and says by which number. `None` if
-    /// there is no room for another node.
-    pub(crate) fn intern(&self, found: &Found) -> Option<NodeId> {
+    /// Notes that the kernel is about to be given a node once more, as a name in `dir`, and says by which
+    /// number. `None` if there is no room for another node.
+    pub(crate) fn intern(&self, found: &Found, dir: Option<NodeId>) -> Option<NodeId> {
         let key = found.node.key;
         let known = self.index.pin().get(&key).copied();
         if let Some(id) = known.and_then(|slot| self.count_up(slot, &key)) {
-            self.remember(id, &found.attr);
+            self.note(id, found, dir);
             return Some(id);
         }
         let mut free = self.shard(&key).lock();
@@ -140,7 +140,7 @@ impl NodeTable {
             cell.lookups.fetch_add(1, Ordering::AcqRel);
             let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
             drop(free);
-            self.remember(id, &found.attr);
+            self.note(id, found, dir);
             return Some(id);
         }
         if free.is_empty() {
@@ -152,11 +152,25 @@ impl NodeTable {
         free.pop();
         write_node(cell, &found.node);
         write_attr(cell, &found.attr);
+        cell.dir.store(dir.map_or(0, |dir| dir.0), Ordering::SeqCst);
         let generation = cell.generation.load(Ordering::Acquire);
         cell.lookups.store(1, Ordering::Release);
         self.index.pin().insert(key, slot);
         self.live.fetch_add(1, Ordering::Relaxed);
         Some(NodeId::new(slot, generation))
+    }
+
+    fn note(&self, id: NodeId, found: &Found, dir: Option<NodeId>) {
+        self.remember(id, &found.attr);
+        if let (Some(cell), Some(dir)) = (self.cell(id), dir) {
+            cell.dir.store(dir.0, Ordering::SeqCst);
+        }
+    }
+
+    /// The directory in which the kernel was given the node last.
+    pub(crate) fn dir_of(&self, id: NodeId) -> Option<NodeId> {
+        let dir = self.cell(id)?.dir.load(Ordering::SeqCst);
+        (dir != 0).then_some(NodeId(dir))
     }
 
     fn count_up(&self, slot: u32, key: &NodeKey) -> Option<NodeId> {
@@ -361,3 +375,6 @@ fn read_attr(cell: &NodeCell) -> Option<Attr> {
         std::thread::yield_now();
     }
 }
+
+#[cfg(test)]
+mod tests;

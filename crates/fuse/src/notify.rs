@@ -12,10 +12,16 @@
 //! * A file whose last user was killed keeps pages locked until its read is answered, and INVAL_ENTRY may
 //!   wait for them; such reads have nobody to answer to and are ended.
 //!
-//! INVAL_INODE takes no lock, so by itself it could pass a READDIR that still carries the old names. An
-//! INVAL_ENTRY for a name that can't exist goes first: when it returns, all earlier requests of the
-//! directory are through.
+//! INVAL_INODE takes no lock, so by itself it could overtake an answer that carries old names or attributes
+//! and that the kernel has not taken in yet. Two things prevent that:
+//!
+//! * An answer that is given after a batch of changes began, to a question from before, is marked as not
+//!   lasting ([`Connection::is_current`]).
+//! * Before INVAL_INODE for a node goes an INVAL_ENTRY for a name that can't exist, in the directory where
+//!   the node was given out last (for a listing: in the directory itself). When it returns, the kernel has
+//!   taken in every earlier answer for that directory.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,97 +61,122 @@ impl Notices {
     }
 }
 
+/// Directories whose earlier answers the kernel has all taken in since a batch of changes began.
+type Passed = HashSet<NodeId>;
+
 impl Connection {
     /// Makes the kernel forget; returns once it was told.
     pub(crate) fn changed(&self, changes: &[Change]) {
-        let mut later: Vec<(NodeId, &Change)> = Vec::new();
-        for change in changes {
-            match change {
-                Change::Everything => {
-                    self.everything_changed();
-                    continue;
-                }
-                Change::Attributes { node } => {
-                    if let Some(id) = self.table.id_of(node) {
-                        self.attributes_changed(id);
-                    }
-                    continue;
-                }
-                Change::Name { dir, .. } | Change::Listing { dir } => {
-                    let Some(id) = self.table.id_of(dir) else { continue };
-                    // Order within a directory is kept: once one change waits, all of them do.
-                    let waits = later.iter().any(|(other, _)| *other == id);
-                    if waits || self.waiting.lists(id) {
-                        later.push((id, change));
-                    } else {
-                        self.directory_changed(id, change);
-                    }
-                }
-            }
-        }
-        self.changed_later(later);
-    }
-
-    fn changed_later(&self, mut later: Vec<(NodeId, &Change)>) {
-        // Every listing under way now has ended by then; for new ones that came meanwhile it is not worth
+        // Answers to questions from before this line don't last.
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        // Every listing under way now has ended by then. For those that come meanwhile it is not worth
         // waiting, since they ask the tree as it is now.
         let deadline = Instant::now() + self.options.deadlines.list + Duration::from_secs(1);
-        while !later.is_empty() && !self.clock.is_over() {
-            let mut dirs: Vec<NodeId> = later.iter().map(|(id, _)| *id).collect();
-            dirs.dedup();
-            self.waiting.until_listed(&dirs, deadline);
+        let mut passed = Passed::new();
+        let mut left: Vec<&Change> = changes.iter().collect();
+        while !left.is_empty() && !self.clock.is_over() {
             let late = Instant::now() >= deadline;
-            let (ready, rest) = later.into_iter().partition(|(id, _)| late || !self.waiting.lists(*id));
-            later = rest;
-            let ready: Vec<(NodeId, &Change)> = ready;
-            for (id, change) in ready {
-                self.directory_changed(id, change);
+            let mut held_up = HashSet::new();
+            left.retain(|change| {
+                // Order within a directory is kept: once one change waits, all of them do.
+                let dir = self.locks(change).find(|dir| held_up.contains(dir) || self.waiting.lists(*dir));
+                match dir {
+                    Some(dir) if !late => {
+                        held_up.insert(dir);
+                        true
+                    }
+                    _ => {
+                        self.tell_change(change, &mut passed);
+                        false
+                    }
+                }
+            });
+            if !left.is_empty() {
+                self.waiting.until_listed(&held_up, deadline);
             }
         }
     }
 
-    fn directory_changed(&self, id: NodeId, change: &Change) {
+    /// The directories whose locks telling a change takes.
+    fn locks(&self, change: &Change) -> impl Iterator<Item = NodeId> + use<> {
+        let (own, given_in) = match change {
+            Change::Name { dir, .. } => (self.table.id_of(dir), None),
+            Change::Listing { dir } => {
+                let id = self.table.id_of(dir);
+                (id, id.and_then(|id| self.table.dir_of(id)))
+            }
+            Change::Attributes { node } => {
+                (None, self.table.id_of(node).and_then(|id| self.table.dir_of(id)))
+            }
+            Change::Everything => (None, None),
+        };
+        own.into_iter().chain(given_in)
+    }
+
+    fn tell_change(&self, change: &Change, passed: &mut Passed) {
         match change {
-            Change::Name { name, .. } => self.entry(id, name, 0),
-            Change::Listing { .. } => self.listing_changed(id),
-            Change::Attributes { .. } | Change::Everything => {}
+            Change::Name { dir, name } => {
+                if let Some(dir) = self.table.id_of(dir) {
+                    self.entry(dir, name, 0);
+                    passed.insert(dir);
+                }
+            }
+            Change::Listing { dir } => {
+                if let Some(dir) = self.table.id_of(dir) {
+                    self.listing_changed(dir, passed);
+                }
+            }
+            Change::Attributes { node } => {
+                if let Some(id) = self.table.id_of(node) {
+                    self.attributes_changed(id, passed);
+                }
+            }
+            Change::Everything => self.everything_changed(passed),
         }
     }
 
-    fn listing_changed(&self, id: NodeId) {
-        if self.agreement.caches_listings() {
-            self.entry(id, NO_NAME, 0);
+    /// Returns when the kernel has taken in every answer for `dir` from before the batch began.
+    fn pass(&self, dir: Option<NodeId>, passed: &mut Passed) {
+        if let Some(dir) = dir
+            && passed.insert(dir)
+        {
+            self.entry(dir, NO_NAME, 0);
         }
-        self.inode(id, 0);
     }
 
-    fn attributes_changed(&self, id: NodeId) {
+    fn listing_changed(&self, dir: NodeId, passed: &mut Passed) {
+        self.pass(Some(dir), passed);
+        self.pass(self.table.dir_of(dir), passed);
+        self.inode(dir, 0);
+    }
+
+    fn attributes_changed(&self, id: NodeId, passed: &mut Passed) {
+        self.pass(self.table.dir_of(id), passed);
         // A negative offset leaves cached content alone.
         self.inode(id, -1);
     }
 
-    fn everything_changed(&self) {
+    fn everything_changed(&self, passed: &mut Passed) {
         let bumped = self.agreement.has_epochs() && self.channel().notify_bare(notify::INC_EPOCH).is_ok();
         self.tally.notifications.fetch_add(1, Ordering::Relaxed);
         let mut known = Vec::new();
         self.table.each(|id, node| known.push((id, node.kind)));
         for (id, kind) in known {
             if kind != Kind::Directory {
-                self.attributes_changed(id);
+                self.attributes_changed(id, passed);
                 continue;
             }
-            self.listing_changed(id);
+            self.listing_changed(id, passed);
             if !bumped {
                 self.names_changed(id);
             }
         }
     }
 
-    /// Every name of a directory, one by one.
+    /// Every name of a directory, one by one. Earlier answers for it were taken in, so that what they told
+    /// the kernel is noted.
     fn names_changed(&self, dir: NodeId) {
         let Some(names) = &self.names else { return };
-        // What a LOOKUP under way learnt from the old tree is noted before this returns.
-        self.entry(dir, NO_NAME, 0);
         for (name, kind) in names.take(dir) {
             // To remove a directory's name is to unmount what is mounted below it; to doubt it is enough.
             let doubt = kind == Some(Kind::Directory) && self.agreement.can_expire();

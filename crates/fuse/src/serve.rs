@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use esker_vfs::{ErrorKind, Node};
@@ -133,7 +134,8 @@ impl Connection {
         question: Question,
     ) -> Arc<Request> {
         let numbers = (header.unique, header.opcode);
-        Arc::new(Request::new(numbers, about, header.pid, question, Arc::clone(channel), slot))
+        let from = (header.pid, self.batches.load(Ordering::SeqCst));
+        Arc::new(Request::new(numbers, about, from, question, Arc::clone(channel), slot))
     }
 
     fn forgotten(&self, nodeid: u64, count: u64) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -86,6 +86,7 @@ impl Session {
             tally: Tally::new(),
             notices: Notices::default(),
             clock: Clock::default(),
+            batches: AtomicU64::new(0),
         });
         conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
         let session = Self { conn, threads: Mutex::default() };

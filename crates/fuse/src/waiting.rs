@@ -4,7 +4,7 @@
 //! comes. Answering begins with claiming: the tree, a deadline, an interrupt and an invalidation may all
 //! want to answer, and only one of them gets to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -63,6 +63,8 @@ pub(crate) struct Request {
     pub(crate) question: Question,
     pub(crate) channel: Arc<Channel>,
     pub(crate) since: Instant,
+    /// How many batches of changes had come when it was asked.
+    pub(crate) asked_at: u64,
     /// The request in the arena, for a daemon that takes over; gone once it was answered.
     slot: Mutex<Option<Slot>>,
     claimed: AtomicBool,
@@ -79,7 +81,7 @@ impl Request {
     pub(crate) fn new(
         (unique, opcode): (u64, u32),
         (id, node): (NodeId, Node),
-        caller: u32,
+        (caller, asked_at): (u32, u64),
         question: Question,
         channel: Arc<Channel>,
         slot: Slot,
@@ -93,6 +95,7 @@ impl Request {
             question,
             channel,
             since: Instant::now(),
+            asked_at,
             slot: Mutex::new(Some(slot)),
             claimed: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
@@ -191,7 +194,7 @@ impl Waiting {
     }
 
     /// Waits until one of `dirs` has no listing under way, or until `deadline`.
-    pub(crate) fn until_listed(&self, dirs: &[NodeId], deadline: Instant) {
+    pub(crate) fn until_listed(&self, dirs: &HashSet<NodeId>, deadline: Instant) {
         let mut listings = self.listings.lock();
         while dirs.iter().all(|dir| listings.contains_key(dir)) {
             if self.listed.wait_until(&mut listings, deadline).timed_out() {

@@ -42,11 +42,12 @@ pub(crate) fn attr_out(told: &Attr) -> AttrOut {
     AttrOut { attr_valid: FOREVER_SECS, attr: attr(told), ..AttrOut::default() }
 }
 
-pub(crate) fn entry_out(id: NodeId, told: &Attr) -> EntryOut {
+/// `lasting`: whether the attributes may be believed beyond this call.
+pub(crate) fn entry_out(id: NodeId, told: &Attr, lasting: bool) -> EntryOut {
     EntryOut {
         nodeid: id.0,
         entry_valid: FOREVER_SECS,
-        attr_valid: FOREVER_SECS,
+        attr_valid: if lasting { FOREVER_SECS } else { 0 },
         attr: attr(told),
         ..EntryOut::default()
     }

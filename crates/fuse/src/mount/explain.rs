@@ -3,8 +3,11 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use super::DEVICE;
+
+const NOT_A_DIRECTORY: &str = "it is not a directory";
 
 /// Why `/dev/fuse` can't be opened.
 pub(super) fn device(error: &io::Error) -> String {
@@ -29,7 +32,7 @@ fn mode_text(metadata: &fs::Metadata) -> String {
 }
 
 /// Why mount(2) refused.
-pub(super) fn mount(error: &io::Error) -> String {
+pub(super) fn mount(error: &io::Error, mountpoint: &Path) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
             let setting = namespace_setting().unwrap_or_else(|| {
@@ -38,7 +41,9 @@ pub(super) fn mount(error: &io::Error) -> String {
             format!("not permitted: {setting}")
         }
         Some(libc::ENOENT) => "there is no such directory".into(),
-        Some(libc::ENOTDIR) => "it is not a directory".into(),
+        Some(libc::ENOTDIR) => NOT_A_DIRECTORY.into(),
+        // The kernel compares the type of the root with that of the mountpoint.
+        Some(libc::EINVAL) if mountpoint.metadata().is_ok_and(|m| !m.is_dir()) => NOT_A_DIRECTORY.into(),
         Some(libc::ENODEV) => "the kernel has no FUSE: load the module (modprobe fuse)".into(),
         Some(libc::EINVAL) => {
             "the kernel refuses it: /dev/fuse was opened in another user namespace, or the \

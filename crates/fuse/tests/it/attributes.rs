@@ -1,6 +1,7 @@
 //! What stat(2), readlink(2) and getxattr(2) say is what the tree says.
 
 use std::fs;
+use std::io::ErrorKind as Io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use esker_vfs::memory::{Entry, MemoryTree};
@@ -44,5 +45,61 @@ on_all_kernels! {
         assert_eq!((libc::major(null.rdev()), libc::minor(null.rdev())), (1, 3));
         let disk = fs::metadata(mounted.path("disk")).expect("stat").rdev();
         assert_eq!((libc::major(disk), libc::minor(disk)), (259, 70_000));
+    }
+
+    fn extended_attributes_and_their_sizes(kernel: KernelMask) {
+        let tree = sample();
+        tree.put("marked", Entry::file(b"x").xattr("user.colour", b"blue").xattr("user.empty", b""));
+        let mounted = Mounted::new(tree, kernel);
+        let path = mounted.path("marked");
+        let get = |name: &str, room: usize| {
+            let mut value = vec![0; room];
+            rustix::fs::getxattr(&path, name, value.as_mut_slice()).map(|n| (n, value))
+        };
+        let (size, value) = get("user.colour", 10).expect("a value");
+        assert_eq!(&value[..size], b"blue");
+        assert_eq!(rustix::fs::getxattr_query(&path, "user.colour"), Ok(4));
+        assert_eq!(get("user.colour", 3).expect_err("too little room"), rustix::io::Errno::RANGE);
+        assert_eq!(rustix::fs::getxattr_query(&path, "user.empty"), Ok(0));
+        assert_eq!(get("user.none", 9).expect_err("no such"), rustix::io::Errno::NODATA);
+        let mut names = [0; 64];
+        let size = rustix::fs::listxattr(&path, &mut names[..]).expect("names");
+        assert_eq!(&names[..size], b"user.colour\0user.empty\0");
+        assert_eq!(rustix::fs::listxattr_query(&path), Ok(size));
+        assert_eq!(rustix::fs::listxattr(&path, &mut names[..5]), Err(rustix::io::Errno::RANGE));
+    }
+
+    fn nothing_can_be_written(kernel: KernelMask) {
+        let tree = sample();
+        // Permissions would allow it.
+        for path in ["", "bin", "bin/tool"] {
+            tree.alter(path, |entry| entry.permissions = 0o777);
+        }
+        let mounted = Mounted::new(tree, kernel);
+        let read_only = |r: std::io::Result<()>| r.expect_err("read-only").kind() == Io::ReadOnlyFilesystem;
+        assert!(read_only(fs::write(mounted.path("new"), b"")));
+        assert!(read_only(fs::write(mounted.path("bin/tool"), b"")));
+        assert!(read_only(fs::remove_file(mounted.path("bin/tool"))));
+        assert!(read_only(fs::create_dir(mounted.path("dir"))));
+        assert!(read_only(fs::rename(mounted.path("bin"), mounted.path("nib"))));
+        assert!(read_only(std::os::unix::fs::symlink("x", mounted.path("y"))));
+        let missing = fs::metadata(mounted.path("none")).expect_err("not there");
+        assert_eq!(missing.kind(), Io::NotFound);
+        let long = fs::metadata(mounted.path(&"n".repeat(256))).expect_err("too long");
+        assert_eq!(long.raw_os_error(), Some(libc::ENAMETOOLONG));
+        assert_eq!(fs::read(mounted.path("bin")).expect_err("a directory").kind(), Io::IsADirectory);
+        assert_eq!(fs::read_link(mounted.path("bin")).expect_err("no link").kind(), Io::InvalidInput);
+    }
+
+    fn statfs_tells_the_size_of_the_tree(kernel: KernelMask) {
+        let mounted = Mounted::new(sample(), kernel);
+        let sizes = rustix::fs::statvfs(mounted.root()).expect("statvfs");
+        assert_eq!(sizes.f_blocks * sizes.f_frsize, 1 << 30);
+        assert_eq!((sizes.f_files, sizes.f_bfree, sizes.f_namemax), (10, 0, 255));
+        let flags = rustix::fs::StatVfsMountFlags::RDONLY
+            | rustix::fs::StatVfsMountFlags::NOSUID
+            | rustix::fs::StatVfsMountFlags::NODEV
+            | rustix::fs::StatVfsMountFlags::NOATIME;
+        assert!(sizes.f_flag.contains(flags), "{:?}", sizes.f_flag);
     }
 }

@@ -1,7 +1,17 @@
 //! Real mounts of trees in memory.
+#![deny(unsafe_code)]
 
 mod attributes;
+mod changes;
+mod child;
+mod content;
+mod hot;
+mod lifetime;
+mod listing;
 mod mounted;
+mod patience;
+mod people;
+mod sys;
 
 /// The kernels every mount test runs as.
 macro_rules! on_all_kernels {

@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
 use esker_vfs::memory::MemoryTree;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Longer than anything in a test should take, on a machine that does other things as well.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a test that needs `/dev/fuse`; without it, says so, and fails where tests must be complete.
-pub fn with_fuse(test: impl FnOnce()) {
+pub(crate) fn with_fuse(test: impl FnOnce()) {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => test(),
         Err(e) => {
-            let required = ["CI", "REQUIRE_FUSE"].iter().any(|v| std::env::var_os(v).is_some_and(|v| v != "0"));
+            let required =
+                ["CI", "REQUIRE_FUSE"].iter().any(|v| std::env::var_os(v).is_some_and(|v| v != "0"));
             assert!(!required, "/dev/fuse can't be opened ({e}), but CI or REQUIRE_FUSE is set");
             eprintln!("NOT TESTED: /dev/fuse can't be opened ({e})");
         }
@@ -24,37 +26,55 @@ pub fn with_fuse(test: impl FnOnce()) {
 }
 
 /// Whether this process is root. What only root can do is not tested otherwise, and that is said.
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The kernel's caches are one for all tests, so those that drop them and those that count on them take turns.
+static CACHES: RwLock<()> = RwLock::new(());
+
+/// Nobody in this program drops caches while this is held.
+pub(crate) fn keep_caches() -> RwLockReadGuard<'static, ()> {
+    CACHES.read()
+}
+
+/// Nobody in this program counts on caches while this is held.
+pub(crate) fn drop_caches() -> RwLockWriteGuard<'static, ()> {
+    CACHES.write()
+}
+
 /// A mounted tree; unmounted when dropped.
-pub struct Mounted {
+pub(crate) struct Mounted {
     folder: Option<tempfile::TempDir>,
-    pub tree: Arc<MemoryTree>,
-    pub session: Arc<Session>,
-    pub log: Arc<Mutex<Vec<String>>>,
+    pub(crate) tree: Arc<MemoryTree>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) log: Arc<Mutex<Vec<String>>>,
     /// Whether the test expects the log to hold something.
-    pub quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 impl Mounted {
-    pub fn new(tree: MemoryTree, kernel: KernelMask) -> Self {
+    pub(crate) fn new(tree: MemoryTree, kernel: KernelMask) -> Self {
         Self::with(tree, SessionOptions { kernel, ..SessionOptions::default() })
     }
 
-    pub fn with_deadlines(tree: MemoryTree, kernel: KernelMask, deadlines: Deadlines) -> Self {
+    pub(crate) fn with_deadlines(tree: MemoryTree, kernel: KernelMask, deadlines: Deadlines) -> Self {
         Self::with(tree, SessionOptions { kernel, deadlines, ..SessionOptions::default() })
     }
 
-    pub fn with(tree: MemoryTree, options: SessionOptions) -> Self {
+    pub(crate) fn with(tree: MemoryTree, options: SessionOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mount = MountOptions { source: "memory".into(), allow_other: false };
         let mount = Mount::new(folder.path(), &mount).expect("mounted");
         Self::serve(mount, folder, tree, options)
     }
 
-    pub fn serve(mount: Mount, folder: tempfile::TempDir, tree: MemoryTree, options: SessionOptions) -> Self {
+    pub(crate) fn serve(
+        mount: Mount,
+        folder: tempfile::TempDir,
+        tree: MemoryTree,
+        options: SessionOptions,
+    ) -> Self {
         let tree = Arc::new(tree);
         let log = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&log);
@@ -68,16 +88,16 @@ impl Mounted {
         Self { folder: Some(folder), tree, session: Arc::new(session), log, quiet: true }
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         self.folder.as_ref().expect("mounted").path()
     }
 
-    pub fn path(&self, relative: &str) -> PathBuf {
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
         self.root().join(relative)
     }
 
     /// Requests of one kind so far.
-    pub fn requests(&self, name: &str) -> u64 {
+    pub(crate) fn requests(&self, name: &str) -> u64 {
         self.session.counters().requests(name)
     }
 }
@@ -99,7 +119,7 @@ impl Drop for Mounted {
 }
 
 /// Waits for something that happens on another thread or in the kernel, and says whether it did.
-pub fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
+pub(crate) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !holds() {
         if Instant::now() > deadline {

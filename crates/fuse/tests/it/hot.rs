@@ -1,0 +1,114 @@
+//! What was read once costs nothing the second time.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
+
+use esker_fuse::KernelMask;
+use esker_vfs::memory::{Entry, MemoryTree};
+
+use crate::mounted::{Mounted, keep_caches};
+use crate::{on_all_kernels, sys};
+
+fn software() -> MemoryTree {
+    let tree = MemoryTree::new();
+    tree.put("bin", Entry::directory());
+    tree.put("bin/run", Entry::file(b"#!/bin/sh\nexit 0\n").mode(0o755));
+    tree.put("lib", Entry::directory());
+    for i in 0..40 {
+        tree.put(&format!("lib/module{i}.py"), Entry::file(&vec![i; 5000 * usize::from(i)]));
+        tree.put(&format!("lib/link{i}"), Entry::symlink(format!("module{i}.py").as_bytes()));
+    }
+    tree.put("lib/deep", Entry::directory());
+    tree.put("lib/deep/er", Entry::directory());
+    tree.put("lib/deep/er/data", Entry::file(&vec![1; 3 << 20]));
+    tree
+}
+
+/// Lists everything; stats, opens, reads and maps every file; follows links; asks for what is not there;
+/// runs a script.
+fn pass(root: &Path) {
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("list") {
+            let path = entry.expect("entry").path();
+            let metadata = fs::symlink_metadata(&path).expect("lstat");
+            if metadata.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if metadata.is_symlink() {
+                fs::read_link(&path).expect("readlink");
+            }
+            let file = File::open(&path).expect("open");
+            assert_eq!(file.metadata().expect("fstat").len(), fs::read(&path).expect("read").len() as u64);
+            if file.metadata().expect("fstat").len() > 0 {
+                sys::read_mapped(&file);
+            }
+            assert!(rustix::termios::tcgetattr(file.as_fd()).is_err(), "not a terminal");
+        }
+        assert!(!folder.join("not-there").exists());
+        rustix::fs::access(&folder, rustix::fs::Access::READ_OK).expect("access");
+    }
+    assert!(Command::new(root.join("bin/run")).status().expect("started").success());
+}
+
+fn counts(mounted: &Mounted) -> BTreeMap<&'static str, u64> {
+    mounted.session.counters().opcodes.iter().map(|o| (o.name, o.requests)).collect()
+}
+
+/// What may still be asked on the second pass: what no kernel of that age can keep.
+fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
+    match kernel {
+        // Linux 4.18 keeps neither listings nor targets of links, and can't be told to do without OPENDIR.
+        KernelMask::LINUX_4_18 => &["OPENDIR", "READDIR", "READDIRPLUS", "READLINK", "RELEASEDIR"],
+        _ => &[],
+    }
+}
+
+on_all_kernels! {
+    fn a_second_pass_asks_nothing(kernel: KernelMask) {
+        let _caches = keep_caches();
+        let mounted = Mounted::new(software(), kernel);
+        pass(mounted.root());
+        let cold = counts(&mounted);
+        for name in ["LOOKUP", "READ", "READLINK", "READDIRPLUS"] {
+            assert!(cold.get(name).is_some_and(|&n| n > 0), "the first pass asks {name}: {cold:?}");
+        }
+        pass(mounted.root());
+        let hot: BTreeMap<_, _> = counts(&mounted)
+            .into_iter()
+            .map(|(name, count)| (name, count - cold.get(name).copied().unwrap_or(0)))
+            .filter(|(_, more)| *more > 0)
+            .collect();
+        println!("second pass: {hot:?}");
+        let remaining: Vec<&str> = hot.keys().copied().filter(|n| !["IOCTL", "GETXATTR"].contains(n)).collect();
+        let allowed = unavoidable(kernel);
+        assert!(remaining.iter().all(|name| allowed.contains(name)), "{hot:?}");
+        if kernel == KernelMask::LINUX_4_18 {
+            // The list is exact, so that it doesn't grow unseen and isn't longer than it must be.
+            for names in [&["OPENDIR"][..], &["READDIR", "READDIRPLUS"], &["READLINK"], &["RELEASEDIR"]] {
+                let asked = names.iter().any(|name| remaining.contains(name));
+                assert!(asked, "{names:?} is allowed but was not asked: {hot:?}");
+            }
+        }
+        assert!(hot.contains_key("IOCTL"), "ioctl always reaches us: {hot:?}");
+    }
+
+    fn open_is_asked_once_and_close_never(kernel: KernelMask) {
+        let _caches = keep_caches();
+        let mounted = Mounted::new(software(), kernel);
+        pass(mounted.root());
+        pass(mounted.root());
+        assert_eq!(mounted.requests("OPEN"), 1);
+        // Several threads could ask at once; this test is one.
+        assert!(mounted.requests("FLUSH") <= 1);
+        assert_eq!(mounted.requests("RELEASE"), 0);
+        assert_eq!(mounted.requests("ACCESS"), 0);
+        if kernel != KernelMask::LINUX_4_18 {
+            assert_eq!(mounted.requests("OPENDIR"), 1);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Who waits for whom, how long, and what ends a wait.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use esker_fuse::Deadlines;
+use esker_vfs::ErrorKind;
+use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
+
+use crate::child::Task;
+use crate::mounted::{Mounted, PATIENCE, keep_caches, until};
+use crate::{on_all_kernels, sys};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+fn tree() -> MemoryTree {
+    let tree = MemoryTree::new();
+    tree.put("dir", Entry::directory());
+    tree.put("dir/file", Entry::file(&[7; 10_000]));
+    tree.put("dir/other", Entry::file(&[8; 10_000]));
+    tree.put("link", Entry::symlink(b"dir/file"));
+    tree
+}
+
+on_all_kernels! {
+    fn a_thousand_waiting_reads_make_nobody_else_wait(kernel: KernelMask) {
+        let _caches = keep_caches();
+        let tree = tree();
+        tree.put("warm", Entry::file(&vec![9; 1 << 20]));
+        for i in 0..1000 {
+            tree.put(&format!("dir/slow{i}"), Entry::file(&vec![1; 300_000]));
+            tree.script().set(Call::Read, &format!("dir/slow{i}"), Action::Park);
+        }
+        let mounted = Mounted::new(tree, kernel);
+        assert_eq!(fs::read(mounted.path("warm")).expect("read").len(), 1 << 20);
+        std::thread::scope(|scope| {
+            for i in 0..1000 {
+                let path = mounted.path(&format!("dir/slow{i}"));
+                let reader = std::thread::Builder::new().stack_size(64 << 10);
+                reader.spawn_scoped(scope, move || fs::read(path).map(|b| b.len())).expect("a thread");
+            }
+            assert!(mounted.tree.script().until_parked(Call::Read, 1000, PATIENCE));
+            assert!(mounted.session.counters().waiting >= 1000);
+            // The best of a few, because the machine does other things; whoever waited for one of the
+            // thousand would wait every time.
+            let cached = (0..5).map(|_| {
+                let since = Instant::now();
+                assert_eq!(fs::read(mounted.path("warm")).expect("read").len(), 1 << 20);
+                fs::metadata(mounted.path("dir/file")).expect("stat");
+                since.elapsed()
+            });
+            let cached = cached.min().expect("some");
+            // Nor does one that the kernel does not have but the tree has at hand.
+            let since = Instant::now();
+            assert_eq!(fs::read(mounted.path("dir/other")).expect("read").len(), 10_000);
+            let uncached = since.elapsed();
+            for i in 0..1000 {
+                mounted.tree.script().clear(Call::Read, &format!("dir/slow{i}"));
+            }
+            mounted.tree.script().resume(Call::Read);
+            // At the end, so that a failure does not leave a thousand readers behind.
+            assert!(cached < Duration::from_millis(10), "a cached read and a stat took {cached:?}");
+            assert!(uncached < Duration::from_millis(100), "an uncached read took {uncached:?}");
+        });
+        let parked = mounted.session.counters();
+        assert!(parked.opcodes.iter().any(|o| o.name == "READ" && o.parked >= 1000));
+    }
+
+    fn a_killed_caller_is_gone_at_once(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Park);
+        tree.script().set(Call::Lookup, "dir/other", Action::Park);
+        tree.script().set(Call::List, "dir", Action::Park);
+        let mounted = Mounted::new(tree, kernel);
+        for (task, path, call) in [
+            ("read", "dir/file", Call::Read),
+            ("stat", "dir/other", Call::Lookup),
+            ("list", "dir", Call::List),
+            ("map", "dir/file", Call::Read),
+        ] {
+            let before = mounted.tree.script().parked(call);
+            let mut task = Task::new(task, &mounted.path(path));
+            // The second reader of a page waits for the first one's request.
+            let expected = if before > 0 { before } else { 1 };
+            assert!(mounted.tree.script().until_parked(call, expected, PATIENCE), "{path}");
+            task.kill();
+            let took = task.ends_within();
+            assert!(took < Duration::from_secs(1), "killed while waiting for {path}, gone after {took:?}");
+        }
+        mounted.tree.script().fail_parked(Call::Read, ErrorKind::Damaged);
+        mounted.tree.script().resume(Call::Lookup);
+        mounted.tree.script().resume(Call::List);
+    }
+
+    fn only_signals_meant_to_stop_a_program_end_its_wait(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Lookup, "dir/file", Action::Park);
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
+        task.line("caught");
+        assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
+        let before = mounted.requests("INTERRUPT");
+        sys::signal_thread(task.pid(), task.tid, libc::SIGALRM);
+        assert!(until(PATIENCE, || mounted.requests("INTERRUPT") > before), "the kernel announces it");
+        assert_eq!(mounted.session.counters().waiting, 1, "a timer is no reason to fail a stat");
+        // The kernel announces only the first; this one has to be noticed.
+        sys::signal_thread(task.pid(), task.tid, libc::SIGTERM);
+        assert_eq!(task.line("signals "), "2");
+        assert_eq!(task.line("error "), libc::EINTR.to_string());
+        mounted.tree.script().resume(Call::Lookup);
+    }
+
+    fn a_timer_does_not_spoil_an_answer(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Lookup, "dir/file", Action::Park);
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
+        task.line("caught");
+        assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
+        for _ in 0..20 {
+            sys::signal_thread(task.pid(), task.tid, libc::SIGALRM);
+            sys::signal_thread(task.pid(), task.tid, libc::SIGUSR1);
+        }
+        assert!(until(PATIENCE, || mounted.requests("INTERRUPT") > 0));
+        mounted.tree.script().resume(Call::Lookup);
+        assert_ne!(task.line("signals "), "0");
+        assert_eq!(task.line("result "), "10000");
+    }
+
+    fn a_wait_ends_at_its_deadline(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Lookup, "dir/file", Action::Park);
+        tree.script().set(Call::Read, "dir/other", Action::Park);
+        tree.script().set(Call::LinkTarget, "link", Action::Park);
+        tree.script().set(Call::List, "dir", Action::Park);
+        let deadlines = Deadlines { lookup: SHORT, attributes: SHORT, list: SHORT, read: SHORT, fault: None };
+        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
+        let failed = |r: std::io::Result<()>| r.expect_err("late").raw_os_error() == Some(libc::EIO);
+        let since = Instant::now();
+        assert!(failed(fs::metadata(mounted.path("dir/file")).map(drop)));
+        assert!(since.elapsed() >= SHORT);
+        assert!(failed(fs::read_link(mounted.path("link")).map(drop)));
+        assert!(failed(fs::read_dir(mounted.path("dir")).and_then(|mut d| d.next().expect("an error").map(drop))));
+        assert!(failed(fs::read(mounted.path("dir/other")).map(drop)));
+        let late: Vec<_> = mounted.tree.failures().into_iter().filter(|f| f.1 == ErrorKind::TimedOut).collect();
+        assert!(late.len() >= 4, "{late:?}");
+        assert!(late.iter().any(|(path, _, caller)| path == "dir/other" && caller.is_some()));
+        // Late answers find nobody.
+        for call in [Call::Lookup, Call::Read, Call::LinkTarget, Call::List] {
+            mounted.tree.script().resume(call);
+        }
+        mounted.tree.script().clear(Call::Lookup, "dir/file");
+        assert_eq!(fs::metadata(mounted.path("dir/file")).expect("in time").len(), 10_000);
+    }
+
+    fn a_page_fault_outlasts_a_source_that_fails(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("map", &mounted.path("dir/file"));
+        assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
+        assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
+        assert!(mounted.tree.failures().iter().any(|f| f.0 == "dir/file" && f.1 == ErrorKind::Unavailable));
+        // Somebody who can be told is told, while the other one waits.
+        let read = Task::new("read", &mounted.path("dir/file"));
+        drop(read);
+        mounted.tree.script().clear(Call::Read, "dir/file");
+        assert_eq!(task.line("result "), "10000");
+    }
+
+    fn a_page_fault_outlasts_a_source_that_is_silent(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Park);
+        let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
+        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
+        let mut task = Task::new("map", &mounted.path("dir/file"));
+        assert!(mounted.tree.script().until_parked(Call::Read, 1, PATIENCE));
+        // A call for another file meets the same deadline and shows that it has passed.
+        mounted.tree.script().set(Call::Read, "dir/other", Action::Park);
+        assert!(fs::read(mounted.path("dir/other")).is_err());
+        assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
+        mounted.tree.script().clear(Call::Read, "dir/file");
+        mounted.tree.script().resume(Call::Read);
+        assert_eq!(task.line("result "), "10000");
+    }
+
+    fn a_waiting_page_fault_can_be_killed(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("map", &mounted.path("dir/file"));
+        assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
+        task.kill();
+        let took = task.ends_within();
+        assert!(took < Duration::from_secs(1), "gone after {took:?}");
+        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "nobody is waited for any longer");
+    }
+
+    fn a_page_fault_on_damage_is_not_kept_waiting(kernel: KernelMask) {
+        use std::os::unix::process::ExitStatusExt;
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Damaged));
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("map", &mounted.path("dir/file"));
+        task.ends_within();
+        assert_eq!(task.child.wait().expect("waited").signal(), Some(libc::SIGBUS));
+        assert!(mounted.tree.failures().iter().any(|f| f.1 == ErrorKind::Damaged));
+    }
+
+    fn a_page_fault_can_be_given_a_deadline(kernel: KernelMask) {
+        use std::os::unix::process::ExitStatusExt;
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
+        let deadlines = Deadlines { read: SHORT, fault: Some(SHORT * 2), ..Deadlines::default() };
+        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
+        let mut task = Task::new("map", &mounted.path("dir/file"));
+        let took = task.ends_within();
+        assert!(took >= SHORT, "it was asked again for a while: {took:?}");
+        assert_eq!(task.child.wait().expect("waited").signal(), Some(libc::SIGBUS));
+    }
+
+    fn a_read_that_fails_is_told_so(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
+        let mounted = Mounted::new(tree, kernel);
+        let mut task = Task::new("read", &mounted.path("dir/file"));
+        assert_eq!(task.line("error "), libc::EIO.to_string());
+        // What failed was not kept.
+        mounted.tree.script().clear(Call::Read, "dir/file");
+        assert_eq!(fs::read(mounted.path("dir/file")).expect("read").len(), 10_000);
+    }
+}

@@ -1,0 +1,145 @@
+//! Who may mount, and how: root, an ordinary user, a process in a namespace of its own.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use esker_fuse::{KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
+use esker_vfs::memory::{Entry, MemoryTree};
+
+use crate::child::{self, Task};
+use crate::mounted::{Mounted, is_root, keep_caches, with_fuse};
+use crate::sys;
+
+const NOBODY: u32 = 65_534;
+
+/// A copy of this program that anyone may run, in a folder that anyone may use.
+fn for_everyone() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("permissions");
+    let program = folder.path().join("it");
+    fs::copy(std::env::current_exe().expect("this binary"), &program).expect("copied");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("permissions");
+    (folder, program)
+}
+
+fn open_device_to_all() {
+    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).expect("chmod /dev/fuse");
+}
+
+/// Every test of this binary once more, mounted through fusermount3 by a user without any privilege.
+#[test]
+fn all_of_it_as_an_ordinary_user() {
+    if !is_root() {
+        return eprintln!("this is an ordinary user: the other tests are the test");
+    }
+    with_fuse(|| {
+        open_device_to_all();
+        let _caches = keep_caches();
+        let (folder, program) = for_everyone();
+        let output = Command::new(&program)
+            .args(["--skip", "people::", "--test-threads=4"])
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .env("REQUIRE_FUSE", "1")
+            .env("TMPDIR", folder.path())
+            .env("CARGO_MANIFEST_DIR", env!("CARGO_MANIFEST_DIR"))
+            .current_dir("/")
+            .output()
+            .expect("started");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("a_second_pass_asks_nothing::linux_6_18 ... ok"), "{text}");
+    });
+}
+
+/// Mounts in the namespace this process was started in, sends the connection to who started it, which
+/// serves it, and looks at the mount. Answers with what it found.
+pub(crate) fn mount_and_hand_over(mountpoint: &Path) -> std::io::Result<String> {
+    let device = mount::open_device().expect("the device");
+    let options = MountOptions { source: "memory".into(), allow_other: true };
+    mount::mount_device(device.as_fd(), mountpoint, &options).expect("mounted");
+    mount::send_device(std::io::stdin(), device.as_fd())?;
+    drop(device);
+    let file = fs::metadata(mountpoint.join("dir/file"))?;
+    let content = fs::read_to_string(mountpoint.join("dir/file"))?;
+    let names = fs::read_dir(mountpoint.join("dir"))?.count();
+    mount::unmount(mountpoint, Unmount::Lazy).expect("unmounted");
+    Ok(format!("{} {content} {names} {}", file.len(), file.uid()))
+}
+
+fn hand_over(as_user: Option<u32>) {
+    let (folder, program) = for_everyone();
+    let mountpoint = folder.path().join("mnt");
+    fs::create_dir(&mountpoint).expect("a mountpoint");
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let mut command = child::command(&program, "namespace", &mountpoint);
+    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+    if let Some(user) = as_user {
+        command.uid(user).gid(user);
+        std::os::unix::fs::chown(&mountpoint, Some(user), Some(user)).expect("chown");
+    }
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    sys::in_own_namespace(&mut command, as_user.map_or(own, |user| (user, user)));
+    let mut task = Task::spawn(&mut command);
+    drop(command);
+    let tree = Arc::new(MemoryTree::new());
+    tree.put("dir", Entry::directory());
+    tree.put("dir/file", Entry::file(b"handed-over"));
+    let device = mount::receive_device(&ours).expect("received");
+    let served: Arc<dyn esker_vfs::Tree> = Arc::clone(&tree) as _;
+    let session = Session::start(device, served, SessionOptions::default()).expect("a session");
+    // Owners are numbers of the namespace that mounted; there the user is root.
+    assert_eq!(task.line("result "), "11 handed-over 1 0");
+    session.wait();
+    assert!(!mountpoint.join("dir").exists(), "it was never mounted outside the namespace");
+    assert_eq!(tree.held(), 0);
+}
+
+/// A process mounts in its own user namespace and hands the connection to one outside, which serves it.
+#[test]
+fn a_namespace_of_its_own() {
+    with_fuse(|| {
+        if is_root() {
+            open_device_to_all();
+            hand_over(Some(NOBODY));
+        }
+        hand_over(None);
+    });
+}
+
+#[test]
+fn a_refused_mount_says_why() {
+    with_fuse(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = folder.path().join("none");
+        let error = Mount::new(&missing, &MountOptions::default()).expect_err("no such directory");
+        let text = error.to_string();
+        assert!(text.contains("none") && text.to_lowercase().contains("no such"), "{text}");
+        let file = folder.path().join("file");
+        fs::write(&file, b"").expect("written");
+        let error = Mount::new(&file, &MountOptions::default()).expect_err("not a directory");
+        assert!(error.to_string().contains("director"), "{error}");
+        let error = mount::unmount(folder.path(), Unmount::IfUnused).expect_err("nothing there");
+        assert!(error.to_string().contains("mounted"), "{error}");
+    });
+}
+
+#[test]
+fn the_mount_shows_what_it_is() {
+    with_fuse(|| {
+        let mounted = Mounted::new(MemoryTree::new(), KernelMask::default());
+        let point = mounted.root().to_str().expect("text");
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let line = mounts.lines().find(|l| l.split(' ').nth(1) == Some(point)).expect("listed");
+        assert!(line.starts_with("memory ") && line.contains(" fuse.esker "), "{line}");
+        for flag in ["ro,", "nosuid", "nodev", "noatime", "default_permissions"] {
+            assert!(line.contains(flag), "{flag}: {line}");
+        }
+    });
+}
