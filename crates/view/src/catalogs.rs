@@ -83,10 +83,6 @@ impl Catalogs {
         self.attached.pin().get(hash).and_then(Weak::upgrade)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.attached.len()
-    }
-
     /// Remembers a mountpoint that a catalog's own root path doesn't tell.
     pub(crate) fn remember_bound(&self, key: PathKey, path: &Arc<[u8]>) {
         self.bound.pin().get_or_insert_with(key, || Arc::clone(path));

@@ -5,6 +5,7 @@
 //! stays, entries moved between catalogs; that is rare, and then everything counts as changed. Saying too
 //! much is safe, saying too little never is.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ impl Comparison<'_> {
     /// Finds the pairs nested in a pair.
     fn compare_nested(&self, pair: &Pair, pairs: &mut Vec<Pair>) -> Result<(), Stop> {
         let mut arriving = Vec::new();
-        for (mountpoint, _) in &pair.old.nested {
+        for mountpoint in pair.old.nested.keys() {
             // Nothing was told of what nobody asked for.
             let Some(seen) = self.old.seen(mountpoint) else { continue };
             match pair.new.as_ref().and_then(|new| Some((new, new.nested.get(mountpoint)?))) {
@@ -277,13 +278,14 @@ struct Paths(HashMap<PathKey, (Vec<u8>, NodeKey)>);
 impl Paths {
     /// The path and node key of the directory that an entry is in.
     fn of_parent(&mut self, mount: &Mounted, row: &Row<'_>) -> Result<&(Vec<u8>, NodeKey), Stop> {
-        let parent = row.parent();
-        if !self.0.contains_key(&parent) {
-            let path = mount.path_of(parent).ok().flatten().ok_or(Stop::Everything)?;
-            let key = identity::directory(&path);
-            self.0.insert(parent, (path, key));
-        }
-        let found = self.0.get(&parent).ok_or(Stop::Everything)?;
+        let found = match self.0.entry(row.parent()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let path = mount.path_of(row.parent()).ok().flatten().ok_or(Stop::Everything)?;
+                let key = identity::directory(&path);
+                place.insert((path, key))
+            }
+        };
         // Lookups go by key and listings by parent. Where these disagree we can't tell what was told.
         if mount.key_of_child(&found.0, row.name()) != row.key() {
             return Err(Stop::Everything);

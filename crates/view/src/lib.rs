@@ -32,6 +32,6 @@ pub use paths::LastLink;
 pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus};
 pub use view::View;
 
-/// Most catalogs attached at once, unless the options say otherwise. Each is a mapping of its file, and
-/// Linux allows a process 65,530 mappings.
+/// Most catalogs mounted at once, unless the options say otherwise. Each is a mapping of its file, Linux allows
+/// a process 65,530 mappings, and those unmounted last take theirs a little longer.
 pub const ATTACHED_MAX: usize = 4096;

@@ -40,6 +40,6 @@ pub struct ViewOptions {
     pub ttl: Option<Duration>,
     /// A revision to stay at.
     pub pin: Option<Pin>,
-    /// Most catalogs attached at once; `None` for [`crate::ATTACHED_MAX`].
+    /// Most catalogs mounted at once, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

@@ -1,5 +1,8 @@
 //! The tree by path, for tools that don't mount it. These calls wait.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use esker_vfs::{Cookie, Data, DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError};
 
 use crate::view::View;
@@ -52,7 +55,7 @@ impl View {
     }
 
     /// All names of a directory, in the order in which a mount lists them.
-    pub fn names(&self, dir: &Node) -> Result<std::sync::Arc<[DirEntry]>, TreeError> {
+    pub fn names(&self, dir: &Node) -> Result<Arc<[DirEntry]>, TreeError> {
         Ok(Reply::wait(|reply| self.list(dir, Cookie(0), reply))?.entries)
     }
 
@@ -67,8 +70,8 @@ impl View {
         Reply::wait(|reply| self.link_target(link, reply))
     }
 
-    /// The extended attributes of a node, names and values.
-    pub fn xattrs(&self, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>, TreeError> {
+    /// The extended attributes of a node, values by name.
+    pub fn xattrs(&self, node: &Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, TreeError> {
         let names = Reply::wait(|reply| self.xattr_names(node, reply))?;
         let with_value = |name: Vec<u8>| {
             let value = Reply::wait(|reply| self.xattr(node, &name, reply))?;

@@ -62,7 +62,7 @@ pub struct Failure {
 /// What a view counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViewCounters {
-    /// Catalogs attached now.
+    /// Catalogs mounted now.
     pub catalogs: u64,
     /// Lookups.
     pub lookups: u64,

@@ -121,7 +121,7 @@ impl View {
             offline: sightings.offline.clone(),
             failures: core.failures.all(),
             counters: ViewCounters {
-                catalogs: core.catalogs.len() as u64,
+                catalogs: revision.mounts().len() as u64,
                 lookups: core.counters.lookups.value(),
                 lists: core.counters.lists.value(),
                 reads: core.counters.reads.value(),

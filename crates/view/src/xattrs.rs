@@ -92,7 +92,7 @@ impl Scene<'_> {
             "user.revision" => label.number.to_string(),
             "user.root_hash" => self.revision.root_hash().to_string(),
             "user.tag" => label.tag.clone().unwrap_or_default(),
-            "user.nclg" => self.core.catalogs.len().to_string(),
+            "user.nclg" => self.mounts.len().to_string(),
             "user.version" => env!("CARGO_PKG_VERSION").to_owned(),
             _ => return None,
         })

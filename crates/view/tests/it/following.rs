@@ -108,7 +108,7 @@ fn no_answer_from_an_old_revision_arrives_after_its_end_was_told() {
     let revision = |n: u8| {
         (0..8).fold(Model::default().directory("/d").nest("/d"), |model, file| {
             let path = format!("/d/{file}");
-            if (n + file) % 3 == 0 { model } else { model.file(&path, n) }
+            if (n + file).is_multiple_of(3) { model } else { model.file(&path, n) }
         })
     };
     revision(0).publish(&site.repository);

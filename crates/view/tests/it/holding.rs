@@ -15,11 +15,14 @@ use crate::gate::Gate;
 use crate::model::{Model, Thing};
 use crate::support::Site;
 
+/// A name in a directory.
+type Name = (NodeKey, Box<[u8]>);
+
 /// A kernel that lets go of a file when it was told to forget all names it knows of it, unless it is open.
 #[derive(Default)]
 struct Names {
     view: Mutex<Option<Arc<View>>>,
-    known: Mutex<HashMap<(NodeKey, Box<[u8]>), Node>>,
+    known: Mutex<HashMap<Name, Node>>,
     open: Mutex<Vec<NodeKey>>,
     told: Mutex<Vec<Change>>,
 }

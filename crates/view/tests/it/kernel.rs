@@ -16,11 +16,14 @@ pub(crate) struct Kernel {
     told: Mutex<Vec<Vec<Change>>>,
 }
 
+/// The names of a directory in their order, and what they name.
+type Names = Vec<(Box<[u8]>, NodeKey)>;
+
 #[derive(Default)]
 struct Memory {
     names: HashMap<(NodeKey, Box<[u8]>), Option<Node>>,
     attrs: HashMap<NodeKey, Attr>,
-    listings: HashMap<NodeKey, Vec<(Box<[u8]>, NodeKey)>>,
+    listings: HashMap<NodeKey, Names>,
 }
 
 impl Kernel {
@@ -155,6 +158,6 @@ impl Watcher for Kernel {
     }
 }
 
-fn names(view: &View, dir: &Node) -> Vec<(Box<[u8]>, NodeKey)> {
+fn names(view: &View, dir: &Node) -> Names {
     view.names(dir).unwrap().iter().map(|entry| (entry.name.clone(), entry.node.key)).collect()
 }

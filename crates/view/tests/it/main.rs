@@ -1,4 +1,5 @@
 //! Views over real stores and real repositories.
+#![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod difference;
 mod faults;
@@ -7,6 +8,7 @@ mod following;
 mod gate;
 mod holding;
 mod kernel;
+mod looks;
 mod model;
 mod reading;
 mod support;
