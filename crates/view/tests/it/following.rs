@@ -1,8 +1,9 @@
 //! A view that is open while the head moves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use esker_testkit::fixture::{ALL, FULL, TAGS};
 use esker_testkit::object::sha256;
@@ -13,6 +14,15 @@ use crate::fixtures::{check_all, read_all, walk};
 use crate::kernel::Kernel;
 use crate::model::Model;
 use crate::support::Site;
+
+/// Passes on what it is told.
+struct Tell(Mutex<Sender<Vec<Change>>>);
+
+impl Watcher for Tell {
+    fn changed(&self, changes: &[Change]) {
+        self.0.lock().unwrap().send(changes.to_vec()).unwrap();
+    }
+}
 
 #[test]
 fn each_revision_shows_while_files_of_the_old_ones_are_read_on() {
@@ -136,6 +146,42 @@ fn no_answer_from_an_old_revision_arrives_after_its_end_was_told() {
     kernel.check(&view, &names);
 }
 
+/// The same made slow: an answer from the old revision is on its way while the new one is there already.
+#[test]
+fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
+    let site = Site::of(FULL);
+    Model::default().file("/a", 1).publish(&site.repository);
+    let view = site.following();
+    let old = view.status().revision;
+    let (told_sender, told) = channel();
+    view.watch(Arc::new(Tell(told_sender.into())));
+    let (answering_sender, answering) = channel();
+    let (go_on, wait) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let root = view.root().node;
+            let slow = Reply::new(move |answer: Result<Found, _>| {
+                answering_sender.send(answer.unwrap().node).unwrap();
+                wait.recv().unwrap();
+            });
+            view.lookup(&root, b"a", slow);
+        });
+        let answered = answering.recv().unwrap();
+        Model::default().file("/a", 2).publish(&site.repository);
+        let refresh = scope.spawn(|| view.refresh().unwrap());
+        while view.status().revision == old {
+            std::thread::yield_now();
+        }
+        assert_ne!(view.find(b"/a", LastLink::Keep).unwrap().node, answered);
+        // Long enough for a thread that doesn't wait to be found out.
+        let early = told.recv_timeout(std::time::Duration::from_millis(200));
+        go_on.send(()).unwrap();
+        assert!(early.is_err(), "{early:?}");
+        assert!(!told.recv().unwrap().is_empty());
+        assert!(refresh.join().unwrap().changed);
+    });
+}
+
 /// Every name that both revisions have comes exactly once, wherever the listing was interrupted.
 #[test]
 fn a_listing_across_a_switch_returns_every_unchanged_name_once() {
@@ -252,14 +298,8 @@ fn a_short_ttl_is_followed_without_being_asked() {
     Model::default().file("/a", 1).publish(&site.repository);
     let ttl = Some(std::time::Duration::from_millis(5));
     let view = site.open(ViewOptions { ttl, ..ViewOptions::default() }).unwrap();
-    let (sender, told) = std::sync::mpsc::channel();
-    struct Tell(std::sync::Mutex<std::sync::mpsc::Sender<Vec<Change>>>);
-    impl Watcher for Tell {
-        fn changed(&self, changes: &[Change]) {
-            self.0.lock().unwrap().send(changes.to_vec()).unwrap();
-        }
-    }
-    view.watch(Arc::new(Tell(std::sync::Mutex::new(sender))));
+    let (sender, told) = channel();
+    view.watch(Arc::new(Tell(sender.into())));
     Model::default().file("/b", 1).publish(&site.repository);
     let changes = told.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
     assert!(changes.iter().any(|change| matches!(change, Change::Name { name, .. } if **name == *b"b")));
