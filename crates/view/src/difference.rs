@@ -6,7 +6,8 @@
 //! much is safe, saying too little never is.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
 use esker_format::catalog::{CatalogError, Flags, PathKey, Row};
@@ -52,6 +53,7 @@ pub(crate) fn compare(
         names: Vec::new(),
         listings: HashSet::new(),
         attributes: HashSet::new(),
+        seen: old.all_seen().into_iter().map(|seen| (Arc::clone(&seen.path), seen)).collect(),
     };
     match comparison.run() {
         Ok(()) => Ok(comparison.changes()),
@@ -68,6 +70,8 @@ struct Comparison<'a> {
     names: Vec<Change>,
     listings: HashSet<NodeKey>,
     attributes: HashSet<NodeKey>,
+    /// What was seen of the old revision, by mountpoint.
+    seen: BTreeMap<Arc<[u8]>, Seen>,
 }
 
 /// A mountpoint of the old revision, and the catalog that the new one has there, if it has one.
@@ -106,14 +110,14 @@ impl Comparison<'_> {
         let mut arriving = Vec::new();
         for mountpoint in pair.old.nested.keys() {
             // Nothing was told of what nobody asked for.
-            let Some(seen) = self.old.seen(mountpoint) else { continue };
+            let Some(seen) = self.seen.get(&**mountpoint) else { continue };
             match pair.new.as_ref().and_then(|new| Some((new, new.nested.get(mountpoint)?))) {
                 Some((_, nested)) if nested.hash == seen.hash => self.inherit_below(mountpoint),
-                Some((_, nested)) => arriving.push((seen, nested.clone())),
+                Some((_, nested)) => arriving.push((seen.clone(), nested.clone())),
                 None if pair.new.as_ref().map_or(Ok(false), |new| has_directory(new, mountpoint))? => {
                     return Err(Stop::Everything);
                 }
-                None => pairs.push(Pair { old: self.old_mount(&seen)?, new: None }),
+                None => pairs.push(Pair { old: self.old_mount(seen)?, new: None }),
             }
         }
         if let Some(new) = &pair.new {
@@ -161,11 +165,12 @@ impl Comparison<'_> {
 
     /// What was seen at and below a mountpoint is in the new revision as it was.
     fn inherit_below(&self, mountpoint: &[u8]) {
-        for seen in self.old.all_seen() {
-            let below = seen.path.strip_prefix(mountpoint);
-            if below.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")) {
-                self.new.inherit(seen);
-            }
+        let mounts = self.old.mounts();
+        // In the order of bytes `0` follows `/`, so between the two lies what is below.
+        let (first, end) = ([mountpoint, b"/"].concat(), [mountpoint, b"0"].concat());
+        let below = self.seen.range::<[u8], _>((Included(&first[..]), Excluded(&end[..])));
+        for (path, seen) in self.seen.get_key_value(mountpoint).into_iter().chain(below) {
+            self.new.inherit(seen.clone(), mounts.get(&PathKey::of(path)));
         }
     }
 

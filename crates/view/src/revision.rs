@@ -195,16 +195,18 @@ impl Revision {
         }
     }
 
-    /// Whether answers may have come from a catalog at this mountpoint, and from which.
-    pub(crate) fn seen(&self, mountpoint: &[u8]) -> Option<Seen> {
-        self.seen.pin().get(&PathKey::of(mountpoint)).cloned()
+    /// Takes over what an earlier revision was seen to hold and this one still does, mounted if it was.
+    pub(crate) fn inherit(&self, seen: Seen, mount: Option<&Arc<Mounted>>) {
+        let key = PathKey::of(&seen.path);
+        self.seen.pin().insert(key, seen);
+        if let Some(mount) = mount {
+            // Its last use was told by another clock.
+            self.touch(mount);
+            self.mounts.pin().get_or_insert_with(key, || Arc::clone(mount));
+        }
     }
 
-    /// Takes over what an earlier revision was seen to hold and this one still does.
-    pub(crate) fn inherit(&self, seen: Seen) {
-        self.seen.pin().insert(PathKey::of(&seen.path), seen);
-    }
-
+    /// All catalogs that answers may have come from.
     pub(crate) fn all_seen(&self) -> Vec<Seen> {
         self.seen.pin().values().cloned().collect()
     }

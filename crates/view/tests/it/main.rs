@@ -11,4 +11,5 @@ mod kernel;
 mod looks;
 mod model;
 mod reading;
+mod strangers;
 mod support;
