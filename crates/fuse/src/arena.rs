@@ -13,6 +13,8 @@
 //! Free lists and indexes are not in it; they are rebuilt from the states. Nothing in it is a pointer.
 //! All but the slots is atomics; a slot has one owner at a time.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use crate::abi;
 use crate::sys::{Buffer, Buffers, Mapping};
@@ -37,7 +39,10 @@ pub(crate) const MAX_WRITE: u32 = 4096;
 /// Requests that can be under way at once: more than the kernel's `max_background` (65,535) allows in the
 /// background, so that only as many again from threads that wait can use them up.
 const SLOTS: usize = 1 << 17;
-const FEWEST_SLOTS: usize = 1 << 8;
+const FEWEST_SLOTS: usize = 1 << 12;
+/// The memory of slots above these is given back when they are freed: after a storm of waiting requests
+/// nothing of it is kept.
+const KEPT_SLOTS: u32 = 1 << 10;
 /// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
 const NODES: usize = 1 << 26;
 const FEWEST_NODES: usize = 1 << 12;
@@ -105,7 +110,8 @@ pub(crate) struct Arena {
     mapping: Arc<Mapping>,
     buffers: Arc<Buffers>,
     geometry: Geometry,
-    free: Mutex<Vec<u32>>,
+    /// The lowest is used first, so that few are ever touched.
+    free: Mutex<BinaryHeap<Reverse<u32>>>,
     freed: Condvar,
     /// Node cells that the file has room for.
     nodes_backed: Mutex<usize>,
@@ -169,10 +175,9 @@ impl Arena {
         let mapping = Arc::new(mapping);
         let buffers = Buffers::new(Arc::clone(&mapping), geometry.slots_at(), SLOT_LEN, geometry.slots);
         let states = mapping.cells::<AtomicU32>(geometry.states_at(), geometry.slots);
-        // Reversed, so that the lowest are used first and the memory of the others is never touched.
         let free = (0..geometry.slots as u32)
-            .rev()
             .filter(|&i| states.get(i as usize).is_some_and(|s| s.load(Ordering::Relaxed) == 0))
+            .map(Reverse)
             .collect();
         Self {
             file,
@@ -221,7 +226,7 @@ impl Arena {
         let mut free = self.free.lock();
         let index = loop {
             match free.pop() {
-                Some(index) => break index,
+                Some(Reverse(index)) => break index,
                 None => self.freed.wait(&mut free),
             }
         };
@@ -234,6 +239,13 @@ impl Arena {
     /// How many slots are free.
     pub(crate) fn free_slots(&self) -> usize {
         self.free.lock().len()
+    }
+
+    fn discard(&self, index: u32) {
+        let at = self.geometry.slots_at() + index as usize * SLOT_LEN;
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // What can't be given back (larger pages) is used again later.
+        let _ = rustix::fs::fallocate(&self.file, hole, at as u64, SLOT_LEN as u64);
     }
 
     fn state(&self, index: u32) -> &AtomicU32 {
@@ -271,7 +283,10 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.arena.state(self.index).store(0, Ordering::Release);
         self.buffer = None;
-        self.arena.free.lock().push(self.index);
+        if self.index >= KEPT_SLOTS {
+            self.arena.discard(self.index);
+        }
+        self.arena.free.lock().push(Reverse(self.index));
         self.arena.freed.notify_one();
     }
 }

@@ -102,6 +102,10 @@ const READING: [libc::c_long; 14] = [
 /// it. In doubt it does: a wait that can be killed is better than a SIGBUS.
 pub(crate) fn faults(proc: Option<&Path>, tid: u32, ino: Ino) -> bool {
     let Some(dir) = proc.filter(|_| tid != 0).map(|p| p.join(tid.to_string())) else { return true };
+    // Threads that work for io_uring read on behalf of calls, and hand errors on.
+    if fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.starts_with("iou-")) {
+        return false;
+    }
     // "running", or the number of the system call and its arguments, or -1 outside of any.
     if let Ok(text) = fs::read_to_string(dir.join("syscall"))
         && let Some(number) = text.split_ascii_whitespace().next()

@@ -112,10 +112,13 @@ impl Request {
 
 const SHARDS: usize = 64;
 
+/// Requests by their number.
+type Shard = Mutex<HashMap<u64, Arc<Request>>>;
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    shards: Box<[Mutex<HashMap<u64, Arc<Request>>>]>,
+    shards: Box<[Shard]>,
     count: AtomicUsize,
     /// Directories with listings under way, and how many.
     listings: Mutex<HashMap<NodeId, usize>>,
@@ -132,7 +135,7 @@ impl Waiting {
         }
     }
 
-    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Arc<Request>>> {
+    fn shard(&self, unique: u64) -> &Shard {
         // The kernel counts in steps of two, the lowest bit marks INTERRUPT.
         &self.shards[(unique >> 1) as usize % SHARDS]
     }

@@ -5,7 +5,9 @@ use crate::TreeError;
 /// Where a tree puts the answer to one call: at once, on the calling thread, if it is known; otherwise
 /// from whichever thread learns it. Dropping it unanswered is a bug in the tree; the mount then answers
 /// `EIO` in its place.
-pub struct Reply<T>(Option<Box<dyn FnOnce(Result<T, TreeError>) + Send>>);
+pub struct Reply<T>(Option<Deliver<T>>);
+
+type Deliver<T> = Box<dyn FnOnce(Result<T, TreeError>) + Send>;
 
 impl<T> Reply<T> {
     /// A reply that calls `deliver` once. It may run on any thread and must not block.

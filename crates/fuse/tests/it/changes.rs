@@ -6,11 +6,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use esker_fuse::KernelMask;
 use esker_vfs::Change;
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;
-use crate::mounted::{Mounted, PATIENCE, keep_caches, until};
+use crate::mounted::{Mounted, PATIENCE, keep_caches, undisturbed, until};
 use crate::{on_all_kernels, sys};
 
 fn tree() -> MemoryTree {
@@ -61,6 +62,29 @@ fn turn(tree: &MemoryTree) -> Vec<Change> {
     changes
 }
 
+fn only_changes_are_asked(kernel: KernelMask) {
+    let mounted = Mounted::new(tree(), kernel);
+    warm(&mounted);
+    let (same, number) =
+        (mounted.path("dir/same"), fs::metadata(mounted.path("dir/same")).expect("stat").ino());
+    let changed_number = fs::metadata(mounted.path("dir/changes")).expect("stat").ino();
+    let changes = turn(&mounted.tree);
+    // Nothing says so yet: the kernel still has the old state.
+    assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), b"old content");
+    assert!(!mounted.path("dir/comes").exists());
+    let before = mounted.requests("READ");
+    mounted.tree.tell(&changes);
+    assert_turned(&mounted);
+    assert_eq!(fs::metadata(&same).expect("stat").ino(), number, "other attributes, same file");
+    assert_ne!(fs::metadata(mounted.path("dir/changes")).expect("stat").ino(), changed_number);
+    let asked = mounted.requests("LOOKUP");
+    assert_eq!(fs::read(&same).expect("read"), b"same");
+    assert_eq!(fs::read(mounted.path("dir/sub/deep")).expect("read"), b"deep");
+    assert!(!mounted.path("dir/never").exists());
+    assert_eq!(mounted.requests("LOOKUP"), asked, "what did not change is still cached");
+    assert_eq!(mounted.requests("READ"), before + 2, "the new content of two files, nothing else");
+}
+
 fn assert_turned(mounted: &Mounted) {
     assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), b"new");
     assert_eq!(fs::metadata(mounted.path("dir/changes")).expect("stat").len(), 3);
@@ -74,26 +98,7 @@ fn assert_turned(mounted: &Mounted) {
 
 on_all_kernels! {
     fn what_changed_is_seen_and_only_that_is_asked(kernel: KernelMask) {
-        let _caches = keep_caches();
-        let mounted = Mounted::new(tree(), kernel);
-        warm(&mounted);
-        let (same, number) = (mounted.path("dir/same"), fs::metadata(mounted.path("dir/same")).expect("stat").ino());
-        let changed_number = fs::metadata(mounted.path("dir/changes")).expect("stat").ino();
-        let changes = turn(&mounted.tree);
-        // Nothing says so yet: the kernel still has the old state.
-        assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), b"old content");
-        assert!(!mounted.path("dir/comes").exists());
-        let before = mounted.requests("READ");
-        mounted.tree.tell(&changes);
-        assert_turned(&mounted);
-        assert_eq!(fs::metadata(&same).expect("stat").ino(), number, "other attributes, same file");
-        assert_ne!(fs::metadata(mounted.path("dir/changes")).expect("stat").ino(), changed_number);
-        let asked = mounted.requests("LOOKUP");
-        assert_eq!(fs::read(&same).expect("read"), b"same");
-        assert_eq!(fs::read(mounted.path("dir/sub/deep")).expect("read"), b"deep");
-        assert!(!mounted.path("dir/never").exists());
-        assert_eq!(mounted.requests("LOOKUP"), asked, "what did not change is still cached");
-        assert_eq!(mounted.requests("READ"), before + 2, "the new content of two files, nothing else");
+        undisturbed(|| only_changes_are_asked(kernel));
     }
 
     fn a_program_keeps_what_it_opened(kernel: KernelMask) {

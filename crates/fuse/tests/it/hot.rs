@@ -9,7 +9,7 @@ use std::process::Command;
 use esker_fuse::KernelMask;
 use esker_vfs::memory::{Entry, MemoryTree};
 
-use crate::mounted::{Mounted, keep_caches};
+use crate::mounted::{Mounted, undisturbed};
 use crate::{on_all_kernels, sys};
 
 fn software() -> MemoryTree {
@@ -59,6 +59,19 @@ fn counts(mounted: &Mounted) -> BTreeMap<&'static str, u64> {
     mounted.session.counters().opcodes.iter().map(|o| (o.name, o.requests)).collect()
 }
 
+/// What a second pass over a fresh mount asks.
+fn second_pass(kernel: KernelMask) -> BTreeMap<&'static str, u64> {
+    let mounted = Mounted::new(software(), kernel);
+    pass(mounted.root());
+    let cold = counts(&mounted);
+    for name in ["LOOKUP", "READ", "READLINK", "READDIRPLUS"] {
+        assert!(cold.get(name).is_some_and(|&n| n > 0), "the first pass asks {name}: {cold:?}");
+    }
+    pass(mounted.root());
+    let more = |(name, count): (_, u64)| (name, count - cold.get(name).copied().unwrap_or(0));
+    counts(&mounted).into_iter().map(more).filter(|(_, more)| *more > 0).collect()
+}
+
 /// What may still be asked on the second pass: what no kernel of that age can keep.
 fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
     match kernel {
@@ -70,19 +83,7 @@ fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
 
 on_all_kernels! {
     fn a_second_pass_asks_nothing(kernel: KernelMask) {
-        let _caches = keep_caches();
-        let mounted = Mounted::new(software(), kernel);
-        pass(mounted.root());
-        let cold = counts(&mounted);
-        for name in ["LOOKUP", "READ", "READLINK", "READDIRPLUS"] {
-            assert!(cold.get(name).is_some_and(|&n| n > 0), "the first pass asks {name}: {cold:?}");
-        }
-        pass(mounted.root());
-        let hot: BTreeMap<_, _> = counts(&mounted)
-            .into_iter()
-            .map(|(name, count)| (name, count - cold.get(name).copied().unwrap_or(0)))
-            .filter(|(_, more)| *more > 0)
-            .collect();
+        let hot = undisturbed(|| second_pass(kernel));
         println!("second pass: {hot:?}");
         let remaining: Vec<&str> = hot.keys().copied().filter(|n| !["IOCTL", "GETXATTR"].contains(n)).collect();
         let allowed = unavoidable(kernel);
@@ -98,12 +99,10 @@ on_all_kernels! {
     }
 
     fn open_is_asked_once_and_close_never(kernel: KernelMask) {
-        let _caches = keep_caches();
         let mounted = Mounted::new(software(), kernel);
         pass(mounted.root());
         pass(mounted.root());
         assert_eq!(mounted.requests("OPEN"), 1);
-        // Several threads could ask at once; this test is one.
         assert!(mounted.requests("FLUSH") <= 1);
         assert_eq!(mounted.requests("RELEASE"), 0);
         assert_eq!(mounted.requests("ACCESS"), 0);

@@ -65,7 +65,7 @@ on_all_kernels! {
         let mounted = Mounted::new(many(3000), kernel);
         let mut dir = open(&mounted.path("dir"));
         let mut order = Vec::new();
-        while let Some(entry) = dir.next() {
+        for entry in dir.by_ref() {
             let entry = entry.expect("entry");
             order.push((entry.offset(), entry.file_name().to_owned()));
         }

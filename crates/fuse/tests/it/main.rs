@@ -1,5 +1,6 @@
 //! Real mounts of trees in memory.
 #![deny(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests talk to their children and to people")]
 
 mod attributes;
 mod changes;

@@ -43,6 +43,23 @@ pub(crate) fn drop_caches() -> RwLockWriteGuard<'static, ()> {
     CACHES.write()
 }
 
+/// Runs a check of what the kernel has cached, and once more if another process made it drop caches meanwhile.
+pub(crate) fn undisturbed<T>(check: impl Fn() -> T) -> T {
+    let drops = || {
+        let all = std::fs::read_to_string("/proc/vmstat").expect("vmstat");
+        all.lines().filter(|line| line.starts_with("drop_")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let _caches = keep_caches();
+    for _ in 0..50 {
+        let before = drops();
+        let result = check();
+        if drops() == before {
+            return result;
+        }
+    }
+    panic!("another process keeps dropping caches");
+}
+
 /// A mounted tree; unmounted when dropped.
 pub(crate) struct Mounted {
     folder: Option<tempfile::TempDir>,

@@ -92,6 +92,25 @@ on_all_kernels! {
         mounted.tree.script().resume(Call::List);
     }
 
+    fn a_caller_can_be_killed_at_any_moment(kernel: KernelMask) {
+        let tree = tree();
+        tree.script().set(Call::Lookup, "dir/file", Action::Park);
+        let mounted = Mounted::new(tree, kernel);
+        // The lookup may be on its way to the kernel, in a queue, being read, noted, or waiting.
+        for round in 0..60_u32 {
+            let mut task = Task::new("stat", &mounted.path("dir/file"));
+            for _ in 0..round * 50 {
+                std::hint::spin_loop();
+            }
+            task.kill();
+            let took = task.ends_within();
+            assert!(took < Duration::from_secs(1), "killed in round {round}, gone after {took:?}");
+        }
+        assert!(mounted.requests("INTERRUPT") > 0, "some were killed while they waited");
+        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0));
+        mounted.tree.script().resume(Call::Lookup);
+    }
+
     fn only_signals_meant_to_stop_a_program_end_its_wait(kernel: KernelMask) {
         let tree = tree();
         tree.script().set(Call::Lookup, "dir/file", Action::Park);

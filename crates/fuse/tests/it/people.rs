@@ -113,6 +113,25 @@ fn a_namespace_of_its_own() {
     });
 }
 
+/// Batch systems limit address space; the arena then reserves less of it.
+#[test]
+fn little_address_space_is_enough() {
+    with_fuse(|| {
+        let _caches = keep_caches();
+        let program = std::env::current_exe().expect("this binary");
+        let output = Command::new("/bin/sh")
+            .args(["-c", "ulimit -v 700000 && exec \"$0\" \"$@\""])
+            .arg(program)
+            .args(["stat_says_what_the_tree_says", "any_range_reads", "a_second_pass", "--test-threads=1"])
+            .env("REQUIRE_FUSE", "1")
+            .output()
+            .expect("started");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("9 passed"), "{text}");
+    });
+}
+
 #[test]
 fn a_refused_mount_says_why() {
     with_fuse(|| {
