@@ -135,7 +135,11 @@ impl Served {
                 let how = if lazy { Unmount::Lazy } else { Unmount::IfUnused };
                 match self.unmount(how) {
                     Ok(()) => Response::Done,
-                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    // fusermount3 tells no number. What is still served was not taken down for being used.
+                    Err(error)
+                        if error.raw_os_error().is_none_or(|errno| errno == libc::EBUSY)
+                            && !self.session.is_over() =>
+                    {
                         Response::Busy { message: error.to_string() }
                     }
                     Err(error) => Response::Failed { message: error.to_string() },

@@ -186,6 +186,21 @@ fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
                 mountpoint.display()
             )))
         }
+        _ => refuse_orphan(mountpoint),
+    }
+}
+
+/// A mount whose daemon was killed looks alive as long as nothing is asked that the kernel doesn't know.
+fn refuse_orphan(mountpoint: &Path) -> Result<(), Failure> {
+    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
+    match line {
+        Some(line) if line.is_ours() => {
+            let (place, source) = (mountpoint.display(), line.source_text());
+            Err(Failure::failed(format!(
+                "can't mount on {place}: {source} is still mounted there, without a daemon of yours"
+            ))
+            .hint(format!("clean up with `esker umount {place}`")))
+        }
         _ => Ok(()),
     }
 }
