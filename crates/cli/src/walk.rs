@@ -129,7 +129,13 @@ impl<'a> Walk<'a> {
 
     /// A failure of the tree, with the path as the user wrote it in front.
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
-        of_tree(&self.name(path), error)
+        let failure = of_tree(&self.name(path), error);
+        match error.kind {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                failure.hint("`esker ls` and `esker find` list what the repository has")
+            }
+            _ => failure,
+        }
     }
 }
 

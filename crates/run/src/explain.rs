@@ -132,6 +132,12 @@ fn namespace(step: Step, error: &io::Error, facts: &Facts) -> (String, String) {
         let cause = format!("{error}: this process runs in a chroot, or a security module forbids it");
         return (cause, format!("run it outside the chroot, {INSTEAD}"));
     }
+    if refused && step == Step::Mapping {
+        let cause = format!(
+            "{error}: the container took away a capability (SETFCAP), or a security module forbids it"
+        );
+        return (cause, INSTEAD.trim_start_matches("or ").into());
+    }
     if refused && step == Step::Mount {
         let cause =
             format!("{error}: the kernel may be older than Linux 4.18, or a security module forbids it");

@@ -101,11 +101,12 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
         }
     };
     let gone = |error: io::Error| Failed { code: 1, text: format!("the parent process is gone: {error}") };
-    if enter_mount_namespace().map_err(blocked(Step::Namespace))? == Entered::WithUserNamespace {
-        root::detach_from_host().map_err(blocked(Step::Mount))?;
-    } else {
-        root::detach_from_host().map_err(blocked(Step::Root))?;
+    if !enter_mount_namespace() {
+        let (uid, gid) = (geteuid(), getegid());
+        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(blocked(Step::Namespace))?;
+        map(uid.as_raw(), gid.as_raw()).map_err(blocked(Step::Mapping))?;
     }
+    root::detach_from_host().map_err(blocked(Step::Mount))?;
     let paths: Vec<&Path> = inside.points.iter().map(|point| point.path.as_path()).collect();
     root::provide(&paths).map_err(blocked(Step::Root))?;
     for (index, point) in (0u8..).zip(&inside.points) {
@@ -137,22 +138,10 @@ fn execute(command: &[OsString]) -> Failed {
     Failed { code, text: format!("can't execute {}: {error}", Path::new(program).display()) }
 }
 
-#[derive(PartialEq, Eq)]
-enum Entered {
-    MountNamespaceOnly,
-    WithUserNamespace,
-}
-
 /// Root needs only a mount namespace; everybody else (and root of a container that may not mount) makes a
 /// user namespace in which they are who they were.
-fn enter_mount_namespace() -> io::Result<Entered> {
-    let (uid, gid) = (geteuid(), getegid());
-    if uid.is_root() && unshare(UnshareFlags::NEWNS).is_ok() {
-        return Ok(Entered::MountNamespaceOnly);
-    }
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
-    map(uid.as_raw(), gid.as_raw())?;
-    Ok(Entered::WithUserNamespace)
+fn enter_mount_namespace() -> bool {
+    geteuid().is_root() && unshare(UnshareFlags::NEWNS).is_ok()
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {

@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use crate::channel::{Channel, FromChild};
 use crate::inside::{Inside, Point};
-use crate::signals::{Received, die_by, take_signals};
-use crate::sys;
+use crate::signals::{Received, die_by, take_and_remember};
+use crate::sys::{self, SignalMask};
 
 /// What is passed on to the command.
 const PASSED_ON: [i32; 6] =
@@ -61,36 +61,43 @@ enum Phase {
 
 /// Passes signals on to the command once there is one.
 #[derive(Clone)]
-pub struct Forwarding(Arc<Mutex<Phase>>);
+pub struct Forwarding {
+    phase: Arc<Mutex<Phase>>,
+    /// What was blocked before, and will be for the command.
+    mask: SignalMask,
+}
 
 impl Forwarding {
     /// Takes the signals over. Call it first thing: threads that exist already would die of them.
     pub fn begin() -> Result<Self, RunError> {
-        let forwarding = Self(Arc::new(Mutex::new(Phase::Before)));
-        let handler = forwarding.clone();
-        take_signals(&PASSED_ON, move |received| handler.pass_on(received))
+        let phase = Arc::new(Mutex::new(Phase::Before));
+        let theirs = phase.clone();
+        let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received))
             .map_err(|source| RunError::System { what: "take over signals", source })?;
-        Ok(forwarding)
+        Ok(Self { phase, mask })
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.phase)
     }
+}
 
-    fn pass_on(&self, received: Received) {
-        let phase = self.phase();
-        match &*phase {
-            Phase::Before => die_by(received.signal),
-            // The terminal has told the command itself.
-            Phase::Running(_) if received.from_kernel => {}
-            Phase::Running(pid) => {
-                if let Some(signal) = Signal::from_named_raw(received.signal) {
-                    // It may have just ended; then there is nobody to tell.
-                    let _ = rustix::process::kill_process(*pid, signal);
-                }
+fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {
+    phase.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pass_on(phase: &Phase, received: Received) {
+    match phase {
+        Phase::Before => die_by(received.signal),
+        // The terminal has told the command itself.
+        Phase::Running(_) if received.from_kernel => {}
+        Phase::Running(pid) => {
+            if let Some(signal) = Signal::from_named_raw(received.signal) {
+                // It may have just ended; then there is nobody to tell.
+                let _ = rustix::process::kill_process(*pid, signal);
             }
-            Phase::Over => {}
         }
+        Phase::Over => {}
     }
 }
 
@@ -118,7 +125,7 @@ impl Outside {
         let number = theirs.descriptor().as_raw_fd();
         let count = points.len();
         launcher.args(Inside { channel: number, open_files, points, command }.arguments());
-        sys::inherit(&mut launcher, number);
+        sys::inherit(&mut launcher, number, forwarding.mask);
         // Held until the phase says whom to tell: a signal in between must not get lost or end only us.
         let mut phase = forwarding.phase();
         let child = launcher.spawn().map_err(system("start the child process"))?;

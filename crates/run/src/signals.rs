@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::sys;
+use crate::sys::{self, SignalMask};
 
 /// A signal that reached this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +18,22 @@ pub struct Received {
 /// Has `handle` called, on a thread of its own, for each of `signals` from now on, in place of what they do
 /// by default. Call it before any other thread starts: a thread that doesn't block them would die of them.
 pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static) -> io::Result<()> {
-    let fd = sys::signal_descriptor(signals)?;
+    take_and_remember(signals, handle).map(drop)
+}
+
+/// The same, and tells which signals were blocked before.
+pub(crate) fn take_and_remember(
+    signals: &[i32],
+    handle: impl Fn(Received) + Send + 'static,
+) -> io::Result<SignalMask> {
+    let (fd, before) = sys::signal_descriptor(signals)?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while let Ok((signal, code, _)) = sys::next_signal(fd.as_fd()) {
             // SI_USER, SI_QUEUE, SI_TKILL are what kill, sigqueue and tgkill leave; the kernel's are positive.
             handle(Received { signal, from_kernel: code > 0 });
         }
     })?;
-    Ok(())
+    Ok(before)
 }
 
 /// Ends this process by `signal`, as a command did that it stood for, without a second core dump.

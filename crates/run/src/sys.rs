@@ -7,8 +7,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Blocks `signals` in this thread (and those it will start) and gives a descriptor to read them from.
-pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
+/// Which signals were blocked before we blocked some.
+#[derive(Clone, Copy)]
+pub(crate) struct SignalMask(libc::sigset_t);
+
+/// Blocks `signals` in this thread (and those it will start) and gives a descriptor to read them from, and
+/// the mask that was in force.
+pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalMask)> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given; sigaddset changes an initialised one.
     let set = unsafe {
@@ -18,8 +23,9 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
         }
         set.assume_init()
     };
-    // SAFETY: both pointers are valid or null for the time of the call.
-    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both pointers are valid for the time of the call.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));
     }
@@ -28,8 +34,9 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: signalfd has just made this descriptor and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: signalfd has just made this descriptor and nobody else has it; pthread_sigmask succeeded, so
+    // it wrote the mask.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fd), SignalMask(before.assume_init())) })
 }
 
 /// Waits for the next signal: its number, who raised it (`si_code`) and the sender.
@@ -64,12 +71,17 @@ pub(crate) fn raise_default(signal: i32) {
     }
 }
 
-/// Lets the child that `command` starts keep `fd`, under the same number.
-pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
-    // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
+/// Lets the child that `command` starts keep `fd`, under the same number, and have `mask` in force.
+pub(crate) fn inherit(command: &mut Command, fd: RawFd, mask: SignalMask) {
+    // SAFETY: the closure only calls fcntl and sigprocmask, which may be called between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0
+                || libc::sigprocmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut()) < 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(())
         });
     }
 }

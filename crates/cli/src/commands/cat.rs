@@ -28,7 +28,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let kind = found.attr.kind;
     if kind != NodeKind::File {
         let kind = crate::entry::kind_name(kind);
-        return Err(Failure::failed(format!("{} is a {kind}, not a regular file", browsed.describe())));
+        return Err(Failure::failed(format!("{} is a {kind}, not a regular file", browsed.describe()))
+            .hint("`esker ls` lists directories, `esker stat` shows everything else"));
     }
     let mut out = Output::new();
     let mut offset = 0;

@@ -3,11 +3,17 @@
 //! Each test starts the `esker` binary, as root and as an ordinary user where it is run by root, as this user
 //! otherwise; nothing is skipped silently, and nothing stays mounted.
 
+mod browsing;
+mod daemons;
 mod damage;
 mod hot;
+mod namespaces;
 mod person;
 mod reading;
 mod revisions;
 mod running;
+mod sharing;
+mod sys;
+mod usage;
 mod waiting;
 mod world;

@@ -98,11 +98,21 @@ impl World {
         command.arg("--public-key").arg(self.path("key.pub")).arg("--cache").arg(self.cache()).args(options);
     }
 
-    pub fn try_mount(&self, options: &[&str]) -> Result<Mounted<'_>, Output> {
+    fn call_mount(&self, options: &[&str]) -> Output {
         let mut command = self.esker(&["mount", &self.url()]);
         command.arg(self.mountpoint());
         self.repository_arguments(&mut command, options);
-        let output = command.output().expect("running esker");
+        command.output().expect("running esker")
+    }
+
+    /// Mounts where something may be mounted already.
+    pub fn try_mount_over(&self) -> Result<(), Output> {
+        let output = self.call_mount(&[]);
+        if output.status.success() { Ok(()) } else { Err(output) }
+    }
+
+    pub fn try_mount(&self, options: &[&str]) -> Result<Mounted<'_>, Output> {
+        let output = self.call_mount(options);
         if output.status.success() {
             Ok(Mounted { world: self })
         } else {

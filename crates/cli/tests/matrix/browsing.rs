@@ -1,0 +1,180 @@
+//! `ls`, `cat`, `stat` and `find`: a repository without a mount.
+
+use std::collections::BTreeMap;
+use std::process::Output;
+
+use esker_testkit::fixture;
+use esker_testkit::listing::Entry;
+use serde_json::Value;
+
+use crate::person::Person;
+use crate::world::{World, words};
+
+fn ask(world: &World, arguments: &[&str]) -> Output {
+    let output = world
+        .esker(arguments)
+        .arg("--public-key")
+        .arg(world.path("key.pub"))
+        .arg("--cache")
+        .arg(world.cache())
+        .output()
+        .expect("running esker");
+    assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+    output
+}
+
+fn json(world: &World, arguments: &[&str]) -> Value {
+    let output = ask(world, arguments);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", words(&output)))
+}
+
+fn bytes_of(entry: &Value) -> Vec<u8> {
+    match entry["path_hex"].as_str() {
+        Some(hex) => (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex digits"))
+            .collect(),
+        None => entry["path"].as_str().expect("a path").as_bytes().to_vec(),
+    }
+}
+
+fn assert_same(expected: &Entry, found: &Value) {
+    let name = expected.path.escape_ascii();
+    let kind = match expected.kind() {
+        libc::S_IFREG => "file",
+        libc::S_IFDIR => "directory",
+        libc::S_IFLNK => "symlink",
+        libc::S_IFIFO => "fifo",
+        libc::S_IFSOCK => "socket",
+        libc::S_IFCHR => "char device",
+        libc::S_IFBLK => "block device",
+        other => panic!("{name} has type {other:o}"),
+    };
+    assert_eq!(found["type"], kind, "{name}");
+    assert_eq!(found["mode"], format!("{:04o}", expected.mode & 0o7777), "{name}");
+    let time = found["mtime"].as_i64().expect("a time") * 1_000_000_000
+        + found["mtime_ns"].as_i64().expect("nanoseconds");
+    assert_eq!(time, expected.mtime_ns, "{name}");
+    if let Some(size) = expected.size {
+        assert_eq!(found["size"], size, "{name}");
+    }
+    if let Some(links) = expected.nlink {
+        assert_eq!(found["nlink"], links, "{name}");
+    }
+    if let Some(target) = &expected.target {
+        assert_eq!(found["target"], String::from_utf8_lossy(target).into_owned(), "{name}");
+    }
+}
+
+#[test]
+fn find_lists_every_entry_as_published() {
+    for fixture in fixture::ALL {
+        let world = World::new(Person::ordinary(), fixture);
+        let found = json(&world, &["find", &world.url(), "--json"]);
+        let found: BTreeMap<Vec<u8>, &Value> =
+            found.as_array().expect("an array").iter().map(|entry| (bytes_of(entry), entry)).collect();
+        let expected = fixture.listing("v3");
+        assert_eq!(found.len(), expected.len(), "{}", fixture.name());
+        for entry in &expected {
+            let found = found.get(&entry.path);
+            assert_same(entry, found.unwrap_or_else(|| panic!("no {}", entry.path.escape_ascii())));
+        }
+    }
+}
+
+#[test]
+fn find_takes_names_types_and_depths_as_find_does() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let expected = fixture::FULL.listing("v3");
+    let lines = |arguments: &[&str]| -> Vec<Vec<u8>> {
+        let url = format!("{}:/", world.url());
+        let output = ask(&world, &[&["find", &url], arguments].concat());
+        let mut lines: Vec<Vec<u8>> =
+            output.stdout.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        assert_eq!(lines.pop(), Some(Vec::new()), "the last line ends");
+        lines
+    };
+    let scripts: Vec<Vec<u8>> = expected
+        .iter()
+        .filter(|entry| entry.is_file() && entry.path.ends_with(b".txt"))
+        .map(|entry| entry.path.clone())
+        .collect();
+    assert!(!scripts.is_empty());
+    for spelling in [["-name", "*.txt", "-type", "f"], ["--name", "*.txt", "--type", "f"]] {
+        let mut found = lines(&spelling);
+        found.sort();
+        assert_eq!(found, scripts);
+    }
+    let depth = |path: &[u8]| path[1..].split(|byte| *byte == b'/').filter(|part| !part.is_empty()).count();
+    let shallow = expected.iter().filter(|entry| depth(&entry.path) <= 1).count();
+    assert_eq!(lines(&["-maxdepth", "1"]).len(), shallow);
+}
+
+#[test]
+fn ls_shows_names_in_order_and_long_lines() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let place = format!("{}:/sw", world.url());
+    let names = ask(&world, &["ls", &place]);
+    let mut expected: Vec<String> = fixture::FULL
+        .listing("v3")
+        .iter()
+        .filter_map(|entry| Some(String::from_utf8_lossy(entry.path.strip_prefix(b"/sw/")?).into_owned()))
+        .filter(|name| !name.contains('/'))
+        .collect();
+    expected.sort();
+    let shown = String::from_utf8(names.stdout).expect("text");
+    assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
+    let separate = ask(&world, &["ls", &world.url(), "/sw"]);
+    assert_eq!(String::from_utf8(separate.stdout).expect("text"), shown);
+    let array = json(&world, &["ls", &place, "--json"]);
+    let listed: Vec<&str> =
+        array.as_array().expect("an array").iter().filter_map(|entry| entry["path"].as_str()).collect();
+    assert_eq!(listed, expected);
+    let long = ask(&world, &["ls", "-l", &place]);
+    let long = String::from_utf8(long.stdout).expect("text");
+    assert_eq!(long.lines().count(), expected.len());
+    assert!(long.lines().all(|line| line.starts_with(['d', '-', 'l']) && line.contains("2026-")), "{long}");
+}
+
+#[test]
+fn cat_prints_whole_and_chunked_files_and_follows_links() {
+    for fixture in fixture::ALL {
+        let world = World::new(Person::ordinary(), fixture);
+        let listing = fixture.listing("v3");
+        let largest = listing.iter().filter(|entry| entry.is_file()).max_by_key(|entry| entry.size);
+        let smallest = listing
+            .iter()
+            .filter(|entry| {
+                entry.is_file() && entry.size > Some(0) && std::str::from_utf8(&entry.path).is_ok()
+            })
+            .min_by_key(|entry| entry.size);
+        for entry in [largest, smallest].into_iter().flatten() {
+            let path = std::str::from_utf8(&entry.path).expect("a path in UTF-8");
+            let output = ask(&world, &["cat", &format!("{}:{path}", world.url())]);
+            let digest = esker_testkit::object::sha256(&output.stdout);
+            assert_eq!(Some(digest), entry.sha256, "{path} of {}", fixture.name());
+        }
+    }
+}
+
+#[test]
+fn stat_shows_extended_attributes() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let listing = fixture::FULL.listing("v3");
+    let entry = listing
+        .iter()
+        .filter(|entry| std::str::from_utf8(&entry.path).is_ok())
+        .max_by_key(|entry| entry.xattrs.len())
+        .expect("a listing");
+    assert!(!entry.xattrs.is_empty());
+    let path = std::str::from_utf8(&entry.path).expect("a path in UTF-8");
+    let found = json(&world, &["stat", &format!("{}:{path}", world.url()), "--json"]);
+    assert_same(entry, &found);
+    for (name, value) in &entry.xattrs {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found["xattrs"][&name], hex, "{name} of {path}");
+    }
+    let text = ask(&world, &["stat", &format!("{}:{path}", world.url())]);
+    assert!(String::from_utf8_lossy(&text.stdout).contains("Xattr"), "{}", words(&text));
+}

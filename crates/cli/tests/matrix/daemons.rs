@@ -1,0 +1,208 @@
+//! The processes behind mounts: what they leave, how they end, what happens when they are killed.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use esker_testkit::fixture;
+use esker_testkit::mirror::Fault;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::person::Person;
+use crate::running::processes_naming;
+use crate::world::{PATIENCE, World, words};
+
+/// Returns every file below a folder, those of the cache left out.
+fn files_below(world: &World) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![world.path("home"), world.path("run")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path == world.cache() {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Waits until a process is gone, however it ends.
+pub(crate) fn wait_until_gone(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id");
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let mut wait = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+    let patience = rustix::event::Timespec::try_from(PATIENCE).expect("a timeout");
+    assert_eq!(rustix::event::poll(&mut wait, Some(&patience)).expect("poll"), 1, "{pid:?} does not end");
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id");
+    kill_process(pid, signal).expect("a signal");
+}
+
+fn daemon_of(world: &World, mounted: &crate::world::Mounted<'_>) -> u32 {
+    let pid = mounted.status()["pid"].as_u64().expect("a process id");
+    let pid = u32::try_from(pid).expect("a process id");
+    assert!(processes_naming(&world.url()).contains(&pid));
+    pid
+}
+
+#[test]
+fn a_mount_leaves_no_process_mount_or_file() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let before = files_below(&world);
+        drop(world.mount(&[]));
+        assert!(!world.is_mounted());
+        assert_eq!(processes_naming(&world.url()), [0; 0]);
+        assert_eq!(files_below(&world), before);
+        assert!(world.cache().join("index").exists(), "the cache was not shut down cleanly");
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let listing = fixture::RMD.listing("v3");
+        let big =
+            listing.iter().filter(|entry| entry.is_file()).max_by_key(|entry| entry.size).expect("a file");
+        let name = String::from_utf8(big.path[1..].to_vec()).expect("a name in UTF-8");
+        let mounted = world.mount(&[]);
+        let pid = daemon_of(&world, &mounted);
+        let mut open = mounted.does(|| File::open(mounted.path(&name))).expect("opening");
+        let umount = || world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+        let refused = umount();
+        assert_eq!(refused.status.code(), Some(1), "{}", words(&refused));
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(text.contains("--lazy") && text.contains("fuser"), "no next step: {text}");
+        assert!(world.is_mounted());
+
+        let lazy =
+            world.esker(&["umount", "--lazy"]).arg(world.mountpoint()).output().expect("running esker");
+        assert!(lazy.status.success(), "{}", words(&lazy));
+        assert!(!world.is_mounted());
+        let mut content = Vec::new();
+        mounted.does(|| open.read_to_end(&mut content)).expect("a detached mount is still read");
+        assert_eq!(Some(esker_testkit::object::sha256(&content)), big.sha256);
+        // The place is free for another mount, and what is unmounted at the end is that one.
+        let again = world.mount(&[]);
+        drop(open);
+        wait_until_gone(pid);
+        drop(again);
+        std::mem::forget(mounted);
+        assert_eq!(processes_naming(&world.url()), [0; 0]);
+    }
+}
+
+#[test]
+fn a_killed_daemon_is_shown_and_cleaned_up() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let mounted = world.mount(&[]);
+        let pid = daemon_of(&world, &mounted);
+        signal(pid, Signal::KILL);
+        wait_until_gone(pid);
+        assert_eq!(mounted.status()["state"], "dead");
+        let shown = world.esker(&["status"]).output().expect("running esker");
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("was killed") && shown.contains("esker umount"), "{shown}");
+        std::mem::forget(mounted);
+        let over = world.try_mount_over().expect_err("mounted over a dead mount");
+        assert!(String::from_utf8_lossy(&over.stderr).contains("esker umount"), "{}", words(&over));
+        let umount = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+        assert!(umount.status.success(), "{}", words(&umount));
+        assert!(!world.is_mounted());
+        assert!(!files_below(&world).iter().any(|path| path.starts_with(world.path("run"))));
+        // And the cache, which was not shut down, is as good as ever.
+        drop(world.mount(&[]));
+    }
+}
+
+#[test]
+fn a_mount_point_is_mounted_once() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mounted = world.mount(&[]);
+    let again = world.try_mount_over().expect_err("mounted twice");
+    let text = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(text.contains("mounted already") && text.contains("esker umount"), "{text}");
+    drop(mounted);
+}
+
+#[test]
+fn signals_unmount() {
+    for person in Person::all() {
+        for ending in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let world = World::new(person, fixture::RMD);
+            let mounted = world.mount(&[]);
+            let pid = daemon_of(&world, &mounted);
+            std::mem::forget(mounted);
+            signal(pid, ending);
+            wait_until_gone(pid);
+            assert!(!world.is_mounted(), "{ending:?}");
+            assert!(!files_below(&world).iter().any(|path| path.starts_with(world.path("run"))));
+        }
+    }
+}
+
+/// Starts `esker mount --foreground` and waits until it is mounted.
+fn in_foreground(world: &World) -> Child {
+    let mut command = world.esker(&["mount", &world.url()]);
+    command.arg(world.mountpoint()).arg("--foreground").arg("--public-key").arg(world.path("key.pub"));
+    let child = command.arg("--cache").arg(world.cache()).spawn().expect("running esker");
+    let deadline = Instant::now() + PATIENCE;
+    while !world.is_mounted() {
+        assert!(Instant::now() < deadline, "not mounted");
+        std::thread::yield_now();
+    }
+    child
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    for (ending, code) in [(Signal::TERM, 0), (Signal::INT, 130)] {
+        let mut child = in_foreground(&world);
+        // A signal ends what was opened and takes back what was mounted, whenever it comes.
+        signal(child.id(), ending);
+        assert_eq!(child.wait().expect("esker ends").code(), Some(code), "{ending:?}");
+        assert!(!world.is_mounted());
+    }
+    let mut child = in_foreground(&world);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let umount = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+        if umount.status.success() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", words(&umount));
+    }
+    assert_eq!(child.wait().expect("esker ends").code(), Some(0));
+}
+
+#[test]
+fn a_mount_that_nobody_waits_for_any_more_is_taken_back() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let rule = world.mirror.fault(|path| path.ends_with(".cvmfspublished"), Fault::NoAnswer);
+    let mut command = world.esker(&["mount", &world.url()]);
+    command.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
+    let mut waiting = command.stderr(Stdio::null()).spawn().expect("running esker");
+    rule.wait_for_hits(1);
+    let daemons: Vec<u32> =
+        processes_naming(&world.url()).into_iter().filter(|pid| *pid != waiting.id()).collect();
+    assert_eq!(daemons.len(), 1, "{daemons:?}");
+    waiting.kill().expect("killing");
+    assert_eq!(waiting.wait().expect("esker ends").signal(), Some(libc::SIGKILL));
+    rule.lift();
+    wait_until_gone(daemons[0]);
+    assert!(!world.is_mounted());
+    assert!(!files_below(&world).iter().any(|path| path.extension().is_some_and(|end| end == "json")));
+}

@@ -1,0 +1,280 @@
+//! `esker run`: what a command inherits, how it ends, and what is said where it can't be run.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use esker_testkit::fixture;
+use rustix::process::Signal;
+
+use crate::daemons::{signal, wait_until_gone};
+use crate::person::Person;
+use crate::world::{World, words};
+
+fn shell(world: &World, script: &str) -> Output {
+    world.run(&[]).args(["sh", "-c", script]).output().expect("running esker")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn exit_codes_and_deaths_are_passed_on() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        for code in [0, 1, 2, 77, 255] {
+            assert_eq!(shell(&world, &format!("exit {code}")).status.code(), Some(code));
+        }
+        for number in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV] {
+            let output = shell(&world, &format!("kill -{number} $$"));
+            assert_eq!(output.status.signal(), Some(number), "{}", words(&output));
+        }
+        let missing = world.run(&[]).arg("/no/such/program").output().expect("running esker");
+        assert_eq!(missing.status.code(), Some(127));
+        assert!(text(&missing.stderr).contains("/no/such/program"), "{}", words(&missing));
+        let unusable = world.run(&[]).arg("/etc/passwd").output().expect("running esker");
+        assert_eq!(unusable.status.code(), Some(126), "{}", words(&unusable));
+    }
+}
+
+#[test]
+fn a_command_is_who_and_where_and_has_what_it_would_without_us() {
+    // A file of the caller's with a relative path, standard input, limits, groups and the environment.
+    let script = "id -u; id -g; pwd; ulimit -n; cat; cat key.pub | wc -c; echo $GREETING; ls / | grep -c .";
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let outcome = |mut command: Command| {
+            let mut child = command
+                .args(["sh", "-c", script])
+                .env("GREETING", "hello")
+                .current_dir(world.path(""))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("starting");
+            child.stdin.take().expect("a pipe").write_all(b"through\n").expect("writing");
+            let output = child.wait_with_output().expect("it ends");
+            assert!(output.status.success(), "{}", words(&output));
+            text(&output.stdout)
+        };
+        let mut plain = person.command("env");
+        plain.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let outside = outcome(plain);
+        let inside = outcome(world.run(&[]));
+        let split = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let (mut outside, mut inside) = (split(&outside), split(&inside));
+        // Only /cvmfs may be more than there was.
+        let names = |lines: &mut Vec<String>| lines.pop().expect("a count").parse::<u64>().expect("a number");
+        let more = u64::from(!Path::new("/cvmfs").exists());
+        assert_eq!(names(&mut inside), names(&mut outside) + more);
+        assert_eq!(inside, outside);
+    }
+}
+
+#[test]
+fn a_command_gets_no_privilege_and_can_change_nothing() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let output = shell(
+        &world,
+        "grep CapEff /proc/self/status; touch /new 2>&1; touch /cvmfs/new 2>&1; touch /cvmfs/rmd.test/new 2>&1; :",
+    );
+    let said = text(&output.stdout);
+    assert!(said.contains("0000000000000000"), "{said}");
+    assert_eq!(said.matches("Read-only file system").count(), 3, "{said}");
+}
+
+#[test]
+fn nothing_appears_outside() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let had = Path::new("/cvmfs/rmd.test").exists();
+        let (mut child, mut lines) = say_and_wait(&world, "echo up; cat");
+        assert_eq!(next(&mut lines), "up");
+        assert_eq!(Path::new("/cvmfs/rmd.test").exists(), had);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        assert!(!mounts.contains(&world.url()));
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
+    }
+}
+
+/// Runs one repository's command inside another's.
+#[test]
+fn runs_can_be_nested() {
+    for person in Person::all() {
+        let (outer, inner) = (World::new(person, fixture::FULL), World::new(person, fixture::RMD));
+        let mut command = outer.run(&[]);
+        let nested = inner.run(&[]);
+        command.arg(nested.get_program()).args(nested.get_args());
+        let output = command
+            .args(["sh", "-c", "ls /cvmfs && ls /cvmfs/full.test/sw && ls /cvmfs/rmd.test | head -1"])
+            .output()
+            .expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let said = text(&output.stdout);
+        assert!(said.contains("full.test\nrmd.test\n"), "{said}");
+    }
+}
+
+fn say_and_wait(world: &World, script: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = world.run(&[]);
+    // Whoever runs the tests in the background has SIGINT and SIGQUIT ignored.
+    crate::sys::with_default_signals(&mut command);
+    let mut child = command
+        .args(["sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("running esker");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+    (child, lines)
+}
+
+fn next(lines: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    lines.read_line(&mut line).expect("a line");
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn signals_reach_the_command() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let signals = [
+            ("TERM", Signal::TERM),
+            ("HUP", Signal::HUP),
+            ("INT", Signal::INT),
+            ("QUIT", Signal::QUIT),
+            ("USR1", Signal::USR1),
+            ("USR2", Signal::USR2),
+        ];
+        for (name, number) in signals {
+            // Waiting for a line is interrupted by the signal, so the trap runs at once.
+            let script = format!("trap 'echo got {name}; exit 9' {name}; echo up; read line");
+            let (mut child, mut lines) = say_and_wait(&world, &script);
+            assert_eq!(next(&mut lines), "up");
+            signal(child.id(), number);
+            assert_eq!(next(&mut lines), format!("got {name}"), "{person:?}");
+            assert_eq!(child.wait().expect("it ends").code(), Some(9));
+        }
+    }
+}
+
+#[test]
+fn a_command_ends_with_the_process_that_serves_it() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let (mut child, mut lines) = say_and_wait(&world, "echo $$; exec cat");
+        let command = next(&mut lines).parse().expect("a process id");
+        child.kill().expect("killing");
+        child.wait().expect("it ends");
+        // Its standard input is still open: only the signal can have ended it.
+        wait_until_gone(command);
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).expect("the end");
+        assert_eq!(rest, "");
+    }
+}
+
+#[test]
+fn errors_come_before_anything_starts() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let started = world.path("home/started");
+    world.mirror.put("rmd.test/.cvmfspublished", b"nonsense".to_vec());
+    let output = world.run(&[]).args(["touch"]).arg(&started).output().expect("running esker");
+    assert_eq!(output.status.code(), Some(4), "{}", words(&output));
+    assert!(!started.exists());
+}
+
+/// Calls `esker run … -- true` from a shell of `unshare` that made something impossible.
+fn run_where(world: &World, obstacle: &str) -> Output {
+    let run = world.run(&[]);
+    let mut command = world.person.command("unshare");
+    command
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            &format!("{obstacle} && exec \"$@\""),
+            "sh",
+        ])
+        // Root of a user namespace that may not mount is as ordinary as anybody.
+        .args(["setpriv", "--bounding-set=-sys_admin"])
+        .arg(run.get_program())
+        .args(run.get_args())
+        .arg("true")
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", world.path("home"))
+        .current_dir("/");
+    command.output().expect("running unshare")
+}
+
+#[test]
+fn the_setting_that_forbids_namespaces_is_named() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let output = run_where(&world, "echo 0 > /proc/sys/user/max_user_namespaces");
+    assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+    let said = text(&output.stderr);
+    assert!(said.contains("user.max_user_namespaces is 0") && said.contains("sysctl -w"), "{said}");
+}
+
+#[test]
+fn a_missing_device_is_named() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    // Files that are bound keep working below a /dev without fuse.
+    let hide = "mkdir /tmp/esker-dev-$$ && mount -t tmpfs none /tmp/esker-dev-$$ && \
+                for name in null zero urandom; do : >/tmp/esker-dev-$$/$name && \
+                mount --bind /dev/$name /tmp/esker-dev-$$/$name; done && mount --rbind /tmp/esker-dev-$$ /dev && \
+                umount -l /tmp/esker-dev-$$ && rmdir /tmp/esker-dev-$$";
+    let output = run_where(&world, hide);
+    assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("/dev/fuse") && said.contains("doesn't exist") && said.contains("modprobe"),
+        "{said}"
+    );
+}
+
+/// Needs a device of its own with another mode, which only root can make.
+#[test]
+fn the_mode_of_the_device_is_named() {
+    if !Person::myself().is_root() {
+        println!("not run by root: the mode of /dev/fuse is left to a run as root");
+        return;
+    }
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let device = world.path("fuse");
+    let script = "mknod -m 600 \"$DEVICE\" c 10 229 && mount --bind \"$DEVICE\" /dev/fuse && \
+                  exec setpriv --reuid \"$WHO\" --regid \"$WHO\" --clear-groups \"$@\"";
+    let call = |command: Command| {
+        let mut whole = Command::new("unshare");
+        whole
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env("DEVICE", &device)
+            .env("WHO", world.person.uid.to_string())
+            .env("HOME", world.path("home"))
+            .env("XDG_RUNTIME_DIR", world.path("run"));
+        let output = whole.output().expect("running unshare");
+        fs::remove_file(&device).expect("removing the device");
+        output
+    };
+    let mut run = world.run(&[]);
+    run.arg("true");
+    let mut mount = world.esker(&["mount", &world.url()]);
+    mount.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
+    for command in [run, mount] {
+        let output = call(command);
+        assert_eq!(output.status.code(), Some(1), "{}", words(&output));
+        let said = text(&output.stderr);
+        assert!(said.contains("mode is 0600") && said.contains("chmod 0666 /dev/fuse"), "{said}");
+    }
+    assert!(!world.is_mounted());
+}

@@ -1,0 +1,138 @@
+//! Several mounts, one cache.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+
+use esker_testkit::fixture::{self, Fixture};
+use esker_testkit::mirror::Fault;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::daemons::{signal, wait_until_gone};
+use crate::person::Person;
+use crate::world::{World, words};
+
+/// A second mount of the same world, with the same cache.
+struct Second<'w> {
+    world: &'w World,
+    mountpoint: PathBuf,
+}
+
+impl<'w> Second<'w> {
+    fn mount(world: &'w World, name: &str) -> Self {
+        let mountpoint = world.path("home").join(name);
+        world.person.does(|| fs::create_dir(&mountpoint)).expect("a folder");
+        let output = world
+            .esker(&["mount", &world.url()])
+            .arg(&mountpoint)
+            .arg("--public-key")
+            .arg(world.path("key.pub"))
+            .arg("--cache")
+            .arg(world.cache())
+            .output()
+            .expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        Self { world, mountpoint }
+    }
+
+    fn status(&self) -> Value {
+        let output =
+            self.world.esker(&["status", "--json"]).arg(&self.mountpoint).output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        all["mounts"][0].clone()
+    }
+}
+
+impl Drop for Second<'_> {
+    fn drop(&mut self) {
+        let output = self.world.esker(&["umount"]).arg(&self.mountpoint).output().expect("running esker");
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "{}", words(&output));
+        }
+    }
+}
+
+/// Returns the largest files that are stored as one object, with the object's path.
+fn files_of(world: &World, fixture: Fixture) -> Vec<(String, String, String)> {
+    let contents = world.repository.contents("v3");
+    let mut files: Vec<(u64, String, String, String)> = fixture
+        .listing("v3")
+        .into_iter()
+        .filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444)
+        .filter_map(|entry| {
+            let whole = contents.files.get(&entry.path)?.whole.clone()?;
+            let name = String::from_utf8(entry.path[1..].to_vec()).ok()?;
+            Some((entry.size?, name, whole, entry.sha256?))
+        })
+        .collect();
+    files.sort();
+    files.reverse();
+    files.into_iter().take(3).map(|(_, name, whole, sum)| (name, whole, sum)).collect()
+}
+
+fn sum_of(world: &World, path: PathBuf) -> std::io::Result<String> {
+    world.person.does(|| fs::read(path)).map(|content| esker_testkit::object::sha256(&content))
+}
+
+#[test]
+fn what_one_mount_fetched_the_other_reads() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let first = world.mount(&[]);
+        let second = Second::mount(&world, "second");
+        assert_eq!(first.status()["cache"]["writer"], true);
+        assert_eq!(second.status()["cache"]["writer"], false);
+        for (name, object, sum) in files_of(&world, fixture::RMD) {
+            assert_eq!(sum_of(&world, first.path(&name)).expect("reading"), sum);
+            assert_eq!(sum_of(&world, second.mountpoint.join(&name)).expect("reading"), sum);
+            let fetched = world.mirror.count(|path| path.ends_with(&object));
+            assert_eq!(fetched, 1, "{object} was fetched {fetched} times");
+        }
+        assert_eq!(first.status()["cache"]["bytes"], second.status()["cache"]["bytes"]);
+    }
+}
+
+/// The process that writes the cache goes away, by `kill -9` or by unmounting, while others wait for it: one
+/// of them takes over, and no read fails.
+#[test]
+fn no_read_fails_when_the_writer_goes_away() {
+    for (person, killed) in Person::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
+        let world = World::new(person, fixture::RMD);
+        let first = world.mount(&[]);
+        let others = [Second::mount(&world, "second"), Second::mount(&world, "third")];
+        let writer = u32::try_from(first.status()["pid"].as_u64().expect("a process id")).expect("an id");
+        let files = files_of(&world, fixture::RMD);
+        let stalled = files[0].1.clone();
+        let rule = world.mirror.fault(move |path| path.ends_with(&stalled), Fault::StallAfter(10));
+        let (told, outcomes) = channel();
+        std::thread::scope(|scope| {
+            for other in &others {
+                let (told, path) = (told.clone(), other.mountpoint.join(&files[0].0));
+                let world = &world;
+                scope.spawn(move || told.send(sum_of(world, path)).expect("the test waits"));
+            }
+            rule.wait_for_hits(1);
+            if killed {
+                signal(writer, Signal::KILL);
+                wait_until_gone(writer);
+            }
+            drop(first);
+            rule.lift();
+            for _ in &others {
+                assert_eq!(
+                    outcomes.recv().expect("an outcome").expect("a read that must not fail"),
+                    files[0].2
+                );
+            }
+        });
+        let writers = others.iter().filter(|other| other.status()["cache"]["writer"] == true).count();
+        assert_eq!(writers, 1);
+        for other in &others {
+            for (name, _, sum) in &files {
+                assert_eq!(sum_of(&world, other.mountpoint.join(name)).expect("reading"), *sum);
+            }
+        }
+    }
+}

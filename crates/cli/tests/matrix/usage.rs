@@ -1,0 +1,111 @@
+//! The command line itself: help, exit codes, messages.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Output, Stdio};
+
+use esker_testkit::fixture;
+
+use crate::person::Person;
+use crate::world::{World, words};
+
+const COMMANDS: [&str; 8] = ["run", "mount", "umount", "status", "ls", "cat", "stat", "find"];
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Every command's help begins with one sentence and has an example that begins with the command.
+#[test]
+fn help_has_a_sentence_and_an_example() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    for command in COMMANDS {
+        let output = world.esker(&[command, "--help"]).output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let first = text.lines().next().unwrap_or_default();
+        assert!(!first.is_empty() && !first.starts_with("Usage"), "{command}: {text}");
+        assert!(text.contains(&format!("Example: esker {command}")), "{command}: {text}");
+        assert!(!text.contains("--kernel") && !text.contains("--daemon"), "options for tests show: {text}");
+    }
+}
+
+/// Wrong usage and configuration exit with 2 and say what is wrong.
+#[test]
+fn wrong_usage_exits_with_2() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let key = world.path("key.pub");
+    let key = key.to_str().expect("a path in UTF-8");
+    let (mnt, url) = (world.mountpoint(), world.url());
+    let mnt = mnt.to_str().expect("a path in UTF-8");
+    let cases: [(&[&str], &str); 10] = [
+        (&[], "Usage"),
+        (&["mount"], "MOUNTPOINT"),
+        (&["mount", &url, mnt, "--nonsense"], "--nonsense"),
+        (&["mount", "nonsense", mnt, "--public-key", key], "nonsense"),
+        (&["mount", "ftp://host/a.test", mnt, "--public-key", key], "ftp://host/a.test"),
+        (&["mount", &url, mnt, "--public-key", "/no/such/key"], "/no/such/key"),
+        (&["mount", &url, mnt, "--public-key", "/dev/null"], "/dev/null"),
+        (&["mount", &url, mnt, "--public-key", key, "--quota", "big"], "big"),
+        (&["run", &url, "--public-key", key], "COMMAND"),
+        (&["ls", &format!("{url}:/a"), "/b", "--public-key", key], "two paths"),
+    ];
+    for (arguments, named) in cases {
+        let output = world.esker(arguments).output().expect("running esker");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", words(&output));
+        assert!(stderr(&output).contains(named), "{arguments:?} does not name {named}: {}", words(&output));
+    }
+    assert!(!world.cache().exists(), "wrong usage opened the cache");
+}
+
+/// What can't be done says on which object, why, and what to do next, each in words of its own.
+#[test]
+fn failures_are_told_apart() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let stranger = world.path("stranger.pub");
+    std::fs::copy(fixture::FULL.public_key(), &stranger).expect("copying a key");
+    let stranger = stranger.to_str().expect("a path in UTF-8").to_owned();
+    let key = world.path("key.pub").display().to_string();
+    let url = world.url();
+    let mut told = BTreeSet::new();
+    let mut expect = |arguments: &[&str], code: i32, named: &[&str]| {
+        let output = world.esker(arguments).output().expect("running esker");
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", words(&output));
+        for name in named {
+            assert!(text.contains(name), "{arguments:?} does not say {name:?}: {text}");
+        }
+        assert!(text.starts_with("esker: ") && text.lines().count() > 1, "no next step: {text}");
+        assert!(told.insert(text.clone()), "told twice: {text}");
+    };
+    let mnt = world.mountpoint().display().to_string();
+    let none = format!("{mnt}/none");
+    // Port 1 of this machine: nobody listens there.
+    let away = "http://127.0.0.1:1/rmd.test";
+    expect(&["mount", &url, &none, "--public-key", &key], 1, &[&none, "mkdir"]);
+    expect(&["mount", &url, "/dev/null", "--public-key", &key], 1, &["/dev/null", "not a directory"]);
+    expect(&["mount", &url, &mnt, "--public-key", &stranger], 4, &["rmd.test", "whitelist", "public key"]);
+    expect(&["mount", away, &mnt, "--public-key", &key], 3, &[away, "refused"]);
+    expect(&["umount", &mnt], 1, &[&mnt, "not mounted"]);
+    expect(&["cat", &format!("{url}:/no/such"), "--public-key", &key], 1, &["rmd.test:/no/such"]);
+    expect(&["cat", &format!("{url}:/"), "--public-key", &key], 1, &["rmd.test:/", "directory"]);
+    assert!(!world.is_mounted());
+}
+
+/// A reader that has seen enough makes no failure.
+#[test]
+fn a_closed_pipe_is_success() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let mut find = world.esker(&["find", &world.url(), "--json", "--public-key"]);
+    let mut find = find
+        .arg(world.path("key.pub"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("running esker");
+    let mut lines = BufReader::with_capacity(16, find.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "[");
+    drop(lines);
+    let output = find.wait_with_output().expect("esker ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+}
