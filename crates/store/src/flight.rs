@@ -54,11 +54,16 @@ impl Flights {
     /// Ends the flight and tells everyone.
     pub(crate) fn land(&self, key: &CacheKey, outcome: Result<Handle, StoreError>) {
         let flight = self.under_way.lock().remove(key);
-        let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
+        let mut waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
         match outcome {
             Ok(handle) => {
+                let last = waiters.pop();
                 for waiter in waiters {
                     waiter.done.give(waiter.store.fitting(&waiter.wanted, handle.clone()));
+                }
+                // Not a clone: once the last is told, nothing of ours is in use any more.
+                if let Some(waiter) = last {
+                    waiter.done.give(waiter.store.fitting(&waiter.wanted, handle));
                 }
             }
             Err(error) => fail(waiters, &error),

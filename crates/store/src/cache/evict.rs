@@ -17,14 +17,15 @@ const BATCH: usize = 128;
 pub(super) fn run(space: &Arc<Space>, cache: &Weak<Inner>) {
     while let Task::EvictTo(goal) = space.next_task() {
         let Some(cache) = cache.upgrade() else { return };
-        cache.evict_to(goal);
-        space.evicted();
+        let reached = cache.evict_to(goal);
+        space.evicted(reached);
     }
 }
 
 impl Inner {
-    /// Evicts until no more than `goal` bytes are used, or all that is left is in use.
-    fn evict_to(&self, goal: u64) {
+    /// Evicts until no more than `goal` bytes are used, or all that is left is in use; tells whether it
+    /// reached the goal.
+    fn evict_to(&self, goal: u64) -> bool {
         let mut victims = self.table.oldest_first().into_iter();
         loop {
             let mut excess = self.space.used().saturating_sub(goal);
@@ -39,7 +40,7 @@ impl Inner {
                 batch.push((read_at, entry));
             }
             if batch.is_empty() {
-                return;
+                return excess == 0;
             }
             self.evict_batch(&batch);
         }

@@ -135,7 +135,8 @@ impl Space {
         let mut state = self.state.lock();
         let after = state.used.saturating_add(bytes);
         self.forget_stuck(&mut state);
-        let fits = after <= self.marks.quota;
+        // Not past those who wait already.
+        let fits = after <= self.marks.quota && state.parked.is_empty();
         if fits || (after <= self.marks.hard && state.stuck.is_some()) {
             state.used = after;
             if self.has_work(&state) {
@@ -209,7 +210,7 @@ impl Space {
             return Task::Stop;
         }
         state.busy = true;
-        let parked: u64 = state.parked.iter().map(|(bytes, _)| *bytes).sum();
+        let parked = self.first_parked(&state);
         let urgent: u64 = state.urgent.iter().map(|(bytes, _)| *bytes).sum();
         let mut goal = self.marks.low.min(self.marks.quota.saturating_sub(parked));
         if urgent > 0 {
@@ -218,16 +219,36 @@ impl Space {
         Task::EvictTo(goal)
     }
 
-    /// Grants or refuses what was parked, after an eviction.
-    pub(super) fn evicted(self: &Arc<Self>) {
+    /// Bytes of the parked reservations that the next eviction makes room for: not all of a crowd at once,
+    /// or it would empty the cache for them.
+    fn first_parked(&self, state: &State) -> u64 {
+        let mut sum: u64 = 0;
+        for (bytes, _) in &state.parked {
+            let with = sum.saturating_add(*bytes);
+            if sum > 0 && with > self.marks.quota / 4 {
+                break;
+            }
+            sum = with;
+        }
+        sum
+    }
+
+    /// Grants or refuses what was parked, after an eviction that reached its goal or found all that is left
+    /// in use.
+    pub(super) fn evicted(self: &Arc<Self>, reached: bool) {
         let mut state = self.state.lock();
         let urgent = std::mem::take(&mut state.urgent);
         let mut outcomes = Vec::new();
-        for (bytes, granted) in std::mem::take(&mut state.parked) {
+        let most = if reached { self.marks.quota } else { self.marks.hard };
+        while let Some((bytes, granted)) = state.parked.pop_front() {
             let after = state.used.saturating_add(bytes);
-            if after <= self.marks.hard {
+            if after <= most {
                 state.used = after;
                 outcomes.push((granted, Ok(Reservation { space: self.clone(), bytes })));
+            } else if reached && bytes <= self.marks.quota {
+                // Came during the eviction; the next one is for it.
+                state.parked.push_front((bytes, granted));
+                break;
             } else {
                 outcomes.push((granted, Err(self.full(bytes, state.used))));
             }
@@ -235,7 +256,8 @@ impl Space {
         if state.used > self.marks.quota {
             state.over_quota += 1;
         }
-        state.stuck = (state.used > self.marks.high).then(|| (Instant::now(), state.used));
+        let stuck = !reached && state.used > self.marks.high;
+        state.stuck = stuck.then(|| (Instant::now(), state.used));
         drop(state);
         for (granted, outcome) in outcomes {
             granted(outcome);

@@ -7,7 +7,7 @@ use esker_store::{Blame, Cause, ObjectStore, Phase, StoreError};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, zlib};
+use crate::rig::{Made, Rig, as_is, bytes, engine_with, hasty, noise, roomy, zlib};
 
 /// A mirror with one object, and a store that reads from it.
 struct Stand {
@@ -29,6 +29,10 @@ impl Stand {
 
     fn new() -> Self {
         Self::with(Rig::new(), zlib(&noise(3, 50_000)))
+    }
+
+    fn hasty() -> Self {
+        Self::with(Rig::with(hasty(), roomy()), zlib(&noise(3, 50_000)))
     }
 
     /// Meets a fault for good: returns the error; afterwards the object reads well.
@@ -214,7 +218,7 @@ fn a_bomb() {
 
 #[test]
 fn slower_than_the_limit() {
-    let stand = Stand::new();
+    let stand = Stand::hasty();
     let error = stand.refused(Fault::Slow(1000));
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
     assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
@@ -222,13 +226,13 @@ fn slower_than_the_limit() {
 
 #[test]
 fn stalled_in_the_middle() {
-    let error = Stand::new().refused(Fault::StallAfter(1000));
+    let error = Stand::hasty().refused(Fault::StallAfter(1000));
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
 }
 
 #[test]
 fn never_answered() {
-    let error = Stand::new().refused(Fault::NoAnswer);
+    let error = Stand::hasty().refused(Fault::NoAnswer);
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::FirstByte, .. }), "{error}");
 }
 

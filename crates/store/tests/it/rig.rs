@@ -9,30 +9,32 @@ use esker_format::compress::{Compression, compress_zlib};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, Handle, HttpOptions, ObjectStore,
-    Objects, RetryPolicy, Source, StoreError, Stored, Wanted,
+    Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, Handle, ObjectStore, Objects,
+    RetryPolicy, Source, StoreError, Stored, Wanted,
 };
 use tempfile::TempDir;
 
-/// An engine whose deadlines and pauses suit a test that provokes them.
+/// An engine with short pauses; its deadlines are those of a real one, because a test machine may be slow.
 pub(crate) fn engine() -> Engine {
     engine_with(|_| {})
 }
 
+/// An engine with short deadlines, for tests that run into them.
+pub(crate) fn hasty() -> Engine {
+    engine_with(|options| {
+        options.http.first_byte = Duration::from_secs(1);
+        options.http.low_speed = 4096;
+        options.http.low_speed_window = Duration::from_secs(1);
+    })
+}
+
 pub(crate) fn engine_with(change: impl FnOnce(&mut EngineOptions)) -> Engine {
-    let http = HttpOptions {
-        connect: Duration::from_secs(2),
-        first_byte: Duration::from_millis(400),
-        low_speed: 4096,
-        low_speed_window: Duration::from_millis(500),
-        ..HttpOptions::default()
-    };
     let retry = RetryPolicy {
         attempts: 2,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(20),
     };
-    let mut options = EngineOptions { http, retry, ..EngineOptions::default() };
+    let mut options = EngineOptions { retry, ..EngineOptions::default() };
     change(&mut options);
     Engine::start(options).unwrap()
 }
@@ -43,8 +45,6 @@ pub(crate) struct Rig {
     pub(crate) cache: Cache,
     pub(crate) folder: TempDir,
 }
-
-pub(crate) const MIB: u64 = 1 << 20;
 
 /// Options with limits that don't matter, for tests about something else.
 pub(crate) fn roomy() -> CacheOptions {
