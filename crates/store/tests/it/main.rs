@@ -1,8 +1,11 @@
 //! Tests of the store as its users see it.
 
+mod crash;
 mod damage;
 mod descriptors;
+mod fault_disk;
 mod http;
+mod kill;
 mod quota;
 mod reading;
 mod restart;

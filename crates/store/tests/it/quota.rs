@@ -34,7 +34,7 @@ impl Holder for Kernel {
 }
 
 /// Bytes of the files below `objects/`, and how many there are.
-fn on_disk(folder: &Path) -> (u64, u64) {
+pub(crate) fn on_disk(folder: &Path) -> (u64, u64) {
     let (mut bytes, mut count) = (0, 0);
     for inner in fs::read_dir(folder.join("objects")).unwrap() {
         for file in fs::read_dir(inner.unwrap().path()).unwrap() {

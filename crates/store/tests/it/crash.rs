@@ -1,0 +1,182 @@
+//! A failure or a power loss at every operation: never a wrong byte, never a cache that must be wiped by hand.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use esker_store::{Blame, Cache, CacheOptions, Engine, ObjectStore, Objects, StoreError};
+
+use crate::fault_disk::{FaultDisk, Plan};
+use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
+
+const OBJECTS: u64 = 14;
+/// What an object takes on disk, in blocks of up to this size.
+const UNIT: u64 = 8 << 10;
+
+fn made() -> &'static [Made] {
+    static MADE: OnceLock<Vec<Made>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        (0..OBJECTS).map(|seed| as_is(&noise(seed, usize::try_from(UNIT - 64).unwrap()))).collect()
+    })
+}
+
+fn shared_engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(engine)
+}
+
+/// Room for some eight objects: the fourteen are evicted now and then.
+fn options() -> CacheOptions {
+    CacheOptions { quota: UNIT * 9, hard_limit: UNIT * 12, ..roomy() }
+}
+
+fn shelf() -> Arc<Shelf> {
+    Shelf::new(&made().iter().collect::<Vec<_>>())
+}
+
+/// Reads some objects twice, with one open all the while, closes, reopens and reads others. Tells every
+/// outcome; none of them may be wrong bytes.
+pub(crate) fn work(disk: &FaultDisk, folder: &Path) -> Vec<StoreError> {
+    let mut errors = Vec::new();
+    for round in [[0, 1, 2, 3, 0, 4, 5, 6, 1, 7], [7, 8, 0, 9, 10, 11, 8, 12, 13, 0]] {
+        let cache = match Cache::open_on(Arc::new(disk.clone()), shared_engine(), folder, options()) {
+            Ok(cache) => cache,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        let store = Objects::new(&cache, shelf());
+        let open = get(&store, &made()[round[0]].wanted);
+        for object in round {
+            let object = &made()[object];
+            match bytes(&store, &object.wanted) {
+                Ok(read) => assert!(read == object.plain, "wrong bytes"),
+                Err(error) => errors.push(error),
+            }
+        }
+        cache.settle();
+        if let Ok(open) = open {
+            assert!(open.read_all().unwrap() == made()[round[0]].plain, "wrong bytes");
+        }
+        errors.extend(cache.close().err());
+    }
+    errors
+}
+
+/// Bytes that the files of a cache take, as the cache counts them.
+fn taken(folder: &Path) -> (u64, u64) {
+    let (mut bytes, mut count) = (0, 0);
+    for inner in std::fs::read_dir(folder.join("objects")).unwrap() {
+        for file in std::fs::read_dir(inner.unwrap().path()).unwrap() {
+            bytes += file.unwrap().metadata().unwrap().len().next_multiple_of(4096);
+            count += 1;
+        }
+    }
+    (bytes, count)
+}
+
+/// Opens a cache folder as a restart would, and demands everything of it; returns how much it still had.
+pub(crate) fn is_in_order(folder: &Path) -> u64 {
+    // A disk that never fails, and never waits for the hardware either.
+    let disk = Arc::new(FaultDisk::new(folder, Plan::Nothing));
+    let cache = Cache::open_on(disk.clone(), shared_engine(), folder, options()).unwrap();
+    cache.settle();
+    let shelf = shelf();
+    let store = Objects::new(&cache, shelf.clone());
+    for object in made().iter().chain(made()) {
+        assert!(bytes(&store, &object.wanted).unwrap() == object.plain, "wrong bytes");
+        cache.settle();
+        let status = cache.status();
+        assert!(status.used <= status.quota, "{status:?}");
+    }
+    let status = cache.status();
+    assert_eq!(taken(folder), (status.used, status.objects), "the account is exact");
+    assert_eq!(std::fs::read_dir(folder.join("txn")).unwrap().count(), 0);
+    assert_eq!((status.disk_errors, status.unkept), (0, 0));
+    cache.close().unwrap();
+    drop((store, cache));
+    let cache = Cache::open_on(disk, shared_engine(), folder, options()).unwrap();
+    assert!(!cache.status().opened_unclean);
+    let store = Objects::new(&cache, Shelf::new(&[]));
+    let last = &made()[usize::try_from(OBJECTS - 1).unwrap()];
+    assert!(store.cached(&last.wanted).unwrap().read_all().unwrap() == last.plain, "it was read last");
+    2 * OBJECTS - shelf.asked().len() as u64
+}
+
+fn count_operations() -> (u64, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FaultDisk::new(folder.path(), Plan::Nothing);
+    assert_eq!(work(&disk, folder.path()).len(), 0);
+    is_in_order(folder.path());
+    (disk.operations(), disk.changes())
+}
+
+fn fail_everywhere(errno: i32, ever: bool) {
+    let (total, _) = count_operations();
+    assert!(total > 120, "the work is worth interrupting: {total}");
+    let mut clean = 0;
+    for at in 1.. {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FaultDisk::new(folder.path(), Plan::Fail { at, ever, errno });
+        let errors = work(&disk, folder.path());
+        if disk.struck() == 0 {
+            assert!(at > total / 2, "the fault was met at every operation before");
+            break;
+        }
+        for error in &errors {
+            assert_eq!(error.blame(), Blame::Disk, "{error}");
+            // Objects are served all the same: from memory if need be.
+            assert_eq!(error.object(), "the cache", "{error}");
+        }
+        clean += u64::from(errors.is_empty());
+        disk.heal();
+        is_in_order(folder.path());
+    }
+    assert!(ever || clean > 0, "most single failures go unnoticed");
+}
+
+#[test]
+fn an_input_output_error_once_at_every_operation() {
+    fail_everywhere(5, false);
+}
+
+#[test]
+fn input_output_errors_from_every_operation_on() {
+    fail_everywhere(5, true);
+}
+
+#[test]
+fn a_full_disk_once_at_every_operation() {
+    fail_everywhere(28, false);
+}
+
+#[test]
+fn a_full_disk_from_every_operation_on() {
+    fail_everywhere(28, true);
+}
+
+/// Loses the power before every change in turn, and in a third of the cases once more during the restart.
+#[test]
+fn power_loss_at_every_change() {
+    let (_, changes) = count_operations();
+    assert!(changes > 100, "the work is worth interrupting: {changes}");
+    let (mut survived, mut crashes) = (0, 0);
+    for at in 1..=changes {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = FaultDisk::new(folder.path(), Plan::Crash { at, seed: at });
+        work(&disk, folder.path());
+        // Two threads change things, so the last few changes need not come in each run.
+        let Some(after) = disk.after_crash() else { continue };
+        crashes += 1;
+        let after = if at % 3 == 0 {
+            let restart = FaultDisk::new(after.path(), Plan::Crash { at: 1 + at % 7, seed: at });
+            work(&restart, after.path());
+            restart.after_crash().expect("a restart changes that much")
+        } else {
+            after
+        };
+        survived += is_in_order(after.path());
+    }
+    assert!(crashes >= changes - 10, "{crashes} crashes at {changes} changes");
+    assert!(survived > crashes, "{survived} objects survived {crashes} crashes: the cache is worth keeping");
+}
