@@ -90,8 +90,9 @@ impl CacheOptions {
     }
 }
 
-/// A cache folder of which this process is the writer. Cheap to clone; the last clone to go shuts it down
-/// cleanly.
+/// A cache folder of which this process is the writer. Cheap to clone. When the last user is gone it is shut
+/// down cleanly, though perhaps a moment later, on a thread that was finishing a request; who needs to know
+/// calls [`Cache::close`].
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) inner: Arc<Inner>,

@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod descriptors;
 mod fault_disk;
+mod heads;
 mod http;
 mod kill;
 mod quota;
