@@ -106,9 +106,11 @@ impl Drop for Pin {
     }
 }
 
+type Shard = RwLock<HashMap<CacheKey, Arc<Entry>>>;
+
 /// All entries, in shards so that lookups rarely meet.
 pub(crate) struct Table {
-    shards: Box<[RwLock<HashMap<CacheKey, Arc<Entry>>>]>,
+    shards: Box<[Shard]>,
     hasher: RandomState,
 }
 
@@ -120,7 +122,7 @@ impl Table {
         Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
     }
 
-    fn shard(&self, key: &CacheKey) -> &RwLock<HashMap<CacheKey, Arc<Entry>>> {
+    fn shard(&self, key: &CacheKey) -> &Shard {
         let number = self.hasher.hash_one(key) % SHARDS as u64;
         &self.shards[usize::try_from(number).expect("a shard number is small because of the modulo")]
     }

@@ -1,4 +1,5 @@
 //! Tests of the store as its users see it.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
 mod crash;
 mod damage;
