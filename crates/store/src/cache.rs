@@ -68,14 +68,17 @@ pub struct CacheOptions {
     pub quota: u64,
     /// Up to where objects in use may exceed the quota. What does not fit below it is not kept.
     pub hard_limit: u64,
-    /// Bytes that files may take which are served without being kept, because the hard limit is reached or
-    /// the cache folder fails.
+    /// Bytes that files may take which are served without being kept, because the hard limit is reached.
     pub unkept_limit: u64,
     /// Open objects at most; by default what fits the process's limit on open files.
     pub descriptors: Option<usize>,
     /// How long an eviction that found everything in use keeps the next one from asking again.
     pub patience: Duration,
 }
+
+/// Bytes of memory that objects may take which are served without being kept because the disk fails. They
+/// live as long as somebody reads them, so this is a bound on what is read at once.
+const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
 
 impl CacheOptions {
     /// Options for a quota in bytes: a quarter more as hard limit, another quarter for what is not kept.
@@ -105,7 +108,8 @@ pub(crate) struct Inner {
     block: u64,
     table: entry::Table,
     pub(crate) space: Arc<Space>,
-    pub(crate) unkept: Arc<Unkept>,
+    pub(crate) unkept_files: Arc<Unkept>,
+    pub(crate) unkept_memory: Arc<Unkept>,
     pub(crate) descriptors: Arc<Descriptors>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
     pub(crate) flights: Flights,
@@ -207,7 +211,8 @@ impl Inner {
             layout,
             table: entry::Table::new(),
             space,
-            unkept: Unkept::new(options.unkept_limit),
+            unkept_files: Unkept::new(options.unkept_limit),
+            unkept_memory: Unkept::new(UNKEPT_MEMORY_MAX),
             descriptors,
             holders: Mutex::default(),
             flights: Flights::default(),
@@ -294,7 +299,7 @@ impl Inner {
             evicted: get(&self.evicted),
             spared: get(&self.spared),
             over_quota: self.space.over_quota(),
-            unkept: self.unkept.served(),
+            unkept: self.unkept_files.served() + self.unkept_memory.served(),
             disk_errors: get(&self.disk_errors),
             damaged: get(&self.damaged),
             unchecked: self.table.unchecked(),

@@ -75,7 +75,7 @@ impl Inner {
     }
 
     fn lend(&self, file: File, len: u64, slot: Slot, share: UnkeptShare) -> Handle {
-        self.unkept.served.fetch_add(1, Ordering::Relaxed);
+        share.account.served.fetch_add(1, Ordering::Relaxed);
         Handle::new(Arc::new(file), len, Keep::Other { _guard: Box::new((slot, share)) })
     }
 }

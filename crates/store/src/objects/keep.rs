@@ -84,7 +84,7 @@ impl Trip {
             let (pool, urgency) = (self.store.cache.pool.clone(), self.urgency());
             pool.run(urgency, move || match granted {
                 Ok(reservation) => self.write_whole(plain, reservation, attempt),
-                Err(cause) => self.serve_memory(plain, cause),
+                Err(cause) => self.serve_unkept(plain, cause),
             });
         });
     }
@@ -104,14 +104,26 @@ impl Trip {
                 });
             }
             // The disk failed, but the bytes are here and verified.
-            Err(cause) => self.serve_memory(plain, cause),
+            Err(cause) => self.serve_unkept(plain, cause),
         }
     }
 
-    /// Serves an object that can't be kept for the reason `cause`.
-    fn serve_memory(self, plain: Plain, cause: Cause) {
+    /// Serves an object that can't be kept for the reason `cause`: from a file without a name if only the
+    /// cache is full, from memory if the disk fails.
+    fn serve_unkept(self, plain: Plain, cause: Cause) {
+        if matches!(cause, Cause::Full { .. }) {
+            let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
+                writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
+                Ok(writing)
+            });
+            if let Ok(writing) = written {
+                return self.serve_file(writing, cause);
+            }
+        }
         let cache = self.store.cache.clone();
-        let Some(share) = cache.unkept.take(plain.bytes().len() as u64) else { return self.land(Err(cause)) };
+        let Some(share) = cache.unkept_memory.take(plain.bytes().len() as u64) else {
+            return self.land(Err(cause));
+        };
         cache.with_slot(self.urgency(), move |slot| {
             let served = self.store.cache.serve_memory(plain.bytes(), slot, share);
             self.land(served);
@@ -174,7 +186,7 @@ impl Trip {
 
     fn serve_file(self, writing: Writing, cause: Cause) {
         let cache = self.store.cache.clone();
-        let Some(share) = cache.unkept.take(writing.len()) else { return self.land(Err(cause)) };
+        let Some(share) = cache.unkept_files.take(writing.len()) else { return self.land(Err(cause)) };
         cache.with_slot(self.urgency(), move |slot| {
             let served = self.store.cache.serve_file(writing, slot, share);
             self.land(served);

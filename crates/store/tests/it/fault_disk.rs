@@ -120,6 +120,11 @@ impl FaultDisk {
         self.0.lock().unwrap().crashed.take()
     }
 
+    /// What a restart would find if the power went now.
+    pub(crate) fn crash_now(&self, seed: u64) -> tempfile::TempDir {
+        self.0.lock().unwrap().build(seed)
+    }
+
     fn operate<T>(
         &self,
         changing: bool,

@@ -443,6 +443,13 @@ fn a_saved_head_survives_power_loss_at_every_change() {
             let Some(after) = disk.after_crash() else {
                 assert!(at > 4, "saving takes some changes");
                 assert_eq!(found, [old, new].into(), "both were seen");
+                // Once it was accepted it stays.
+                for seed in 0..10 {
+                    let after = disk.crash_now(seed);
+                    let _rule = site.offline();
+                    let revived = site.seat_on(Arc::new(RealDisk), after.path(), site.options());
+                    assert_eq!(revived.start().unwrap().head.revision(), new);
+                }
                 return;
             };
             let rule = site.offline();
