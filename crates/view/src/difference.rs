@@ -6,7 +6,7 @@
 //! much is safe, saying too little never is.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::catalogs::{Attached, Catalogs, WantedCatalog};
 use crate::identity;
 use crate::lookup::join;
 use crate::mounted::{Mounted, Nested};
-use crate::revision::{Revision, Seen};
+use crate::revision::{Revision, Seen, SeenByPath};
 use crate::show::{self, Show, Sight};
 
 /// Above this many changes it is cheaper to let the kernel forget everything than to tell them one by one.
@@ -38,13 +38,20 @@ impl From<CatalogError> for Stop {
     }
 }
 
+/// What changed from one revision to another.
+pub(crate) struct Difference {
+    changes: Vec<Change>,
+    /// What was seen of the old revision when the comparison began.
+    seen: SeenByPath,
+}
+
 /// Compares two revisions, and mounts in `new` what was mounted in `old`.
 pub(crate) fn compare(
     show: &Show,
     catalogs: &Arc<Catalogs>,
     old: &Revision,
     new: &Revision,
-) -> Result<Vec<Change>, TreeError> {
+) -> Result<Difference, TreeError> {
     let mut comparison = Comparison {
         show,
         catalogs,
@@ -53,13 +60,48 @@ pub(crate) fn compare(
         names: Vec::new(),
         listings: HashSet::new(),
         attributes: HashSet::new(),
-        seen: old.all_seen().into_iter().map(|seen| (Arc::clone(&seen.path), seen)).collect(),
+        seen: old.seen().by_path(),
     };
-    match comparison.run() {
-        Ok(()) => Ok(comparison.changes()),
-        Err(Stop::Everything) => Ok(vec![Change::Everything]),
-        Err(Stop::Failed(error)) => Err(error),
+    let changes = match comparison.run() {
+        Ok(()) => comparison.changes(),
+        Err(Stop::Everything) => vec![Change::Everything],
+        Err(Stop::Failed(error)) => return Err(error),
+    };
+    Ok(Difference { changes, seen: comparison.seen })
+}
+
+impl Difference {
+    /// What to tell, once nothing more can be seen of the old revision. Catalogs that were seen while the
+    /// comparison was under way are not part of it: they are unchanged, or everything counts as changed.
+    pub(crate) fn to_tell(self, seen_at_last: SeenByPath, new: &Revision) -> Vec<Change> {
+        if self.changes == [Change::Everything] {
+            return self.changes;
+        }
+        for (path, late) in seen_at_last.iter().filter(|(path, _)| !self.seen.contains_key(*path)) {
+            if !is_unchanged(&seen_at_last, path, new) {
+                return vec![Change::Everything];
+            }
+            new.inherit(late.clone(), None);
+        }
+        self.changes
     }
+}
+
+/// Whether the new revision has at `path` the catalog that was seen there: its own reference says so, or that
+/// of a catalog above.
+fn is_unchanged(seen: &SeenByPath, path: &[u8], new: &Revision) -> bool {
+    let mounts = new.mounts();
+    let mut mount: &Mounted = &new.root;
+    while let Some((mountpoint, nested)) = mount.next_mount(path) {
+        if seen.get(mountpoint).is_some_and(|seen| seen.hash == nested.hash) {
+            return true;
+        }
+        match mounts.get(&PathKey::of(mountpoint)) {
+            Some(below) => mount = below,
+            None => return false,
+        }
+    }
+    false
 }
 
 struct Comparison<'a> {
@@ -71,7 +113,7 @@ struct Comparison<'a> {
     listings: HashSet<NodeKey>,
     attributes: HashSet<NodeKey>,
     /// What was seen of the old revision, by mountpoint.
-    seen: BTreeMap<Arc<[u8]>, Seen>,
+    seen: SeenByPath,
 }
 
 /// A mountpoint of the old revision, and the catalog that the new one has there, if it has one.
@@ -98,10 +140,10 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn changes(self) -> Vec<Change> {
-        let mut changes = self.names;
-        changes.extend(self.listings.into_iter().map(|dir| Change::Listing { dir }));
-        changes.extend(self.attributes.into_iter().map(|node| Change::Attributes { node }));
+    fn changes(&mut self) -> Vec<Change> {
+        let mut changes = std::mem::take(&mut self.names);
+        changes.extend(self.listings.drain().map(|dir| Change::Listing { dir }));
+        changes.extend(self.attributes.drain().map(|node| Change::Attributes { node }));
         changes
     }
 
@@ -176,13 +218,16 @@ impl Comparison<'_> {
 
     /// Merges the rows of two catalogs with the same mountpoint.
     fn compare_rows(&mut self, old: &Mounted, new: &Mounted) -> Result<(), Stop> {
+        if old.attached.prefix() != new.attached.prefix() {
+            // Published for different directories, they have different keys for the same path.
+            return Err(Stop::Everything);
+        }
         let (mut old_dirs, mut new_dirs) = (Paths::default(), Paths::default());
         let mut old_rows = old.attached.catalog.rows()?;
         let mut new_rows = new.attached.catalog.rows()?;
         let mut old_row = old_rows.next().transpose()?;
         let mut new_row = new_rows.next().transpose()?;
         loop {
-            // In different places of their own catalogs the same path has different keys.
             let (before, after) = match (&old_row, &new_row) {
                 (None, None) => return Ok(()),
                 (Some(o), Some(n)) if o.key() == n.key() => (true, true),

@@ -10,11 +10,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use esker_store::{HeadKeeper, Urgency};
-use esker_vfs::{Change, ErrorKind, TreeError};
+use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
-use crate::difference;
+use crate::difference::{self, Difference};
 use crate::head::Head;
 use crate::revision::{Label, Revision};
 use crate::status::{Offline, chain};
@@ -183,15 +183,16 @@ impl Core {
         };
         let root = self.catalogs.attach_soon(head.root_catalog(), Urgency::Demand).wait()?;
         let new = Revision::new(label, root, &self.show, self.attached_max)?;
-        let changes = difference::compare(&self.show, &self.catalogs, &old, &new)?;
+        let difference = difference::compare(&self.show, &self.catalogs, &old, &new)?;
         drop(old);
-        self.switch(new, &changes);
+        self.switch(Arc::new(new), difference);
         Ok(true)
     }
 
-    fn switch(&self, new: Revision, changes: &[Change]) {
+    fn switch(&self, new: Arc<Revision>, difference: Difference) {
         let (sender, gone) = channel();
-        let old = self.current.swap(Arc::new(new));
+        let old = self.current.swap(Arc::clone(&new));
+        let seen = old.seen();
         old.when_gone(sender);
         drop(old);
         if gone.recv_timeout(ANSWER_PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -200,8 +201,9 @@ impl Core {
         }
         self.listings.clear();
         self.counters.switches.count();
+        let changes = difference.to_tell(seen.by_path(), &new);
         if !changes.is_empty() {
-            self.tell(changes);
+            self.tell(&changes);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One revision of the repository: the catalogs that are mounted in it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -45,7 +46,7 @@ pub(crate) struct Revision {
     mounts: Mounts,
     /// Everything that was ever mounted in this revision or answered from in an earlier one that it shares
     /// content with: what the kernel may know of, whether it is still attached or not.
-    seen: papaya::HashMap<PathKey, Seen>,
+    seen: Arc<SeenCatalogs>,
     /// Ticks when something is mounted; tells which mount was used last.
     clock: AtomicU64,
     attached_max: usize,
@@ -95,7 +96,7 @@ impl Revision {
             root_found,
             totals,
             mounts: Mounts::new(),
-            seen: papaya::HashMap::new(),
+            seen: Arc::default(),
             clock: AtomicU64::new(1),
             attached_max: attached_max.max(ATTACHED_MIN),
             gone: parking_lot::Mutex::default(),
@@ -178,7 +179,7 @@ impl Revision {
 
     fn remember(&self, mounted: &Mounted, size: Option<u64>) {
         let seen = Seen { path: Arc::clone(&mounted.path), hash: mounted.attached.hash, size };
-        self.seen.pin().insert(mounted.key, seen);
+        self.seen.insert(seen);
     }
 
     /// Unmounts the eighth that was used longest ago. Calls under way keep what they hold; later ones mount
@@ -198,7 +199,7 @@ impl Revision {
     /// Takes over what an earlier revision was seen to hold and this one still does, mounted if it was.
     pub(crate) fn inherit(&self, seen: Seen, mount: Option<&Arc<Mounted>>) {
         let key = PathKey::of(&seen.path);
-        self.seen.pin().insert(key, seen);
+        self.seen.insert(seen);
         if let Some(mount) = mount {
             // Its last use was told by another clock.
             self.touch(mount);
@@ -206,8 +207,25 @@ impl Revision {
         }
     }
 
-    /// All catalogs that answers may have come from.
-    pub(crate) fn all_seen(&self) -> Vec<Seen> {
-        self.seen.pin().values().cloned().collect()
+    /// The catalogs that answers may have come from; goes on to be true when the revision is gone.
+    pub(crate) fn seen(&self) -> Arc<SeenCatalogs> {
+        Arc::clone(&self.seen)
     }
 }
+
+/// The catalogs that answers came from, by mountpoint.
+#[derive(Default)]
+pub(crate) struct SeenCatalogs(papaya::HashMap<PathKey, Seen>);
+
+impl SeenCatalogs {
+    fn insert(&self, seen: Seen) {
+        self.0.pin().insert(PathKey::of(&seen.path), seen);
+    }
+
+    pub(crate) fn by_path(&self) -> SeenByPath {
+        self.0.pin().values().map(|seen| (Arc::clone(&seen.path), seen.clone())).collect()
+    }
+}
+
+/// The catalogs that answers came from, in the order of their mountpoints.
+pub(crate) type SeenByPath = BTreeMap<Arc<[u8]>, Seen>;

@@ -9,7 +9,7 @@ use esker_vfs::{ErrorKind, Reply, Tree, TreeError};
 use esker_view::{FAILURES_MAX, LastLink, View, ViewOptions};
 
 use crate::fixtures::read_all;
-use crate::gate::Gate;
+use crate::gate::{Gate, object_hash};
 use crate::model::Model;
 use crate::support::Site;
 
@@ -26,15 +26,9 @@ fn scene() -> Scene {
     Scene { site, gate, view }
 }
 
-/// The hash in the path of an object.
-fn hash(path: &str) -> ContentHash {
-    let digits: String = path.trim_start_matches("data/").chars().filter(|c| *c != '/').collect();
-    ContentHash::parse(&digits[..40]).unwrap()
-}
-
 impl Scene {
     fn nested(&self) -> ContentHash {
-        hash(&self.site.repository.contents("v3").catalogs["/nested"])
+        object_hash(&self.site.repository.contents("v3").catalogs["/nested"])
     }
 }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use esker_testkit::contents::Contents;
 use esker_testkit::fixture::{ALL, FULL, TAGS};
 use esker_testkit::object::sha256;
 use esker_vfs::{Change, Cookie, ErrorKind, Found, Kind, Reply, Tree, Watcher};
 use esker_view::{LastLink, Pin, Refreshed, View, ViewOptions};
 
 use crate::fixtures::{check_all, read_all, walk};
+use crate::gate::{Gate, object_hash};
 use crate::kernel::Kernel;
 use crate::model::Model;
 use crate::support::Site;
@@ -316,4 +318,37 @@ fn more_changes_than_can_be_told_are_everything() {
     many.publish(&site.repository);
     view.refresh().unwrap();
     assert_eq!(kernel.take_told(), [Change::Everything]);
+}
+
+/// Somebody looks into another catalog of the old revision while those of the new one are still on their way.
+#[test]
+fn what_is_seen_of_the_old_revision_while_the_new_one_comes_is_told_too() {
+    for (second, third) in [(2, 2), (1, 2)] {
+        let site = Site::of(FULL);
+        let revision = |early: u8, late: u8| {
+            let dirs = Model::default().directory("/early").nest("/early").directory("/late").nest("/late");
+            dirs.file("/early/f", early).file("/late/f", late)
+        };
+        revision(1, 1).publish(&site.repository);
+        let gate = Gate::before(Arc::clone(&site.store));
+        let options = ViewOptions { ttl: Some(std::time::Duration::MAX), ..ViewOptions::default() };
+        let view = View::open(gate.clone(), site.keeper(), options).unwrap();
+        let kernel = Kernel::on(&view);
+        kernel.walk_to(&view, "/early/f").unwrap();
+        let root = revision(2, second).publish(&site.repository);
+        let early = Contents::read(&site.repository, &root).catalogs["/early"].clone();
+        let early = object_hash(&early);
+        gate.close(early);
+        std::thread::scope(|scope| {
+            let refresh = scope.spawn(|| view.refresh().unwrap());
+            gate.wait_for_waiter(early);
+            kernel.walk_to(&view, "/late/f").unwrap();
+            gate.open(early);
+            assert!(refresh.join().unwrap().changed);
+        });
+        kernel.check(&view, &["early", "late", "f"]);
+        revision(2, third).publish(&site.repository);
+        view.refresh().unwrap();
+        kernel.check(&view, &["early", "late", "f"]);
+    }
 }

@@ -108,3 +108,9 @@ impl ObjectStore for Gate {
         self.inner.status()
     }
 }
+
+/// The hash in the path of an object.
+pub(crate) fn object_hash(path: &str) -> ContentHash {
+    let digits: String = path.trim_start_matches("data/").chars().filter(|c| *c != '/').collect();
+    ContentHash::parse(&digits[..40]).unwrap()
+}
