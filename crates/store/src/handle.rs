@@ -34,6 +34,8 @@ pub(crate) enum Keep {
     Entry(EntryUse),
     /// Anything else: space and descriptor taken by a file outside the cache.
     Other { _guard: Box<dyn Send + Sync> },
+    /// The descriptor of a file that a store in another process keeps.
+    Received { _slot: Box<dyn Send + Sync> },
 }
 
 impl Handle {
@@ -42,9 +44,9 @@ impl Handle {
     }
 
     /// A handle on a descriptor that a store in another process sent after verifying the object: the first
-    /// `len` bytes of the file. `guard` is dropped with the last user of the file.
-    pub fn from_fd(fd: OwnedFd, len: u64, guard: impl Send + Sync + 'static) -> Self {
-        Self::new(Arc::new(File::from(fd)), len, Keep::Other { _guard: Box::new(guard) })
+    /// `len` bytes of the file. `slot` is dropped when the descriptor is closed; a mapping needs neither.
+    pub fn from_fd(fd: OwnedFd, len: u64, slot: impl Send + Sync + 'static) -> Self {
+        Self::new(Arc::new(File::from(fd)), len, Keep::Received { _slot: Box::new(slot) })
     }
 
     /// The number of bytes.
@@ -95,6 +97,7 @@ impl Handle {
         let keep = match &self.file.keep {
             Keep::Entry(entry) => MappedKeep::Pin { _pin: entry.pin() },
             Keep::Other { .. } => MappedKeep::File { _file: self.file.clone() },
+            Keep::Received { .. } => MappedKeep::Nothing,
         };
         Ok(Mapped(Arc::new(Mapping { bytes, _keep: keep })))
     }
@@ -124,6 +127,7 @@ struct Mapping {
 enum MappedKeep {
     Pin { _pin: crate::cache::Pin },
     File { _file: Arc<OpenObject> },
+    Nothing,
 }
 
 impl AsRef<[u8]> for Mapped {

@@ -309,10 +309,21 @@ fn descriptors_stay_within_their_bound() {
     assert!(received.slot().is_none(), "a third file although both are in use");
     drop(a);
     let c = open(3).expect("the slot of an idle file");
-    let mapped = b.map().expect("mapped");
     drop((b, c));
-    drop(mapped);
     assert!(open(4).is_some() && open(5).is_some() && open(6).is_some());
+}
+
+#[test]
+fn a_mapping_takes_no_descriptor() {
+    let received = Received::new(1, || {});
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(b"mapped").expect("write");
+    let handle = Handle::from_fd(OwnedFd::from(file), 6, received.slot().expect("a slot"));
+    let mapped = handle.map().expect("mapped");
+    assert!(received.slot().is_none());
+    drop(handle);
+    assert!(received.slot().is_some());
+    assert_eq!(mapped.as_ref(), b"mapped");
 }
 
 #[test]
