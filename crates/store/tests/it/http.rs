@@ -134,6 +134,29 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
     assert_eq!(store.status().traffic.joined, 1);
 }
 
+/// A thousand reads wait for a server that doesn't answer. What is cached is answered on the calling thread,
+/// before the call returns; another repository is fetched from as if nothing were.
+#[test]
+fn a_thousand_waiting_reads_delay_nobody() {
+    let objects = objects(1002);
+    let (mirror, _folder) = serve(&objects[..1]);
+    let engine = engine_with(|options| options.http.first_byte = std::time::Duration::from_secs(600));
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    bytes(&store, &objects[0].wanted).unwrap();
+    let rule = mirror.fault(|_| true, Fault::NoAnswer);
+    for object in &objects[1..1001] {
+        store.get(object.wanted.clone(), Done::new(drop));
+    }
+    rule.wait_for_hits(32);
+    assert!(store.cached(&objects[0].wanted).is_some());
+    let (sender, answer) = mpsc::channel();
+    store.get(objects[0].wanted.clone(), Done::new(move |got| sender.send(got.map(drop)).unwrap()));
+    answer.try_recv().expect("answered before the call returned").unwrap();
+    let other = rig.store(crate::rig::Shelf::new(&[&objects[1001]]));
+    assert_eq!(bytes(&other, &objects[1001].wanted).unwrap(), objects[1001].plain);
+}
+
 #[test]
 fn a_name_that_nobody_knows() {
     let engine = engine_with(|options| options.retry.attempts = 1);
