@@ -82,7 +82,7 @@ fn looks() -> impl Strategy<Value = Vec<(usize, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A kernel that never forgets unless told agrees with the tree after every switch, whatever it looked at
     /// before; and names that were not told stay where they were even if nobody looks for a revision.

@@ -59,7 +59,7 @@ fn check_some(fixture: Fixture) {
     let entries = walk(&pinned(&site, "v3"));
     // Some of the many files with made-up names, and everything else.
     for (at, path) in entries.keys().enumerate() {
-        if at % 50 == 0 || path.iter().filter(|byte| **byte == b'/').count() > 2 && at % 7 == 0 {
+        if at % 90 == 0 || path.iter().filter(|byte| **byte == b'/').count() > 2 && at % 11 == 0 {
             check_alone(&site, "v3", path, &entries);
         }
     }
