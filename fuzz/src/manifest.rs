@@ -1,6 +1,7 @@
 //! A manifest that parses comes back from its own text, and only the one that was published is ever believed.
 
 use esker_format::blacklist::Blacklist;
+use esker_format::letter::Letter;
 use esker_format::manifest::Manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
@@ -36,10 +37,19 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(Manifest::parse(text.as_bytes()).as_ref(), Ok(&manifest));
         let claimed = ClaimedHead::parse(bytes);
         assert_eq!(claimed.is_ok(), manifest.certificate.is_some());
-        // Verifying costs a thousand times as much as parsing, and only a signed text can get far.
-        let head = believe(bytes, WHITELIST);
-        assert!(head.is_err() || bytes == PUBLISHED, "a changed manifest was believed");
+        if worth_verifying(bytes) {
+            let head = believe(bytes, WHITELIST);
+            assert!(head.is_err() || bytes == PUBLISHED, "a changed manifest was believed");
+        }
     } else {
-        assert!(believe(bytes, WHITELIST).is_err());
+        // Refused before anything costs time.
+        assert!(matches!(believe(bytes, WHITELIST), Err(TrustError::Manifest(_))));
     }
+}
+
+/// Verifying costs a thousand times as much as parsing, so a text that its printed hash does not fit, which can't
+/// get far, is verified in one of 64 cases only.
+pub(crate) fn worth_verifying(bytes: &[u8]) -> bool {
+    let fits = Letter::split(bytes).is_ok_and(|letter| letter.hash == letter.actual_hash());
+    fits || bytes.iter().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(*byte)) % 64 == 0
 }

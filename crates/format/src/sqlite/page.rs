@@ -2,6 +2,10 @@
 
 use super::{Result, damaged, varint};
 
+/// An entry of this length lies on its page whatever the size of the page: the smallest one that is allowed has
+/// 480 usable bytes, of which an entry may take (480 - 12) * 64 / 255 - 23.
+const SHORT_ENTRY: u8 = 94;
+
 /// What a b-tree page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
@@ -128,6 +132,15 @@ impl<'a> Page<'a> {
         };
         let Some((len, rest)) = after_rowid else { return damaged(self.number, "a cell has no payload") };
         self.split_payload(len, rest)
+    }
+
+    /// The payload of an index entry that is so short that it can't continue on another page.
+    #[inline(always)]
+    pub(super) fn short_entry(&self, index: usize) -> Option<&'a [u8]> {
+        let cell = self.cell(index).ok()?;
+        let entry = if self.kind == PageKind::IndexInterior { cell.get(4..)? } else { cell };
+        let (&len, payload) = entry.split_first()?;
+        if len > SHORT_ENTRY { None } else { payload.get(..usize::from(len)) }
     }
 
     /// Tells how much of a payload lies on the page, and where the rest is.

@@ -1,14 +1,20 @@
 //! Variable-length integers: seven bits a byte, most significant first, the ninth byte with all eight.
 
 /// Reads an integer; returns it and the bytes after it.
-#[inline]
+#[inline(always)]
 pub(super) fn read(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (&first, mut rest) = bytes.split_first()?;
-    if first < 0x80 {
-        return Some((u64::from(first), rest));
+    match bytes.split_first() {
+        // Nearly all are short.
+        Some((&first, rest)) if first < 0x80 => Some((u64::from(first), rest)),
+        Some(_) => read_long(bytes),
+        None => None,
     }
-    let mut value = u64::from(first & 0x7f);
-    for _ in 0..7 {
+}
+
+fn read_long(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0;
+    let mut rest = bytes;
+    for _ in 0..8 {
         let (&byte, tail) = rest.split_first()?;
         rest = tail;
         value = value << 7 | u64::from(byte & 0x7f);
