@@ -73,7 +73,7 @@ pub(crate) fn compare(
 impl Difference {
     /// What to tell, once nothing more can be seen of the old revision. Catalogs that were seen while the
     /// comparison was under way are not part of it: they are unchanged, or everything counts as changed.
-    pub(crate) fn to_tell(self, seen_at_last: SeenByPath, new: &Revision) -> Vec<Change> {
+    pub(crate) fn complete(self, seen_at_last: SeenByPath, new: &Revision) -> Vec<Change> {
         if self.changes == [Change::Everything] {
             return self.changes;
         }

@@ -201,7 +201,7 @@ impl Core {
         }
         self.listings.clear();
         self.counters.switches.count();
-        let changes = difference.to_tell(seen.by_path(), &new);
+        let changes = difference.complete(seen.by_path(), &new);
         if !changes.is_empty() {
             self.tell(&changes);
         }
