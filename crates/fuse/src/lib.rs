@@ -3,6 +3,7 @@
 //! [`Mount`] obtains a mounted connection (as root, through `fusermount3`, or from a process inside a user
 //! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel is asked to cache everything and is
 //! told what changed; a program that reads what it read before costs no message at all.
+#![deny(unsafe_code)]
 
 mod abi;
 mod arena;

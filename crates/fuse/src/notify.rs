@@ -237,7 +237,8 @@ impl Connection {
         }
     }
 
-    fn end_without_reader(&self, request: &Arc<Request>) {
+    /// Ends a read if the thread that caused it is gone.
+    pub(crate) fn end_without_reader(&self, request: &Arc<Request>) {
         let proc = self.options.proc.as_deref().filter(|_| request.caller != 0);
         let gone = proc.is_some_and(|p| caller::is_gone(p, request.caller));
         // It was read-ahead, or the reader would be waiting. Another process that waits for the same page

@@ -101,12 +101,17 @@ impl Connection {
         let now = Instant::now();
         let due = |r: &Request| {
             r.interrupted.load(Ordering::Relaxed)
+                || r.patient.load(Ordering::Relaxed)
                 || r.again.lock().is_some_and(|at| at <= now)
                 || (!self.waits_on(r) && self.is_late(r, now))
         };
         for request in self.waiting.select(due) {
             if request.interrupted.load(Ordering::Relaxed) {
                 self.heed_signal(&request);
+            }
+            if request.patient.load(Ordering::Relaxed) {
+                // The kernel says nothing of a reader that was killed while it waited for read-ahead.
+                self.end_without_reader(&request);
             }
             if !self.waits_on(&request) && self.is_late(&request, now) {
                 self.give_up(&request);

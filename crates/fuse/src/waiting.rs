@@ -144,7 +144,8 @@ impl Waiting {
         if matches!(request.question, Question::List { .. }) {
             *self.listings.lock().entry(request.id).or_default() += 1;
         }
-        self.count.fetch_add(1, Ordering::Relaxed);
+        // In one order with `Clock`'s "asleep": either it sees the request or the request's worker wakes it.
+        self.count.fetch_add(1, Ordering::SeqCst);
         self.shard(request.unique).lock().insert(request.unique, Arc::clone(request));
     }
 
@@ -154,7 +155,7 @@ impl Waiting {
             return false;
         }
         self.shard(request.unique).lock().remove(&request.unique);
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::SeqCst);
         true
     }
 
@@ -179,7 +180,7 @@ impl Waiting {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.count.load(Ordering::SeqCst)
     }
 
     /// Those that `wanted` picks.

@@ -25,7 +25,8 @@ pub trait Tree: Send + Sync + 'static {
     /// The directory everything starts from.
     fn root(&self) -> Found;
 
-    /// Finds `name` in `dir`. [`crate::ErrorKind::NotFound`] is an answer that a mount may cache until
+    /// Finds `name` in `dir`; `..`, which only servers of file handles ask for, is the parent.
+    /// [`crate::ErrorKind::NotFound`] is an answer that a mount may cache until
     /// [`Change::Name`] says otherwise.
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>);
 
@@ -52,7 +53,8 @@ pub trait Tree: Send + Sync + 'static {
     /// Sizes of the whole; never waits.
     fn statfs(&self) -> StatFs;
 
-    /// The kernel may use `node` from now on.
+    /// The kernel may use `node` from now on. For one key, holds and releases alternate; they are called under
+    /// a lock of the mount, so they must be quick and must not call it.
     fn hold(&self, node: &Node);
 
     /// The kernel has forgotten `node`.
@@ -61,8 +63,9 @@ pub trait Tree: Send + Sync + 'static {
     /// Whom to tell when what was answered is no longer true. A tree that never changes ignores it.
     fn watch(&self, watcher: Arc<dyn Watcher>);
 
-    /// Called for every failure that the mount is about to report to a program, so that the tree can show
-    /// it (`esker status`). `caller` is the process that asked, if it is known.
+    /// Called for every failure that is news ([`TreeError::is_news`]) and that the mount is about to report to a
+    /// program, so that the tree can show it (`esker status`); also when a page fault, which can't be told,
+    /// begins to wait. `caller` is the process that asked, if it is known.
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
         let _ = (node, error, caller);
     }

@@ -69,6 +69,7 @@ on_all_kernels! {
         assert_eq!(rustix::fs::listxattr(&path, &mut names[..5]), Err(rustix::io::Errno::RANGE));
     }
 
+    /// > R8: A mount is read-only: every attempt to change it fails with EROFS, also for root.
     fn nothing_can_be_written(kernel: KernelMask) {
         let tree = sample();
         // Permissions would allow it.

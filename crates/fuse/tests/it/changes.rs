@@ -108,6 +108,7 @@ on_all_kernels! {
         undisturbed(|| only_changes_are_asked(kernel));
     }
 
+    /// > V2: A file that is open or mapped keeps the content it was opened with, whatever the revision.
     fn a_program_keeps_what_it_opened(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         warm(&mounted);

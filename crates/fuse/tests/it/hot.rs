@@ -84,6 +84,8 @@ fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
 }
 
 on_all_kernels! {
+    /// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read,
+    /// readlink, flush, release or access upcall.
     fn a_second_pass_asks_nothing(kernel: KernelMask) {
         let hot = undisturbed(|| second_pass(kernel));
         println!("second pass: {hot:?}");

@@ -61,6 +61,8 @@ on_all_kernels! {
         assert_eq!(up, fs::canonicalize(mounted.root()).expect("walked"));
     }
 
+    /// > R5: A listing has `.`, `..` and every name once, in the same order each time, and can be resumed
+    /// at any position it gave out.
     fn seekdir_goes_back_to_where_telldir_was(kernel: KernelMask) {
         let mounted = Mounted::new(many(3000), kernel);
         let mut dir = open(&mounted.path("dir"));

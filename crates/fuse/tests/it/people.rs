@@ -23,7 +23,10 @@ fn for_everyone() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("permissions");
     let program = folder.path().join("it");
-    fs::copy(std::env::current_exe().expect("this binary"), &program).expect("copied");
+    // Copied by another process: a descriptor open for writing could reach a child that another test starts,
+    // and as long as it lives the copy can't be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().expect("this binary")).arg(&program).status();
+    assert!(copied.expect("cp").success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("permissions");
     (folder, program)
 }

@@ -80,6 +80,9 @@ fn promises() -> BTreeMap<String, String> {
     promises
 }
 
+/// Mount tests run once for each kernel; what `#[test]` stands on is made by a macro around this.
+const ON_ALL_KERNELS: &str = "(kernel: KernelMask) {";
+
 /// Returns the doc comments right above test functions, joined to one line each, with the test's place.
 fn comments_of_tests() -> Vec<(String, String)> {
     let mut comments = Vec::new();
@@ -91,7 +94,7 @@ fn comments_of_tests() -> Vec<(String, String)> {
             if let Some(words) = line.strip_prefix("///") {
                 comment.push(' ');
                 comment.push_str(words.trim());
-            } else if line == "#[test]" {
+            } else if line == "#[test]" || line.ends_with(ON_ALL_KERNELS) {
                 comments.push((comment.trim().to_owned(), format!("{}:{}", file.display(), at + 1)));
                 comment.clear();
             } else if !line.starts_with("#[") {
