@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::cache::{Cache, Entry, Inner, Leased};
 use crate::done::Done;
-use crate::error::{Cause, StoreError};
+use crate::error::{Cause, StoreError, is_full};
 use crate::flight::Waiter;
 use crate::handle::Handle;
 use crate::source::{Fetch, Source};
@@ -145,6 +145,22 @@ impl Trip {
     }
 
     fn fetch(self) {
+        self.fetch_or(|trip, error| {
+            // The stored bytes go through the disk if they are many; if that is full, make room once.
+            if !says_full(error.cause()) {
+                return trip.fail(error);
+            }
+            let (cache, bytes) = (trip.store.cache.clone(), trip.wanted.stored_limit());
+            let pool = cache.pool.clone();
+            cache.space.make_room(bytes, move || pool.run(trip.urgency(), move || trip.fetch_or(Self::fail)));
+        });
+    }
+
+    fn fail(self, error: StoreError) {
+        self.store.cache.flights.land(&self.wanted.key(), Err(error));
+    }
+
+    fn fetch_or(self, failed: impl FnOnce(Self, StoreError) + Send + 'static) {
         let fetch = Fetch {
             path: self.wanted.path(),
             what: self.wanted.label().into(),
@@ -162,8 +178,13 @@ impl Trip {
                     let (pool, urgency) = (self.store.cache.pool.clone(), self.urgency());
                     pool.run(urgency, move || self.arrived(stored));
                 }
-                Err(error) => self.store.cache.flights.land(&self.wanted.key(), Err(error)),
+                Err(error) => failed(self, error),
             }),
         );
     }
+}
+
+/// Whether the disk, or somebody's quota on it, has no room.
+fn says_full(cause: &Cause) -> bool {
+    matches!(cause, Cause::Disk { source, .. } if is_full(source))
 }

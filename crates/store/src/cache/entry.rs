@@ -137,13 +137,11 @@ impl Table {
     }
 
     /// Removes an entry, unless another took its place.
-    pub(super) fn remove(&self, entry: &Arc<Entry>) -> bool {
+    pub(super) fn remove(&self, entry: &Arc<Entry>) {
         let mut shard = self.shard(&entry.key).write();
-        let same = shard.get(&entry.key).is_some_and(|there| Arc::ptr_eq(there, entry));
-        if same {
+        if shard.get(&entry.key).is_some_and(|there| Arc::ptr_eq(there, entry)) {
             shard.remove(&entry.key);
         }
-        same
     }
 
     pub(super) fn len(&self) -> u64 {

@@ -105,9 +105,9 @@ impl Inner {
             drop(file);
             self.descriptors.give_back();
         }
-        if self.table.remove(entry) {
-            self.space.release(self.charge_of(entry.plain_len));
-        }
+        // Whoever marks an entry as gone gives its bytes back, even if a new entry took its place meanwhile.
+        self.table.remove(entry);
+        self.space.release(self.charge_of(entry.plain_len));
         true
     }
 
@@ -118,9 +118,8 @@ impl Inner {
             return;
         }
         self.damaged.fetch_add(1, Ordering::Relaxed);
-        if self.table.remove(entry) {
-            self.space.release(self.charge_of(entry.plain_len));
-        }
+        self.table.remove(entry);
+        self.space.release(self.charge_of(entry.plain_len));
         let removed = self.disk.remove(&self.layout.object(&entry.key));
         if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
             self.disk_errors.fetch_add(1, Ordering::Relaxed);

@@ -85,6 +85,18 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_answered(rest in "\\PC*") {
+            for url in [rest.clone(), format!("http://{rest}"), format!("http://[{rest}")] {
+                if let Ok(base) = BaseUrl::parse(&url) {
+                    let again = BaseUrl::parse(&base.to_string()).unwrap();
+                    proptest::prop_assert_eq!(again, base);
+                }
+            }
+        }
+    }
+
     #[test]
     fn bad_addresses() {
         for url in [

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 
-use super::Trip;
+use super::{Trip, says_full};
 use crate::cache::{Reservation, Writing};
-use crate::error::{Cause, is_full};
+use crate::error::Cause;
 use crate::source::Stored;
 
 /// Objects up to this many plain bytes are decompressed in memory, which is faster; larger ones piece by
@@ -217,8 +217,4 @@ fn undecodable(error: DecompressError) -> Cause {
         DecompressError::Length { expected, actual } => Cause::WrongSize { expected, actual },
         error => Cause::Undecodable(error),
     }
-}
-
-fn says_full(cause: &Cause) -> bool {
-    matches!(cause, Cause::Disk { source, .. } if is_full(source))
 }

@@ -110,6 +110,12 @@ impl FaultDisk {
         self.0.lock().unwrap().struck
     }
 
+    /// The operation that comes after so many others fails, once.
+    pub(crate) fn fail_after(&self, operations: u64, errno: i32) {
+        let mut image = self.0.lock().unwrap();
+        image.plan = Plan::Fail { at: image.operations + operations, ever: false, errno };
+    }
+
     /// From now on nothing fails.
     pub(crate) fn heal(&self) {
         self.0.lock().unwrap().plan = Plan::Nothing;
@@ -179,10 +185,13 @@ impl Image {
         self.next_file
     }
 
-    fn of_file(&mut self, file: &File) -> &mut Content {
+    /// Notes that a file was written to. One without a name is gone after a crash, whatever it held.
+    fn written(&mut self, file: &File) {
         let inode = file.metadata().unwrap().ino();
         let live = |content: &&mut Content| content.inode == inode && content.kept.is_none();
-        self.files.values_mut().find(live).expect("a file of this disk")
+        if let Some(content) = self.files.values_mut().find(live) {
+            content.dirty = true;
+        }
     }
 
     fn created(&mut self, path: &Path, file: &File) {
@@ -309,7 +318,7 @@ impl Disk for FaultDisk {
     fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
         let half = bytes.len() / 2;
         let whole = self.operate(true, |image| {
-            image.of_file(file).dirty = true;
+            image.written(file);
             RealDisk.write(file, bytes)
         });
         if whole.is_err() && !matches!(self.0.lock().unwrap().plan, Plan::Crash { .. }) {

@@ -13,3 +13,5 @@ mod reading;
 mod restart;
 mod rig;
 mod single_flight;
+mod sources;
+mod spooled;
