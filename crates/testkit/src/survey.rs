@@ -158,7 +158,7 @@ fn list(folder: &Path, ino: u64, parent: Option<&PathBuf>) -> Vec<Vec<u8>> {
         assert_eq!(numbers.get(&b".."[..]), Some(&parent), "{} lists its parent", folder.display());
     }
     assert!(listed_from(&opened, 0, folder) == all, "{} lists the same twice", folder.display());
-    for at in [0, 1, 2, all.len() / 2, all.len() - 1] {
+    for at in [0, 1, all.len() / 2, all.len() - 1] {
         let rest = listed_from(&opened, all[at].next, folder);
         assert!(rest == all[at + 1..], "{} resumes after entry {at}", folder.display());
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use esker_testkit::fixture::{self, Fixture};
@@ -27,8 +28,11 @@ const FORBIDDEN: [&str; 12] = [
     "ACCESS",
 ];
 
+/// The longest name of a file.
+const NAME_MAX: usize = 255;
+
 /// Lists, stats, opens, reads, maps and follows everything, and runs the script.
-fn pass(root: &Path) -> u64 {
+fn pass(root: &Path, as_root: bool) -> u64 {
     let mut entries = 0;
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -39,12 +43,16 @@ fn pass(root: &Path) -> u64 {
             if meta.is_dir() {
                 folders.push(path);
             } else if meta.is_symlink() {
-                fs::read_link(&path).expect("readlink");
-                // Following may lead nowhere; that is asked of the kernel all the same.
-                drop(fs::metadata(&path));
-            } else if meta.is_file()
-                && let Ok(file) = File::open(&path)
-            {
+                let target = fs::read_link(&path).expect("readlink");
+                // Following may lead nowhere, which the kernel remembers too, except of a name that is too long
+                // for any file: that is an error each time.
+                if target.as_os_str().len() <= NAME_MAX {
+                    drop(fs::metadata(&path));
+                }
+            } else if meta.is_file() && (as_root || meta.mode() & 0o400 != 0) {
+                // Before the kernel denies anything it asks for the attributes once more, so what may not be read
+                // is not opened here.
+                let file = File::open(&path).expect("opening");
                 let content = fs::read(&path).expect("reading");
                 if !content.is_empty() {
                     let mapped = Mapped::of(&file, content.len()).expect("mapping");
@@ -76,17 +84,50 @@ fn hot_pass(person: Person, fixture: Fixture) -> BTreeMap<String, u64> {
     let world = World::new(person, fixture);
     let mounted = world.mount(&[]);
     let once = || {
-        let entries = mounted.does(|| pass(&mounted.path("")));
+        let entries = mounted.does(|| pass(&mounted.path(""), person.is_root()));
         run_script(&mounted, &world);
         entries
     };
     let entries = once();
     assert_eq!(entries as usize + 1, fixture.listing("v3").len(), "the pass saw everything");
-    let before = requests(&mounted.status());
-    assert!(before.get("READ").is_some_and(|reads| *reads > 0), "the first pass was cold: {before:?}");
-    once();
-    let after = requests(&mounted.status());
-    after.into_iter().map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0))).collect()
+    let first = requests(&mounted.status());
+    assert!(first.get("READ").is_some_and(|reads| *reads > 0), "the first pass was cold: {first:?}");
+    for _ in 0..PASSES_MAX {
+        let reclaimed = reclaimed();
+        once();
+        let before = requests(&mounted.status());
+        once();
+        let after = requests(&mounted.status());
+        if reclaimed == self::reclaimed() {
+            let cost = after
+                .into_iter()
+                .map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0)));
+            return cost.collect();
+        }
+    }
+    panic!("the kernel forgot something during each of {PASSES_MAX} pairs of passes");
+}
+
+/// So many pairs of passes are tried until the kernel forgets nothing during one.
+const PASSES_MAX: usize = 20;
+
+/// Returns how much the kernel has ever dropped from memory, by itself or because it was told to: after that nothing
+/// is hot, and a pass says nothing about us.
+fn reclaimed() -> u64 {
+    let counters = fs::read_to_string("/proc/vmstat").expect("the kernel's counters");
+    let dropping = [
+        "drop_pagecache",
+        "drop_slab",
+        "pginodesteal",
+        "kswapd_inodesteal",
+        "pgscan_kswapd",
+        "pgscan_direct",
+    ];
+    let values = counters.lines().filter_map(|line| line.split_once(' '));
+    values
+        .filter(|(name, _)| dropping.contains(name))
+        .map(|(_, value)| value.parse::<u64>().expect("a count"))
+        .sum()
 }
 
 /// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read, readlink, flush, release or access upcall.

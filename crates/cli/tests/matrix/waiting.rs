@@ -33,8 +33,20 @@ fn add_crowd(repository: &Repository) {
     craft.publish(repository);
 }
 
-fn silence(mirror: &Mirror) -> Rule {
-    mirror.fault(|path| path.contains("c0ffee11"), Fault::NoAnswer)
+/// A server that does not answer for the crowd's objects, until this is dropped: a failed assertion must not leave
+/// the readers waiting.
+struct Silence(Rule);
+
+impl Silence {
+    fn of(mirror: &Mirror) -> Silence {
+        Silence(mirror.fault(|path| path.contains("c0ffee11"), Fault::NoAnswer))
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        self.0.lift();
+    }
 }
 
 fn timed<T>(what: impl FnOnce() -> T) -> (Duration, T) {
@@ -52,17 +64,17 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
     add_crowd(&repository);
     let mirror = Mirror::serve(repository.document_root());
     let world = World::at(Person::ordinary(), repository, mirror);
-    let silence = silence(&world.mirror);
     let mounted = world.mount(&[]);
     mounted.does(|| fs::read(mounted.path("data/random.bin"))).expect("a file worth caching");
     mounted.does(|| fs::metadata(mounted.path("data"))).expect("a directory");
 
     std::thread::scope(|scope| {
+        let silence = Silence::of(&world.mirror);
         scope.spawn(|| mounted.does(|| wait_in_crowd(&mounted.path("crowd"))));
         mounted.wait_until("a thousand waiting reads", |status| {
             status["waiting"].as_u64().is_some_and(|waiting| waiting >= READERS as u64)
         });
-        silence.assert_hit();
+        silence.0.assert_hit();
 
         mounted.does(|| {
             let file = File::open(mounted.path("data/random.bin")).expect("opening");
@@ -97,7 +109,6 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
         });
         assert!(took < Duration::from_secs(1), "a killed program was gone after {took:?}");
         println!("a killed program was gone after {took:?}");
-        silence.lift();
     });
 }
 
