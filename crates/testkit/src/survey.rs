@@ -79,7 +79,7 @@ fn look(on_disk: &Path, path: &[u8]) -> Found {
         rdev: is_device.then(|| meta.rdev()),
         target,
         sha256: if kind == libc::S_IFREG { read(on_disk, meta.size()) } else { None },
-        xattrs: xattrs(on_disk),
+        xattrs: xattrs(on_disk, path == b"/"),
     };
     Found { entry, ino: meta.ino() }
 }
@@ -119,13 +119,25 @@ fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usi
     }
 }
 
-fn xattrs(file: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+/// What a client adds to the root directory's attributes to tell of itself, which no listing has.
+const ABOUT_THE_CLIENT: [&[u8]; 8] = [
+    b"user.catalog_counters",
+    b"user.fqrn",
+    b"user.nclg",
+    b"user.repo_counters",
+    b"user.revision",
+    b"user.root_hash",
+    b"user.tag",
+    b"user.version",
+];
+
+fn xattrs(file: &Path, is_root: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut names = vec![0; 64 * 1024];
     let length =
         llistxattr(file, &mut names[..]).unwrap_or_else(|e| panic!("listxattr {}: {e}", file.display()));
     names[..length]
         .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty())
+        .filter(|name| !name.is_empty() && !(is_root && ABOUT_THE_CLIENT.contains(name)))
         .map(|name| {
             let mut value = vec![0; 64 * 1024];
             let length = lgetxattr(file, name, &mut value[..])

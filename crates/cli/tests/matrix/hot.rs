@@ -13,20 +13,12 @@ use crate::person::Person;
 use crate::world::{Mounted, World};
 
 /// Requests that a hot file must not cost.
-const FORBIDDEN: [&str; 12] = [
-    "LOOKUP",
-    "GETATTR",
-    "READLINK",
-    "OPEN",
-    "READ",
-    "RELEASE",
-    "FLUSH",
-    "OPENDIR",
-    "READDIR",
-    "READDIRPLUS",
-    "RELEASEDIR",
-    "ACCESS",
-];
+const FORBIDDEN: [&str; 8] =
+    ["LOOKUP", "GETATTR", "OPEN", "RELEASE", "FLUSH", "OPENDIR", "RELEASEDIR", "ACCESS"];
+
+/// These must not come either, but what answers them lies in pages, and a kernel drops a clean page here and there
+/// without any pressure and without counting it (seen with ext4 just the same). So they must be absent from some pass.
+const FORBIDDEN_WITH_ITS_PAGE: [&str; 4] = ["READ", "READDIR", "READDIRPLUS", "READLINK"];
 
 /// The longest name of a file.
 const NAME_MAX: usize = 255;
@@ -47,7 +39,7 @@ fn pass(root: &Path, as_root: bool) -> u64 {
                 // Following may lead nowhere, which the kernel remembers too, except of a name that is too long
                 // for any file: that is an error each time.
                 if target.as_os_str().len() <= NAME_MAX {
-                    drop(fs::metadata(&path));
+                    let _ = fs::metadata(&path);
                 }
             } else if meta.is_file() && (as_root || meta.mode() & 0o400 != 0) {
                 // Before the kernel denies anything it asks for the attributes once more, so what may not be read
@@ -98,14 +90,21 @@ fn hot_pass(person: Person, fixture: Fixture) -> BTreeMap<String, u64> {
         let before = requests(&mounted.status());
         once();
         let after = requests(&mounted.status());
-        if reclaimed == self::reclaimed() {
-            let cost = after
-                .into_iter()
-                .map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0)));
-            return cost.collect();
+        if reclaimed != self::reclaimed() {
+            continue;
         }
+        let cost: BTreeMap<String, u64> = after
+            .into_iter()
+            .map(|(name, count)| (name.clone(), count - before.get(&name).unwrap_or(&0)))
+            .collect();
+        let spent = |name: &str| cost.get(name).copied().unwrap_or(0);
+        assert!(FORBIDDEN.iter().all(|name| spent(name) == 0), "{} as {person:?}: {cost:?}", fixture.name());
+        if FORBIDDEN_WITH_ITS_PAGE.iter().all(|name| spent(name) == 0) {
+            return cost;
+        }
+        println!("a page was dropped and asked for again: {cost:?}");
     }
-    panic!("the kernel forgot something during each of {PASSES_MAX} pairs of passes");
+    panic!("something was asked again in each of {PASSES_MAX} pairs of passes");
 }
 
 /// So many pairs of passes are tried until the kernel forgets nothing during one.
@@ -138,9 +137,6 @@ fn a_hot_pass_costs_no_upcall() {
             let cost = hot_pass(person, fixture);
             let shown: Vec<String> = cost.iter().map(|(name, count)| format!("{name} {count}")).collect();
             println!("{} as {person:?}, second pass: {}", fixture.name(), shown.join(", "));
-            for name in FORBIDDEN {
-                assert_eq!(cost.get(name).copied().unwrap_or(0), 0, "{name} in {shown:?}");
-            }
         }
     }
 }

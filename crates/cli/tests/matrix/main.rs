@@ -2,10 +2,12 @@
 //!
 //! Each test starts the `esker` binary, as root and as an ordinary user where it is run by root, as this user
 //! otherwise; nothing is skipped silently, and nothing stays mounted.
+#![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
 mod browsing;
 mod daemons;
 mod damage;
+mod gate;
 mod hot;
 mod namespaces;
 mod person;

@@ -13,25 +13,25 @@ const BORROWED: u32 = 1;
 
 /// Somebody with rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Person {
-    pub uid: u32,
-    pub gid: u32,
+pub(crate) struct Person {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl Person {
     /// Returns who runs the tests.
-    pub fn myself() -> Person {
+    pub(crate) fn myself() -> Person {
         Person { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
     /// Returns an ordinary user: whoever runs the tests, unless that is root.
-    pub fn ordinary() -> Person {
+    pub(crate) fn ordinary() -> Person {
         let myself = Person::myself();
         if myself.is_root() { Person { uid: BORROWED, gid: BORROWED } } else { myself }
     }
 
     /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user.
-    pub fn all() -> Vec<Person> {
+    pub(crate) fn all() -> Vec<Person> {
         let (myself, ordinary) = (Person::myself(), Person::ordinary());
         if myself == ordinary {
             println!("not run by root: mounts by root are left to a run as root");
@@ -41,17 +41,17 @@ impl Person {
         }
     }
 
-    pub fn is_root(self) -> bool {
+    pub(crate) fn is_root(self) -> bool {
         self.uid == 0
     }
 
     /// Returns whose the files in a mount of this person should be.
-    pub fn ownership(self) -> Ownership {
+    pub(crate) fn ownership(self) -> Ownership {
         if self.is_root() { Ownership::Published } else { Ownership::Claimed(self.uid, self.gid) }
     }
 
     /// Does something on a thread of its own that has this person's rights.
-    pub fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 if self != Person::myself() {
@@ -70,7 +70,7 @@ impl Person {
     }
 
     /// Returns a command that this person will run.
-    pub fn command(self, program: impl AsRef<Path>) -> Command {
+    pub(crate) fn command(self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         if self != Person::myself() {
             command.uid(self.uid).gid(self.gid);

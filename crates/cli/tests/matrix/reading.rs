@@ -84,7 +84,7 @@ fn programs_run_and_nothing_can_be_changed() {
             ("setxattr", Box::new(|| Ok(setxattr(at("data/hex.txt"), "user.a", b"b", XattrFlags::empty())?))),
         ];
         for (what, attempt) in attempts {
-            let error = person.does(|| attempt()).expect_err(what);
+            let error = person.does(attempt).expect_err(what);
             assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{what} as {person:?}: {error}");
         }
     }

@@ -49,10 +49,21 @@ impl Drop for Silence {
     }
 }
 
-fn timed<T>(what: impl FnOnce() -> T) -> (Duration, T) {
+fn timed(what: impl FnOnce()) -> Duration {
     let start = Instant::now();
-    let done = what();
-    (start.elapsed(), done)
+    what();
+    start.elapsed()
+}
+
+/// Of so many tries the lower quartile counts: a machine under load stops anybody for a moment now and then, and one
+/// that waits for the silent server would do so each time.
+const TRIES: usize = 21;
+
+fn assert_at_once(what: &str, mut attempt: impl FnMut() -> Duration) {
+    let mut times: Vec<Duration> = (0..TRIES).map(|_| attempt()).collect();
+    times.sort();
+    println!("{what}: {:?} to {:?}, lower quartile {:?}", times[0], times[TRIES - 1], times[TRIES / 4]);
+    assert!(times[TRIES / 4] < AT_ONCE, "{what} took {times:?}");
 }
 
 /// > P2: A cached read and a stat answer at once, however many other reads wait for a server that does not.
@@ -63,7 +74,7 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
     let repository = fixture::FULL.unpack();
     add_crowd(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(Person::ordinary(), repository, mirror);
+    let world = World::alone(Person::ordinary(), repository, mirror);
     let mounted = world.mount(&[]);
     mounted.does(|| fs::read(mounted.path("data/random.bin"))).expect("a file worth caching");
     mounted.does(|| fs::metadata(mounted.path("data"))).expect("a directory");
@@ -79,18 +90,22 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
         mounted.does(|| {
             let file = File::open(mounted.path("data/random.bin")).expect("opening");
             let mut buffer = vec![0; MIB];
-            for _ in 0..3 {
+            assert_at_once("a cached read of 1 MiB", || {
                 // Out of the kernel's memory, so that the read comes to us.
                 let all = std::num::NonZeroU64::new(2 * MIB as u64);
                 rustix::fs::fadvise(&file, 0, all, rustix::fs::Advice::DontNeed).expect("fadvise");
-                let (took, read) = timed(|| file.read_exact_at(&mut buffer, 0));
-                read.expect("reading");
-                assert!(took < AT_ONCE, "a cached read of 1 MiB took {took:?}");
-            }
-            for known in ["data/random.bin", "data/hex.txt", "data/one.byte", "data/no-such-name"] {
-                let (took, _) = timed(|| fs::symlink_metadata(mounted.path(known)));
-                assert!(took < AT_ONCE, "a stat of {known} took {took:?}");
-            }
+                timed(|| file.read_exact_at(&mut buffer, 0).expect("reading"))
+            });
+            let mut number = 0;
+            assert_at_once("a stat of what the kernel knows", || {
+                timed(|| assert!(fs::symlink_metadata(mounted.path("data/random.bin")).is_ok()))
+            });
+            assert_at_once("a stat of what it does not know", || {
+                number += 1;
+                timed(|| {
+                    assert!(fs::symlink_metadata(mounted.path(&format!("data/absent-{number}"))).is_err())
+                })
+            });
         });
 
         let mut caller = world
@@ -103,9 +118,9 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
         mounted.wait_until("one more waiting read", |status| {
             status["waiting"].as_u64().is_some_and(|waiting| waiting > READERS as u64)
         });
-        let (took, _) = timed(|| {
+        let took = timed(|| {
             caller.kill().expect("killing");
-            caller.wait().expect("waiting")
+            caller.wait().expect("waiting");
         });
         assert!(took < Duration::from_secs(1), "a killed program was gone after {took:?}");
         println!("a killed program was gone after {took:?}");
@@ -140,15 +155,15 @@ fn a_hundred_thousand_names_in_one_directory() {
     }
     craft.publish(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(Person::ordinary(), repository, mirror);
+    let world = World::alone(Person::ordinary(), repository, mirror);
     let mounted = world.mount(&[]);
-    let (took, seen) = timed(|| {
-        mounted.does(|| {
+    let took = timed(|| {
+        let seen: u64 = mounted.does(|| {
             let entries = fs::read_dir(mounted.path("huge")).expect("listing");
-            entries.map(|entry| entry.expect("an entry").metadata().expect("stat").len()).sum::<u64>()
-        })
+            entries.map(|entry| entry.expect("an entry").metadata().expect("stat").len()).sum()
+        });
+        assert_eq!(seen, NAMES as u64);
     });
-    assert_eq!(seen, NAMES as u64);
     println!("listing and looking at {NAMES} names took {took:?}");
     assert!(took < PATIENCE / 2, "{took:?} for {NAMES} names is not linear work");
 }

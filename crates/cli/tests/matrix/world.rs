@@ -10,28 +10,39 @@ use esker_testkit::fixture::{Fixture, Repository};
 use esker_testkit::mirror::Mirror;
 use serde_json::Value;
 
+use crate::gate::{self, Pass};
 use crate::person::Person;
 
 /// Nothing a test waits for takes longer than this; whatever does is a failure, not slowness.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fixture on a mirror, and a person who uses it.
-pub struct World {
-    pub person: Person,
-    pub repository: Repository,
-    pub mirror: Mirror,
+pub(crate) struct World {
+    pub(crate) person: Person,
+    pub(crate) repository: Repository,
+    pub(crate) mirror: Mirror,
     folder: tempfile::TempDir,
     esker: PathBuf,
+    _pass: Pass,
 }
 
 impl World {
-    pub fn new(person: Person, fixture: Fixture) -> World {
+    pub(crate) fn new(person: Person, fixture: Fixture) -> World {
         let repository = fixture.unpack();
         let mirror = Mirror::serve(repository.document_root());
         World::at(person, repository, mirror)
     }
 
-    pub fn at(person: Person, repository: Repository, mirror: Mirror) -> World {
+    pub(crate) fn at(person: Person, repository: Repository, mirror: Mirror) -> World {
+        World::with(gate::among_others(), person, repository, mirror)
+    }
+
+    /// Makes the only world there is, for measuring time.
+    pub(crate) fn alone(person: Person, repository: Repository, mirror: Mirror) -> World {
+        World::with(gate::alone(), person, repository, mirror)
+    }
+
+    fn with(pass: Pass, person: Person, repository: Repository, mirror: Mirror) -> World {
         let folder = tempfile::Builder::new().prefix("esker-matrix-").tempdir().expect("a temporary folder");
         for name in ["home", "run", "mnt"] {
             fs::create_dir(folder.path().join(name)).expect("a folder");
@@ -57,31 +68,40 @@ impl World {
                 .expect("giving a folder away");
             everyone(&path, 0o700);
         }
-        World { person, repository, mirror, folder, esker }
+        World { person, repository, mirror, folder, esker, _pass: pass }
     }
 
-    pub fn fixture(&self) -> Fixture {
+    pub(crate) fn fixture(&self) -> Fixture {
         self.repository.fixture()
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn cache(&self) -> PathBuf {
+    pub(crate) fn cache(&self) -> PathBuf {
         self.path("home/cache")
     }
 
-    pub fn mountpoint(&self) -> PathBuf {
+    pub(crate) fn empty_cache(&self) {
+        match fs::remove_dir_all(self.cache()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                panic!("emptying the cache: {error}")
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn mountpoint(&self) -> PathBuf {
         self.path("mnt")
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.mirror.url(self.fixture().name())
     }
 
     /// Returns a call of `esker` by this world's person.
-    pub fn esker(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn esker(&self, arguments: &[&str]) -> Command {
         let mut command = self.person.command(&self.esker);
         command
             .args(arguments)
@@ -106,12 +126,12 @@ impl World {
     }
 
     /// Mounts where something may be mounted already.
-    pub fn try_mount_over(&self) -> Result<(), Output> {
+    pub(crate) fn try_mount_over(&self) -> Result<(), Output> {
         let output = self.call_mount(&[]);
         if output.status.success() { Ok(()) } else { Err(output) }
     }
 
-    pub fn try_mount(&self, options: &[&str]) -> Result<Mounted<'_>, Output> {
+    pub(crate) fn try_mount(&self, options: &[&str]) -> Result<Mounted<'_>, Output> {
         let output = self.call_mount(options);
         if output.status.success() {
             Ok(Mounted { world: self })
@@ -122,19 +142,19 @@ impl World {
     }
 
     #[track_caller]
-    pub fn mount(&self, options: &[&str]) -> Mounted<'_> {
+    pub(crate) fn mount(&self, options: &[&str]) -> Mounted<'_> {
         self.try_mount(options).unwrap_or_else(|output| panic!("esker mount failed: {}", words(&output)))
     }
 
     /// Returns `esker run …` up to and including the `--`; the caller adds the command.
-    pub fn run(&self, options: &[&str]) -> Command {
+    pub(crate) fn run(&self, options: &[&str]) -> Command {
         let mut command = self.esker(&["run", &self.url()]);
         self.repository_arguments(&mut command, options);
         command.arg("--");
         command
     }
 
-    pub fn is_mounted(&self) -> bool {
+    pub(crate) fn is_mounted(&self) -> bool {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
         let mountpoint = self.mountpoint();
         mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mountpoint))
@@ -142,17 +162,17 @@ impl World {
 }
 
 /// A mount that is taken down, and proved to be, when dropped.
-pub struct Mounted<'w> {
+pub(crate) struct Mounted<'w> {
     world: &'w World,
 }
 
 impl Mounted<'_> {
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.world.mountpoint().join(name)
     }
 
     /// Returns what `esker status --json` says of this mount.
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let output = self.world.esker(&["status", "--json"]).output().expect("running esker");
         assert!(output.status.success(), "esker status failed: {}", words(&output));
         let all: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker status");
@@ -168,7 +188,7 @@ impl Mounted<'_> {
 
     /// Waits until the status satisfies the predicate.
     #[track_caller]
-    pub fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             // Each look takes a process and a request, so this does not spin.
@@ -181,24 +201,32 @@ impl Mounted<'_> {
     }
 
     /// Does something with the rights of whoever mounted.
-    pub fn does<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn does<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         self.world.person.does(what)
     }
 }
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let mut umount = self.world.esker(&["umount"]);
-        let output = umount.arg(self.world.mountpoint()).output().expect("running esker");
-        let down = output.status.success() && !self.world.is_mounted();
-        if !std::thread::panicking() {
-            assert!(down, "esker umount failed: {}", words(&output));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut umount = self.world.esker(&["umount"]);
+            let output = umount.arg(self.world.mountpoint()).output().expect("running esker");
+            if output.status.success() && !self.world.is_mounted() {
+                return;
+            }
+            // Somebody who looks at all mounts of the machine may be looking at ours.
+            let busy = words(&output).contains("still uses it") && Instant::now() < deadline;
+            if !busy {
+                assert!(std::thread::panicking(), "esker umount failed: {}", words(&output));
+                return;
+            }
         }
     }
 }
 
 /// Returns what a process said, for a message.
-pub fn words(output: &Output) -> String {
+pub(crate) fn words(output: &Output) -> String {
     format!(
         "{}\n{}{}",
         output.status,
