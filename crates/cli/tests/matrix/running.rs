@@ -48,7 +48,7 @@ fn a_command_sees_the_repository_and_leaves_nothing() {
 }
 
 /// Returns the ids of processes that have this text in their command line.
-pub fn processes_naming(text: &str) -> Vec<u32> {
+pub(crate) fn processes_naming(text: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").expect("the list of processes");
     processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
