@@ -99,18 +99,30 @@ impl Clients {
     }
 }
 
-/// Listens at `socket`.
-pub fn listen(socket: &Path, answer: Answer) -> Result<Control, FileError> {
+/// A control socket to which clients can connect; they wait until it is served.
+#[derive(Debug)]
+pub struct Listening {
+    listener: UnixListener,
+}
+
+/// Begins to listen at `socket`.
+pub fn listen(socket: &Path) -> Result<Listening, FileError> {
     // A killed daemon may have left one. We have the registry's lock, so nobody listens there.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket).map_err(FileError::on("listen at", socket))?;
-    let clients = Arc::<Clients>::default();
-    let theirs = clients.clone();
-    std::thread::Builder::new()
-        .name("control".into())
-        .spawn(move || accept(&listener, &answer, &theirs))
-        .map_err(FileError::on("start the thread that listens at", socket))?;
-    Ok(Control { clients })
+    Ok(Listening { listener })
+}
+
+impl Listening {
+    /// Answers from now on.
+    pub fn serve(self, answer: Answer) -> io::Result<Control> {
+        let clients = Arc::<Clients>::default();
+        let theirs = clients.clone();
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&self.listener, &answer, &theirs))?;
+        Ok(Control { clients })
+    }
 }
 
 fn accept(listener: &UnixListener, answer: &Answer, clients: &Arc<Clients>) {
@@ -175,7 +187,7 @@ mod tests {
     fn listening(answer: Answer) -> (tempfile::TempDir, std::path::PathBuf) {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");
-        listen(&socket, answer).expect("listening");
+        listen(&socket).expect("listening").serve(answer).expect("serving");
         (base, socket)
     }
 

@@ -115,9 +115,12 @@ fn tail(mut log: File) -> String {
 pub struct Reporter(File);
 
 impl Reporter {
-    /// Takes over the descriptor that the starter left open.
+    /// Takes over the descriptor that the starter left open, and closes all others that it happened to leave:
+    /// whoever waits for the end of a pipe must not wait for the mount. To be called first thing.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
-        Ok(Self(File::from(sys::adopt(fd)?)))
+        let reporter = Self(File::from(sys::adopt(fd)?));
+        sys::close_inherited(fd)?;
+        Ok(reporter)
     }
 
     /// Reports; an error means that nobody waits any more.

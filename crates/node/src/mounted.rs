@@ -1,5 +1,6 @@
 //! A mounted repository in this process, from mounting to the last byte of cleaning up.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +11,7 @@ use esker_view::View;
 use parking_lot::Mutex;
 
 use crate::FileError;
-use crate::control::{self, Control, Request, Response};
+use crate::control::{self, Control, Listening, Request, Response};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
 use crate::status::{self, MountStatus, seconds};
@@ -18,7 +19,7 @@ use crate::status::{self, MountStatus, seconds};
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where and how to mount.
+/// Where and how a repository is served.
 #[derive(Clone, Debug)]
 pub struct MountPlan {
     /// The mount point, absolute and with its links resolved.
@@ -27,6 +28,8 @@ pub struct MountPlan {
     pub runtime: PathBuf,
     /// How to serve.
     pub session: SessionOptions,
+    /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
+    pub command: Option<String>,
 }
 
 /// Mounting failed.
@@ -44,17 +47,21 @@ pub enum MountedError {
     /// The kernel's side of the mount can't be served.
     #[error("the mount can't be served")]
     Session(#[from] SessionError),
+    /// The control socket can't be served.
+    #[error("no thread can be started")]
+    Thread(#[source] std::io::Error),
 }
 
 /// A mounted repository.
 pub struct Mounted {
     served: Arc<Served>,
-    control: Control,
+    control: Option<Control>,
 }
 
 /// What the control socket tells of and acts on.
 struct Served {
     mountpoint: PathBuf,
+    command: Option<String>,
     repository: Repository,
     view: Arc<View>,
     session: Session,
@@ -63,39 +70,87 @@ struct Served {
     mounted: SystemTime,
 }
 
-impl Mounted {
-    /// Registers, mounts and serves.
-    pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
-        let mounted = SystemTime::now();
-        let mut registration = Registration::take(&plan.runtime, &plan.mountpoint)?;
+/// A place in the registry and a socket that nobody answers yet.
+struct Announced {
+    registration: Registration,
+    listening: Listening,
+}
+
+impl Announced {
+    fn new(plan: &MountPlan, repository: &Repository, view: &View) -> Result<Self, MountedError> {
+        // What a command sees is at no path of ours, and many may see the same.
+        let key = match &plan.command {
+            Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
+            None => plan.mountpoint.clone(),
+        };
+        let mut registration = Registration::take(&plan.runtime, &key)?;
+        let listening = control::listen(&registration.socket())?;
         registration.describe(&Entry {
             mountpoint: plan.mountpoint.clone(),
+            command: plan.command.clone(),
             repository: view.name().to_string(),
             url: repository.url.clone(),
             cache: repository.store.cache().to_owned(),
             pid: std::process::id(),
-            started: seconds(mounted),
+            started: seconds(SystemTime::now()),
         })?;
-        let socket = registration.socket();
+        Ok(Self { registration, listening })
+    }
+}
+
+impl Mounted {
+    /// Registers, mounts and serves.
+    pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
+        let announced = Announced::new(&plan, &repository, &view)?;
         let options = MountOptions { source: repository.url.clone(), allow_other: false };
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
-        let session = SessionOptions { mountpoint: Some(plan.mountpoint.clone()), ..plan.session };
-        let session = Session::start(device, view.clone(), session).inspect_err(|_| {
+        let mountpoint = plan.mountpoint.clone();
+        Self::serve(plan, device, Some(announced), repository, view).inspect_err(|_| {
             // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
-            let _ = esker_fuse::mount::unmount(&plan.mountpoint, Unmount::Lazy);
-        })?;
+            let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
+        })
+    }
+
+    /// Serves what a command has mounted for itself in its own namespace. That it can't be registered is no
+    /// reason not to: the error comes back beside it.
+    pub fn attach(
+        plan: MountPlan,
+        device: OwnedFd,
+        repository: Repository,
+        view: Arc<View>,
+    ) -> Result<(Self, Option<MountedError>), MountedError> {
+        let (announced, error) = match Announced::new(&plan, &repository, &view) {
+            Ok(announced) => (Some(announced), None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok((Self::serve(plan, device, announced, repository, view)?, error))
+    }
+
+    fn serve(
+        plan: MountPlan,
+        device: OwnedFd,
+        announced: Option<Announced>,
+        repository: Repository,
+        view: Arc<View>,
+    ) -> Result<Self, MountedError> {
+        let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
+        let session = SessionOptions { mountpoint, ..plan.session };
+        let session = Session::start(device, view.clone(), session)?;
+        let (registration, listening) =
+            announced.map(|announced| (announced.registration, announced.listening)).unzip();
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
+            command: plan.command,
             repository,
             view,
             session,
-            registration: Mutex::new(Some(registration)),
-            mounted,
+            registration: Mutex::new(registration),
+            mounted: SystemTime::now(),
         });
         let answering = served.clone();
-        let control = control::listen(&socket, Arc::new(move |request| answering.answer(request)))
-            .inspect_err(|_| drop(served.unmount(Unmount::Lazy)))?;
-        Ok(Self { served, control })
+        let answer = Arc::new(move |request| answering.answer(request));
+        let control = listening.map(|listening| listening.serve(answer)).transpose();
+        Ok(Self { served, control: control.map_err(MountedError::Thread)? })
     }
 
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
@@ -114,7 +169,9 @@ impl Mounted {
         self.served.view.close();
         self.served.repository.close();
         // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
-        self.control.drain(DRAIN_PATIENCE);
+        if let Some(control) = &self.control {
+            control.drain(DRAIN_PATIENCE);
+        }
         drop(self.served.registration.lock().take());
     }
 }
@@ -131,6 +188,11 @@ impl Served {
     fn answer(&self, request: Request) -> Response {
         match request {
             Request::Status => Response::Status(Box::new(self.status())),
+            Request::Unmount { .. } if self.command.is_some() => {
+                let pid = std::process::id();
+                let message = format!("it is mounted for a command alone and ends with process {pid}");
+                Response::Failed { message }
+            }
             Request::Unmount { lazy } => {
                 let how = if lazy { Unmount::Lazy } else { Unmount::IfUnused };
                 match self.unmount(how) {
@@ -154,6 +216,7 @@ impl Served {
         let store = self.repository.store.status();
         MountStatus {
             mountpoint: self.mountpoint.clone(),
+            command: self.command.clone(),
             repository: view.repository,
             url: self.repository.url.clone(),
             pid: std::process::id(),

@@ -29,6 +29,9 @@ const GLANCE: Duration = Duration::from_millis(5);
 pub struct Entry {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
+    /// The command for which alone it is mounted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// The repository's name.
     pub repository: String,
     /// Where it comes from.
@@ -196,7 +199,7 @@ impl Registered {
     }
 
     /// Removes what a killed daemon left.
-    pub fn forget(self) {
+    pub fn forget(&self) {
         if self.alive {
             return;
         }
@@ -275,6 +278,7 @@ mod tests {
     fn entry(mountpoint: &Path) -> Entry {
         Entry {
             mountpoint: mountpoint.into(),
+            command: None,
             repository: "a.test".into(),
             url: "file:///a.test".into(),
             cache: "/cache".into(),

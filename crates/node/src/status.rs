@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct MountStatus {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
+    /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// The repository's name.
     pub repository: String,
     /// Where it comes from.

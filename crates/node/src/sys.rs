@@ -19,6 +19,22 @@ pub(crate) fn detach_and_inherit(command: &mut Command, fd: RawFd) {
     }
 }
 
+/// Closes every descriptor but the standard ones and `keep`. Only for the start of a process, before anything
+/// of its own is open.
+pub(crate) fn close_inherited(keep: RawFd) -> io::Result<()> {
+    let mut inherited = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
+        inherited.extend(number.filter(|number| *number > 2 && *number != keep));
+    }
+    for number in inherited {
+        // SAFETY: nothing in this process has opened a descriptor yet, so nobody believes to own it. (The one
+        // of the directory read above is among the numbers, but closed by now: closing it again only fails.)
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
 /// Takes over a descriptor that the parent left open for us under a number it told us.
 pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: fcntl checks the number; it has no effect on memory.

@@ -37,6 +37,9 @@ pub enum RunError {
         /// What failed; further lines say what to do.
         text: String,
     },
+    /// The child mounted nothing.
+    #[error("the child process mounted nothing")]
+    NoDevice,
     /// The child ended without a word.
     #[error("the process that was to become the command ended early ({0})")]
     Vanished(ExitStatus),

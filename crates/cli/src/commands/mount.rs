@@ -63,8 +63,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
     let outcome = start_daemon(&log);
-    if outcome.is_err() {
-        // What it says has been read.
+    let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
+    if outcome.is_err() && !is_there() {
+        // What it says has been read. (Another's, who was faster, stays.)
         let _ = std::fs::remove_file(&log);
         runtime.leave();
     }
@@ -140,6 +141,7 @@ fn serve(
         mountpoint,
         runtime: settings.runtime.clone(),
         session: session_options(&args.repository, Some(&args.testing)),
+        command: None,
     };
     stop.hold();
     let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;

@@ -3,7 +3,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use esker_fuse::Session;
+use esker_node::mounted::{MountPlan, Mounted};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 
 use crate::args::{RepositoryArgs, TestingArgs};
@@ -47,23 +47,26 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     warn(offline_warning(&view.status()).as_deref());
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg0("esker").arg(INSIDE);
-    let ending = (|| {
-        let mut outside = Outside::start(launcher, vec![point], args.command, files.before, forwarding)
-            .map_err(|error| of_run(&error))?;
-        let mut sessions = Vec::new();
-        for device in outside.devices().map_err(|error| of_run(&error))? {
-            let options = session_options(&args.repository, Some(&args.testing));
-            let session = Session::start(device, view.clone(), options)
-                .map_err(|error| Failure::failed(format!("the mount can't be served: {}", chain(&error))))?;
-            sessions.push(session);
-        }
-        outside.go().map_err(|error| of_run(&error))?;
-        outside.wait().map_err(|error| of_run(&error))
-    })();
+    let plan = MountPlan {
+        mountpoint: point.path.clone(),
+        runtime: settings.runtime.clone(),
+        session: session_options(&args.repository, Some(&args.testing)),
+        command: args.command.first().map(|program| program.to_string_lossy().into_owned()),
+    };
+    let failed = |error: RunError| of_run(&error);
+    let mut outside =
+        Outside::start(launcher, vec![point], args.command, files.before, forwarding).map_err(failed)?;
+    // There is one point, so there is one device.
+    let device =
+        outside.devices().and_then(|mut devices| devices.pop().ok_or(RunError::NoDevice)).map_err(failed)?;
+    let (mounted, unregistered) =
+        Mounted::attach(plan, device, repository, view).map_err(|error| Failure::failed(chain(&error)))?;
+    let unregistered = unregistered.map(|error| format!("`esker status` won't show it: {}", chain(&error)));
+    warn(unregistered.as_deref());
+    let ending = outside.go().and_then(|()| outside.wait());
     // What the command left running loses its mount when this process ends.
-    view.close();
-    repository.close();
-    match ending? {
+    mounted.abandon();
+    match ending.map_err(failed)? {
         Ending::Code(code) => Ok(ExitCode::from(code)),
         Ending::Signal(signal) => die_by(signal),
     }

@@ -80,6 +80,11 @@ fn ask(one: &Registered) -> Option<Mount> {
     let entry = &one.entry;
     let (mountpoint, repository, url) =
         (entry.mountpoint.clone(), entry.repository.clone(), entry.url.clone());
+    if !one.alive && entry.command.is_some() {
+        // Its mount ended with it.
+        one.forget();
+        return None;
+    }
     if !one.alive {
         return Some(Mount::Dead { mountpoint, repository, url, pid: entry.pid });
     }
@@ -120,8 +125,9 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
 }
 
 fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
-    let head =
-        format!("{} — {}, revision {}", status.mountpoint.display(), status.repository, status.revision);
+    let whose = status.command.as_ref().map(|command| format!(" for `{command}`")).unwrap_or_default();
+    let place = status.mountpoint.display();
+    let head = format!("{place}{whose} — {}, revision {}", status.repository, status.revision);
     out.line(out.bold(&head))?;
     out.line(format!("  from      {}", status.url))?;
     out.line(format!("  root      {}", status.root_hash))?;

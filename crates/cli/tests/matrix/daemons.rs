@@ -68,6 +68,38 @@ fn a_mount_leaves_no_process_mount_or_file() {
     }
 }
 
+/// Whoever reads what `esker mount` and its neighbours write must not wait until the repository is unmounted.
+#[test]
+fn a_daemon_holds_nothing_of_its_callers() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mut command = world.person.command("sh");
+    let mount = world.esker(&["mount", &world.url()]);
+    let mut child = command
+        .args(["-c", "exec \"$@\" 3>&1 4>&2 5</", "sh"])
+        .arg(mount.get_program())
+        .args(mount.get_args())
+        .arg(world.mountpoint())
+        .arg("--public-key")
+        .arg(world.path("key.pub"))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", world.path("home"))
+        .env("XDG_RUNTIME_DIR", world.path("run"))
+        .current_dir(world.path("home"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("running a shell");
+    let mut said = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut said).expect("the end of the pipe");
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("the end of the pipe");
+    assert!(child.wait().expect("esker ends").success(), "{said}");
+    let mounted = world.mounted();
+    let pid = daemon_of(&world, &mounted);
+    let cwd = world.person.does(|| fs::read_link(format!("/proc/{pid}/cwd")));
+    assert_eq!(cwd.expect("its own process"), PathBuf::from("/"));
+}
+
 #[test]
 fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
     for person in Person::all() {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::Fault;
 use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
@@ -176,6 +177,42 @@ fn a_command_ends_with_the_process_that_serves_it() {
         let mut rest = String::new();
         lines.read_to_string(&mut rest).expect("the end");
         assert_eq!(rest, "");
+    }
+}
+
+/// > D1: Bytes that do not match what the signed head leads to never reach a reader: the read fails with EIO, and `esker status` names object and cause.
+#[test]
+fn a_command_can_ask_for_the_status_of_its_mount() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let contents = world.repository.contents("v3");
+        let (name, object) = fixture::RMD
+            .listing("v3")
+            .into_iter()
+            .filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444)
+            .find_map(|entry| {
+                let name = String::from_utf8(entry.path.clone()).ok()?;
+                Some((name, contents.files.get(&entry.path)?.whole.clone()?))
+            })
+            .expect("a file");
+        let rule = world.mirror.fault(move |path| path.ends_with(&object), Fault::FlipByte(3));
+        let esker = world.esker(&[]).get_program().to_owned();
+        let mut command = world.run(&[]);
+        let script = "cat /cvmfs/rmd.test\"$1\" 2>&1; \"$0\" status --json";
+        let output =
+            command.args(["sh", "-c", script]).arg(esker).arg(&name).output().expect("running esker");
+        rule.assert_hit();
+        let said = text(&output.stdout);
+        let (error, status) = said.split_once('\n').expect("two lines");
+        assert!(error.contains("Input/output error"), "{}", words(&output));
+        let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
+        let mine =
+            status["mounts"].as_array().expect("mounts").iter().find(|mount| mount["url"] == world.url());
+        let mine = mine.unwrap_or_else(|| panic!("no {} in {status:#}", world.url()));
+        assert_eq!(mine["command"], "sh");
+        let last = mine["errors"].as_array().expect("errors").last().expect("an error");
+        assert_eq!(last["object"], name, "{last:#}");
+        assert!(last["cause"].as_str().expect("a cause").contains("hash"), "{last:#}");
     }
 }
 

@@ -125,6 +125,12 @@ impl World {
         command.output().expect("running esker")
     }
 
+    /// Returns the mount that was made in another way.
+    pub fn mounted(&self) -> Mounted<'_> {
+        assert!(self.is_mounted());
+        Mounted { world: self }
+    }
+
     /// Mounts where something may be mounted already.
     pub(crate) fn try_mount_over(&self) -> Result<(), Output> {
         let output = self.call_mount(&[]);
