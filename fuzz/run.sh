@@ -12,7 +12,7 @@ mkdir -p "$logs"
 for target in "$@"; do
     mkdir -p "corpus/$target"
     # A slow input is a finding: nothing here may take more than linear time for long.
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -max_len=65536 -timeout=10 \
+    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds" -max_len=20480 -timeout=10 \
         -malloc_limit_mb=256 -rss_limit_mb=2048 -print_final_stats=1 >"$logs/$target.log" 2>&1 ||
         { echo "$target: finding, see $logs/$target.log" >&2; exit 1; }
     echo "$target: $(grep -E 'stat::number_of_executed_units' "$logs/$target.log")"

@@ -7,7 +7,7 @@ use esker_format::catalog::{Catalog, EntryKind, Flags, PathKey, Row};
 use super::within;
 
 /// Point lookups a run, since a large catalog would take all the time there is.
-const LOOKUPS_MAX: usize = 500;
+const LOOKUPS_MAX: usize = 60;
 
 /// Checks any bytes.
 pub fn check(bytes: &[u8]) {

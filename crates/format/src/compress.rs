@@ -251,6 +251,17 @@ mod tests {
         }
     }
 
+    /// A stream states the window of its level, not of its length, which nobody knew when it began.
+    #[test]
+    fn short_zstd_streams_of_every_usual_level() {
+        for level in [1, 3, 9, 15, 19] {
+            let stream = zstd::stream::encode_all(&b"short"[..], level).unwrap();
+            assert_eq!(decompress(&stream, Compression::Zstd, Some(5), 5).unwrap(), b"short");
+        }
+        let frames = [zstd::bulk::compress(b"two ", 3).unwrap(), zstd::bulk::compress(b"frames", 3).unwrap()];
+        assert_eq!(decompress(&frames.concat(), Compression::Zstd, Some(10), 10).unwrap(), b"two frames");
+    }
+
     #[test]
     fn a_failing_sink_stops() {
         for compression in ALL {

@@ -11,7 +11,10 @@ const PIECE: usize = 64 * 1024;
 
 /// The largest zstd window (2^27 = 128 MiB) that is ever allocated; larger ones need `--long` to be made.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-const ZSTD_WINDOW_LOG_MIN: u32 = 10;
+
+/// A window (2^23 = 8 MiB) that small objects may have, too: who compresses without knowing the length beforehand
+/// states the window of the level, and every level up to 19 keeps to this one.
+const ZSTD_WINDOW_LOG_MIN: u32 = 23;
 
 /// Turns stored bytes into plain ones as they arrive.
 pub struct Inflater {
