@@ -138,6 +138,10 @@ fn namespace(step: Step, error: &io::Error, facts: &Facts) -> (String, String) {
         );
         return (cause, INSTEAD.trim_start_matches("or ").into());
     }
+    if step == Step::Mount && error.raw_os_error() == Some(libc::EINVAL) {
+        let cause = format!("{error}: this process runs in a chroot whose root is not a mount point");
+        return (cause, "bind that directory on itself before entering it (`mount --bind DIR DIR`), or run it outside the chroot".into());
+    }
     if refused && step == Step::Mount {
         let cause =
             format!("{error}: the kernel may be older than Linux 4.18, or a security module forbids it");
