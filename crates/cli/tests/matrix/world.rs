@@ -126,7 +126,7 @@ impl World {
     }
 
     /// Returns the mount that was made in another way.
-    pub fn mounted(&self) -> Mounted<'_> {
+    pub(crate) fn mounted(&self) -> Mounted<'_> {
         assert!(self.is_mounted());
         Mounted { world: self }
     }
