@@ -28,7 +28,7 @@ echo "\$ $repository/sw/pkg-2.0/bin/hello"
 # Symlinks that lead nowhere and devices are part of the repository, but not of a fair copy.
 mkdir -p "$scratch/native"
 (cd "$repository" && find . \( -type f -perm -400 -o -type d \) -print0 | tar -c --null --no-recursion -T - -f -) |
-    tar -x -C "$scratch/native" --no-same-owner
+    tar -x -m -C "$scratch/native" --no-same-owner
 for task in list_all run_program read_all; do
     "$task" "$repository"
     "$task" "$scratch/native"
