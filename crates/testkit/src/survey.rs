@@ -137,7 +137,7 @@ fn xattrs(file: &Path, is_root: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
         llistxattr(file, &mut names[..]).unwrap_or_else(|e| panic!("listxattr {}: {e}", file.display()));
     names[..length]
         .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty() && !(is_root && ABOUT_THE_CLIENT.contains(name)))
+        .filter(|name| !(name.is_empty() || is_root && ABOUT_THE_CLIENT.contains(name)))
         .map(|name| {
             let mut value = vec![0; 64 * 1024];
             let length = lgetxattr(file, name, &mut value[..])
