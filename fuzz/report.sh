@@ -26,7 +26,7 @@ cat >docs/reports/fuzz.md <<EOF
 # Fuzzing
 
 \`fuzz/run.sh $seconds $*\` on $(date -u +%Y-%m-%d): libFuzzer with AddressSanitizer, $(uname -sr), $(uname -m),
-$(nproc) cores that were shared with builds and tests, one target after the other at low priority. Seeds: the committed
+$(nproc) cores that were shared with builds, tests and each other, at low priority. Seeds: the committed
 ones and everything of use in the fixtures (\`fuzz/seed.sh\`). Bounds: 10 s an input, 256 MiB an allocation, 2 GiB in all;
 the targets themselves bound the heap by the length of their input.
 
