@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
@@ -146,8 +147,30 @@ pub fn mount_device(
     })
 }
 
-/// Unmounts: with umount2(2) as root or in an own namespace, otherwise through `fusermount3`.
+/// Whoever lists all mounts of the machine (`df`, a monitor) pins each for a moment, which is no use of it.
+const GLANCE: Duration = Duration::from_secs(1);
+const GLANCE_STEP: Duration = Duration::from_millis(20);
+
+/// Unmounts: with umount2(2) as root or in an own namespace, otherwise through `fusermount3`. A mount that is
+/// in use is tried again for a second.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let deadline = Instant::now() + GLANCE;
+    loop {
+        match unmount_once(mountpoint, how) {
+            // fusermount3 tells no number.
+            Err(error)
+                if how == Unmount::IfUnused
+                    && error.raw_os_error().is_none_or(|errno| errno == libc::EBUSY)
+                    && Instant::now() < deadline =>
+            {
+                std::thread::sleep(GLANCE_STEP);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn unmount_once(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let flags = match how {
         Unmount::IfUnused => UnmountFlags::NOFOLLOW,
         Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,

@@ -222,7 +222,9 @@ impl Drop for Mounted<'_> {
                 return;
             }
             // Somebody who looks at all mounts of the machine may be looking at ours.
-            let busy = words(&output).contains("still uses it") && Instant::now() < deadline;
+            let said = words(&output);
+            let busy =
+                ["still uses it", "busy"].iter().any(|word| said.contains(word)) && Instant::now() < deadline;
             if !busy {
                 assert!(std::thread::panicking(), "esker umount failed: {}", words(&output));
                 return;
