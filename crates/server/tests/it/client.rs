@@ -21,7 +21,8 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn start(folders: &[PathBuf], limits: Limits) -> Self {
         let repositories = Repositories::open(folders).expect("folders");
-        let server = Server::bind("127.0.0.1:0".parse().unwrap(), repositories, limits).expect("listening");
+        let server = Server::bind("127.0.0.1:0".parse().expect("an address"), repositories, limits)
+            .expect("listening");
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().expect("serving"));
         Self { address, stopper, thread: Some(thread) }
@@ -33,7 +34,7 @@ impl Running {
 
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).expect("connecting");
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
         Client(BufReader::new(stream))
     }
 
@@ -45,7 +46,7 @@ impl Running {
     /// Stops it and waits for its end.
     pub(crate) fn stop(mut self) -> Served {
         self.stopper.stop();
-        self.thread.take().unwrap().join().expect("the server's thread")
+        self.thread.take().expect("a thread").join().expect("the server's thread")
     }
 }
 

@@ -15,8 +15,8 @@ const TOP: &str = "/cvmfs/full.test/.cvmfspublished";
 fn with_large_object() -> Repository {
     let repository = FULL.unpack();
     repository.write(LARGE, b"");
-    let file = std::fs::OpenOptions::new().write(true).open(repository.path().join(LARGE)).unwrap();
-    file.set_len(LARGE_LEN).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(repository.path().join(LARGE)).expect("a file");
+    file.set_len(LARGE_LEN).expect("a long file");
     repository
 }
 
