@@ -6,6 +6,7 @@ pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod mount;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod umount;

@@ -44,6 +44,7 @@ enum Command {
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
     Find(commands::find::Args),
+    Serve(commands::serve::Args),
     #[command(name = commands::run::INSIDE, hide = true)]
     Inside(commands::inside::Args),
 }
@@ -65,6 +66,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
+        Command::Serve(args) => commands::serve::run(&args),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
