@@ -5,6 +5,8 @@ pub(crate) mod find;
 pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod mount;
+pub(crate) mod publish;
+pub(crate) mod repo;
 pub(crate) mod run;
 pub(crate) mod stat;
 pub(crate) mod status;
