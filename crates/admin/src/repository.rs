@@ -29,7 +29,6 @@ pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 pub struct Repository {
     pub(crate) name: RepositoryName,
     pub(crate) sink: Arc<LocalSink>,
-    pub(crate) keys: KeyFolder,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
     pub(crate) head: VerifiedHead,
@@ -74,7 +73,7 @@ impl Repository {
         let state = make_state(root)?;
         let settings = Settings::read(&Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
-        Ok(Self { name: name.clone(), sink, keys, publisher, settings, head, state, _lock: lock })
+        Ok(Self { name: name.clone(), sink, publisher, settings, head, state, _lock: lock })
     }
 
     /// The name of the repository.
