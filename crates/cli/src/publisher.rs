@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use esker_admin::{AdminError, Deflate, KeyFolder, Phase, Progress, Report, Repository};
+use esker_admin::{AdminError, Deflate, How, KeyFolder, Phase, Progress, Report, Repository, TagRequest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_run::take_signals;
@@ -100,7 +100,18 @@ impl From<DeflateArg> for Deflate {
 }
 
 impl HowArgs {
-    pub(crate) fn threads(&self) -> usize {
+    /// What the library has to know of it.
+    pub(crate) fn how<'p>(&self, stop: Arc<AtomicBool>, progress: &'p mut dyn FnMut(Progress)) -> How<'p> {
+        let description = self.message.clone().unwrap_or_default();
+        How {
+            tag: TagRequest { name: self.tag.clone(), description },
+            threads: self.threads(),
+            stop,
+            progress,
+        }
+    }
+
+    fn threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.map_or_else(cores, usize::from)
     }

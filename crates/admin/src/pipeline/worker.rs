@@ -12,7 +12,7 @@ use crate::content_index::ContentKey;
 use crate::encode::Encoder;
 use crate::error::AdminError;
 
-use super::{Piece, Pipeline, Run};
+use super::{Content, Piece, Pipeline, Run};
 
 pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>) -> Result<(), AdminError> {
     let mut encoder = Encoder::new(pipeline.settings.compression, pipeline.settings.deflate)?;
@@ -24,8 +24,10 @@ pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>
         let name = store(pipeline, &mut encoder, &mut room, &piece)?;
         let size = piece.plain.len() as u64;
         let mut contents = run.contents.lock();
+        if contents.len() <= piece.job {
+            contents.resize(piece.job + 1, Content::default());
+        }
         let content = &mut contents[piece.job];
-        content.size += size;
         content.flags = Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression));
         match piece.offset {
             None => content.hash = Some(name.hash),

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{AdminError, KeyFolder, NewRepository, Publish, Report, Repository, TagRequest};
+use esker_admin::{
+    AdminError, How, KeyFolder, NewRepository, Progress, Publish, Report, Repository, TagRequest,
+};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_testkit::check::{Findings, check};
@@ -94,15 +96,13 @@ impl Workshop {
 }
 
 pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {
-    let mut publish = Publish {
-        source: source.to_owned(),
-        target: target.as_bytes().to_vec(),
-        tag: TagRequest::default(),
-        threads: 3,
-        stop: Arc::new(AtomicBool::new(false)),
-        progress: &mut |_| (),
-    };
+    let mut publish =
+        Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how: how(&mut |_| ()) };
     publish.run(repository, now())
+}
+
+pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
+    How { tag: TagRequest::default(), threads: 3, stop: Arc::new(AtomicBool::new(false)), progress }
 }
 
 /// What a folder shows, read by descriptors so that no path is too long.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{Publish, TagRequest};
+use esker_admin::Publish;
 
 use crate::exit::Failure;
 use crate::publisher::{HowArgs, Meter, PublisherArgs, now, of_admin, print_report, stop_on_signals};
@@ -39,16 +39,11 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         repository.settings_mut().deflate = deflate.into();
     }
     let mut meter = Meter::new(args.how.quiet);
+    let mut progress = |progress| meter.show(progress);
     let mut publish = Publish {
         source: args.source,
         target: args.to.into_os_string().into_vec(),
-        tag: TagRequest {
-            name: args.how.tag.clone(),
-            description: args.how.message.clone().unwrap_or_default(),
-        },
-        threads: args.how.threads(),
-        stop,
-        progress: &mut |progress| meter.show(progress),
+        how: args.how.how(stop, &mut progress),
     };
     let done = match args.how.dry_run {
         true => publish.dry_run(&repository, now()),
