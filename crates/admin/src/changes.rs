@@ -46,11 +46,23 @@ impl Changes {
 
     /// Takes a change back.
     pub(crate) fn revert(&mut self, directory: &[u8], name: &[u8]) {
-        if let Some(change) = self.directories.get_mut(directory) {
-            change.entries.remove(name);
-            if change.entries.is_empty() && !change.fresh && !change.touched {
-                self.directories.remove(directory);
+        let Some(change) = self.directories.get_mut(directory) else { return };
+        let reverted = change.entries.remove(name).flatten();
+        self.forget_if_nothing(directory);
+        if reverted.is_some_and(|entry| entry.is_directory()) {
+            let below = path::join(directory, name);
+            if let Some(change) = self.directories.get_mut(&below) {
+                change.touched = false;
             }
+            self.forget_if_nothing(&below);
+        }
+    }
+
+    fn forget_if_nothing(&mut self, directory: &[u8]) {
+        let is_nothing =
+            |change: &DirectoryChange| change.entries.is_empty() && !change.fresh && !change.touched;
+        if self.directories.get(directory).is_some_and(is_nothing) {
+            self.directories.remove(directory);
         }
     }
 
@@ -71,6 +83,11 @@ impl Changes {
 
     pub(crate) fn entry_mut(&mut self, directory: &[u8], name: &[u8]) -> Option<&mut Entry> {
         self.directories.get_mut(directory)?.entries.get_mut(name)?.as_mut()
+    }
+
+    /// The directories in which something changes.
+    pub(crate) fn paths(&self) -> Vec<Vec<u8>> {
+        self.directories.keys().cloned().collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

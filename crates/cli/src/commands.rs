@@ -2,6 +2,7 @@
 
 pub(crate) mod cat;
 pub(crate) mod find;
+pub(crate) mod ingest;
 pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod mount;

@@ -47,6 +47,7 @@ enum Command {
     Find(commands::find::Args),
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
+    Ingest(commands::ingest::Args),
     #[command(name = commands::run::INSIDE, hide = true)]
     Inside(commands::inside::Args),
 }
@@ -70,6 +71,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Find(args) => commands::find::run(args, &settings),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
+        Command::Ingest(args) => commands::ingest::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

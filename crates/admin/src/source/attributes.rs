@@ -36,26 +36,29 @@ pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Er
         Err(error) => return Err(error),
     };
     let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    let mut left_out = 0;
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         if MACHINE_NAMES.contains(&name) {
             continue;
         }
         let c_name = CString::new(name).map_err(|_| Errno::INVAL)?;
         match read_grown(LENGTH_MAX + 1, |room| lgetxattr(&path, &c_name, room)) {
-            Ok(value) if value.len() <= LENGTH_MAX && name.len() <= LENGTH_MAX => {
-                found.push((name.to_vec(), value));
-            }
+            Ok(value) => found.push((name.to_vec(), value)),
             // Gone meanwhile, or not for us to see.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
             Err(error) => return Err(error),
-            Ok(_) => left_out += 1,
         }
     }
+    Ok(pack_xattrs(found))
+}
+
+/// Packs extended attributes, as far as catalogs can hold them.
+pub(crate) fn pack_xattrs(mut found: Vec<(Vec<u8>, Vec<u8>)>) -> Xattrs {
+    let all = found.len();
+    found.retain(|(name, value)| name.len() <= LENGTH_MAX && value.len() <= LENGTH_MAX);
     found.sort_unstable();
-    left_out += found.len().saturating_sub(LENGTH_MAX) as u64;
+    found.dedup_by(|a, b| a.0 == b.0);
     found.truncate(LENGTH_MAX);
-    Ok(Xattrs { packed: pack(&found), left_out })
+    Xattrs { packed: pack(&found), left_out: (all - found.len()) as u64 }
 }
 
 fn pack(found: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {

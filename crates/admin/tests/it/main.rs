@@ -2,5 +2,6 @@
 
 mod faults;
 mod fixtures;
+mod ingest;
 mod round_trip;
 mod workshop;

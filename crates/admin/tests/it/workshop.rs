@@ -96,8 +96,9 @@ impl Workshop {
 }
 
 pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {
-    let mut publish =
-        Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how: how(&mut |_| ()) };
+    let mut progress = |_| ();
+    let how = how(&mut progress);
+    let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
     publish.run(repository, now())
 }
 
