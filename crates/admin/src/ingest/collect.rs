@@ -15,6 +15,9 @@ use crate::settings::Settings;
 
 use super::{Member, Owner};
 
+type Directory = Vec<u8>;
+type Name = Vec<u8>;
+
 /// Collects what an archive changes.
 pub(super) struct Collector<'r> {
     context: &'r Context<'r>,
@@ -26,7 +29,7 @@ pub(super) struct Collector<'r> {
     jobs: HashMap<Vec<u8>, usize>,
     next_job: usize,
     /// Names of the same file in one directory, by the first one.
-    links: BTreeMap<(Vec<u8>, Vec<u8>), Vec<Vec<u8>>>,
+    links: BTreeMap<(Directory, Name), Vec<Name>>,
     removed: Differences,
 }
 

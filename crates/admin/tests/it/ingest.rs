@@ -265,7 +265,8 @@ fn into_a_nested_catalog_with_another_owner() {
 
 #[test]
 fn refused_members() {
-    let cases: [(&str, fn(&mut Archive)); 4] = [
+    type Make = fn(&mut Archive);
+    let cases: [(&str, Make); 4] = [
         ("`..` is not allowed", |archive| {
             let mut header = header(EntryType::Regular, 0o644);
             header.as_old_mut().name[..4].copy_from_slice(b"../x");

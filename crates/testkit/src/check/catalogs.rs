@@ -78,8 +78,8 @@ struct Waiting {
 struct Judge<'c> {
     objects: &'c Objects,
     findings: &'c mut Findings,
-    /// For each catalog: what it counts itself, what it says its subtree counts, and its children.
-    counted: BTreeMap<Vec<u8>, (Counts, Counts, Vec<Vec<u8>>)>,
+    /// For each catalog: what it counts itself, and what it says its subtree counts.
+    counted: BTreeMap<Vec<u8>, (Counts, Counts)>,
 }
 
 pub(super) fn check(head: &Head, objects: &Objects, findings: &mut Findings) {
@@ -185,7 +185,7 @@ impl Judge<'_> {
                 ));
             }
         }
-        self.counted.insert(at.mountpoint, (own, subtree, nested.into_keys().collect()));
+        self.counted.insert(at.mountpoint, (own, subtree));
     }
 
     fn properties(&mut self, what: &str, head: &Head, at: &Waiting, database: &Connection) {
@@ -405,7 +405,7 @@ impl Judge<'_> {
     /// Holds the counters of subtrees against what the catalogs below count.
     fn subtrees(&mut self) {
         let mut problems = Vec::new();
-        for (mountpoint, (_, said, _)) in &self.counted {
+        for (mountpoint, (_, said)) in &self.counted {
             let below: BTreeSet<&Vec<u8>> = self
                 .counted
                 .keys()

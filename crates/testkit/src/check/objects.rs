@@ -14,8 +14,11 @@ pub(super) struct Objects {
     root: PathBuf,
     algorithm: Algorithm,
     /// SHA-256 and length of the plain bytes of what was read already, by path and compression.
-    read: RefCell<BTreeMap<(String, u64), Option<(String, u64)>>>,
+    read: RefCell<BTreeMap<(String, u64), Option<Digest>>>,
 }
+
+/// SHA-256 and length.
+type Digest = (String, u64);
 
 impl Objects {
     pub(super) fn new(root: &Path, algorithm: Algorithm) -> Objects {

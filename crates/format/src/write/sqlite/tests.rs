@@ -12,7 +12,9 @@ fn open(bytes: &[u8]) -> (tempfile::NamedTempFile, rusqlite::Connection) {
     (file, connection)
 }
 
-fn sample(rows: &[(Vec<u8>, i64, Option<Vec<u8>>)]) -> Vec<u8> {
+type Sample = (Vec<u8>, i64, Option<Vec<u8>>);
+
+fn sample(rows: &[Sample]) -> Vec<u8> {
     let mut builder = DatabaseBuilder::new();
     let rows: Vec<Vec<Value<'_>>> = rows
         .iter()
@@ -33,7 +35,7 @@ fn sample(rows: &[(Vec<u8>, i64, Option<Vec<u8>>)]) -> Vec<u8> {
     builder.finish()
 }
 
-fn read_back(connection: &rusqlite::Connection) -> Vec<(Vec<u8>, i64, Option<Vec<u8>>)> {
+fn read_back(connection: &rusqlite::Connection) -> Vec<Sample> {
     let mut statement =
         connection.prepare("SELECT CAST(key AS BLOB), number, bytes FROM t ORDER BY rowid").unwrap();
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
