@@ -2,10 +2,14 @@
 
 pub(crate) mod cat;
 pub(crate) mod find;
+pub(crate) mod ingest;
 pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod mount;
+pub(crate) mod publish;
+pub(crate) mod repo;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod umount;

@@ -11,6 +11,7 @@ mod join;
 mod limits;
 mod log;
 mod output;
+mod publisher;
 mod settings;
 mod stop;
 mod walk;
@@ -44,6 +45,10 @@ enum Command {
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
     Find(commands::find::Args),
+    Serve(commands::serve::Args),
+    Repo(commands::repo::Args),
+    Publish(commands::publish::Args),
+    Ingest(commands::ingest::Args),
     #[command(name = commands::run::INSIDE, hide = true)]
     Inside(commands::inside::Args),
 }
@@ -65,6 +70,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
+        Command::Serve(args) => commands::serve::run(&args),
+        Command::Repo(args) => commands::repo::run(args, &settings),
+        Command::Publish(args) => commands::publish::run(args, &settings),
+        Command::Ingest(args) => commands::ingest::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -19,12 +19,18 @@ pub(crate) struct Settings {
     pub(crate) runtime: PathBuf,
     /// Master keys, unless a command names others.
     pub(crate) keys: PathBuf,
+    /// The folder of the repositories that are published here.
+    storage: Option<PathBuf>,
+    /// The folder of the keys they are published with.
+    publisher_keys: Option<PathBuf>,
 }
 
 /// The cache of root; CernVM-FS has `/var/lib/cvmfs`.
 const ROOT_CACHE: &str = "/var/lib/esker";
 const ROOT_RUNTIME: &str = "/run/esker";
 const KEYS: &str = "/etc/cvmfs/keys";
+/// Where CernVM-FS has its repositories.
+const ROOT_STORAGE: &str = "/srv/cvmfs";
 
 impl Settings {
     pub(crate) fn from_environment() -> Result<Self, Failure> {
@@ -45,7 +51,28 @@ impl Settings {
             Some(base) => base.join("esker"),
             None => PathBuf::from(format!("/tmp/esker-{uid}")),
         };
-        Ok(Self { root, cache, runtime, keys: PathBuf::from(KEYS) })
+        let home = |variable: &str, otherwise: &str| {
+            folder(variable).or_else(|| folder("HOME").map(|home| home.join(otherwise)))
+        };
+        let (storage, publisher_keys) = if root {
+            (Some(PathBuf::from(ROOT_STORAGE)), Some(PathBuf::from(KEYS)))
+        } else {
+            (
+                home("XDG_DATA_HOME", ".local/share").map(|base| base.join("esker/repositories")),
+                home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker/keys")),
+            )
+        };
+        Ok(Self { root, cache, runtime, keys: PathBuf::from(KEYS), storage, publisher_keys })
+    }
+
+    /// The folder of the repositories that are published here, `named` on the command line or the default.
+    pub(crate) fn storage(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
+        folder_or_default(named, self.storage.as_ref(), "--storage")
+    }
+
+    /// The folder of the publisher's keys, `named` on the command line or the default.
+    pub(crate) fn publisher_keys(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
+        folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
     /// The cache folder to use, `named` on the command line or the default.
@@ -65,6 +92,18 @@ impl Settings {
     }
 }
 
+fn folder_or_default(
+    named: Option<&Path>,
+    default: Option<&PathBuf>,
+    option: &str,
+) -> Result<PathBuf, Failure> {
+    let path = named.or(default.map(PathBuf::as_path)).ok_or_else(|| {
+        Failure::usage(format!("there is no default for {option}: HOME is not set"))
+            .hint(format!("name a folder with {option} DIR"))
+    })?;
+    std::path::absolute(path).map_err(|error| Failure::usage(format!("{option} {}: {error}", path.display())))
+}
+
 /// Whether user ids mean what they mean to the kernel.
 fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -80,6 +119,8 @@ impl Settings {
             cache: Some(base.join("cache")),
             runtime: base.join("run"),
             keys: base.join("no-keys"),
+            storage: Some(base.join("storage")),
+            publisher_keys: Some(base.join("publisher-keys")),
         }
     }
 }

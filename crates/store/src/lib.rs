@@ -23,6 +23,7 @@ mod memory;
 mod objects;
 mod pool;
 mod retry;
+mod sink;
 mod source;
 mod status;
 mod store;
@@ -41,6 +42,7 @@ pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Re
 pub use http::HttpOptions;
 pub use objects::Objects;
 pub use retry::RetryPolicy;
+pub use sink::{LocalSink, Put, ServedDisk, Sink, SinkLock, write_private, write_public};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{CacheStatus, StoreStatus, TrafficStatus};
 pub use store::{Holder, ObjectStore};

@@ -1,6 +1,7 @@
 //! Builders, fixtures, fault and crash wrappers, and an HTTP mirror with scripted faults, for tests.
 //!
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
+//! * [`check`]: judges whole repositories, with nothing of the product in it;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
@@ -14,6 +15,7 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 pub mod catalog;
+pub mod check;
 pub mod contents;
 pub mod craft;
 pub mod fixture;

@@ -14,6 +14,7 @@ mod person;
 mod reading;
 mod revisions;
 mod running;
+mod serve;
 mod sharing;
 mod sys;
 mod usage;

@@ -1,0 +1,74 @@
+//! Which catalogs a new revision has to write, and how large they get.
+
+use esker_format::catalog::Flags;
+
+use crate::changes::NewTree;
+use crate::entry::AUTO_MARKER;
+use crate::error::AdminError;
+use crate::path;
+
+/// A directory of a catalog.
+#[derive(Debug)]
+pub(crate) struct OutlineDirectory {
+    pub(crate) path: Vec<u8>,
+    /// The directory it is in; none for the root of the catalog. Parents come before their children.
+    pub(crate) parent: Option<usize>,
+    /// How many entries it has.
+    pub(crate) entries: u64,
+}
+
+/// The shape of a catalog that is to be written.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    pub(crate) mountpoint: Vec<u8>,
+    pub(crate) directories: Vec<OutlineDirectory>,
+    /// Whether the publisher made it without being asked to.
+    pub(crate) automatic: bool,
+}
+
+impl Outline {
+    /// The number of entries the catalog will have, its root included.
+    pub(crate) fn entries(&self) -> u64 {
+        1 + self.directories.iter().map(|directory| directory.entries).sum::<u64>()
+    }
+}
+
+/// Finds all catalogs in which something changes, from the root down.
+pub(crate) fn outline_all(tree: NewTree<'_>) -> Result<Vec<Outline>, AdminError> {
+    let mut outlines = Vec::new();
+    let mut waiting = vec![Vec::new()];
+    while let Some(mountpoint) = waiting.pop() {
+        let outline = outline(tree, mountpoint, &mut waiting)?;
+        outlines.push(outline);
+    }
+    Ok(outlines)
+}
+
+fn outline(
+    tree: NewTree<'_>,
+    mountpoint: Vec<u8>,
+    to_write: &mut Vec<Vec<u8>>,
+) -> Result<Outline, AdminError> {
+    let mut directories = vec![OutlineDirectory { path: mountpoint.clone(), parent: None, entries: 0 }];
+    let mut automatic = false;
+    let mut next = 0;
+    while next < directories.len() {
+        let directory = directories[next].path.clone();
+        let entries = tree.list(&directory)?;
+        directories[next].entries = entries.len() as u64;
+        automatic |= next == 0 && entries.iter().any(|entry| entry.name == AUTO_MARKER);
+        for entry in entries.iter().filter(|entry| entry.is_directory()) {
+            let path = path::join(&directory, &entry.name);
+            if entry.flags.has(Flags::BIND_MOUNTPOINT) {
+                continue;
+            }
+            if !tree.is_mountpoint(&path, entry)? {
+                directories.push(OutlineDirectory { path, parent: Some(next), entries: 0 });
+            } else if tree.changes.affects(&path) || tree.published.nested_at(&path)?.is_none() {
+                to_write.push(path);
+            }
+        }
+        next += 1;
+    }
+    Ok(Outline { mountpoint, directories, automatic })
+}

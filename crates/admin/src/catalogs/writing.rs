@@ -1,0 +1,197 @@
+//! Writes one catalog.
+
+use std::collections::{BTreeMap, HashMap};
+
+use esker_format::catalog::{Counters, Flags, NestedCatalog, PathKey};
+use esker_format::compress::Compression;
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
+
+use crate::encode::Encoder;
+use crate::error::AdminError;
+use crate::path;
+use crate::published::OldCatalog;
+
+use super::{Built, CatalogBuilder};
+
+/// One thread's means to write catalogs.
+pub(super) struct Writer<'b, 'r> {
+    builder: &'b CatalogBuilder<'r>,
+    encoder: Encoder,
+    room: Vec<u8>,
+}
+
+/// What a walk over a catalog collects.
+#[derive(Default)]
+struct Walk {
+    rows: Vec<(PathKey, PathKey, Entry)>,
+    nested: BTreeMap<Vec<u8>, NestedCatalog>,
+    groups: u32,
+}
+
+impl<'b, 'r> Writer<'b, 'r> {
+    pub(super) fn new(builder: &'b CatalogBuilder<'r>) -> Result<Self, AdminError> {
+        let encoder = Encoder::new(Compression::Zlib, builder.deflate)?;
+        Ok(Self { builder, encoder, room: Vec::new() })
+    }
+
+    pub(super) fn write(&mut self, mountpoint: &[u8]) -> Result<Built, AdminError> {
+        let builder = self.builder;
+        let old = builder.tree.published.at(mountpoint)?;
+        let walk = self.walk(mountpoint)?;
+        let subtree = self.subtree(old.as_deref(), &walk.nested)?;
+        let header = self.header(mountpoint, old.as_deref());
+        let mut writer = CatalogWriter::new();
+        for (key, parent, entry) in walk.rows {
+            writer.push(key, parent, entry);
+        }
+        for nested in walk.nested.into_values() {
+            writer.push_nested(nested);
+        }
+        let written = writer.finish(&header, subtree);
+        let stored = self.encoder.encode(&written.bytes, &mut self.room)?;
+        let hash = ContentHash::of(builder.algorithm, stored);
+        builder.sink.put(&ObjectName::new(hash, ObjectKind::Catalog), stored)?;
+        Ok(Built {
+            hash,
+            size: written.bytes.len() as u64,
+            total: written.statistics.total(),
+            stored_bytes: stored.len() as u64,
+        })
+    }
+
+    /// Collects the entries, directory after directory, so that those of a directory lie side by side.
+    fn walk(&self, mountpoint: &[u8]) -> Result<Walk, AdminError> {
+        let tree = self.builder.tree;
+        let missing = || AdminError::Missing {
+            what: format!("directory {}", path::shown(mountpoint)),
+            object: "its entry".to_owned(),
+        };
+        let mut top = tree.entry(mountpoint)?.ok_or_else(missing)?;
+        top.flags = Flags(top.flags.0 & !(Flags::NESTED_MOUNTPOINT | Flags::NESTED_ROOT));
+        let parent = match path::split(mountpoint) {
+            Some((parent, _)) => {
+                top.flags.0 |= Flags::NESTED_ROOT;
+                PathKey::of(parent)
+            }
+            None => PathKey::NONE,
+        };
+        let mut walk = Walk::default();
+        walk.rows.push((PathKey::of(mountpoint), parent, top));
+        // Directories to list, with their rows, the last one first.
+        let mut waiting = vec![(mountpoint.to_vec(), 0)];
+        while let Some((directory, row)) = waiting.pop() {
+            let first = waiting.len();
+            self.list(&directory, row, &mut walk, &mut waiting)?;
+            waiting[first..].reverse();
+        }
+        Ok(walk)
+    }
+
+    fn list(
+        &self,
+        directory: &[u8],
+        row: usize,
+        walk: &mut Walk,
+        waiting: &mut Vec<(Vec<u8>, usize)>,
+    ) -> Result<(), AdminError> {
+        let tree = self.builder.tree;
+        let parent = PathKey::of(directory);
+        let entries = tree.list(directory)?;
+        walk.rows[row].2.link_count = link_count(&entries);
+        let mut groups: HashMap<u32, u32> = HashMap::new();
+        for mut entry in entries {
+            let path = path::join(directory, &entry.name);
+            if entry.hardlink_group != 0 {
+                let next = walk.groups + 1;
+                let group = *groups.entry(entry.hardlink_group).or_insert(next);
+                walk.groups = walk.groups.max(group);
+                entry.hardlink_group = group;
+            }
+            if entry.is_directory() && !entry.flags.has(Flags::BIND_MOUNTPOINT) {
+                let is_mountpoint = tree.is_mountpoint(&path, &entry)?;
+                entry.flags = Flags(entry.flags.0 & !(Flags::NESTED_MOUNTPOINT | Flags::NESTED_ROOT));
+                if is_mountpoint {
+                    entry.flags.0 |= Flags::NESTED_MOUNTPOINT;
+                    if tree.changes.get(&path).is_some() {
+                        entry.link_count = link_count(&tree.list(&path)?);
+                    }
+                    walk.nested.insert(path.clone(), self.nested(&path)?);
+                } else {
+                    waiting.push((path.clone(), walk.rows.len()));
+                }
+            } else if entry.is_directory() {
+                let bind = tree.published.nested_at(&path)?;
+                walk.nested.extend(bind.map(|bind| (path.clone(), bind)));
+            }
+            walk.rows.push((PathKey::of(&path), parent, entry));
+        }
+        Ok(())
+    }
+
+    /// A nested catalog as its parent lists it: just written, or as it was.
+    fn nested(&self, path: &[u8]) -> Result<NestedCatalog, AdminError> {
+        if let Some(built) = self.builder.built.lock().get(path) {
+            return Ok(built.nested(path));
+        }
+        let what = || format!("the catalog of {}", path::shown(path));
+        let published = self.builder.tree.published.nested_at(path)?;
+        published.ok_or_else(|| AdminError::Missing { what: what(), object: "its hash".to_owned() })
+    }
+
+    /// What the nested catalogs hold: what they held before, and the difference that this revision makes. So
+    /// catalogs that did not change need not be read.
+    fn subtree(
+        &self,
+        old: Option<&OldCatalog>,
+        nested: &BTreeMap<Vec<u8>, NestedCatalog>,
+    ) -> Result<Counters, AdminError> {
+        let published = self.builder.tree.published;
+        let mut subtree = Counters::default();
+        let mut counted = BTreeMap::new();
+        if let Some(old) = old {
+            subtree = published.statistics(old)?.subtree;
+            counted.extend(old.nested.iter().filter(|(_, nested)| !nested.bind && nested.hash.is_some()));
+        }
+        let built = self.builder.built.lock().clone();
+        let mut added = Counters::default();
+        for (path, nested) in nested.iter().filter(|(_, nested)| !nested.bind) {
+            let before = counted.get(path);
+            match built.get(path) {
+                Some(built) => added.add(&built.total),
+                None if before.is_some_and(|before| before.hash == nested.hash) => {
+                    counted.remove(path);
+                }
+                None => added.add(&published.total(nested)?),
+            }
+        }
+        for before in counted.into_values() {
+            subtree.subtract(&published.total(before)?);
+        }
+        subtree.add(&added);
+        Ok(subtree)
+    }
+
+    fn header(&self, mountpoint: &[u8], old: Option<&OldCatalog>) -> CatalogHeader {
+        let builder = self.builder;
+        let properties = old.map(|old| old.catalog.properties());
+        let is_root = mountpoint.is_empty();
+        let before = properties.map_or(0, |properties| properties.revision);
+        CatalogHeader {
+            revision: if is_root { builder.revision } else { before.saturating_add(1) },
+            last_modified: builder.now,
+            previous: old.map(|old| old.hash),
+            root_prefix: mountpoint.to_vec(),
+            ttl: is_root.then_some(builder.ttl),
+            volatile: properties.is_some_and(|properties| properties.volatile),
+            authorization: properties.and_then(|properties| properties.authorization.clone()),
+            branch: properties.and_then(|properties| properties.branch.clone()),
+        }
+    }
+}
+
+fn link_count(entries: &[Entry]) -> u32 {
+    let directories = entries.iter().filter(|entry| entry.is_directory()).count();
+    u32::try_from(directories).unwrap_or(u32::MAX - 2) + 2
+}

@@ -1,0 +1,162 @@
+//! What a new revision changes, laid over the published one.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use esker_format::write::catalog::Entry;
+
+use crate::error::AdminError;
+use crate::path;
+use crate::published::Published;
+
+/// What changes in one directory.
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryChange {
+    /// Nothing of what was published in this directory is left.
+    pub(crate) fresh: bool,
+    /// The directory itself changes, or its place among the catalogs may.
+    touched: bool,
+    /// New and changed entries by name; none for what is removed.
+    pub(crate) entries: BTreeMap<Vec<u8>, Option<Entry>>,
+}
+
+/// What changes, directory by directory.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// The entry of the root of the repository.
+    pub(crate) root: Option<Entry>,
+    directories: BTreeMap<Vec<u8>, DirectoryChange>,
+}
+
+impl Changes {
+    /// Adds or replaces an entry. A directory's own catalog is touched too, since it repeats the entry.
+    pub(crate) fn put(&mut self, directory: &[u8], entry: Entry) {
+        if entry.is_directory() {
+            self.touch(&path::join(directory, &entry.name));
+        }
+        self.change(directory).entries.insert(entry.name.clone(), Some(entry));
+    }
+
+    /// Removes an entry, and whatever is below it.
+    pub(crate) fn remove(&mut self, directory: &[u8], name: &[u8]) {
+        let removed = path::join(directory, name);
+        self.forget_below(&removed);
+        self.change(directory).entries.insert(name.to_vec(), None);
+    }
+
+    /// Takes a change back.
+    pub(crate) fn revert(&mut self, directory: &[u8], name: &[u8]) {
+        let Some(change) = self.directories.get_mut(directory) else { return };
+        let reverted = change.entries.remove(name).flatten();
+        self.forget_if_nothing(directory);
+        if reverted.is_some_and(|entry| entry.is_directory()) {
+            let below = path::join(directory, name);
+            if let Some(change) = self.directories.get_mut(&below) {
+                change.touched = false;
+            }
+            self.forget_if_nothing(&below);
+        }
+    }
+
+    fn forget_if_nothing(&mut self, directory: &[u8]) {
+        let is_nothing =
+            |change: &DirectoryChange| change.entries.is_empty() && !change.fresh && !change.touched;
+        if self.directories.get(directory).is_some_and(is_nothing) {
+            self.directories.remove(directory);
+        }
+    }
+
+    /// Marks a directory as changed even if none of its entries is.
+    pub(crate) fn touch(&mut self, directory: &[u8]) -> &mut DirectoryChange {
+        let change = self.change(directory);
+        change.touched = true;
+        change
+    }
+
+    fn change(&mut self, directory: &[u8]) -> &mut DirectoryChange {
+        self.directories.entry(directory.to_vec()).or_default()
+    }
+
+    pub(crate) fn get(&self, directory: &[u8]) -> Option<&DirectoryChange> {
+        self.directories.get(directory)
+    }
+
+    pub(crate) fn entry_mut(&mut self, directory: &[u8], name: &[u8]) -> Option<&mut Entry> {
+        self.directories.get_mut(directory)?.entries.get_mut(name)?.as_mut()
+    }
+
+    /// The directories in which something changes.
+    pub(crate) fn paths(&self) -> Vec<Vec<u8>> {
+        self.directories.keys().cloned().collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.is_none() && self.directories.is_empty()
+    }
+
+    /// Tells whether anything in a directory or below it changes.
+    pub(crate) fn affects(&self, directory: &[u8]) -> bool {
+        if directory.is_empty() {
+            return !self.is_empty();
+        }
+        self.directories.contains_key(directory) || self.below(directory).next().is_some()
+    }
+
+    /// The changed directories below one, which in byte order lie between `/` and the byte after it.
+    fn below(&self, directory: &[u8]) -> impl Iterator<Item = &Vec<u8>> {
+        let start = [directory, b"/"].concat();
+        let end = [directory, b"0"].concat();
+        let range = (Bound::Included(start), Bound::Excluded(end));
+        self.directories.range(range).map(|(path, _)| path)
+    }
+
+    fn forget_below(&mut self, directory: &[u8]) {
+        let below: Vec<Vec<u8>> = self.below(directory).cloned().collect();
+        for path in below {
+            self.directories.remove(&path);
+        }
+        self.directories.remove(directory);
+    }
+}
+
+/// The tree that a new revision will show.
+#[derive(Clone, Copy)]
+pub(crate) struct NewTree<'r> {
+    pub(crate) published: &'r Published,
+    pub(crate) changes: &'r Changes,
+}
+
+impl NewTree<'_> {
+    /// The entries of a directory by name.
+    pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+        let Some(change) = self.changes.get(directory) else { return self.published.list(directory) };
+        let old = if change.fresh { Vec::new() } else { self.published.list(directory)? };
+        let mut entries: BTreeMap<Vec<u8>, Entry> =
+            old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        for (name, entry) in &change.entries {
+            match entry {
+                Some(entry) => entries.insert(name.clone(), entry.clone()),
+                None => entries.remove(name),
+            };
+        }
+        Ok(entries.into_values().collect())
+    }
+
+    /// The entry of a path; the path must not lead through something that is removed.
+    pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+        let Some((directory, name)) = path::split(path) else {
+            return match &self.changes.root {
+                Some(root) => Ok(Some(root.clone())),
+                None => self.published.entry(b""),
+            };
+        };
+        match self.changes.get(directory) {
+            Some(change) => match change.entries.get(name) {
+                Some(entry) => Ok(entry.clone()),
+                None if change.fresh => Ok(None),
+                None => self.published.entry(path),
+            },
+            None => self.published.entry(path),
+        }
+    }
+}

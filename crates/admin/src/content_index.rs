@@ -1,0 +1,189 @@
+//! Which content is stored as which object, so that equal content is compressed once, whatever encoder and
+//! publisher stored it.
+//!
+//! ```text
+//! content/00 … content/ff   one file for each first byte of the digest
+//! file: magic (16)  records, sorted (56 each)  SHA-1 of all before (20)
+//! record: SHA-256 of the plain bytes (32)  algorithm, compression, kind, 0 (1 each)  hash of the object (20)
+//! ```
+//!
+//! The files are never made durable: a damaged one fails its digest and counts as empty, and everything in
+//! them can be computed from the repository. An entry is only believed if its object is there.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::{ObjectKind, ObjectName};
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use crate::error::AdminError;
+
+const MAGIC: &[u8; 16] = b"esker-content-1\n";
+const RECORD_LEN: usize = 56;
+const DIGEST_LEN: usize = 20;
+const SHARDS: usize = 256;
+
+/// A digest of plain content, and how it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ContentKey {
+    digest: [u8; 32],
+    form: [u8; 4],
+}
+
+impl ContentKey {
+    /// The key of content that is to be stored in some form.
+    pub(crate) fn of(
+        plain: &[u8],
+        algorithm: HashAlgorithm,
+        compression: Compression,
+        kind: ObjectKind,
+    ) -> Self {
+        let kind = if kind == ObjectKind::Chunk { 1 } else { 0 };
+        let form = [algorithm.to_flag(), compression.to_flag(), kind, 0];
+        Self { digest: Sha256::digest(plain).into(), form }
+    }
+
+    fn object(&self, digest: [u8; 20]) -> Option<ObjectName> {
+        let algorithm = HashAlgorithm::from_flag(self.form[0])?;
+        let kind = if self.form[2] == 1 { ObjectKind::Chunk } else { ObjectKind::File };
+        Some(ObjectName::new(ContentHash::new(algorithm, digest), kind))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// None until the shard was needed.
+    entries: Option<HashMap<ContentKey, [u8; 20]>>,
+    changed: bool,
+}
+
+/// The index of one repository.
+#[derive(Debug)]
+pub(crate) struct ContentIndex {
+    folder: PathBuf,
+    shards: Vec<Mutex<Shard>>,
+}
+
+impl ContentIndex {
+    /// The index in a publisher's folder; nothing is read yet.
+    pub(crate) fn new(state: &Path) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { folder: state.join("content"), shards }
+    }
+
+    /// The object that is said to hold some content.
+    pub(crate) fn find(&self, key: &ContentKey) -> Option<ObjectName> {
+        let mut shard = self.shard(key).lock();
+        let digest = self.entries(&mut shard, key).get(key).copied();
+        drop(shard);
+        key.object(digest?)
+    }
+
+    /// Remembers where content is stored.
+    pub(crate) fn insert(&self, key: ContentKey, object: &ObjectName) {
+        let mut shard = self.shard(&key).lock();
+        let before = self.entries(&mut shard, &key).insert(key, *object.hash.digest());
+        shard.changed |= before != Some(*object.hash.digest());
+    }
+
+    /// Writes what changed.
+    pub(crate) fn write(&self) -> Result<(), AdminError> {
+        let mut made_folder = false;
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut shard = shard.lock();
+            let (true, Some(entries)) = (shard.changed, &shard.entries) else { continue };
+            if !made_folder {
+                std::fs::create_dir_all(&self.folder)
+                    .map_err(AdminError::file("making folder", &self.folder))?;
+                made_folder = true;
+            }
+            let path = self.folder.join(format!("{number:02x}"));
+            replace(&path, &encode(entries)).map_err(AdminError::file("writing", &path))?;
+            shard.changed = false;
+        }
+        Ok(())
+    }
+
+    fn shard(&self, key: &ContentKey) -> &Mutex<Shard> {
+        &self.shards[usize::from(key.digest[0])]
+    }
+
+    fn entries<'s>(&self, shard: &'s mut Shard, key: &ContentKey) -> &'s mut HashMap<ContentKey, [u8; 20]> {
+        shard.entries.get_or_insert_with(|| {
+            let path = self.folder.join(format!("{:02x}", key.digest[0]));
+            std::fs::read(path).ok().and_then(|bytes| decode(&bytes)).unwrap_or_default()
+        })
+    }
+}
+
+/// Replaces a file that may be lost or damaged in a crash.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(&new, path)
+}
+
+fn encode(entries: &HashMap<ContentKey, [u8; 20]>) -> Vec<u8> {
+    let mut sorted: Vec<_> = entries.iter().collect();
+    sorted.sort_unstable();
+    let mut bytes = MAGIC.to_vec();
+    for (key, object) in sorted {
+        bytes.extend_from_slice(&key.digest);
+        bytes.extend_from_slice(&key.form);
+        bytes.extend_from_slice(object);
+    }
+    let digest = ContentHash::of(HashAlgorithm::Sha1, &bytes);
+    bytes.extend_from_slice(digest.digest());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<HashMap<ContentKey, [u8; 20]>> {
+    let (rest, digest) = bytes.split_last_chunk::<DIGEST_LEN>()?;
+    if ContentHash::of(HashAlgorithm::Sha1, rest).digest() != digest {
+        return None;
+    }
+    let (records, []) = rest.strip_prefix(MAGIC)?.as_chunks::<RECORD_LEN>() else { return None };
+    let decode = |record: &[u8; RECORD_LEN]| {
+        let (digest, rest) = record.split_first_chunk::<32>()?;
+        let (form, object) = rest.split_first_chunk::<4>()?;
+        Some((ContentKey { digest: *digest, form: *form }, object.try_into().ok()?))
+    };
+    records.iter().map(decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_last_and_damage_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |text: &str| {
+            ContentKey::of(text.as_bytes(), HashAlgorithm::Rmd160, Compression::Zstd, ObjectKind::Chunk)
+        };
+        let object = |text: &str| {
+            ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, text.as_bytes()), ObjectKind::Chunk)
+        };
+        let index = ContentIndex::new(folder.path());
+        let texts: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        texts.iter().for_each(|text| index.insert(key(text), &object(text)));
+        index.write().unwrap();
+        let again = ContentIndex::new(folder.path());
+        for text in &texts {
+            assert_eq!(again.find(&key(text)), Some(object(text)));
+        }
+        assert_eq!(again.find(&key("none")), None);
+        let other = ContentKey::of(b"1", HashAlgorithm::Rmd160, Compression::Zlib, ObjectKind::Chunk);
+        assert_eq!(again.find(&other), None);
+
+        let damaged = folder.path().join("content").join(format!("{:02x}", key("5").digest[0]));
+        let mut bytes = std::fs::read(&damaged).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&damaged, bytes).unwrap();
+        assert_eq!(ContentIndex::new(folder.path()).find(&key("5")), None);
+    }
+}

@@ -1,0 +1,199 @@
+//! Makes a repository: keys, whitelist, and a first revision with an empty root.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use esker_format::catalog::{Counters, Flags, PathKey};
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::reflog;
+use esker_format::time::UnixTime;
+use esker_format::whitelist::{self, Whitelist};
+use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
+use esker_format::write::head::{sign_manifest, sign_whitelist};
+use esker_format::write::keys::{PrivateKey, Publisher, self_signed};
+use esker_format::write::reflog::ReflogDraft;
+use esker_store::{Disk, LocalSink, ServedDisk, Sink};
+
+use crate::encode::Encoder;
+use crate::error::AdminError;
+use crate::key_folder::KeyFolder;
+use crate::repository::make_state;
+use crate::settings::Settings;
+
+/// What a new repository is to be.
+#[derive(Clone, Debug)]
+pub struct NewRepository {
+    /// Its name.
+    pub name: RepositoryName,
+    /// The algorithm of its hashes, for ever.
+    pub algorithm: HashAlgorithm,
+    /// How it is published.
+    pub settings: Settings,
+    /// How long clients may wait before they ask for a newer revision, in seconds.
+    pub ttl: u32,
+    /// Whether old revisions may be collected.
+    pub garbage_collectable: bool,
+    /// How many days its whitelist is valid.
+    pub whitelist_days: u32,
+}
+
+/// Seconds that clients wait in a repository that says nothing else.
+pub const TTL: u32 = 240;
+/// Days that a whitelist is valid, and that a certificate is.
+pub const WHITELIST_DAYS: u32 = 30;
+const CERTIFICATE_DAYS: u32 = 365;
+const DAY: i64 = 86_400;
+
+impl NewRepository {
+    /// A repository with the usual settings.
+    pub fn new(name: RepositoryName) -> Self {
+        Self {
+            name,
+            algorithm: HashAlgorithm::Sha1,
+            settings: Settings::default(),
+            ttl: TTL,
+            garbage_collectable: true,
+            whitelist_days: WHITELIST_DAYS,
+        }
+    }
+
+    /// Makes the repository in a folder. Keys that are in the key folder already are used, others are made.
+    pub fn create(&self, root: &Path, keys: &KeyFolder, now: UnixTime) -> Result<(), AdminError> {
+        self.create_on(Arc::new(ServedDisk), root, keys, now)
+    }
+
+    /// The same on a disk of the caller's.
+    pub fn create_on(
+        &self,
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<(), AdminError> {
+        if root.join(manifest::PATH).exists() {
+            return Err(AdminError::Exists(root.display().to_string()));
+        }
+        if let Some(parent) = root.parent() {
+            std::fs::create_dir_all(parent).map_err(AdminError::file("making folder", parent))?;
+        }
+        let sink = LocalSink::on(root, disk);
+        sink.make_folders()?;
+        let _lock = sink.lock()?.ok_or_else(|| AdminError::Locked(sink.describe()))?;
+        let (master, publisher) = if keys.has_any() {
+            (keys.master()?, keys.publisher()?)
+        } else {
+            let made = self.make_keys(now)?;
+            keys.write(&made.0, &made.1)?;
+            made
+        };
+        self.settings.write(&Settings::path(&make_state(root)?))?;
+        self.put_first_revision(&sink, &master, &publisher, now)
+    }
+
+    fn make_keys(&self, now: UnixTime) -> Result<(PrivateKey, Publisher), AdminError> {
+        let random = &mut rand_core::OsRng;
+        let master = PrivateKey::generate(random).map_err(AdminError::Signing)?;
+        let key = PrivateKey::generate(random).map_err(AdminError::Signing)?;
+        let certificate = self_signed(&self.name, &key, now, CERTIFICATE_DAYS, random);
+        let publisher = Publisher::new(key, &certificate.map_err(AdminError::Signing)?);
+        Ok((master, publisher.map_err(AdminError::Signing)?))
+    }
+
+    fn put_first_revision(
+        &self,
+        sink: &dyn Sink,
+        master: &PrivateKey,
+        publisher: &Publisher,
+        now: UnixTime,
+    ) -> Result<(), AdminError> {
+        let mut encoder = Encoder::new(Compression::Zlib, self.settings.deflate)?;
+        let mut room = Vec::new();
+        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
+            let stored = encoder.encode(plain, &mut room)?;
+            let name = ObjectName::new(ContentHash::of(self.algorithm, stored), kind);
+            sink.put(&name, stored)?;
+            Ok(name)
+        };
+        let catalog = self.empty_catalog(now);
+        let root = put(&catalog, ObjectKind::Catalog)?;
+        let certificate = put(publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?;
+        let metainfo = put(METAINFO.as_bytes(), ObjectKind::Metainfo)?;
+        sink.flush()?;
+        let mut reflog = ReflogDraft::new(self.name.clone());
+        [root, certificate, metainfo].into_iter().for_each(|object| reflog.add(object, now));
+        let reflog = reflog.finish();
+        sink.put_root(reflog::PATH, &reflog)?;
+        let whitelist = Whitelist {
+            created: Some(now),
+            expires: UnixTime(now.0.saturating_add(i64::from(self.whitelist_days) * DAY)),
+            name: self.name.to_string(),
+            pkcs7: false,
+            ca_chain: false,
+            fingerprints: vec![publisher.certificate().fingerprint(self.algorithm)],
+        };
+        let whitelist = sign_whitelist(&whitelist, self.algorithm, master).map_err(AdminError::Signing)?;
+        sink.put_root(whitelist::PATH, &whitelist)?;
+        sink.put_root(MASTER_REPLICA, b"This repository may be replicated.\n")?;
+        let manifest = Manifest {
+            root_catalog: root.hash,
+            root_catalog_size: catalog.len() as u64,
+            root_path: manifest::ROOT_PATH.to_owned(),
+            ttl: self.ttl,
+            revision: 0,
+            garbage_collectable: self.garbage_collectable,
+            alternative_paths: false,
+            micro_catalog: None,
+            name: Some(self.name.to_string()),
+            certificate: Some(certificate.hash),
+            history: None,
+            timestamp: now,
+            metainfo: Some(metainfo.hash),
+            reflog: Some(ContentHash::of(self.algorithm, &reflog)),
+        };
+        let manifest = sign_manifest(&manifest, publisher.key()).map_err(AdminError::Signing)?;
+        Ok(sink.put_root(manifest::PATH, &manifest)?)
+    }
+
+    fn empty_catalog(&self, now: UnixTime) -> Vec<u8> {
+        let mut writer = CatalogWriter::new();
+        let root = Entry {
+            name: Vec::new(),
+            mode: 0o040_755,
+            size: 4096,
+            mtime: now.0,
+            mtime_ns: self.settings.nanoseconds.then_some(0),
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            flags: Flags(0),
+            hash: None,
+            chunks: Vec::new(),
+            symlink: Vec::new(),
+            xattrs: None,
+            hardlink_group: 0,
+            link_count: 2,
+        };
+        writer.push(PathKey::of(b""), PathKey::NONE, root);
+        let header = CatalogHeader { last_modified: now, ttl: Some(self.ttl), ..CatalogHeader::default() };
+        writer.finish(&header, Counters::default()).bytes
+    }
+}
+
+/// Its existence lets others replicate the repository.
+const MASTER_REPLICA: &str = ".cvmfs_master_replica";
+
+/// The description that a repository starts with: the fields that are conventional, all empty.
+const METAINFO: &str = r#"{
+  "administrator": "",
+  "email": "",
+  "organisation": "",
+  "description": "",
+  "url": "",
+  "recommended-stratum0": "",
+  "recommended-stratum1s": [],
+  "custom": {}
+}
+"#;

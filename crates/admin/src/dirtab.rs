@@ -1,0 +1,157 @@
+//! `.cvmfsdirtab`: rules that say which directories get a catalog of their own.
+//!
+//! One rule a line. A path with `*` and `?`, neither of which matches a slash, asks for catalogs; a line that
+//! starts with `!` forbids them, and there `*` matches slashes too. `#` starts a comment, `\` takes the meaning
+//! from the character after it.
+
+use crate::error::AdminError;
+
+/// Where the rules are, in the root of the repository.
+pub(crate) const NAME: &[u8] = b".cvmfsdirtab";
+
+/// The rules of a repository.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dirtab {
+    wanted: Vec<Vec<u8>>,
+    forbidden: Vec<Vec<u8>>,
+}
+
+impl Dirtab {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, AdminError> {
+        let mut rules = Self::default();
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let refused = |reason: &str| AdminError::Dirtab { line: number + 1, reason: reason.to_owned() };
+            let line = line.trim_ascii();
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let forbidden = line.strip_prefix(b"!").map(<[u8]>::trim_ascii);
+            let pattern = forbidden.unwrap_or(line);
+            if !is_well_formed(pattern) {
+                return Err(refused("it is empty or ends in a backslash"));
+            }
+            if forbidden.is_some() {
+                rules.forbidden.push(pattern.to_vec());
+            } else if pattern.starts_with(b"/") {
+                rules.wanted.push(pattern.to_vec());
+            } else {
+                return Err(refused("it is not an absolute path"));
+            }
+            if rules.wanted.iter().any(|wanted| rules.forbidden.contains(wanted)) {
+                return Err(refused("it says the opposite of another line"));
+            }
+        }
+        Ok(rules)
+    }
+
+    /// Tells whether a directory is to have a catalog of its own.
+    pub(crate) fn wants(&self, directory: &[u8]) -> bool {
+        self.wanted.iter().any(|pattern| matches(pattern, directory, false))
+            && !self.forbidden.iter().any(|pattern| matches(pattern, directory, true))
+    }
+}
+
+fn is_well_formed(pattern: &[u8]) -> bool {
+    let escapes = pattern.iter().rev().take_while(|byte| **byte == b'\\').count();
+    !pattern.is_empty() && escapes.is_multiple_of(2)
+}
+
+/// Matches a whole path. A star that does not cross slashes stays in its component, so each is matched alone.
+fn matches(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
+    if across_slashes {
+        return matches_run(pattern, text, true);
+    }
+    // Without slashes in reach of a star, both sides have the same number of components.
+    let (mut patterns, mut names) = (pattern.split(|byte| *byte == b'/'), text.split(|byte| *byte == b'/'));
+    loop {
+        match (patterns.next(), names.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(name)) if matches_run(pattern, name, false) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn matches_run(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
+    let (mut at_pattern, mut at_text) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while at_text < text.len() {
+        let step = match pattern.get(at_pattern) {
+            Some(b'*') => {
+                star = Some((at_pattern + 1, at_text));
+                at_pattern += 1;
+                continue;
+            }
+            Some(b'?') if across_slashes || text[at_text] != b'/' => Some(1),
+            Some(b'\\') if pattern.get(at_pattern + 1) == Some(&text[at_text]) => Some(2),
+            Some(byte) if *byte != b'\\' && *byte != b'?' && *byte == text[at_text] => Some(1),
+            _ => None,
+        };
+        match (step, star) {
+            (Some(step), _) => {
+                at_pattern += step;
+                at_text += 1;
+            }
+            (None, Some((after_star, taken))) => {
+                star = Some((after_star, taken + 1));
+                (at_pattern, at_text) = (after_star, taken + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[at_pattern..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules() {
+        let rules =
+            Dirtab::parse(b"# comment\n\n /sw/*/*  \n/data/v?\n! *.svn\n!/sw/old/*\n/odd\\*name\n").unwrap();
+        for wanted in ["/sw/x86/gcc", "/sw/.hidden/y", "/data/v1", "/odd*name"] {
+            assert!(rules.wants(wanted.as_bytes()), "{wanted}");
+        }
+        for other in [
+            "/sw",
+            "/sw/x86",
+            "/sw/x86/gcc/bin",
+            "/data/v",
+            "/data/v12",
+            "/sw/a/b.svn",
+            "/sw/old/x",
+            "/oddXname",
+            "",
+            "/sw/old/x/y",
+        ] {
+            assert!(!rules.wants(other.as_bytes()), "{other}");
+        }
+        assert!(!Dirtab::default().wants(b"/a"));
+    }
+
+    #[test]
+    fn refused() {
+        for text in ["relative/*", "/a\n!/a", "!/a\n/a", "/a\\", "!", "! "] {
+            assert!(matches!(Dirtab::parse(text.as_bytes()), Err(AdminError::Dirtab { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn stars() {
+        for (pattern, text, across, expected) in [
+            ("a*b*c", "aXXbYYc", false, true),
+            ("a*b*c", "aXXbYY", false, false),
+            ("*", "", false, true),
+            ("/*", "/a/b", false, false),
+            ("/*", "/a/b", true, true),
+            ("*/x/*", "/a/x/y/z", true, true),
+            ("?", "/", false, false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), across), expected, "{pattern} {text}");
+        }
+        // Time stays bounded.
+        assert!(!matches_run(&b"*a".repeat(50), &[b'a'; 49], true));
+        assert!(!matches_run(&[&b"*a".repeat(500)[..], b"b"].concat(), &[b'a'; 4000], true));
+    }
+}

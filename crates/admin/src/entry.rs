@@ -1,0 +1,78 @@
+//! Entries as the source shows them, and when two are the same.
+
+use esker_format::catalog::{EntryKind, Flags};
+use esker_format::write::catalog::Entry;
+
+use crate::settings::Settings;
+use crate::source::{Facts, SourceEntry};
+
+/// The bits of an entry's flags that say how its content is stored.
+pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
+
+/// The file that makes a directory the root of a nested catalog.
+pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
+/// The file that says that the marker beside it was made by the publisher.
+pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
+
+/// The entry of something in the source, without content if it is a file.
+pub(crate) fn of_source(source: &SourceEntry, xattrs: Option<Vec<u8>>, settings: &Settings) -> Entry {
+    let facts = &source.facts;
+    Entry { name: source.name.clone(), symlink: source.target.clone(), xattrs, ..of_facts(facts, settings) }
+}
+
+/// The entry of a file without name, attributes or target.
+pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
+    let size = match EntryKind::from_mode(facts.mode) {
+        Some(EntryKind::File | EntryKind::Directory) => facts.size,
+        _ if facts.is_device() => facts.special,
+        _ => 0,
+    };
+    Entry {
+        name: Vec::new(),
+        mode: facts.mode,
+        size,
+        mtime: facts.mtime.seconds,
+        mtime_ns: settings.nanoseconds.then_some(facts.mtime.nanoseconds),
+        uid: facts.uid,
+        gid: facts.gid,
+        flags: Flags(0),
+        hash: None,
+        chunks: Vec::new(),
+        symlink: Vec::new(),
+        xattrs: None,
+        hardlink_group: 0,
+        // Directories are counted when their catalog is written.
+        link_count: if facts.is_directory() { 2 } else { 1 },
+    }
+}
+
+/// Takes over where the content of a file is stored.
+pub(crate) fn take_content(entry: &mut Entry, from: &Entry) {
+    entry.hash = from.hash;
+    entry.chunks.clone_from(&from.chunks);
+    let kept = STORAGE_BITS | Flags::EXTERNAL | Flags::DIRECT_IO;
+    entry.flags = Flags(entry.flags.0 & !kept | from.flags.0 & kept);
+}
+
+/// Tells whether two entries of the same path show the same.
+pub(crate) fn is_same(old: &Entry, new: &Entry) -> bool {
+    shows_same(old, new) && is_same_content(old, new)
+}
+
+fn shows_same(old: &Entry, new: &Entry) -> bool {
+    let about = |entry: &Entry| (entry.mode, entry.uid, entry.gid, entry.mtime, entry.mtime_ns);
+    // What a file system says about the size of a directory is no news.
+    let length = |entry: &Entry| {
+        if entry.is_directory() { (0, 0, 0) } else { (entry.size, entry.hardlink_group, entry.link_count) }
+    };
+    about(old) == about(new)
+        && length(old) == length(new)
+        && old.symlink == new.symlink
+        && old.xattrs == new.xattrs
+        && old.flags.has(Flags::BUNDLE_TRIGGER) == new.flags.has(Flags::BUNDLE_TRIGGER)
+}
+
+fn is_same_content(old: &Entry, new: &Entry) -> bool {
+    let stored = |entry: &Entry| entry.flags.0 & (STORAGE_BITS | Flags::EXTERNAL | Flags::DIRECT_IO);
+    !new.is_file() || old.hash == new.hash && old.chunks == new.chunks && stored(old) == stored(new)
+}

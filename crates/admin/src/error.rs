@@ -1,0 +1,170 @@
+//! What can go wrong while a repository is changed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use esker_format::catalog::CatalogError;
+use esker_format::compress::DecompressError;
+use esker_format::history::HistoryError;
+use esker_format::reflog::ReflogError;
+use esker_format::trust::TrustError;
+use esker_format::write::history::TagError;
+use esker_format::write::keys::KeyError;
+use esker_store::StoreError;
+
+/// Why a repository was not changed. Whatever it is, the last revision is still there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Objects or heads can't be read or written.
+    #[error(transparent)]
+    Storage(#[from] StoreError),
+    /// There is no repository where it was looked for.
+    #[error("there is no repository in `{0}`")]
+    NoRepository(String),
+    /// A repository can't be made where one is.
+    #[error("there is a repository in `{0}` already")]
+    Exists(String),
+    /// Somebody else publishes.
+    #[error("another process is publishing to `{0}`")]
+    Locked(String),
+    /// The published head does not verify.
+    #[error("the published head of `{name}` can't be trusted")]
+    Untrusted {
+        /// The repository.
+        name: String,
+        /// Why.
+        source: Box<TrustError>,
+    },
+    /// An object that the head leads to is missing.
+    #[error("the repository is damaged: {what} (object {object}) is missing")]
+    Missing {
+        /// What it is.
+        what: String,
+        /// Its name.
+        object: String,
+    },
+    /// An object does not have the bytes that its name says.
+    #[error("the repository is damaged: {what} (object {object}) has other bytes than its name says")]
+    Corrupt {
+        /// What it is.
+        what: String,
+        /// Its name.
+        object: String,
+    },
+    /// An object can't be decompressed.
+    #[error("the repository is damaged: {what} can't be decompressed")]
+    Compressed {
+        /// What it is.
+        what: String,
+        /// Why.
+        source: DecompressError,
+    },
+    /// A catalog can't be read.
+    #[error("the repository is damaged: {what} can't be read")]
+    Catalog {
+        /// Which.
+        what: String,
+        /// Why.
+        source: CatalogError,
+    },
+    /// The history can't be read.
+    #[error("the history of the repository can't be read")]
+    History(#[source] HistoryError),
+    /// The reflog can't be read.
+    #[error("the reflog of the repository can't be read")]
+    Reflog(#[source] ReflogError),
+    /// A key can't be used.
+    #[error("key `{}` can't be used", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: KeyError,
+    },
+    /// The public key can't be used.
+    #[error("public key `{}` can't be used: {reason}", path.display())]
+    PublicKey {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A signature can't be made.
+    #[error("signing failed")]
+    Signing(#[source] KeyError),
+    /// The certificate of the keys is not accepted by the repository.
+    #[error("the certificate in `{}` is not on the whitelist of the repository", .0.display())]
+    NotListed(PathBuf),
+    /// A file of ours can't be read or written.
+    #[error("{doing} `{}` failed", path.display())]
+    File {
+        /// What was attempted.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Something in the source can't be read.
+    #[error("{doing} `{}` in the source failed", path.display())]
+    Source {
+        /// What was attempted.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A file of the source did not stay the same.
+    #[error("`{}` changed while it was being published; publish again when nothing writes to it", .0.display())]
+    Changed(PathBuf),
+    /// The source has something that can't be published.
+    #[error("`{}` can't be published: {reason}", path.display())]
+    Refused {
+        /// What.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A path in the repository makes no sense.
+    #[error("`{path}` can't be used as a path in the repository: {reason}")]
+    Target {
+        /// The path.
+        path: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The rules for nested catalogs make no sense.
+    #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
+    Dirtab {
+        /// The line.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tag is refused.
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    /// An encoder failed.
+    #[error("compression failed")]
+    Encoder(#[source] io::Error),
+    /// A setting of the repository makes no sense.
+    #[error("the settings in `{}` can't be used: {reason}", path.display())]
+    Settings {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// Whoever asked wants it to stop.
+    #[error("interrupted; the last revision is untouched")]
+    Interrupted,
+}
+
+impl AdminError {
+    pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { doing, path, source }
+    }
+}

@@ -1,0 +1,113 @@
+//! Ingesting: what an archive holds is added to a directory of the repository, replacing what has the same
+//! names. Nothing else in that directory changes, except what a list says to delete first.
+
+mod archive;
+mod collect;
+mod dry;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
+
+use crate::content_index::ContentIndex;
+use crate::error::AdminError;
+use crate::path;
+use crate::pipeline::Feeder;
+use crate::progress::Phase;
+use crate::report::Report;
+use crate::repository::Repository;
+use crate::revision::{Context, How};
+
+use archive::Archive;
+use collect::{Collected, Collector};
+use dry::DrySink;
+
+/// Who owns what an archive holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user, if not the one in the archive.
+    pub uid: Option<u32>,
+    /// The group, if not the one in the archive.
+    pub gid: Option<u32>,
+}
+
+/// What to ingest, and how.
+pub struct Ingest<'r> {
+    /// The archive: tar, as it is or compressed with gzip, zstd or xz. `-` is standard input.
+    pub archive: PathBuf,
+    /// The directory of the repository that it is unpacked into; empty or `/` for the root.
+    pub target: Vec<u8>,
+    /// Paths in the repository that go first, with all below them.
+    pub delete: Vec<Vec<u8>>,
+    /// Who owns what is added.
+    pub owner: Owner,
+    /// Whether the target becomes the root of a nested catalog.
+    pub nested: bool,
+    /// How it is done.
+    pub how: How<'r>,
+}
+
+impl Ingest<'_> {
+    /// Says what an ingest would do: reads the archive, and stores nothing.
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+        let context = Context::new(repository, &self.target, now)?;
+        let index = ContentIndex::new(repository.state());
+        let collected = self.collect(&context, &index, true)?;
+        let mut report = context.report(collected.differences);
+        (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
+        Ok(report)
+    }
+
+    /// Ingests. If all that is in the archive is published already, there is no new revision.
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+        let context = Context::new(repository, &self.target, now)?;
+        let history = context.history(&self.how)?;
+        let index = ContentIndex::new(repository.state());
+        let mut collected = self.collect(&context, &index, false)?;
+        let mut report = context.report(collected.differences);
+        report.seconds.store = context.seconds();
+        context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
+        // This only saves time, next time.
+        index.write()?;
+        report.seconds.total = context.seconds();
+        Ok(report)
+    }
+
+    /// Reads the archive, while what it holds is stored.
+    fn collect(
+        &mut self,
+        context: &Context<'_>,
+        index: &ContentIndex,
+        dry: bool,
+    ) -> Result<Collected, AdminError> {
+        let started = Instant::now();
+        let mut collector = Collector::new(context, self.owner);
+        for delete in &self.delete {
+            collector.delete(&path::normalise(delete)?)?;
+        }
+        collector.make_directory(&context.target)?;
+        if self.nested && !context.target.is_empty() {
+            collector.mark_nested(&context.target)?;
+        }
+        let mut archive = Archive::open(&self.archive)?;
+        let How { threads, stop, progress, .. } = &mut self.how;
+        let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
+        let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
+        let mut pipeline = context.pipeline(index, *threads, stop);
+        let dry_sink = DrySink(pipeline.sink);
+        if dry {
+            pipeline.sink = &dry_sink;
+        }
+        let contents = pipeline.run(vec![feeder], &mut tick)?;
+        collector.finish(&contents)
+    }
+}
+
+/// What an archive says of one entry, besides its content.
+pub(crate) struct Member {
+    /// The path in the repository.
+    pub(crate) path: Vec<u8>,
+    pub(crate) entry: Entry,
+}

@@ -1,0 +1,309 @@
+//! Turns the members of an archive into changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use esker_format::write::catalog::Entry;
+
+use crate::changes::{Changes, NewTree};
+use crate::entry::{self, MARKER};
+use crate::error::AdminError;
+use crate::path;
+use crate::pipeline::Content;
+use crate::plan::Differences;
+use crate::revision::Context;
+use crate::settings::Settings;
+
+use super::{Member, Owner};
+
+type Directory = Vec<u8>;
+type Name = Vec<u8>;
+
+/// Collects what an archive changes.
+pub(super) struct Collector<'r> {
+    context: &'r Context<'r>,
+    owner: Owner,
+    changes: Changes,
+    /// Paths that were deleted; what was published there and below is not to come back.
+    deleted: BTreeSet<Vec<u8>>,
+    /// The job that stores the content of a file.
+    jobs: HashMap<Vec<u8>, usize>,
+    next_job: usize,
+    /// Names of the same file in one directory, by the first one.
+    links: BTreeMap<(Directory, Name), Vec<Name>>,
+    removed: Differences,
+}
+
+/// What an archive changes.
+pub(super) struct Collected {
+    pub(super) changes: Changes,
+    pub(super) differences: Differences,
+}
+
+impl<'r> Collector<'r> {
+    pub(super) fn new(context: &'r Context<'r>, owner: Owner) -> Self {
+        Self {
+            context,
+            owner,
+            changes: Changes::default(),
+            deleted: BTreeSet::new(),
+            jobs: HashMap::new(),
+            next_job: 0,
+            links: BTreeMap::new(),
+            removed: Differences::default(),
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.context.repository.settings
+    }
+
+    fn tree(&self) -> NewTree<'_> {
+        NewTree { published: &self.context.published, changes: &self.changes }
+    }
+
+    /// Where a member goes: its name below the target.
+    pub(super) fn place(&self, name: &[u8]) -> Result<Vec<u8>, AdminError> {
+        path::normalise(&path::join(&self.context.target, name))
+    }
+
+    /// Deletes a path; one that is not there is fine.
+    pub(super) fn delete(&mut self, path: &[u8]) -> Result<(), AdminError> {
+        let Some((directory, name)) = path::split(path) else {
+            let reason = "the root of the repository can't be deleted";
+            return Err(AdminError::Target { path: "/".to_owned(), reason });
+        };
+        if let Some(entry) = self.find(path)? {
+            self.removed.removed.add(&entry);
+            if entry.is_directory() {
+                self.count_below(path)?;
+            }
+            self.changes.remove(directory, name);
+            self.deleted.insert(path.to_vec());
+        }
+        Ok(())
+    }
+
+    fn count_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+        let mut waiting = vec![directory.to_vec()];
+        while let Some(directory) = waiting.pop() {
+            for entry in self.tree().list(&directory)? {
+                self.removed.removed.add(&entry);
+                if entry.is_directory() {
+                    waiting.push(path::join(&directory, &entry.name));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The entry of a path as it is now; none if a directory on the way is missing.
+    fn find(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+        for ancestor in path::ancestry(path) {
+            let entry = self.tree().entry(ancestor)?;
+            match entry {
+                Some(entry) if ancestor.len() == path.len() => return Ok(Some(entry)),
+                Some(entry) if entry.is_directory() => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that a path is a directory, and those above it.
+    pub(super) fn make_directory(&mut self, path: &[u8]) -> Result<(), AdminError> {
+        let mut missing = Vec::new();
+        let mut at = path;
+        while let Some((above, _)) = path::split(at) {
+            if self.changes.get(at).is_some() || self.find(at)?.is_some_and(|entry| entry.is_directory()) {
+                break;
+            }
+            missing.push(at.to_vec());
+            at = above;
+        }
+        for directory in missing.into_iter().rev() {
+            let mut entry = self.context.new_directory(&directory);
+            self.own(&mut entry);
+            self.put(&directory, entry)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory the root of a nested catalog.
+    pub(super) fn mark_nested(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+        let marker = path::join(directory, MARKER);
+        if self.find(&marker)?.is_none() {
+            let Some(entry) = self.find(directory)? else { return Ok(()) };
+            self.changes.put(directory, self.context.comparison().marker(MARKER, 0o100_644, &entry));
+            self.changes.touch(directory);
+        }
+        Ok(())
+    }
+
+    fn own(&self, entry: &mut Entry) {
+        entry.uid = self.owner.uid.unwrap_or(entry.uid);
+        entry.gid = self.owner.gid.unwrap_or(entry.gid);
+    }
+
+    /// Adds or replaces an entry whose directory is there.
+    fn put(&mut self, path: &[u8], entry: Entry) -> Result<(), AdminError> {
+        let Some((directory, name)) = path::split(path) else { return Ok(()) };
+        let before = self.tree().entry(path)?;
+        let was_directory = before.as_ref().is_some_and(Entry::is_directory);
+        if was_directory && !entry.is_directory() {
+            self.count_below(path)?;
+            self.changes.remove(directory, name);
+            self.deleted.insert(path.to_vec());
+        }
+        let is_new_directory = entry.is_directory() && !was_directory;
+        self.changes.put(directory, entry);
+        let was_deleted = |path: &[u8]| path::ancestry(path).any(|above| self.deleted.contains(above));
+        if is_new_directory && was_deleted(path) {
+            self.changes.touch(path).fresh = true;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, member: Member) -> Result<(), AdminError> {
+        let Member { path, mut entry } = member;
+        self.own(&mut entry);
+        self.jobs.remove(&path);
+        let Some((directory, name)) = path::split(&path) else {
+            // The archive's own top directory describes the target, unless that is the root of the repository.
+            return Ok(());
+        };
+        if name == MARKER && (directory.is_empty() || !entry.is_file()) {
+            let reason = "a marker of a nested catalog must be a regular file, and not in the root";
+            return Err(AdminError::Target { path: path::shown(&path), reason });
+        }
+        let directory = directory.to_vec();
+        self.make_directory(&directory)?;
+        self.put(&path, entry)
+    }
+
+    /// Adds a file of this size; the job that stores its content is returned.
+    pub(super) fn file(&mut self, mut member: Member, size: u64) -> Result<usize, AdminError> {
+        let path = member.path.clone();
+        member.entry.size = size;
+        self.add(member)?;
+        let job = self.next_job;
+        self.next_job += 1;
+        self.jobs.insert(path, job);
+        Ok(job)
+    }
+
+    /// Adds a directory, symlink or special file.
+    pub(super) fn other(&mut self, mut member: Member) -> Result<(), AdminError> {
+        if member.entry.is_directory() {
+            member.entry.size = 4096;
+            member.entry.link_count = 2;
+        }
+        self.add(member)
+    }
+
+    /// Adds another name for a file.
+    pub(super) fn link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), AdminError> {
+        let missing = || AdminError::Target {
+            path: path::shown(target),
+            reason: "the archive has a hardlink to it, but it is neither in the archive before nor published",
+        };
+        let found = self.find(target)?.filter(|entry| !entry.is_directory()).ok_or_else(missing)?;
+        let name = path::split(&path).map(|(_, name)| name.to_vec()).unwrap_or_default();
+        let entry = Entry { name, hardlink_group: 0, link_count: 1, ..found };
+        let job = self.jobs.get(target).copied();
+        self.add(Member { path: path.clone(), entry })?;
+        self.jobs.extend(job.map(|job| (path.clone(), job)));
+        // Catalogs know hardlinks within a directory only; elsewhere it becomes a file of its own.
+        if let (Some((directory, name)), Some((target_directory, target_name))) =
+            (path::split(&path), path::split(target))
+            && directory == target_directory
+        {
+            let key = (directory.to_vec(), target_name.to_vec());
+            self.links.entry(key).or_default().push(name.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Fills in where content went, and leaves out what was published just so.
+    pub(super) fn finish(mut self, contents: &[Content]) -> Result<Collected, AdminError> {
+        for (path, job) in std::mem::take(&mut self.jobs) {
+            let Some((directory, name)) = path::split(&path) else { continue };
+            // A later member may have taken the place of a directory on the way.
+            let Some(entry) = self.changes.entry_mut(directory, name).filter(|entry| entry.is_file()) else {
+                continue;
+            };
+            let content = contents
+                .get(job)
+                .expect("every job has its content because the pipeline ended without an error");
+            entry.hash = content.hash;
+            entry.chunks.clone_from(&content.chunks);
+            entry.flags.0 |= content.flags.0;
+        }
+        self.join_links()?;
+        let mut differences = self.removed;
+        for directory in self.changes.paths() {
+            self.mend_groups(&directory)?;
+            self.compare(&directory, &mut differences)?;
+        }
+        Ok(Collected { changes: self.changes, differences })
+    }
+
+    /// Gives the names of one file the same group.
+    fn join_links(&mut self) -> Result<(), AdminError> {
+        for ((directory, first), names) in std::mem::take(&mut self.links) {
+            let listing = self.tree().list(&directory)?;
+            let highest = listing.iter().map(|entry| entry.hardlink_group).max().unwrap_or(0);
+            let Some(target) = listing.iter().find(|entry| entry.name == first) else { continue };
+            let group = if target.hardlink_group != 0 { target.hardlink_group } else { highest + 1 };
+            for name in names.iter().chain([&first]) {
+                let member = listing.iter().find(|entry| entry.name == *name);
+                // Not if the name was given to something else later on.
+                if let Some(member) =
+                    member.filter(|member| member.hash == target.hash && member.chunks == target.chunks)
+                {
+                    self.changes.put(&directory, Entry { hardlink_group: group, ..member.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the link counts of a directory into line with the names that are left.
+    fn mend_groups(&mut self, directory: &[u8]) -> Result<(), AdminError> {
+        let listing = self.tree().list(directory)?;
+        let mut counts: HashMap<u32, u32> = HashMap::new();
+        for entry in listing.iter().filter(|entry| entry.hardlink_group != 0) {
+            *counts.entry(entry.hardlink_group).or_default() += 1;
+        }
+        for entry in listing.into_iter().filter(|entry| entry.hardlink_group != 0) {
+            let count = counts.get(&entry.hardlink_group).copied().unwrap_or(1);
+            let group = if count > 1 { entry.hardlink_group } else { 0 };
+            if (entry.hardlink_group, entry.link_count) != (group, count) {
+                self.changes.put(directory, Entry { hardlink_group: group, link_count: count, ..entry });
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what differs in a directory, and takes back what does not.
+    fn compare(&mut self, directory: &[u8], differences: &mut Differences) -> Result<(), AdminError> {
+        let Some(change) = self.changes.get(directory) else { return Ok(()) };
+        let old = if change.fresh { Vec::new() } else { self.context.published.list(directory)? };
+        let old: HashMap<Vec<u8>, Entry> = old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        let mut same = Vec::new();
+        for (name, entry) in &change.entries {
+            let Some(entry) = entry else { continue };
+            match old.get(name) {
+                None => differences.added.add(entry),
+                Some(before) if entry::is_same(before, entry) => {
+                    differences.unchanged.add(entry);
+                    same.push(name.clone());
+                }
+                Some(_) => differences.changed.add(entry),
+            }
+        }
+        for name in same {
+            self.changes.revert(directory, &name);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! A place that objects are put to only in appearance.
+
+use esker_format::object::ObjectName;
+use esker_store::{Put, Sink, StoreError};
+
+/// Reads from a sink, and stores nothing in it.
+pub(super) struct DrySink<'s>(pub(super) &'s dyn Sink);
+
+impl Sink for DrySink<'_> {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn put(&self, name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
+        Ok(if self.0.has(name)? { Put::Present } else { Put::Stored })
+    }
+
+    fn has(&self, name: &ObjectName) -> Result<bool, StoreError> {
+        self.0.has(name)
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.read(path, limit)
+    }
+
+    fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn put_alternative(&self, _name: &ObjectName) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+        self.0.list(visit)
+    }
+}

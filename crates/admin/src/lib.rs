@@ -1,0 +1,51 @@
+//! Change, copy, collect and check a repository.
+//!
+//! ```text
+//!   source folder ─► scan ─► Plan ─► pipeline: read, cut, compress, hash, put ─► catalogs ─► history, reflog, head
+//!                     ▲                                                             ▲
+//!                     └── published catalogs, what was known of the source          └── nested catalogs are decided
+//! ```
+//!
+//! Publishing plans first and then acts: the plan says what differs, and `--dry-run` stops there. The head is
+//! written last, so that whatever happens before, readers have the last revision, whole.
+#![deny(unsafe_code)]
+
+mod balance;
+mod catalogs;
+mod changes;
+mod commit;
+mod content_index;
+mod create;
+mod dirtab;
+mod encode;
+mod entry;
+mod error;
+mod ingest;
+mod key_folder;
+mod known;
+mod path;
+mod pipeline;
+mod plan;
+mod progress;
+mod publish;
+mod published;
+mod report;
+mod repository;
+mod revision;
+mod scan;
+mod settings;
+mod source;
+
+pub use commit::TagRequest;
+pub use create::{NewRepository, TTL, WHITELIST_DAYS};
+pub use encode::{Deflate, Encoder};
+pub use error::AdminError;
+pub use ingest::{Ingest, Owner};
+pub use key_folder::KeyFolder;
+pub use plan::{Differences, KindCounts};
+pub use progress::{Phase, Progress};
+pub use publish::Publish;
+pub use report::{Report, Seconds};
+pub use repository::Repository;
+pub use revision::How;
+pub use settings::{Balance, Settings};

@@ -1,0 +1,80 @@
+//! Paths in a repository: bytes that start with a slash, or nothing at all for the root.
+
+use crate::error::AdminError;
+
+/// The path of an entry of a directory.
+pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    [directory, b"/", name].concat()
+}
+
+/// Splits a path into directory and name; the root has neither.
+pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let slash = path.iter().rposition(|byte| *byte == b'/')?;
+    Some((&path[..slash], &path[slash + 1..]))
+}
+
+/// The path itself and the directories above it, from the root down; the root itself comes first, empty.
+pub(crate) fn ancestry(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    ends.chain([path.len()]).map(|end| &path[..end])
+}
+
+/// Tells whether a path is a directory itself or below it.
+pub(crate) fn is_within(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// Brings a path that a person typed into the form of the repository.
+pub(crate) fn normalise(typed: &[u8]) -> Result<Vec<u8>, AdminError> {
+    let refused = |reason| AdminError::Target { path: String::from_utf8_lossy(typed).into_owned(), reason };
+    let mut path = Vec::with_capacity(typed.len());
+    for component in typed.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => return Err(refused("`..` is not allowed")),
+            name if name.len() > NAME_MAX => return Err(refused("a name in it is longer than 255 bytes")),
+            name if name.contains(&0) => return Err(refused("it has a zero byte in it")),
+            name => {
+                path.push(b'/');
+                path.extend_from_slice(name);
+            }
+        }
+    }
+    if is_within(&path, RESERVED) {
+        return Err(refused("`/.cvmfs` belongs to the repository itself"));
+    }
+    Ok(path)
+}
+
+/// The directory in which repositories show their own snapshots; never published to.
+pub(crate) const RESERVED: &[u8] = b"/.cvmfs";
+/// The longest name that Linux allows.
+const NAME_MAX: usize = 255;
+
+/// A path for messages.
+pub(crate) fn shown(path: &[u8]) -> String {
+    if path.is_empty() { "/".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        assert_eq!(normalise(b"a//b/./c/").unwrap(), b"/a/b/c");
+        assert_eq!(normalise(b"/").unwrap(), b"");
+        assert_eq!(normalise(b"").unwrap(), b"");
+        for bad in [&b"/a/../b"[..], b"..", b"/.cvmfs", b".cvmfs/x", &[b'x'; 256], b"a\0b"] {
+            assert!(normalise(bad).is_err(), "{bad:?}");
+        }
+        assert!(normalise(b"/.cvmfsx").is_ok());
+        assert_eq!(split(b"/a/b"), Some((&b"/a"[..], &b"b"[..])));
+        assert_eq!(split(b"/a"), Some((&b""[..], &b"a"[..])));
+        assert_eq!(split(b""), None);
+        assert_eq!(ancestry(b"/a/b").collect::<Vec<_>>(), [&b""[..], b"/a", b"/a/b"]);
+        assert_eq!(ancestry(b"").collect::<Vec<_>>(), [&b""[..]]);
+        assert!(is_within(b"/a/b", b"/a") && is_within(b"/a", b"/a") && is_within(b"/a", b""));
+        assert!(!is_within(b"/ab", b"/a"));
+    }
+}

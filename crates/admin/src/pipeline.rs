@@ -1,0 +1,254 @@
+//! Files become objects: read and cut by a few threads, compressed, hashed and put by all cores.
+//!
+//! ```text
+//!   feeders ──(pieces, a bounded number of bytes)──► workers: digest ─► known? ─► compress ─► hash ─► put
+//! ```
+//!
+//! A piece is a whole small file or one chunk of a large one. A feeder takes a share of the memory before it
+//! reads, and the worker that is done with the piece gives it back.
+
+mod budget;
+pub(crate) mod folder;
+mod worker;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use esker_format::catalog::{Chunk, Flags};
+use esker_format::chunker::Chunker;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_store::Sink;
+use parking_lot::Mutex;
+
+use crate::content_index::ContentIndex;
+use crate::error::AdminError;
+use crate::progress::Counters;
+use crate::settings::Settings;
+use budget::{Budget, Share};
+
+/// Where the content of a file went.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    pub(crate) hash: Option<ContentHash>,
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) flags: Flags,
+}
+
+/// A piece of a file on its way from a feeder to a worker.
+struct Piece {
+    job: usize,
+    /// Where a chunk starts; none if the piece is a whole file.
+    offset: Option<u64>,
+    plain: Vec<u8>,
+    _share: Share,
+}
+
+/// What all threads of the pipeline need.
+pub(crate) struct Pipeline<'r> {
+    pub(crate) sink: &'r dyn Sink,
+    pub(crate) index: &'r ContentIndex,
+    pub(crate) settings: &'r Settings,
+    pub(crate) algorithm: HashAlgorithm,
+    pub(crate) counters: &'r Counters,
+    pub(crate) stop: &'r AtomicBool,
+    pub(crate) threads: usize,
+}
+
+/// Pieces in flight take this much memory at most, or what a few of the largest chunks need.
+const MEMORY_MAX: u64 = 192 << 20;
+/// Pieces that may wait for a worker, so that many small files don't pile up.
+const QUEUE_LEN: usize = 256;
+/// How often the progress is told.
+const TICK: Duration = Duration::from_millis(200);
+/// Bytes read at once while looking for a cut.
+const BLOCK: usize = 256 << 10;
+
+/// Hands files to a [`Feed`]; runs on a thread of its own.
+pub(crate) type Feeder<'f> = Box<dyn FnOnce(&Feed<'_>) -> Result<(), AdminError> + Send + 'f>;
+
+/// What the threads of one run share.
+#[derive(Default)]
+struct Run {
+    contents: Mutex<Vec<Content>>,
+    error: Mutex<Option<AdminError>>,
+    /// Set once there is an error, or somebody asked for the end.
+    over: AtomicBool,
+}
+
+impl Run {
+    fn fail(&self, error: AdminError) {
+        let mut first = self.error.lock();
+        *first = first.take().or(Some(error));
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+impl Pipeline<'_> {
+    /// Stores everything that the feeders bring; `tick` is called now and then. Returns where the content of
+    /// each job went.
+    pub(crate) fn run(
+        &self,
+        feeders: Vec<Feeder<'_>>,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Vec<Content>, AdminError> {
+        let run = Run::default();
+        let largest = u64::from(self.settings.chunks.max());
+        let budget = Budget::new(MEMORY_MAX.max(largest * (feeders.len() as u64 + 1)));
+        let (pieces, waiting) = bounded::<Piece>(QUEUE_LEN);
+        let (alive, ended) = bounded::<()>(0);
+        std::thread::scope(|scope| {
+            for feeder in feeders {
+                let (pieces, alive) = (pieces.clone(), alive.clone());
+                let (run, budget) = (&run, &budget);
+                scope.spawn(move || {
+                    let _alive = alive;
+                    if let Err(error) = feeder(&Feed { pipeline: self, run, budget, pieces }) {
+                        run.fail(error);
+                    }
+                });
+            }
+            for _ in 0..self.threads {
+                let (waiting, alive) = (waiting.clone(), alive.clone());
+                let run = &run;
+                scope.spawn(move || {
+                    let _alive = alive;
+                    if let Err(error) = worker::work(self, run, &waiting) {
+                        run.fail(error);
+                        // Feeders must not wait for room that nobody would give back.
+                        waiting.iter().for_each(drop);
+                    }
+                });
+            }
+            drop((pieces, waiting, alive));
+            // Ends when the last thread has dropped its end.
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(TICK) {
+                if self.stop.load(Ordering::Relaxed) && !run.is_over() {
+                    run.fail(AdminError::Interrupted);
+                }
+                tick();
+            }
+        });
+        match run.error.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(in_order(run.contents.into_inner())),
+        }
+    }
+}
+
+/// Puts the chunks of each file in order, which workers finish in any.
+fn in_order(mut contents: Vec<Content>) -> Vec<Content> {
+    for content in &mut contents {
+        content.chunks.sort_unstable_by_key(|chunk| chunk.offset);
+    }
+    contents
+}
+
+/// Where a feeder puts files.
+pub(crate) struct Feed<'r> {
+    pipeline: &'r Pipeline<'r>,
+    run: &'r Run,
+    budget: &'r Budget,
+    pieces: Sender<Piece>,
+}
+
+/// Fills a buffer with the next bytes of a file; fewer only at its end.
+type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, AdminError> + 'f;
+
+impl Feed<'_> {
+    /// Tells whether nothing more is wanted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.run.is_over()
+    }
+
+    /// Stores a file of `size` bytes under the number of its job. False means that it ended too early.
+    pub(crate) fn store(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let stored = if size <= u64::from(self.pipeline.settings.chunks.min()) {
+            self.store_whole(job, size, fill)?
+        } else {
+            self.store_chunks(job, size, fill)?
+        };
+        self.pipeline.counters.files.fetch_add(1, Ordering::Relaxed);
+        Ok(stored)
+    }
+
+    fn fill(&self, room: &mut [u8], fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let read = fill(room)?;
+        self.pipeline.counters.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read == room.len())
+    }
+
+    fn store_whole(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let share = self.budget.take(size);
+        // No larger than the smallest size of a chunk, which fits.
+        let mut plain = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+        if !self.fill(&mut plain, fill)? {
+            return Ok(false);
+        }
+        self.send(Piece { job, offset: None, plain, _share: share });
+        Ok(true)
+    }
+
+    fn store_chunks(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let sizes = self.pipeline.settings.chunks;
+        let largest = sizes.max() as usize;
+        let mut cutting = Cutting { chunker: Chunker::new(sizes), carried: Vec::new() };
+        let (mut offset, mut left) = (0, size);
+        while left > 0 && !self.is_over() {
+            let mut share = self.budget.take(u64::from(sizes.max()));
+            let mut plain = Vec::with_capacity(largest.min(usize::try_from(left).unwrap_or(largest)));
+            let Some(cut) = self.next_chunk(&mut cutting, left, &mut plain, fill)? else { return Ok(false) };
+            let len = plain.len() as u64;
+            share.shrink(len);
+            let is_whole = !cut && offset == 0;
+            self.send(Piece { job, offset: (!is_whole).then_some(offset), plain, _share: share });
+            offset += len;
+            left -= len;
+        }
+        Ok(true)
+    }
+
+    /// Collects the bytes of one chunk. Tells whether it ends in a cut, or else at the end of the file; none if
+    /// the file ended too early.
+    fn next_chunk(
+        &self,
+        cutting: &mut Cutting,
+        left: u64,
+        plain: &mut Vec<u8>,
+        fill: &mut Fill<'_>,
+    ) -> Result<Option<bool>, AdminError> {
+        let mut fresh = std::mem::take(&mut cutting.carried);
+        loop {
+            if let Some(cut) = cutting.chunker.next_cut(&fresh) {
+                cutting.carried.extend_from_slice(&fresh[cut..]);
+                plain.extend_from_slice(&fresh[..cut]);
+                return Ok(Some(true));
+            }
+            plain.extend_from_slice(&fresh);
+            let missing = left - plain.len() as u64;
+            if missing == 0 {
+                return Ok(Some(false));
+            }
+            fresh.resize(BLOCK.min(usize::try_from(missing).unwrap_or(BLOCK)), 0);
+            if !self.fill(&mut fresh, fill)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn send(&self, piece: Piece) {
+        // If no worker is left, there is an error already.
+        let _ = self.pieces.send(piece);
+    }
+}
+
+/// The state between two chunks of a file.
+struct Cutting {
+    chunker: Chunker,
+    /// Bytes that were read beyond the last cut.
+    carried: Vec<u8>,
+}

@@ -1,0 +1,378 @@
+//! What a publish will do: computed first, then done or only shown.
+
+use std::collections::HashMap;
+
+use esker_format::catalog::{Flags, PathKey};
+use esker_format::hash::ContentHash;
+use esker_format::write::catalog::Entry;
+use serde::Serialize;
+
+use crate::changes::Changes;
+use crate::dirtab::Dirtab;
+use crate::entry::{self, AUTO_MARKER, MARKER};
+use crate::error::AdminError;
+use crate::known::{KnownFiles, Record};
+use crate::path;
+use crate::settings::Settings;
+use crate::source::{Facts, SourceEntry, Time};
+
+/// How many entries of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KindCounts {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symlinks.
+    pub symlinks: u64,
+    /// Pipes, sockets and devices.
+    pub special: u64,
+}
+
+impl KindCounts {
+    /// Counts an entry.
+    pub(crate) fn add(&mut self, entry: &Entry) {
+        *self.of(entry) += 1;
+    }
+
+    pub(crate) fn remove(&mut self, entry: &Entry) {
+        *self.of(entry) -= 1;
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.files += other.files;
+        self.directories += other.directories;
+        self.symlinks += other.symlinks;
+        self.special += other.special;
+    }
+
+    fn of(&mut self, entry: &Entry) -> &mut u64 {
+        use esker_format::catalog::EntryKind as Kind;
+        match entry.kind() {
+            Some(Kind::File) => &mut self.files,
+            Some(Kind::Directory) => &mut self.directories,
+            Some(Kind::Symlink) => &mut self.symlinks,
+            _ => &mut self.special,
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.special
+    }
+}
+
+/// What differs between the source and what is published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Differences {
+    /// Entries that are new.
+    pub added: KindCounts,
+    /// Entries that are different.
+    pub changed: KindCounts,
+    /// Entries that are gone.
+    pub removed: KindCounts,
+    /// Entries that are the same.
+    pub unchanged: KindCounts,
+    /// Extended attributes that catalogs can't hold.
+    pub xattrs_left_out: u64,
+}
+
+impl Differences {
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.added.add_all(&other.added);
+        self.changed.add_all(&other.changed);
+        self.removed.add_all(&other.removed);
+        self.unchanged.add_all(&other.unchanged);
+        self.xattrs_left_out += other.xattrs_left_out;
+    }
+}
+
+/// Files of one directory of the source that have to be read.
+#[derive(Debug)]
+pub(crate) struct ReadDirectory {
+    /// The directory, below the source.
+    pub(crate) relative: Vec<u8>,
+    pub(crate) files: Vec<ReadFile>,
+}
+
+/// A file to read.
+#[derive(Debug)]
+pub(crate) struct ReadFile {
+    pub(crate) name: Vec<u8>,
+    pub(crate) facts: Facts,
+    pub(crate) job: usize,
+}
+
+/// An entry whose content is not known before its file was read.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) directory: Vec<u8>,
+    pub(crate) name: Vec<u8>,
+    pub(crate) job: usize,
+    pub(crate) facts: Facts,
+    /// Whether a change after it was read would show in its times.
+    pub(crate) settled: bool,
+}
+
+/// What one directory contributes.
+#[derive(Debug, Default)]
+pub(crate) struct DirectoryPlan {
+    pub(crate) directory: Vec<u8>,
+    pub(crate) puts: Vec<Entry>,
+    pub(crate) removals: Vec<Vec<u8>>,
+    /// Removed directories, whose contents go too.
+    pub(crate) removed_directories: Vec<Vec<u8>>,
+    /// The files to read, with the names that get their content. Jobs count from zero in each directory.
+    pub(crate) reads: Vec<ReadFile>,
+    pub(crate) waiting: Vec<(Vec<u8>, usize, Facts, bool)>,
+    pub(crate) records: Vec<Record>,
+    /// Directories of the source, and whether they were published before.
+    pub(crate) subdirectories: Vec<(Vec<u8>, bool)>,
+    pub(crate) differences: Differences,
+}
+
+/// What every comparison needs.
+pub(crate) struct Comparison<'r> {
+    pub(crate) settings: &'r Settings,
+    pub(crate) known: &'r KnownFiles,
+    pub(crate) dirtab: &'r Dirtab,
+    /// The object of an empty file, and the flags that say how it is stored.
+    pub(crate) empty: (ContentHash, Flags),
+}
+
+/// Times within this many seconds of the look at a file may stay the same when it is changed again: some file
+/// systems count in steps of two seconds.
+const CLOCK_STEP: i64 = 2;
+const BUNDLE_PREFIX: &[u8] = b".cvmfsbundle-";
+
+impl Comparison<'_> {
+    /// Compares a directory of the source with the published one. `found` has the entries of the source with
+    /// their extended attributes, `facts` are those of the directory itself, `now` is no later than the look.
+    pub(crate) fn compare(
+        &self,
+        directory: &[u8],
+        facts: &Facts,
+        found: Vec<(SourceEntry, Option<Vec<u8>>)>,
+        old: Vec<Entry>,
+        now: Time,
+    ) -> Result<DirectoryPlan, AdminError> {
+        let mut plan = DirectoryPlan { directory: directory.to_vec(), ..DirectoryPlan::default() };
+        let mut old: HashMap<Vec<u8>, Entry> =
+            old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        if directory.is_empty() {
+            old.remove(&path::RESERVED[1..]);
+        }
+        self.keep_markers(directory, facts, &found, &mut old, &mut plan)?;
+        let mut groups = Groups::of(&found);
+        let triggers = bundle_triggers(&found);
+        for (source, xattrs) in found {
+            let mut new = entry::of_source(&source, xattrs, self.settings);
+            groups.assign(&source, &mut new);
+            if triggers.contains(&new.name) {
+                new.flags.0 |= Flags::BUNDLE_TRIGGER;
+            }
+            let before = old.remove(&new.name);
+            self.compare_entry(&source, new, before, now, &mut groups, &mut plan);
+        }
+        for (name, entry) in old {
+            plan.differences.removed.add(&entry);
+            if entry.is_directory() {
+                plan.removed_directories.push(path::join(directory, &name));
+            }
+            plan.removals.push(name);
+        }
+        Ok(plan)
+    }
+
+    /// Keeps, adds or gives up the markers that nobody put into the source.
+    fn keep_markers(
+        &self,
+        directory: &[u8],
+        facts: &Facts,
+        found: &[(SourceEntry, Option<Vec<u8>>)],
+        old: &mut HashMap<Vec<u8>, Entry>,
+        plan: &mut DirectoryPlan,
+    ) -> Result<(), AdminError> {
+        let in_source = |name: &[u8]| found.iter().any(|(source, _)| source.name == name);
+        if in_source(MARKER) || in_source(AUTO_MARKER) || directory.is_empty() {
+            return Ok(());
+        }
+        let made_here = old.contains_key(AUTO_MARKER);
+        if made_here {
+            old.remove(AUTO_MARKER);
+            old.remove(MARKER);
+        } else if self.dirtab.wants(directory) && old.remove(MARKER).is_none() {
+            let entry = self.marker(MARKER, 0o100_644, &entry::of_facts(facts, self.settings));
+            plan.differences.added.add(&entry);
+            plan.puts.push(entry);
+        }
+        Ok(())
+    }
+
+    /// A marker file for a directory. Listings don't show it, since the source does not have it.
+    pub(crate) fn marker(&self, name: &[u8], mode: u32, directory: &Entry) -> Entry {
+        let (hash, storage) = self.empty;
+        Entry {
+            name: name.to_vec(),
+            mode,
+            size: 0,
+            flags: Flags(storage.0 | Flags::HIDDEN),
+            hash: Some(hash),
+            xattrs: None,
+            link_count: 1,
+            hardlink_group: 0,
+            chunks: Vec::new(),
+            symlink: Vec::new(),
+            ..directory.clone()
+        }
+    }
+
+    fn compare_entry(
+        &self,
+        source: &SourceEntry,
+        mut new: Entry,
+        before: Option<Entry>,
+        now: Time,
+        groups: &mut Groups,
+        plan: &mut DirectoryPlan,
+    ) {
+        let facts = &source.facts;
+        let (path, key) = {
+            let path = path::join(&plan.directory, &new.name);
+            let key = PathKey::of(&path);
+            (path, key)
+        };
+        if facts.is_directory() {
+            let was_directory = before.as_ref().is_some_and(Entry::is_directory);
+            plan.subdirectories.push((path.clone(), was_directory));
+        }
+        let mut must_wait = false;
+        if facts.is_file() {
+            let settled = facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
+            let unchanged = before.as_ref().filter(|before| {
+                before.is_file() && before.size == facts.size && self.known.is_unchanged(key, facts, before)
+            });
+            match unchanged {
+                Some(before) => {
+                    entry::take_content(&mut new, before);
+                    plan.records.push(Record::new(key, facts, &new));
+                }
+                None => {
+                    let job = groups.job(source, plan);
+                    plan.waiting.push((new.name.clone(), job, *facts, settled));
+                    must_wait = true;
+                }
+            }
+        }
+        match before {
+            Some(before) if !must_wait && entry::is_same(&before, &new) => {
+                plan.differences.unchanged.add(&new)
+            }
+            Some(before) => {
+                if before.is_directory() && !new.is_directory() {
+                    plan.removed_directories.push(path);
+                }
+                plan.differences.changed.add(&new);
+                plan.puts.push(new);
+            }
+            None => {
+                plan.differences.added.add(&new);
+                plan.puts.push(new);
+            }
+        }
+    }
+}
+
+/// Names of one directory that are the same file.
+struct Groups {
+    /// For each file with several names here: its number, how many names, and the job that reads it.
+    files: HashMap<(u64, u64), (u32, u32, Option<usize>)>,
+    next: u32,
+}
+
+impl Groups {
+    fn of(found: &[(SourceEntry, Option<Vec<u8>>)]) -> Self {
+        let mut files: HashMap<(u64, u64), (u32, u32, Option<usize>)> = HashMap::new();
+        for (source, _) in found {
+            if source.facts.links > 1 && !source.facts.is_directory() {
+                files.entry((source.facts.device, source.facts.inode)).or_default().1 += 1;
+            }
+        }
+        files.retain(|_, (_, names, _)| *names > 1);
+        Self { files, next: 0 }
+    }
+
+    fn assign(&mut self, source: &SourceEntry, entry: &mut Entry) {
+        if let Some((number, names, _)) = self.files.get_mut(&(source.facts.device, source.facts.inode)) {
+            if *number == 0 {
+                self.next += 1;
+                *number = self.next;
+            }
+            entry.hardlink_group = *number;
+            entry.link_count = *names;
+        }
+    }
+
+    /// The job that reads a file; names of the same file share one.
+    fn job(&mut self, source: &SourceEntry, plan: &mut DirectoryPlan) -> usize {
+        let shared = self.files.get_mut(&(source.facts.device, source.facts.inode));
+        if let Some((_, _, Some(job))) = shared {
+            return *job;
+        }
+        let job = plan.reads.len();
+        plan.reads.push(ReadFile { name: source.name.clone(), facts: source.facts, job });
+        if let Some((_, _, known)) = shared {
+            *known = Some(job);
+        }
+        job
+    }
+}
+
+/// The files that announce a bundle: those with a specification beside them.
+fn bundle_triggers(found: &[(SourceEntry, Option<Vec<u8>>)]) -> Vec<Vec<u8>> {
+    let names = found.iter().filter(|(source, _)| source.facts.is_file()).map(|(source, _)| &source.name);
+    names.filter_map(|name| name.strip_prefix(BUNDLE_PREFIX).map(<[u8]>::to_vec)).collect()
+}
+
+/// Everything a publish will do.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) changes: Changes,
+    pub(crate) reads: Vec<ReadDirectory>,
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) records: Vec<Record>,
+    pub(crate) differences: Differences,
+    pub(crate) jobs: usize,
+    pub(crate) bytes_to_read: u64,
+}
+
+impl Plan {
+    /// Adds what a directory contributes; `relative` is its path below the source.
+    pub(crate) fn absorb(&mut self, relative: &[u8], part: DirectoryPlan) {
+        self.differences.add_all(&part.differences);
+        self.records.extend(part.records);
+        for name in &part.removals {
+            self.changes.remove(&part.directory, name);
+        }
+        for entry in part.puts {
+            self.changes.put(&part.directory, entry);
+        }
+        let first = self.jobs;
+        self.jobs += part.reads.len();
+        self.waiting.extend(part.waiting.into_iter().map(|(name, job, facts, settled)| Waiting {
+            directory: part.directory.clone(),
+            name,
+            job: first + job,
+            facts,
+            settled,
+        }));
+        if !part.reads.is_empty() {
+            let mut files = part.reads;
+            for file in &mut files {
+                file.job += first;
+                self.bytes_to_read += file.facts.size;
+            }
+            self.reads.push(ReadDirectory { relative: relative.to_vec(), files });
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Publishing: the repository, or a subtree of it, becomes equal to a folder.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use esker_format::catalog::PathKey;
+use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
+
+use crate::content_index::ContentIndex;
+use crate::dirtab::{self, Dirtab};
+use crate::entry;
+use crate::error::AdminError;
+use crate::known::Record;
+use crate::path;
+use crate::pipeline::Content;
+use crate::pipeline::folder::FolderFiles;
+use crate::plan::Plan;
+use crate::progress::Phase;
+use crate::published::Published;
+use crate::report::Report;
+use crate::repository::Repository;
+use crate::revision::{Context, How};
+use crate::scan::Scan;
+use crate::source::{Facts, Source};
+
+/// What to publish, and how.
+pub struct Publish<'r> {
+    /// The folder that the repository becomes equal to.
+    pub source: PathBuf,
+    /// The directory of the repository that does; empty or `/` for all of it.
+    pub target: Vec<u8>,
+    /// How it is done.
+    pub how: How<'r>,
+}
+
+/// The most threads that read; more would only make a disk seek.
+const READERS_MAX: usize = 8;
+
+impl Publish<'_> {
+    /// Says what a publish would do, and does nothing.
+    pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+        let context = self.context(repository, now)?;
+        let plan = self.plan(&context)?;
+        let mut report = context.report(plan.differences);
+        (report.files_read, report.bytes_read) = (plan.jobs as u64, plan.bytes_to_read);
+        report.seconds.scan = context.seconds();
+        report.seconds.total = report.seconds.scan;
+        Ok(report)
+    }
+
+    /// Publishes. Without a difference there is no new revision.
+    pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+        let context = self.context(repository, now)?;
+        let history = context.history(&self.how)?;
+        let mut plan = self.plan(&context)?;
+        let scanned = context.seconds();
+        let index = ContentIndex::new(repository.state());
+        let contents = self.store(&context, &plan, &index)?;
+        resolve(&context, &mut plan, &contents)?;
+        let mut report = context.report(plan.differences);
+        report.seconds.scan = scanned;
+        report.seconds.store = context.seconds() - scanned;
+        context.finish(&mut plan.changes, history, &mut self.how, &mut report)?;
+        // What follows only saves time, next time.
+        index.write()?;
+        context.known.write(std::mem::take(&mut plan.records))?;
+        report.seconds.total = context.seconds();
+        Ok(report)
+    }
+
+    fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, AdminError> {
+        let mut context = Context::new(repository, &self.target, now)?;
+        context.dirtab = if context.target.is_empty() {
+            Dirtab::of_folder(&self.source)?
+        } else {
+            Dirtab::of_published(repository, &context.published)?
+        };
+        Ok(context)
+    }
+
+    /// Walks over the source and says what differs.
+    fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
+        let source = Source::open(&self.source)?;
+        let facts = source.root_facts()?;
+        let comparison = context.comparison();
+        let before = context.published.entry(&context.target)?;
+        let existed = before.as_ref().is_some_and(Entry::is_directory);
+        let scan = Scan {
+            source: &source,
+            target: &context.target,
+            published: &context.published,
+            comparison: &comparison,
+            stop: &self.how.stop,
+            counters: &context.counters,
+        };
+        let mut plan = scan.run(self.how.threads, facts, existed)?;
+        plan_top(context, &source, &facts, before, &mut plan)?;
+        Ok(plan)
+    }
+
+    fn store(
+        &mut self,
+        context: &Context<'_>,
+        plan: &Plan,
+        index: &ContentIndex,
+    ) -> Result<Vec<Content>, AdminError> {
+        let started = Instant::now();
+        let source = Source::open(&self.source)?;
+        let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings.chunks.min()));
+        let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
+        let How { threads, stop, progress, .. } = &mut self.how;
+        let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
+        let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
+        context.pipeline(index, *threads, stop).run(feeders, &mut tick)
+    }
+}
+
+/// Compares the directory that becomes the source itself, and makes those above it.
+fn plan_top(
+    context: &Context<'_>,
+    source: &Source,
+    facts: &Facts,
+    before: Option<Entry>,
+    plan: &mut Plan,
+) -> Result<(), AdminError> {
+    let settings = &context.repository.settings;
+    let mut top = entry::of_facts(facts, settings);
+    if settings.xattrs {
+        let folder = source.open_directory(b"")?;
+        let xattrs = crate::source::read_xattrs(&folder, b".");
+        top.xattrs = xattrs.map_err(source.failed("reading the extended attributes of", b""))?.packed;
+    }
+    top.name = path::split(&context.target).map(|(_, name)| name.to_vec()).unwrap_or_default();
+    match &before {
+        Some(before) if entry::is_same(before, &top) => {
+            plan.differences.unchanged.add(&top);
+            return Ok(());
+        }
+        Some(_) => plan.differences.changed.add(&top),
+        None => plan.differences.added.add(&top),
+    }
+    let Some((parent, _)) = path::split(&context.target) else {
+        plan.changes.root = Some(top);
+        plan.changes.touch(b"");
+        return Ok(());
+    };
+    make_parents(context, parent, plan)?;
+    plan.changes.put(parent, top);
+    Ok(())
+}
+
+fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result<(), AdminError> {
+    for ancestor in path::ancestry(parent).skip(1) {
+        match context.published.entry(ancestor)? {
+            Some(entry) if entry.is_directory() => {}
+            Some(_) => {
+                let reason = "a part of it is published, but is no directory";
+                return Err(AdminError::Target { path: path::shown(&context.target), reason });
+            }
+            None => {
+                let made = context.new_directory(ancestor);
+                plan.differences.added.add(&made);
+                if let Some((above, _)) = path::split(ancestor) {
+                    plan.changes.put(above, made);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives every entry that waited for it its content, and takes back changes that turn out to be none.
+fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), AdminError> {
+    let mut listed: (Option<Vec<u8>>, HashMap<Vec<u8>, Entry>) = Default::default();
+    for waiting in std::mem::take(&mut plan.waiting) {
+        let content = contents
+            .get(waiting.job)
+            .expect("every job has its content because the pipeline ended without an error");
+        let entry = plan
+            .changes
+            .entry_mut(&waiting.directory, &waiting.name)
+            .expect("what waits for content is in the changes because both were planned together");
+        entry.hash = content.hash;
+        entry.chunks.clone_from(&content.chunks);
+        entry.flags.0 |= content.flags.0;
+        if waiting.settled {
+            let key = PathKey::child(&waiting.directory, &waiting.name);
+            plan.records.push(Record::new(key, &waiting.facts, entry));
+        }
+        // Entries that wait come directory by directory.
+        if listed.0.as_ref() != Some(&waiting.directory) {
+            let entries = context.published.list(&waiting.directory)?;
+            let by_name = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+            listed = (Some(waiting.directory.clone()), by_name);
+        }
+        if listed.1.get(&waiting.name).is_some_and(|before| entry::is_same(before, entry)) {
+            plan.differences.changed.remove(entry);
+            plan.differences.unchanged.add(entry);
+            plan.changes.revert(&waiting.directory, &waiting.name);
+        }
+    }
+    Ok(())
+}
+
+impl Dirtab {
+    fn of_folder(source: &Path) -> Result<Self, AdminError> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
+        match std::fs::read(&path) {
+            Ok(text) => Self::parse(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(source) => Err(AdminError::Source { doing: "reading", path, source }),
+        }
+    }
+
+    pub(crate) fn of_published(repository: &Repository, published: &Published) -> Result<Self, AdminError> {
+        let Some(entry) = published.entry(&path::join(b"", dirtab::NAME))? else {
+            return Ok(Self::default());
+        };
+        Self::parse(&crate::published::read_small_file(&*repository.sink, &entry, ".cvmfsdirtab")?)
+    }
+}

@@ -1,0 +1,190 @@
+//! The revision that is published now, read catalog by catalog as it is needed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use esker_format::catalog::{Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Statistics};
+use esker_format::compress::decompress;
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::trust::VerifiedHead;
+use esker_format::write::catalog::Entry;
+use esker_store::Sink;
+use parking_lot::Mutex;
+
+use crate::error::AdminError;
+use crate::path;
+use crate::repository::{DATABASE_MAX, read_object};
+
+/// The published revision.
+pub(crate) struct Published {
+    sink: Arc<dyn Sink>,
+    root: (ContentHash, Option<u64>),
+    catalogs: Mutex<HashMap<Vec<u8>, Arc<OldCatalog>>>,
+}
+
+/// A catalog of the published revision.
+pub(crate) struct OldCatalog {
+    pub(crate) mountpoint: Vec<u8>,
+    pub(crate) hash: ContentHash,
+    pub(crate) catalog: Catalog<Vec<u8>>,
+    pub(crate) nested: BTreeMap<Vec<u8>, NestedCatalog>,
+}
+
+impl OldCatalog {
+    fn failed(&self) -> impl FnOnce(CatalogError) -> AdminError {
+        let what = what(&self.mountpoint);
+        move |source| AdminError::Catalog { what, source }
+    }
+}
+
+fn what(mountpoint: &[u8]) -> String {
+    format!("the catalog of {}", path::shown(mountpoint))
+}
+
+impl Published {
+    pub(crate) fn new(sink: Arc<dyn Sink>, head: &VerifiedHead) -> Self {
+        let root = (head.root_catalog().hash, head.root_catalog_size());
+        Self { sink, root, catalogs: Mutex::default() }
+    }
+
+    pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {
+        self.load(b"", self.root.0, self.root.1)
+    }
+
+    fn load(
+        &self,
+        mountpoint: &[u8],
+        hash: ContentHash,
+        size: Option<u64>,
+    ) -> Result<Arc<OldCatalog>, AdminError> {
+        if let Some(known) = self.catalogs.lock().get(mountpoint) {
+            return Ok(known.clone());
+        }
+        // Two threads may load the same catalog at once; that costs time, never correctness.
+        let name = ObjectName::new(hash, ObjectKind::Catalog);
+        let bytes = read_object(&*self.sink, &name, size, DATABASE_MAX, &what(mountpoint))?;
+        let failed = |source| AdminError::Catalog { what: what(mountpoint), source };
+        let catalog = Catalog::open(bytes).map_err(failed)?;
+        let nested = catalog.nested().map_err(failed)?;
+        let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
+        let loaded = Arc::new(OldCatalog { mountpoint: mountpoint.to_vec(), hash, catalog, nested });
+        Ok(self.catalogs.lock().entry(mountpoint.to_vec()).or_insert(loaded).clone())
+    }
+
+    fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, AdminError> {
+        let hash = nested.hash.ok_or_else(|| AdminError::Missing {
+            what: what(&nested.path),
+            object: "without a hash".to_owned(),
+        })?;
+        self.load(&nested.path, hash, nested.size)
+    }
+
+    /// The catalog that lists a directory, or would if the directory existed.
+    pub(crate) fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
+        let mut owner = self.root()?;
+        for ancestor in path::ancestry(directory).skip(1) {
+            let nested = owner.nested.get(ancestor).filter(|nested| !nested.bind).cloned();
+            if let Some(nested) = nested {
+                owner = self.load_nested(&nested)?;
+            }
+        }
+        Ok(owner)
+    }
+
+    /// The catalog that is mounted at exactly this path.
+    pub(crate) fn at(&self, mountpoint: &[u8]) -> Result<Option<Arc<OldCatalog>>, AdminError> {
+        let owner = self.owner(mountpoint)?;
+        Ok((owner.mountpoint == mountpoint).then_some(owner))
+    }
+
+    /// What the parent of the catalog at this path says about it.
+    pub(crate) fn nested_at(&self, mountpoint: &[u8]) -> Result<Option<NestedCatalog>, AdminError> {
+        match path::split(mountpoint) {
+            Some((parent, _)) => Ok(self.owner(parent)?.nested.get(mountpoint).cloned()),
+            None => Ok(None),
+        }
+    }
+
+    /// The entry of a path, as the catalog of its directory has it.
+    pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+        let owner = match path::split(path) {
+            Some((parent, _)) => self.owner(parent)?,
+            None => self.root()?,
+        };
+        let row = owner.catalog.find(PathKey::of(path)).map_err(owner.failed())?;
+        let Some(row) = row else { return Ok(None) };
+        let chunks = match row.flags().has(Flags::CHUNKED) {
+            true => owner.catalog.chunks(&row).map_err(owner.failed())?,
+            false => Vec::new(),
+        };
+        Entry::from_row(&row, chunks).map(Some).map_err(owner.failed())
+    }
+
+    /// The entries of a directory by name, with groups of hardlinks numbered from one in that order.
+    pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+        let owner = self.owner(directory)?;
+        let mut entries = Vec::new();
+        for row in owner.catalog.children(PathKey::of(directory)).map_err(owner.failed())? {
+            let row = row.map_err(owner.failed())?;
+            let chunks = match row.flags().has(Flags::CHUNKED) {
+                true => owner.catalog.chunks(&row).map_err(owner.failed())?,
+                false => Vec::new(),
+            };
+            entries.push(Entry::from_row(&row, chunks).map_err(owner.failed())?);
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        number_groups(&mut entries);
+        Ok(entries)
+    }
+
+    /// The counters of a catalog; counted anew if it is so old that it has none.
+    pub(crate) fn statistics(&self, catalog: &OldCatalog) -> Result<Statistics, AdminError> {
+        let stored = catalog.catalog.statistics().map_err(catalog.failed())?;
+        // Every catalog has its root directory.
+        if stored.own.dir > 0 {
+            return Ok(stored);
+        }
+        let mut counted = Statistics::default();
+        let mut entries = Vec::new();
+        for row in catalog.catalog.scan().map_err(catalog.failed())? {
+            let row = row.map_err(catalog.failed())?;
+            entries.push(Entry::from_row(&row, Vec::new()).map_err(catalog.failed())?);
+        }
+        counted.own = Counters::of(entries.iter(), catalog.nested.values());
+        for nested in catalog.nested.values().filter(|nested| !nested.bind && nested.hash.is_some()) {
+            counted.subtree.add(&self.total(nested)?);
+        }
+        Ok(counted)
+    }
+
+    /// What a nested catalog and everything below it hold.
+    pub(crate) fn total(&self, nested: &NestedCatalog) -> Result<Counters, AdminError> {
+        let catalog = self.load_nested(nested)?;
+        Ok(self.statistics(&catalog)?.total())
+    }
+}
+
+/// Numbers the groups of hardlinks of a directory from one, in the order of its entries.
+pub(crate) fn number_groups(entries: &mut [Entry]) {
+    let mut numbers: HashMap<u32, u32> = HashMap::new();
+    for entry in entries.iter_mut().filter(|entry| entry.hardlink_group != 0) {
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX - 1) + 1;
+        entry.hardlink_group = *numbers.entry(entry.hardlink_group).or_insert(next);
+    }
+}
+
+/// The content of a small file that steers publishing.
+pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
+    const LIMIT: u64 = 16 << 20;
+    let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };
+    let hash = entry.hash.ok_or_else(missing)?;
+    let name = ObjectName::new(hash, ObjectKind::File);
+    let stored = sink.read(&name.path(), LIMIT)?.ok_or_else(missing)?;
+    if ContentHash::of(hash.algorithm(), &stored) != hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
+    }
+    let compression = entry.flags.compression().ok_or_else(missing)?;
+    decompress(&stored, compression, Some(entry.size), LIMIT)
+        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+}

@@ -1,0 +1,53 @@
+//! What a publish did, for people and as JSON.
+
+use serde::Serialize;
+
+use crate::plan::Differences;
+
+/// What a publish did, or would do.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// The revision that readers see now.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root: String,
+    /// Whether there is a new revision; none is made if nothing differs.
+    pub published: bool,
+    /// The tag that the revision got.
+    pub tag: Option<String>,
+    /// What differs from the revision before.
+    pub differences: Differences,
+    /// Files that had to be read.
+    pub files_read: u64,
+    /// Their bytes.
+    pub bytes_read: u64,
+    /// Objects that were stored.
+    pub objects_stored: u64,
+    /// Their bytes, compressed.
+    pub object_bytes_stored: u64,
+    /// Files and chunks whose content was stored already.
+    pub objects_present: u64,
+    /// Their plain bytes.
+    pub object_bytes_present: u64,
+    /// Catalogs that were written.
+    pub catalogs_written: u64,
+    /// Their bytes, compressed.
+    pub catalog_bytes: u64,
+    /// Seconds for each phase.
+    pub seconds: Seconds,
+}
+
+/// Seconds for each phase of a publish.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Seconds {
+    /// Walking over the source and comparing.
+    pub scan: f64,
+    /// Reading, compressing and storing files.
+    pub store: f64,
+    /// Writing catalogs.
+    pub catalogs: f64,
+    /// Making everything durable, and signing.
+    pub commit: f64,
+    /// All of it.
+    pub total: f64,
+}

@@ -1,0 +1,187 @@
+//! A repository as its publisher sees it: where it lies, what its head is, who signs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::blacklist::Blacklist;
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use esker_format::time::UnixTime;
+use esker_format::trust::{self, ClaimedHead, Evidence, VerifiedHead};
+use esker_format::write::keys::Publisher;
+use esker_format::{manifest, whitelist};
+use esker_store::{Disk, LocalSink, ServedDisk, Sink, SinkLock};
+
+use crate::error::AdminError;
+use crate::key_folder::KeyFolder;
+use crate::settings::Settings;
+
+/// Where the publisher keeps what it knows beside a repository, below its root.
+const STATE: &str = ".esker";
+/// More than any manifest, whitelist or certificate has.
+const SMALL_FILE_MAX: u64 = 1 << 20;
+/// The most bytes that a database of a repository may have, so that a damaged one can't fill the memory.
+pub(crate) const DATABASE_MAX: u64 = 8 << 30;
+
+/// A repository in a local folder, opened by its publisher.
+pub struct Repository {
+    pub(crate) name: RepositoryName,
+    pub(crate) sink: Arc<LocalSink>,
+    pub(crate) publisher: Publisher,
+    pub(crate) settings: Settings,
+    pub(crate) head: VerifiedHead,
+    state: PathBuf,
+    _lock: SinkLock,
+}
+
+impl Repository {
+    /// Finds the folder of a repository: `storage` itself if it is one, else the folder of its name in there.
+    pub fn locate(storage: &Path, name: &RepositoryName) -> PathBuf {
+        let is_repository = storage.join(manifest::PATH).exists();
+        let is_named = storage.file_name().is_some_and(|last| last == name.as_str());
+        if is_repository || is_named { storage.to_owned() } else { storage.join(name.as_str()) }
+    }
+
+    /// Opens the repository in a folder for publishing, verifies its head, and keeps others from publishing.
+    pub fn open(
+        root: &Path,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        Self::open_on(Arc::new(ServedDisk), root, name, keys, now)
+    }
+
+    /// The same on a disk of the caller's.
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        if !root.join(manifest::PATH).exists() {
+            return Err(AdminError::NoRepository(root.display().to_string()));
+        }
+        let sink = Arc::new(LocalSink::on(root, disk));
+        let lock = sink.lock()?.ok_or_else(|| AdminError::Locked(sink.describe()))?;
+        let publisher = keys.publisher()?;
+        let head = verified_head(&*sink, name, &keys, now)?;
+        check_listed(&*sink, &publisher, &keys, &head)?;
+        let state = make_state(root)?;
+        let settings = Settings::read(&Settings::path(&state))?;
+        let settings = settings.unwrap_or_default();
+        Ok(Self { name: name.clone(), sink, publisher, settings, head, state, _lock: lock })
+    }
+
+    /// The name of the repository.
+    pub fn name(&self) -> &RepositoryName {
+        &self.name
+    }
+
+    /// The published head.
+    pub fn head(&self) -> &VerifiedHead {
+        &self.head
+    }
+
+    /// How the repository is published.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Changes how this publish is done, without keeping it.
+    pub fn settings_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// The folder of what the publisher remembers.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+}
+
+pub(crate) fn make_state(root: &Path) -> Result<PathBuf, AdminError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let state = root.join(STATE);
+    // Web servers run as somebody else and need not see it.
+    match std::fs::DirBuilder::new().mode(0o700).create(&state) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(AdminError::file("making folder", &state)(error))
+        }
+        _ => Ok(state),
+    }
+}
+
+fn root_file(sink: &dyn Sink, path: &str, what: &str) -> Result<Vec<u8>, AdminError> {
+    sink.read(path, SMALL_FILE_MAX)?
+        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: path.to_owned() })
+}
+
+fn verified_head(
+    sink: &dyn Sink,
+    name: &RepositoryName,
+    keys: &KeyFolder,
+    now: UnixTime,
+) -> Result<VerifiedHead, AdminError> {
+    let manifest = root_file(sink, manifest::PATH, "the manifest")?;
+    let whitelist = root_file(sink, whitelist::PATH, "the whitelist")?;
+    let untrusted = |source| AdminError::Untrusted { name: name.to_string(), source: Box::new(source) };
+    let claimed = ClaimedHead::parse(&manifest).map_err(untrusted)?;
+    let certificate =
+        read_object(sink, &claimed.certificate(), None, SMALL_FILE_MAX, "the publisher's certificate")?;
+    let keys = keys.public()?;
+    trust::verify(&Evidence {
+        manifest: &manifest,
+        whitelist: &whitelist,
+        certificate: &certificate,
+        keys: &keys,
+        blacklist: &Blacklist::default(),
+        name,
+        now,
+        seen: None,
+    })
+    .map_err(untrusted)
+}
+
+/// Refuses to publish what no client would accept.
+fn check_listed(
+    sink: &dyn Sink,
+    publisher: &Publisher,
+    keys: &KeyFolder,
+    head: &VerifiedHead,
+) -> Result<(), AdminError> {
+    let bytes = root_file(sink, whitelist::PATH, "the whitelist")?;
+    let untrusted = |source: whitelist::WhitelistError| AdminError::Untrusted {
+        name: head.name().to_string(),
+        source: Box::new(source.into()),
+    };
+    let whitelist = whitelist::Whitelist::parse(&bytes).map_err(untrusted)?;
+    let listed = |listed: &ContentHash| publisher.certificate().fingerprint(listed.algorithm()) == *listed;
+    if whitelist.fingerprints.iter().any(listed) {
+        Ok(())
+    } else {
+        Err(AdminError::NotListed(keys.certificate_file()))
+    }
+}
+
+/// Reads an object that is no file of users: always compressed, checked against its name.
+pub(crate) fn read_object(
+    sink: &dyn Sink,
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<Vec<u8>, AdminError> {
+    let object = || name.to_string();
+    let stored = sink
+        .read(&name.path(), limit)?
+        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
+    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
+    }
+    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
+    decompress(&stored, compression, size, limit)
+        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+}

@@ -1,0 +1,228 @@
+//! What every way to make a revision has in common: what it starts from, and how it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use esker_format::catalog::Flags;
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
+use esker_format::write::history::HistoryDraft;
+use esker_store::Sink;
+
+use crate::balance;
+use crate::catalogs::{Built, CatalogBuilder, Outline};
+use crate::changes::{Changes, NewTree};
+use crate::commit::{Commit, TagRequest};
+use crate::content_index::ContentIndex;
+use crate::dirtab::Dirtab;
+use crate::encode::Encoder;
+use crate::error::AdminError;
+use crate::known::KnownFiles;
+use crate::path;
+use crate::pipeline::Pipeline;
+use crate::plan::{Comparison, Differences};
+use crate::progress::{Counters, Phase, Progress};
+use crate::published::Published;
+use crate::report::Report;
+use crate::repository::Repository;
+
+/// How a revision is made.
+pub struct How<'r> {
+    /// The tag of the new revision.
+    pub tag: TagRequest,
+    /// The number of threads that compress.
+    pub threads: usize,
+    /// Set by whoever wants it to end early.
+    pub stop: Arc<AtomicBool>,
+    /// Told now and then how far it is.
+    pub progress: &'r mut dyn FnMut(Progress),
+}
+
+impl How<'_> {
+    pub(crate) fn check_stop(&self) -> Result<(), AdminError> {
+        if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// What a new revision starts from.
+pub(crate) struct Context<'r> {
+    pub(crate) repository: &'r Repository,
+    pub(crate) published: Published,
+    pub(crate) known: KnownFiles,
+    pub(crate) dirtab: Dirtab,
+    pub(crate) counters: Counters,
+    /// The directory of the repository that changes.
+    pub(crate) target: Vec<u8>,
+    pub(crate) now: UnixTime,
+    pub(crate) started: Instant,
+    empty: Empty,
+}
+
+/// The object of an empty file, which markers of nested catalogs are.
+struct Empty {
+    name: ObjectName,
+    stored: Vec<u8>,
+    flags: Flags,
+}
+
+impl Empty {
+    fn new(repository: &Repository) -> Result<Self, AdminError> {
+        let settings = &repository.settings;
+        let algorithm = repository.head.hash_algorithm();
+        let mut room = Vec::new();
+        let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
+        let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
+        Ok(Self { name, stored, flags: Flags(Flags::storage(algorithm, settings.compression)) })
+    }
+}
+
+impl<'r> Context<'r> {
+    pub(crate) fn new(repository: &'r Repository, target: &[u8], now: UnixTime) -> Result<Self, AdminError> {
+        let started = Instant::now();
+        let target = path::normalise(target)?;
+        let sink: Arc<dyn Sink> = repository.sink.clone();
+        Ok(Self {
+            known: KnownFiles::read(repository.state(), &target),
+            empty: Empty::new(repository)?,
+            counters: Counters::default(),
+            published: Published::new(sink, &repository.head),
+            dirtab: Dirtab::default(),
+            repository,
+            target,
+            now,
+            started,
+        })
+    }
+
+    pub(crate) fn comparison(&self) -> Comparison<'_> {
+        Comparison {
+            settings: &self.repository.settings,
+            known: &self.known,
+            dirtab: &self.dirtab,
+            empty: (self.empty.name.hash, self.empty.flags),
+        }
+    }
+
+    pub(crate) fn pipeline<'p>(
+        &'p self,
+        index: &'p ContentIndex,
+        threads: usize,
+        stop: &'p AtomicBool,
+    ) -> Pipeline<'p> {
+        Pipeline {
+            sink: &*self.repository.sink,
+            index,
+            settings: &self.repository.settings,
+            algorithm: self.repository.head.hash_algorithm(),
+            counters: &self.counters,
+            stop,
+            threads,
+        }
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// A directory that leads to the target and that nobody described.
+    pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
+        Entry {
+            name: path::split(path).map(|(_, name)| name.to_vec()).unwrap_or_default(),
+            mode: 0o040_755,
+            size: 4096,
+            mtime: self.now.0,
+            mtime_ns: self.repository.settings.nanoseconds.then_some(0),
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            flags: Flags(0),
+            hash: None,
+            chunks: Vec::new(),
+            symlink: Vec::new(),
+            xattrs: None,
+            hardlink_group: 0,
+            link_count: 2,
+        }
+    }
+
+    /// A report of what was found and stored so far.
+    pub(crate) fn report(&self, differences: Differences) -> Report {
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Report {
+            revision: self.repository.head.revision(),
+            root: self.repository.head.root_catalog().hash.to_string(),
+            differences,
+            files_read: get(&counters.files),
+            bytes_read: get(&counters.bytes),
+            objects_stored: get(&counters.objects),
+            object_bytes_stored: get(&counters.object_bytes),
+            objects_present: get(&counters.present),
+            object_bytes_present: get(&counters.present_bytes),
+            ..Report::default()
+        }
+    }
+
+    /// Checks the tag that is asked for, before anything is done for it.
+    pub(crate) fn history(&self, how: &How<'_>) -> Result<(HistoryDraft, Option<String>), AdminError> {
+        Commit::draft_history(self.repository, &how.tag, self.now)
+    }
+
+    /// Writes catalogs and makes the revision public, if anything changes.
+    pub(crate) fn finish(
+        &self,
+        changes: &mut Changes,
+        (history, tag): (HistoryDraft, Option<String>),
+        how: &mut How<'_>,
+        report: &mut Report,
+    ) -> Result<(), AdminError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let begun = self.seconds();
+        (how.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));
+        let outlines = balance::decide(&self.published, changes, &self.comparison())?;
+        self.repository.sink.put(&self.empty.name, &self.empty.stored)?;
+        let revision = self.repository.head.revision().saturating_add(1);
+        let ttl = self.published.root()?.catalog.properties().ttl;
+        let ttl = ttl.unwrap_or(self.repository.head.ttl());
+        let root = self.write_catalogs(changes, &outlines, (revision, ttl), how.threads, report)?;
+        let written = self.seconds();
+        report.seconds.catalogs = written - begun;
+        how.check_stop()?;
+        (how.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
+        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now: self.now };
+        commit.publish(history, tag.clone(), &how.tag.description)?;
+        report.seconds.commit = self.seconds() - written;
+        (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
+        report.published = true;
+        Ok(())
+    }
+
+    fn write_catalogs(
+        &self,
+        changes: &Changes,
+        outlines: &[Outline],
+        (revision, ttl): (u64, u32),
+        threads: usize,
+        report: &mut Report,
+    ) -> Result<Built, AdminError> {
+        let builder = CatalogBuilder {
+            tree: NewTree { published: &self.published, changes },
+            sink: &*self.repository.sink,
+            algorithm: self.repository.head.hash_algorithm(),
+            deflate: self.repository.settings.deflate,
+            revision,
+            now: self.now,
+            ttl,
+            built: Default::default(),
+        };
+        let root = builder.run(outlines, threads)?;
+        let built = builder.built.into_inner();
+        report.catalogs_written = built.len() as u64;
+        report.catalog_bytes = built.values().map(|built| built.stored_bytes).sum();
+        Ok(root)
+    }
+}

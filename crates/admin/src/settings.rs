@@ -1,0 +1,131 @@
+//! How a repository is published: what its publisher decided once and keeps.
+
+use std::path::{Path, PathBuf};
+
+use esker_format::chunker::ChunkSizes;
+use esker_format::compress::Compression;
+use serde::{Deserialize, Serialize};
+
+use crate::encode::Deflate;
+use crate::error::AdminError;
+
+/// How content is stored, and what is recorded of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The compression of files; catalogs and the like always are zlib streams.
+    pub compression: Compression,
+    /// The zlib encoder.
+    pub deflate: Deflate,
+    /// Where large files are cut.
+    pub chunks: ChunkSizes,
+    /// Whether nanoseconds of modification times are recorded.
+    pub nanoseconds: bool,
+    /// Whether extended attributes are recorded.
+    pub xattrs: bool,
+    /// Whether each publish gets a tag of its own.
+    pub automatic_tags: bool,
+    /// When catalogs are split and joined; none leaves that to markers and rules.
+    pub balance: Option<Balance>,
+}
+
+/// When catalogs are split and joined without being asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balance {
+    /// A catalog with more entries is split.
+    pub max: u64,
+    /// A catalog that was split off and has fewer entries is joined to its parent again.
+    pub min: u64,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self { max: 100_000, min: 1000 }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compression: Compression::Zlib,
+            deflate: Deflate::Fast,
+            chunks: ChunkSizes::DEFAULT,
+            nanoseconds: true,
+            xattrs: true,
+            automatic_tags: true,
+            balance: Some(Balance::default()),
+        }
+    }
+}
+
+/// The settings as a file holds them.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    compression: StoredCompression,
+    deflate: Deflate,
+    chunk_sizes: [u32; 3],
+    nanoseconds: bool,
+    xattrs: bool,
+    automatic_tags: bool,
+    balance: Option<Balance>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StoredCompression {
+    Zlib,
+    None,
+    Zstd,
+}
+
+impl Settings {
+    /// Where the settings lie in the folder that a publisher keeps beside a repository.
+    pub(crate) fn path(state: &Path) -> PathBuf {
+        state.join("settings.json")
+    }
+
+    /// Reads settings; none if there is no file.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, AdminError> {
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(AdminError::file("reading", path)(error)),
+        };
+        let refused = |reason: String| AdminError::Settings { path: path.to_owned(), reason };
+        let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
+        let [min, average, max] = stored.chunk_sizes;
+        Ok(Some(Self {
+            compression: match stored.compression {
+                StoredCompression::Zlib => Compression::Zlib,
+                StoredCompression::None => Compression::Stored,
+                StoredCompression::Zstd => Compression::Zstd,
+            },
+            deflate: stored.deflate,
+            chunks: ChunkSizes::new(min, average, max).map_err(|error| refused(error.to_string()))?,
+            nanoseconds: stored.nanoseconds,
+            xattrs: stored.xattrs,
+            automatic_tags: stored.automatic_tags,
+            balance: stored.balance,
+        }))
+    }
+
+    /// Writes the settings.
+    pub(crate) fn write(&self, path: &Path) -> Result<(), AdminError> {
+        let stored = Stored {
+            compression: match self.compression {
+                Compression::Zlib => StoredCompression::Zlib,
+                Compression::Stored => StoredCompression::None,
+                Compression::Zstd => StoredCompression::Zstd,
+            },
+            deflate: self.deflate,
+            chunk_sizes: [self.chunks.min(), self.chunks.average(), self.chunks.max()],
+            nanoseconds: self.nanoseconds,
+            xattrs: self.xattrs,
+            automatic_tags: self.automatic_tags,
+            balance: self.balance,
+        };
+        let text =
+            serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
+        esker_store::write_private(path, &text).map_err(AdminError::file("writing", path))
+    }
+}

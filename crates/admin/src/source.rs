@@ -1,0 +1,192 @@
+//! The source: a folder that is read by descriptors, name by name, so that no path is too long and no symlink
+//! that appears on the way leads anywhere else.
+
+mod attributes;
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+
+use crate::error::AdminError;
+
+pub(crate) use attributes::{pack_xattrs, read_xattrs};
+
+/// A time with nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Time {
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+}
+
+/// What `stat` says of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) mode: u32,
+    pub(crate) links: u64,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) size: u64,
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// The number of the device that a device file is.
+    pub(crate) special: u64,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+}
+
+impl Facts {
+    #[expect(clippy::unnecessary_cast, reason = "the fields have other types on other architectures")]
+    fn of(stat: &rustix::fs::Stat) -> Self {
+        let time = |seconds: i64, nanoseconds: u64| Time {
+            seconds,
+            nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+        };
+        Self {
+            mode: stat.st_mode as u32,
+            links: stat.st_nlink as u64,
+            uid: stat.st_uid as u32,
+            gid: stat.st_gid as u32,
+            size: (stat.st_size as i64).cast_unsigned(),
+            device: stat.st_dev as u64,
+            inode: stat.st_ino as u64,
+            special: stat.st_rdev as u64,
+            mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
+            ctime: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        }
+    }
+
+    /// What an open file says of itself.
+    pub(crate) fn of_file(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
+        rustix::fs::fstat(file).map(|stat| Self::of(&stat))
+    }
+
+    fn kind(&self) -> u32 {
+        self.mode & 0o170_000
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind() == 0o040_000
+    }
+
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind() == 0o100_000
+    }
+
+    pub(crate) fn is_symlink(&self) -> bool {
+        self.kind() == 0o120_000
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self.kind(), 0o020_000 | 0o060_000)
+    }
+}
+
+/// An entry of a source directory.
+#[derive(Debug)]
+pub(crate) struct SourceEntry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) facts: Facts,
+    /// The target of a symlink.
+    pub(crate) target: Vec<u8>,
+}
+
+/// The folder to publish.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+/// How directories of the source are opened; files get the same without the demand for a directory.
+const OPEN_FILE: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Self, AdminError> {
+        // The path itself may be a symlink: whoever typed it means what it leads to.
+        let folder = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let folder = folder.map_err(|error| AdminError::Source {
+            doing: "opening",
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+        Ok(Self { path: path.to_owned(), folder })
+    }
+
+    /// The place of an entry, for messages.
+    pub(crate) fn shown(&self, relative: &[u8]) -> PathBuf {
+        let relative = relative.strip_prefix(b"/").unwrap_or(relative);
+        if relative.is_empty() { self.path.clone() } else { self.path.join(OsStr::from_bytes(relative)) }
+    }
+
+    pub(crate) fn failed(
+        &self,
+        doing: &'static str,
+        relative: &[u8],
+    ) -> impl FnOnce(rustix::io::Errno) -> AdminError {
+        let path = self.shown(relative);
+        move |error| AdminError::Source { doing, path, source: error.into() }
+    }
+
+    /// What the folder itself is.
+    pub(crate) fn root_facts(&self) -> Result<Facts, AdminError> {
+        Facts::of_file(self.folder.as_fd()).map_err(self.failed("looking at", b""))
+    }
+
+    /// Opens a directory by its path below the folder, one name after the other.
+    pub(crate) fn open_directory(&self, relative: &[u8]) -> Result<OwnedFd, AdminError> {
+        let failed = || self.failed("opening directory", relative);
+        let mut directory = openat(&self.folder, c".", OPEN_DIRECTORY, Mode::empty()).map_err(failed())?;
+        for name in relative.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            directory = openat(&directory, OsStr::from_bytes(name), OPEN_DIRECTORY, Mode::empty())
+                .map_err(failed())?;
+        }
+        Ok(directory)
+    }
+
+    /// Opens a file of a directory for reading.
+    pub(crate) fn open_file(
+        &self,
+        directory: &OwnedFd,
+        relative: &[u8],
+        name: &[u8],
+    ) -> Result<OwnedFd, AdminError> {
+        openat(directory, OsStr::from_bytes(name), OPEN_FILE, Mode::empty())
+            .map_err(self.failed("opening", &crate::path::join(relative, name)))
+    }
+
+    /// Lists a directory by name.
+    pub(crate) fn list(&self, directory: &OwnedFd, relative: &[u8]) -> Result<Vec<SourceEntry>, AdminError> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(directory).map_err(self.failed("reading directory", relative))? {
+            let entry = entry.map_err(self.failed("reading directory", relative))?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            entries.push(self.look_at(directory, relative, name)?);
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn look_at(&self, directory: &OwnedFd, relative: &[u8], name: &CStr) -> Result<SourceEntry, AdminError> {
+        let path = || crate::path::join(relative, name.to_bytes());
+        let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let facts = Facts::of(&stat.map_err(|error| self.failed("looking at", &path())(error))?);
+        let target = match facts.is_symlink() {
+            true => readlinkat(directory, name, Vec::new())
+                .map_err(|error| self.failed("reading symlink", &path())(error))?
+                .into_bytes(),
+            false => Vec::new(),
+        };
+        Ok(SourceEntry { name: name.to_bytes().to_vec(), facts, target })
+    }
+}

@@ -1,0 +1,289 @@
+//! Archives become part of the repository.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use esker_admin::{AdminError, Ingest, Owner, Report};
+use esker_format::chunker::ChunkSizes;
+use esker_testkit::check::Findings;
+use tar::{Builder, EntryType, Header};
+
+use crate::workshop::{Workshop, how, now};
+
+type Archive = Builder<Vec<u8>>;
+
+fn header(kind: EntryType, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(7);
+    header.set_gid(8);
+    header.set_mtime(1_600_000_000);
+    header.set_size(0);
+    header
+}
+
+fn file(archive: &mut Archive, path: &str, bytes: &[u8]) {
+    let mut header = header(EntryType::Regular, 0o640);
+    header.set_size(bytes.len() as u64);
+    archive.append_data(&mut header, path, bytes).unwrap();
+}
+
+fn link(archive: &mut Archive, kind: EntryType, path: &str, target: &str) {
+    archive.append_link(&mut header(kind, 0o777), path, target).unwrap();
+}
+
+fn other(archive: &mut Archive, kind: EntryType, path: &str) {
+    archive.append_data(&mut header(kind, 0o755), path, &[][..]).unwrap();
+}
+
+fn ingest(
+    workshop: &Workshop,
+    archive: &Path,
+    change: impl FnOnce(&mut Ingest<'_>),
+) -> Result<Report, AdminError> {
+    let mut progress = |_| ();
+    let mut ingest = Ingest {
+        archive: archive.to_owned(),
+        target: b"/in/here".to_vec(),
+        delete: Vec::new(),
+        owner: Owner::default(),
+        nested: false,
+        how: how(&mut progress),
+    };
+    change(&mut ingest);
+    ingest.run(&workshop.open(), now())
+}
+
+fn write(workshop: &Workshop, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = workshop.folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn paths(findings: &Findings) -> Vec<String> {
+    findings.assert_clean().tree.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// One member of every kind, with long names and a file large enough for chunks.
+fn every_kind() -> Vec<u8> {
+    let mut archive = Builder::new(Vec::new());
+    other(&mut archive, EntryType::Directory, "./dir/");
+    file(&mut archive, "./dir/file", b"content");
+    link(&mut archive, EntryType::Link, "dir/same", "dir/file");
+    link(&mut archive, EntryType::Link, "elsewhere", "dir/file");
+    link(&mut archive, EntryType::Symlink, "dir/link", "../$(ARCH)/x");
+    other(&mut archive, EntryType::Fifo, "pipe");
+    let mut device = header(EntryType::Char, 0o600);
+    device.set_device_major(5).unwrap();
+    device.set_device_minor(1).unwrap();
+    archive.append_data(&mut device, "tty", &[][..]).unwrap();
+    file(&mut archive, &format!("deep/{}/{}", "d".repeat(200), "f".repeat(200)), b"long");
+    file(&mut archive, "large", &noise(200_000));
+    archive
+        .append_pax_extensions([
+            ("mtime", &b"-7.25"[..]),
+            ("SCHILY.xattr.user.colour", b"green"),
+            ("uid", b"3000000000"),
+        ])
+        .unwrap();
+    file(&mut archive, "extended", b"");
+    file(&mut archive, "dir/twice", b"first");
+    file(&mut archive, "dir/twice", b"second");
+    archive.into_inner().unwrap()
+}
+
+fn chunked() -> Workshop {
+    Workshop::with(|new| new.settings.chunks = ChunkSizes::new(4096, 8192, 16_384).unwrap())
+}
+
+#[test]
+fn members_of_every_kind() {
+    let workshop = chunked();
+    let archive = write(&workshop, "all.tar", &every_kind());
+    let count = |folder: std::io::Result<fs::DirEntry>| fs::read_dir(folder.unwrap().path()).unwrap().count();
+    let objects = || fs::read_dir(workshop.root().join("data")).unwrap().map(count).sum::<usize>();
+    let before = objects();
+    let dry = {
+        let mut progress = |_| ();
+        let mut ingest = Ingest {
+            archive: archive.clone(),
+            target: b"/in/here".to_vec(),
+            delete: Vec::new(),
+            owner: Owner::default(),
+            nested: false,
+            how: how(&mut progress),
+        };
+        ingest.dry_run(&workshop.open(), now()).unwrap()
+    };
+    assert!(!dry.published && objects() == before, "nothing is stored");
+    let report = ingest(&workshop, &archive, |_| ()).unwrap();
+    assert!(report.published, "{report:?}");
+    assert_eq!(report.differences, dry.differences);
+    let findings = workshop.check();
+    let long = format!("/in/here/deep/{}", "d".repeat(200));
+    let mut expected = vec![
+        "/".to_owned(),
+        "/in".to_owned(),
+        "/in/here".to_owned(),
+        "/in/here/deep".to_owned(),
+        format!("{long}/{}", "f".repeat(200)),
+        long,
+    ];
+    for name in [
+        "dir",
+        "dir/file",
+        "dir/link",
+        "dir/same",
+        "dir/twice",
+        "elsewhere",
+        "extended",
+        "large",
+        "pipe",
+        "tty",
+    ] {
+        expected.push(format!("/in/here/{name}"));
+    }
+    expected.sort();
+    assert_eq!(paths(&findings), expected);
+    let entry = |path: &str| &findings.tree[format!("/in/here/{path}").as_bytes()];
+    assert_eq!(
+        (entry("dir/file").nlink, entry("dir/same").nlink, entry("elsewhere").nlink),
+        (Some(2), Some(2), Some(1))
+    );
+    assert_eq!(entry("dir/file").sha256, entry("elsewhere").sha256);
+    assert_eq!((entry("dir/file").uid, entry("dir/file").gid, entry("dir/file").mode), (7, 8, 0o100_640));
+    assert_eq!(entry("dir/file").mtime_ns, 1_600_000_000_000_000_000);
+    assert_eq!(entry("dir/link").target.as_deref(), Some(&b"../$(ARCH)/x"[..]));
+    assert_eq!(entry("tty").rdev, Some(0x501));
+    assert_eq!(entry("extended").mtime_ns, -7_250_000_000);
+    assert_eq!(entry("extended").uid, 3_000_000_000);
+    assert_eq!(entry("extended").xattrs[&b"user.colour"[..]], b"green");
+    assert_eq!(entry("large").sha256, Some(esker_testkit::object::sha256(&noise(200_000))));
+    assert_eq!(entry("dir/twice").sha256, Some(esker_testkit::object::sha256(b"second")));
+
+    let again = ingest(&workshop, &archive, |_| ()).unwrap();
+    assert!(!again.published, "{again:?}");
+}
+
+#[test]
+fn compressed_archives() {
+    let plain = every_kind();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&plain).unwrap();
+    let mut xz = lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(1)).unwrap();
+    xz.write_all(&plain).unwrap();
+    let compressed = [gzip.finish().unwrap(), zstd::encode_all(&plain[..], 1).unwrap(), xz.finish().unwrap()];
+    let reference = chunked();
+    ingest(&reference, &write(&reference, "plain", &plain), |_| ()).unwrap();
+    for bytes in compressed {
+        let workshop = chunked();
+        ingest(&workshop, &write(&workshop, "compressed", &bytes), |_| ()).unwrap();
+        assert_eq!(paths(&workshop.check()), paths(&reference.check()));
+
+        let cut = write(&workshop, "cut", &bytes[..bytes.len() / 2]);
+        let error = ingest(&workshop, &cut, |_| ()).unwrap_err();
+        assert!(matches!(error, AdminError::Source { .. }), "{error}");
+        assert_eq!(workshop.check().assert_clean().revision, 1);
+    }
+}
+
+#[test]
+fn what_is_there_is_replaced_and_deleted_and_the_rest_stays() {
+    let workshop = Workshop::new();
+    let top = workshop.source();
+    fs::create_dir_all(top.join("in/here/was dir/below")).unwrap();
+    fs::create_dir_all(top.join("in/here/gone/deeper")).unwrap();
+    fs::create_dir_all(top.join("other")).unwrap();
+    for name in
+        ["in/here/was dir/below/x", "in/here/was file", "in/here/gone/deeper/y", "other/stays", "in/here/a"]
+    {
+        fs::write(top.join(name), name).unwrap();
+    }
+    fs::write(top.join("other/.cvmfscatalog"), b"").unwrap();
+    fs::hard_link(top.join("in/here/a"), top.join("in/here/b")).unwrap();
+    fs::hard_link(top.join("in/here/a"), top.join("in/here/c")).unwrap();
+    workshop.publish();
+
+    let mut archive = Builder::new(Vec::new());
+    file(&mut archive, "was dir", b"now a file");
+    file(&mut archive, "was file/now/below", b"x");
+    file(&mut archive, "gone/again", b"y");
+    file(&mut archive, "a", b"on its own");
+    let archive = write(&workshop, "b.tar", &archive.into_inner().unwrap());
+    let deletes = vec![b"/in/here/gone".to_vec(), b"nowhere".to_vec()];
+    let report = ingest(&workshop, &archive, |ingest| ingest.delete = deletes).unwrap();
+    assert_eq!(report.catalogs_written, 1, "that of /other stays");
+    let findings = workshop.check();
+    assert_eq!(
+        paths(&findings),
+        [
+            "/",
+            "/in",
+            "/in/here",
+            "/in/here/a",
+            "/in/here/b",
+            "/in/here/c",
+            "/in/here/gone",
+            "/in/here/gone/again",
+            "/in/here/was dir",
+            "/in/here/was file",
+            "/in/here/was file/now",
+            "/in/here/was file/now/below",
+            "/other",
+            "/other/.cvmfscatalog",
+            "/other/stays"
+        ]
+    );
+    let links = |path: &str| findings.tree[path.as_bytes()].nlink;
+    assert_eq!((links("/in/here/a"), links("/in/here/b"), links("/in/here/c")), (Some(1), Some(2), Some(2)));
+    // Two directories and a file of `gone`, a directory and a file below `was dir`.
+    assert_eq!(report.differences.removed.total(), 5, "{:?}", report.differences);
+}
+
+#[test]
+fn into_a_nested_catalog_with_another_owner() {
+    let workshop = Workshop::new();
+    let mut archive = Builder::new(Vec::new());
+    file(&mut archive, "x/y", b"1");
+    let archive = write(&workshop, "c.tar", &archive.into_inner().unwrap());
+    let change = |ingest: &mut Ingest<'_>| {
+        ingest.nested = true;
+        ingest.owner = Owner { uid: Some(11), gid: None };
+    };
+    ingest(&workshop, &archive, change).unwrap();
+    let findings = workshop.check();
+    assert_eq!(findings.assert_clean().catalogs.keys().collect::<Vec<_>>(), ["", "/in/here"]);
+    let entry = &findings.tree[&b"/in/here/x/y"[..]];
+    assert_eq!((entry.uid, entry.gid), (11, 8));
+}
+
+#[test]
+fn refused_members() {
+    type Make = fn(&mut Archive);
+    let cases: [(&str, Make); 4] = [
+        ("`..` is not allowed", |archive| {
+            let mut header = header(EntryType::Regular, 0o644);
+            header.as_old_mut().name[..4].copy_from_slice(b"../x");
+            header.set_cksum();
+            archive.append(&header, &[][..]).unwrap();
+        }),
+        ("neither in the archive", |archive| link(archive, EntryType::Link, "a", "missing")),
+        ("unknown type", |archive| other(archive, EntryType::new(b'Z'), "odd")),
+        ("must be a regular file", |archive| other(archive, EntryType::Directory, "d/.cvmfscatalog")),
+    ];
+    for (expected, make) in cases {
+        let workshop = Workshop::new();
+        let mut archive = Builder::new(Vec::new());
+        make(&mut archive);
+        let archive = write(&workshop, "bad.tar", &archive.into_inner().unwrap());
+        let error = ingest(&workshop, &archive, |_| ()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(workshop.check().assert_clean().revision, 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! On what machine a measurement was made, and what was measured.
+
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use esker_format::time::UnixTime;
+use serde::Serialize;
+
+/// Everything that a number depends on and that doesn't show in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    /// When it began.
+    pub date: String,
+    /// Kernel release and machine.
+    pub kernel: String,
+    /// The processor's name, as the kernel has it.
+    pub processor: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Processes that wanted to run during the last minute, on average. More than a small part of the cores means
+    /// that somebody else was at work.
+    pub load: f64,
+    /// What each measured program says its version is.
+    pub versions: Vec<String>,
+    /// The commit of the source tree that the benchmark was started in.
+    pub commit: Option<String>,
+}
+
+impl Conditions {
+    /// Looks at the machine; `programs` are asked for their version.
+    pub fn now(programs: &[&str]) -> Self {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let uname = rustix::system::uname();
+        Self {
+            date: UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX)).to_string(),
+            kernel: format!("{} {}", uname.release().to_string_lossy(), uname.machine().to_string_lossy()),
+            processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: field("/proc/meminfo", "MemTotal")
+                .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
+                .map_or(0, |kib| kib * 1024),
+            load: std::fs::read_to_string("/proc/loadavg")
+                .ok()
+                .and_then(|text| text.split(' ').next()?.parse().ok())
+                .unwrap_or(f64::NAN),
+            versions: programs.iter().filter_map(|program| output(program, &["--version"])).collect(),
+            commit: output("git", &["describe", "--always", "--dirty", "--abbrev=12"]),
+        }
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        format!(
+            "{}; Linux {}; {}, {} cores; load {:.2}; {}; commit {}",
+            self.date,
+            self.kernel,
+            self.processor,
+            self.cores,
+            self.load,
+            self.versions.join(", "),
+            self.commit.as_deref().unwrap_or("unknown")
+        )
+    }
+}
+
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())
+}

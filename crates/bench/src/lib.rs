@@ -1,0 +1,19 @@
+//! Scenarios and comparison runs.
+//!
+//! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
+//! * [`publish`]: a tree into a repository, beside `tar | pigz`;
+//! * [`lookup`]: paths in large catalogs, from several threads;
+//! * [`statistics`]: medians, ratios and how far they can be trusted;
+//! * [`measure`]: one run of a command, and what it cost;
+//! * [`conditions`]: on what machine all this was.
+#![deny(unsafe_code)]
+
+pub mod conditions;
+pub mod lookup;
+pub mod measure;
+pub mod plot;
+pub mod publish;
+pub mod startup;
+pub mod statistics;
+mod sys;
+pub mod table;

@@ -1,0 +1,224 @@
+//! `esker-bench`: what docs/benchmarks.md describes.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of its own, with a terminal to talk to"
+)]
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use esker_bench::conditions::Conditions;
+use esker_bench::startup::report::Report;
+use esker_bench::startup::roots::{Client, Clients, Root};
+use esker_bench::startup::{self, State};
+use esker_bench::{lookup, publish};
+use serde::Serialize;
+
+/// Measures Esker beside other ways to the same thing.
+#[derive(Parser)]
+#[command(name = "esker-bench", version, max_term_width = 100)]
+struct Bench {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    Startup(Startup),
+    Publish(Publish),
+    Lookup(Lookup),
+}
+
+/// Starts a command from a directory and from mounts, cold, warm and hot.
+///
+/// Example: esker-bench startup --native /opt/python --esker http://server/cvmfs/sw.example.org
+/// --public-key sw.example.org.pub --inside python -- {root}/bin/python3 -B -c "import numpy"
+#[derive(clap::Args)]
+struct Startup {
+    /// The directory that the others are compared with
+    #[arg(long, value_name = "DIR")]
+    native: PathBuf,
+
+    /// Compare a copy of it in memory too
+    #[arg(long)]
+    tmpfs: bool,
+
+    /// URL of the repository that Esker mounts
+    #[arg(long, value_name = "URL", requires = "public_key")]
+    esker: Option<String>,
+
+    /// Its master public key
+    #[arg(long, value_name = "FILE")]
+    public_key: Option<PathBuf>,
+
+    /// Where in the repository the tree lies
+    #[arg(long, value_name = "PATH", default_value = "")]
+    inside: PathBuf,
+
+    /// The binary
+    #[arg(long, value_name = "FILE", default_value = "esker")]
+    binary: String,
+
+    /// Other clients, as docs/benchmarks.md describes them
+    #[arg(long, value_name = "FILE")]
+    clients: Option<PathBuf>,
+
+    /// Which states
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["cold", "warm", "hot"])]
+    states: Vec<State>,
+
+    /// Runs of each root in each state
+    #[arg(long, value_name = "COUNT", default_value_t = 11)]
+    repetitions: usize,
+
+    /// Where mountpoints and caches are made, on a disk
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Draw it
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// The command; {root} stands for the directory
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Publishes a tree, beside tar and pigz.
+#[derive(clap::Args)]
+struct Publish {
+    /// The tree
+    #[arg(value_name = "DIR")]
+    tree: PathBuf,
+
+    /// The binary
+    #[arg(long, value_name = "FILE", default_value = "esker")]
+    binary: PathBuf,
+
+    /// Rounds
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    repetitions: usize,
+
+    /// Where repositories are made and removed again
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Looks paths up in large catalogs.
+#[derive(clap::Args)]
+struct Lookup {
+    /// Entries of each catalog
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
+    entries: Vec<usize>,
+
+    /// Threads at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
+    threads: Vec<usize>,
+
+    /// Lookups of a thread in a round
+    #[arg(long, value_name = "COUNT", default_value_t = 300_000)]
+    lookups: usize,
+
+    /// Rounds
+    #[arg(long, value_name = "COUNT", default_value_t = 7)]
+    repetitions: usize,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    match Bench::parse().scenario {
+        Scenario::Startup(args) => run_startup(args),
+        Scenario::Publish(args) => {
+            let plan = publish::Plan {
+                tree: args.tree,
+                esker: args.binary,
+                scratch: args.scratch,
+                repetitions: args.repetitions,
+            };
+            let report =
+                publish::run(&plan, |round| eprintln!("round {} of {}", round + 1, args.repetitions))?;
+            print!("{}", report.table());
+            write_json(args.json.as_deref(), &report)
+        }
+        Scenario::Lookup(args) => {
+            let plan = lookup::Plan {
+                entries: args.entries,
+                threads: args.threads,
+                lookups: args.lookups,
+                repetitions: args.repetitions,
+            };
+            let report = lookup::run(&plan, |what| eprintln!("{what}"))?;
+            print!("{}", report.table());
+            write_json(args.json.as_deref(), &report)
+        }
+    }
+}
+
+fn run_startup(args: Startup) -> Result<()> {
+    let mut roots = vec![Root::directory(&args.native)?];
+    if args.tmpfs {
+        roots.push(Root::in_memory(&args.native)?);
+    }
+    if let (Some(url), Some(key)) = (&args.esker, &args.public_key) {
+        let client = esker_client(&args.binary, url, key, &args.inside)?;
+        roots.push(Root::of_client(client, &args.scratch)?);
+    }
+    for client in args.clients.as_deref().map(Clients::read).transpose()?.unwrap_or_default().client {
+        roots.push(Root::of_client(client, &args.scratch)?);
+    }
+    let conditions = Conditions::now(&[&args.binary]);
+    if conditions.load > 0.5 * conditions.cores as f64 {
+        eprintln!("the machine is busy (load {}); what follows says little", conditions.load);
+    }
+    let series =
+        startup::run(&mut roots, &args.states, &args.command, args.repetitions, |state, repetition| {
+            eprintln!("{state:?}, {} of {}", repetition + 1, args.repetitions);
+        })?;
+    let report = Report::new(conditions, args.command, series);
+    print!("{}", report.table());
+    if let Some(path) = &args.svg {
+        std::fs::write(path, report.svg()).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    write_json(args.json.as_deref(), &report)
+}
+
+/// How Esker itself is mounted, in the same words as any other client.
+fn esker_client(binary: &str, url: &str, key: &Path, inside: &Path) -> Result<Client> {
+    let key = key.canonicalize().with_context(|| format!("can't find {}", key.display()))?;
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let Some(key) = key.to_str() else { bail!("{} isn't text", key.display()) };
+    let esker = quoted(binary);
+    Ok(Client {
+        name: "esker".into(),
+        mount: format!(
+            "{esker} mount {} {{mountpoint}} --public-key {} --cache {{cache}}",
+            quoted(url),
+            quoted(key)
+        ),
+        unmount: format!("{esker} umount {{mountpoint}}"),
+        drop_cache: "find {cache} -mindepth 1 -delete".into(),
+        status: Some(format!("{esker} status --json {{mountpoint}}")),
+        inside: inside.to_owned(),
+    })
+}
+
+fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+}

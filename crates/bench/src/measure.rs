@@ -1,0 +1,80 @@
+//! One run of a command, and what it cost.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::sys;
+
+/// What a run cost.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cost {
+    /// Time on the clock, in seconds.
+    pub real: f64,
+    /// Processor time in user mode, of all processes of the command, in seconds.
+    pub user: f64,
+    /// Processor time in the kernel, in seconds.
+    pub sys: f64,
+    /// Largest resident size of one process, in bytes.
+    pub peak: u64,
+}
+
+impl Cost {
+    /// Processor time per time on the clock, in percent; over 100 with several threads.
+    pub fn cpu_percent(&self) -> f64 {
+        100.0 * (self.user + self.sys) / self.real
+    }
+
+    /// Share of the time during which not even one processor worked for the command, at least, in percent.
+    pub fn blocked_percent(&self) -> f64 {
+        (100.0 - self.cpu_percent()).max(0.0)
+    }
+}
+
+/// Runs a command to its end; one that fails is an error, because its time means nothing.
+pub fn run(mut command: Command) -> Result<Cost> {
+    let shown = format!("{command:?}");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let start = Instant::now();
+    let child = command.spawn().with_context(|| format!("can't start {shown}"))?;
+    let ended = sys::wait(child).with_context(|| format!("can't wait for {shown}"))?;
+    let real = start.elapsed();
+    if !ended.status.success() {
+        bail!("{shown} failed: {}", ended.status);
+    }
+    let seconds = |time: Duration| time.as_secs_f64();
+    Ok(Cost { real: seconds(real), user: seconds(ended.user), sys: seconds(ended.system), peak: ended.peak })
+}
+
+/// A shell command.
+pub fn shell(line: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(line);
+    command
+}
+
+/// Drops the page cache, the inodes and the names of the whole machine; needs root.
+pub fn drop_page_cache() -> Result<()> {
+    rustix::fs::sync();
+    let path = Path::new("/proc/sys/vm/drop_caches");
+    std::fs::write(path, "3").with_context(|| {
+        format!("can't write {}: cold and warm runs need root; --states hot does without", path.display())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_command_and_an_idle_one() {
+        let busy = run(shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")).expect("a loop");
+        assert!(busy.user > 0.0 && busy.real > 0.0 && busy.peak > 0);
+        let idle = run(shell("sleep 0.2")).expect("sleep");
+        assert!(idle.real >= 0.2 && idle.blocked_percent() > 50.0, "{idle:?}");
+        assert!(run(shell("exit 3")).is_err());
+    }
+}

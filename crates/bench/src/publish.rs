@@ -1,0 +1,190 @@
+//! A tree into a repository, beside the tools everybody knows: `tar | pigz -6`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::conditions::Conditions;
+use crate::measure::{self, Cost};
+use crate::statistics::{Estimate, median, median_of, ratio_of};
+use crate::table;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The tree.
+    pub tree: PathBuf,
+    /// The binary.
+    pub esker: PathBuf,
+    /// Where repositories and archives are put and removed again.
+    pub scratch: PathBuf,
+    /// How often.
+    pub repetitions: usize,
+}
+
+/// The ways a tree is packed.
+const WAYS: [&str; 3] = ["tar | pigz -6", "esker publish, first", "esker publish, unchanged"];
+
+/// One way of packing.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// Which.
+    pub name: String,
+    /// Seconds on the clock.
+    pub real: Estimate,
+    /// To the archive.
+    pub ratio: Option<Estimate>,
+    /// Processor seconds.
+    pub cpu: f64,
+    /// Files a second.
+    pub files_per_second: f64,
+    /// Megabytes of plain content a second.
+    pub megabytes_per_second: f64,
+    /// Largest resident size of one process, in bytes.
+    pub peak: u64,
+    /// Bytes on disk afterwards.
+    pub stored: u64,
+    /// Every single run.
+    pub runs: Vec<Cost>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub conditions: Conditions,
+    /// Regular files of the tree.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// One row a way.
+    pub ways: Vec<Way>,
+}
+
+/// Measures, in turns. The tree is read once before, so that no way pays for the disk alone.
+pub fn run(plan: &Plan, mut progress: impl FnMut(usize)) -> Result<Report> {
+    let esker = plan.esker.to_string_lossy().into_owned();
+    let conditions = Conditions::now(&[&esker, "pigz", "tar"]);
+    let (files, bytes) = size(&plan.tree)?;
+    let mut runs = vec![Vec::new(); WAYS.len()];
+    let mut stored = [0; WAYS.len()];
+    measure::run(archive(&plan.tree, Path::new("/dev/null")))?;
+    for repetition in 0..plan.repetitions {
+        progress(repetition);
+        let folder = tempfile::Builder::new().prefix("esker-bench-").tempdir_in(&plan.scratch)?;
+        let packed = folder.path().join("tree.tar.gz");
+        runs[0].push(measure::run(archive(&plan.tree, &packed))?);
+        stored[0] = packed.metadata()?.len();
+        let (storage, keys) = (folder.path().join("storage"), folder.path().join("keys"));
+        let command = |words: &[&str]| {
+            let mut command = Command::new(&plan.esker);
+            command.args(words).arg("--storage").arg(&storage).arg("--keys").arg(&keys);
+            command
+        };
+        measure::run(command(&["repo", "create", NAME]))?;
+        for way in 1..WAYS.len() {
+            let mut publish = command(&["publish", NAME]);
+            publish.arg(&plan.tree).arg("--quiet");
+            runs[way].push(measure::run(publish)?);
+            stored[way] = size(&storage)?.1;
+        }
+    }
+    let archives: Vec<f64> = runs[0].iter().map(|cost| cost.real).collect();
+    let ways = WAYS.iter().zip(runs).zip(stored).enumerate().map(|(at, ((name, runs), stored))| {
+        let reals: Vec<f64> = runs.iter().map(|cost| cost.real).collect();
+        let real = median_of(&reals);
+        Way {
+            name: (*name).to_owned(),
+            real,
+            ratio: (at > 0).then(|| ratio_of(&reals, &archives)),
+            cpu: median(&runs.iter().map(|cost| cost.user + cost.sys).collect::<Vec<_>>()),
+            files_per_second: files as f64 / real.point,
+            megabytes_per_second: bytes as f64 / 1e6 / real.point,
+            peak: runs.iter().map(|cost| cost.peak).max().unwrap_or(0),
+            stored,
+            runs,
+        }
+    });
+    Ok(Report { conditions, files, bytes, ways: ways.collect() })
+}
+
+const NAME: &str = "bench.example.org";
+
+fn archive(tree: &Path, to: &Path) -> Command {
+    let mut command = Command::new("bash");
+    command.args(["-o", "pipefail", "-c", "tar -cf - -C \"$1\" . | pigz -6 > \"$2\""]);
+    command.arg("bash").arg(tree).arg(to);
+    command
+}
+
+/// Regular files below a folder, and their bytes.
+fn size(folder: &Path) -> Result<(u64, u64)> {
+    let (mut files, mut bytes) = (0, 0);
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else if metadata.is_file() {
+                files += 1;
+                bytes += metadata.len();
+            }
+        }
+    }
+    Ok((files, bytes))
+}
+
+impl Report {
+    /// For terminals.
+    pub fn table(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .ways
+            .iter()
+            .map(|way| {
+                let range = |estimate: &Estimate| format!("{:.2}–{:.2}", estimate.low, estimate.high);
+                vec![
+                    way.name.clone(),
+                    String::new(),
+                    format!("{:.2}", way.real.point),
+                    range(&way.real),
+                    way.ratio.map_or_else(|| "1".into(), |ratio| format!("{:.2}", ratio.point)),
+                    format!("{:.1}", way.cpu),
+                    format!("{:.0}", way.files_per_second),
+                    format!("{:.0}", way.megabytes_per_second),
+                    format!("{}", way.peak >> 20),
+                    format!("{}", way.stored >> 20),
+                ]
+            })
+            .collect();
+        let header =
+            ["", "", "real s", "95 %", "ratio", "CPU s", "files/s", "MB/s", "peak MiB", "stored MiB"];
+        format!(
+            "{} files, {} MB\n{}\n\n{}",
+            self.files,
+            self.bytes / 1_000_000,
+            self.conditions.line(),
+            table::layout(&header, &rows)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("sub")).expect("a folder");
+        fs::write(folder.path().join("sub/a"), b"four").expect("a file");
+        std::os::unix::fs::symlink("sub", folder.path().join("link")).expect("a link");
+        assert_eq!(size(folder.path()).expect("a size"), (1, 4));
+        assert!(size(Path::new("absent")).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! How long a command takes to start from different roots: a directory, memory, mounts of several clients.
+//!
+//! * cold: nothing is on the client. A client's cache is emptied, the page cache dropped, the root mounted anew.
+//! * warm: a client's cache on disk is filled, the page cache dropped, the root mounted anew.
+//! * hot: the command ran before, everything is in memory.
+//!
+//! Runs of the roots are interleaved, first one, then the other, in turning order, so that a machine that slows down
+//! slows all of them.
+
+pub mod report;
+pub mod roots;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::measure::{self, Cost, drop_page_cache};
+use roots::{Callbacks, Root};
+
+/// How much of what a command reads is near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Nothing is on the client.
+    Cold,
+    /// Objects are in the client's cache on disk.
+    Warm,
+    /// Everything is in memory.
+    Hot,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// What the command cost.
+    #[serde(flatten)]
+    pub cost: Cost,
+    /// Seconds that mounting took before it, if that was part of the state.
+    pub mount: Option<f64>,
+    /// What the client answered meanwhile, if it can tell.
+    pub callbacks: Callbacks,
+}
+
+/// The runs of one root in one state, in the order they were made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// How near things were.
+    pub state: State,
+    /// The root's name.
+    pub root: String,
+    /// The runs.
+    pub runs: Vec<Run>,
+}
+
+/// Runs `command`, in whose words `{root}` stands for the root, `repetitions` times a root and state.
+pub fn run(
+    roots: &mut [Root],
+    states: &[State],
+    command: &[String],
+    repetitions: usize,
+    mut progress: impl FnMut(State, usize),
+) -> Result<Vec<Series>> {
+    ensure!(!command.is_empty(), "no command to run");
+    let mut all = Vec::new();
+    for state in states {
+        let mut series: Vec<Series> = roots
+            .iter()
+            .map(|root| Series { state: *state, root: root.name().to_owned(), runs: Vec::new() })
+            .collect();
+        prepare(roots, *state, command)?;
+        for repetition in 0..repetitions {
+            progress(*state, repetition);
+            for place in 0..roots.len() {
+                let at = (place + repetition) % roots.len();
+                let run = once(&mut roots[at], *state, command)
+                    .with_context(|| format!("{}, {state:?}", roots[at].name()))?;
+                series[at].runs.push(run);
+            }
+        }
+        all.append(&mut series);
+    }
+    for root in roots {
+        root.unmount()?;
+    }
+    Ok(all)
+}
+
+/// Makes the state true for what is not measured: caches filled for warm, memory for hot.
+fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
+    if state == State::Cold {
+        return Ok(());
+    }
+    for root in roots {
+        root.mount()?;
+        // Twice: the first run may still write what it fetched.
+        for _ in 0..2 {
+            measure::run(root.command(command))
+                .with_context(|| format!("{}, to fill caches", root.name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn once(root: &mut Root, state: State, command: &[String]) -> Result<Run> {
+    let mut mount = None;
+    if state != State::Hot {
+        root.unmount()?;
+        if state == State::Cold {
+            root.empty_cache()?;
+        }
+        drop_page_cache()?;
+        mount = root.mount()?;
+    }
+    let before = root.callbacks()?;
+    let cost = measure::run(root.command(command))?;
+    let callbacks = root.callbacks()?.since(&before);
+    Ok(Run { cost, mount, callbacks })
+}

@@ -1,0 +1,91 @@
+use std::path::PathBuf;
+
+use esker_admin::{Ingest, Owner};
+
+use crate::exit::{Context as _, Failure, Kind};
+use crate::publisher::{HowArgs, Meter, PublisherArgs, now, of_admin, print_report, stop_on_signals};
+use crate::settings::Settings;
+
+/// Unpacks an archive into a directory of a repository.
+///
+/// What has the same name is replaced, everything else stays. Example: esker ingest sw.example.org gcc.tar.zst --to
+/// /gcc/14.2
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// The archive: tar, plain or compressed with gzip, zstd or xz; - for standard input
+    #[arg(value_name = "FILE")]
+    archive: PathBuf,
+
+    /// The directory of the repository
+    #[arg(long, value_name = "/PATH")]
+    to: PathBuf,
+
+    /// A path in the repository to delete first, with all below it; may be given many times
+    #[arg(long, value_name = "/PATH")]
+    delete: Vec<PathBuf>,
+
+    /// A file with such paths, one a line
+    #[arg(long, value_name = "FILE")]
+    delete_list: Option<PathBuf>,
+
+    /// Owner of all that is added, by number [default: as in the archive]
+    #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
+    owner: Option<Owner>,
+
+    /// Make the directory a nested catalog
+    #[arg(long)]
+    nested: bool,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+fn owner(text: &str) -> Result<Owner, String> {
+    let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+    let number = |text: &str| match text {
+        "" => Ok(None),
+        digits => digits.parse().map(Some).map_err(|_| format!("{digits:?} is not a number")),
+    };
+    Ok(Owner { uid: number(uid)?, gid: number(gid)? })
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let stop = stop_on_signals()?;
+    let mut delete: Vec<Vec<u8>> =
+        args.delete.into_iter().map(|path| path.into_os_string().into_vec()).collect();
+    if let Some(list) = &args.delete_list {
+        let text = std::fs::read(list).context(Kind::Usage, format!("can't read {}", list.display()))?;
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        delete.extend(lines.map(<[u8]>::to_vec));
+    }
+    let place = args.place.place(&args.name, settings)?;
+    let mut repository = place.open()?;
+    if let Some(deflate) = args.how.deflate {
+        repository.settings_mut().deflate = deflate.into();
+    }
+    let mut meter = Meter::new(args.how.quiet);
+    let mut progress = |progress| meter.show(progress);
+    let mut ingest = Ingest {
+        archive: args.archive,
+        target: args.to.into_os_string().into_vec(),
+        delete,
+        owner: args.owner.unwrap_or_default(),
+        nested: args.nested,
+        how: args.how.how(stop, &mut progress),
+    };
+    let done = match args.how.dry_run {
+        true => ingest.dry_run(&repository, now()),
+        false => ingest.run(&repository, now()),
+    };
+    drop(meter);
+    let report = done.map_err(|error| of_admin(&format!("{} was not changed", place.name), &error))?;
+    print_report(&report, args.how.dry_run, args.how.json)
+}

@@ -1,0 +1,127 @@
+use clap::Subcommand;
+use esker_admin::{NewRepository, Settings as PublishSettings};
+use esker_format::chunker::ChunkSizes;
+use esker_format::compress::Compression;
+use esker_format::hash::HashAlgorithm;
+
+use crate::exit::Failure;
+use crate::output::{Output, parse_size};
+use crate::publisher::{DeflateArg, PublisherArgs, now, of_admin};
+use crate::settings::Settings;
+
+/// Makes repositories.
+///
+/// Example: esker repo create sw.example.org
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Create(CreateArgs),
+}
+
+/// Makes a repository: keys, whitelist, and an empty first revision.
+///
+/// Keys that are there already are used. Example: esker repo create sw.example.org
+#[derive(clap::Args, Debug)]
+struct CreateArgs {
+    /// Fully qualified name of the repository, like sw.example.org
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Algorithm that names content
+    #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
+    hash: HashArg,
+
+    /// Compression of files. Only clients that know zstd can read files compressed with it
+    #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib")]
+    compress: CompressArg,
+
+    /// The zlib encoder: fast, or stock, whose objects get the same names as those of CernVM-FS
+    #[arg(long, value_name = "fast|stock", default_value = "fast")]
+    deflate: DeflateArg,
+
+    /// Smallest, average and largest size of the chunks that large files are cut into
+    #[arg(long, value_name = "MIN,AVERAGE,MAX", value_delimiter = ',', num_args = 1, value_parser = parse_size)]
+    chunks: Vec<u64>,
+
+    /// Seconds after which clients ask for a newer revision
+    #[arg(long, value_name = "SECONDS", default_value_t = esker_admin::TTL)]
+    ttl: u32,
+
+    /// Days that the whitelist is valid
+    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS)]
+    whitelist_days: u32,
+
+    /// Never collect old revisions
+    #[arg(long)]
+    keep_all: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum HashArg {
+    Sha1,
+    Rmd160,
+    Shake128,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum CompressArg {
+    Zlib,
+    None,
+    Zstd,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    match args.command {
+        Command::Create(args) => create(&args, settings),
+    }
+}
+
+fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let mut new = NewRepository::new(place.name.clone());
+    new.algorithm = match args.hash {
+        HashArg::Sha1 => HashAlgorithm::Sha1,
+        HashArg::Rmd160 => HashAlgorithm::Rmd160,
+        HashArg::Shake128 => HashAlgorithm::Shake128,
+    };
+    new.settings = PublishSettings {
+        compression: match args.compress {
+            CompressArg::Zlib => Compression::Zlib,
+            CompressArg::None => Compression::Stored,
+            CompressArg::Zstd => Compression::Zstd,
+        },
+        deflate: args.deflate.into(),
+        chunks: chunk_sizes(&args.chunks)?,
+        ..PublishSettings::default()
+    };
+    new.ttl = args.ttl;
+    new.whitelist_days = args.whitelist_days;
+    new.garbage_collectable = !args.keep_all;
+    new.create(&place.root, &place.keys, now())
+        .map_err(|error| of_admin(&format!("{} was not created", place.name), &error))?;
+    let mut out = Output::new();
+    out.line(format!("{} is in {}", place.name, place.root.display()))?;
+    out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
+    out.line(format!("  next: esker publish {} DIR", place.name))?;
+    out.finish()
+}
+
+fn chunk_sizes(sizes: &[u64]) -> Result<ChunkSizes, Failure> {
+    let [min, average, max] = sizes else {
+        return match sizes {
+            [] => Ok(ChunkSizes::DEFAULT),
+            _ => Err(Failure::usage("--chunks takes three sizes, like 4M,8M,16M")),
+        };
+    };
+    let small = |size: &u64| u32::try_from(*size).unwrap_or(u32::MAX);
+    ChunkSizes::new(small(min), small(average), small(max))
+        .map_err(|error| Failure::usage(format!("--chunks: {error}")))
+}

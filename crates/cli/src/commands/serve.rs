@@ -1,0 +1,171 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use esker_run::{Received, die_by, take_signals};
+use esker_server::{Limits, Repositories, RootError, Server, Stopper};
+use serde_json::json;
+
+use crate::exit::{Context, Failure, Kind, chain};
+use crate::output::{Output, size};
+
+/// Serves repositories over HTTP, to Esker and CernVM-FS clients and to browsers.
+///
+/// A folder is one repository or holds several; one that is added later is served without a restart. Only what
+/// clients need can be reached. Ctrl-C or SIGTERM finishes the answers under way, a second one ends at once.
+///
+/// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// A repository, or a folder of repositories
+    #[arg(value_name = "DIR", required = true)]
+    folders: Vec<PathBuf>,
+
+    /// Where to listen; 0.0.0.0 or [::] is every address of this machine, port 0 any free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
+    listen: SocketAddr,
+
+    /// Connections at the same time
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
+    connections: usize,
+
+    /// Seconds that answers under way get when the server is stopped
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
+    grace: u64,
+
+    /// Print one JSON object when ready and one at the end
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let signals = signals()?;
+    let repositories = Repositories::open(&args.folders).map_err(|error| {
+        let failure = Failure::usage(chain(&error));
+        match error {
+            RootError::Unreadable { .. } => failure,
+            RootError::Nameless { .. } => {
+                failure.hint("a repository's folder holds a .cvmfspublished with its name")
+            }
+            RootError::Twice { .. } => failure.hint("serve only one of them"),
+        }
+    })?;
+    let names: Vec<String> =
+        repositories.all().into_iter().map(|(name, _)| name.as_str().to_owned()).collect();
+    let limits = Limits {
+        connections: args.connections.clamp(1, connections_max()),
+        grace: Duration::from_secs(args.grace),
+        ..Limits::default()
+    };
+    let server = Server::bind(args.listen, repositories, limits).map_err(|error| {
+        Failure::new(Kind::Network, chain(&error))
+            .hint("choose another address or port with --listen ADDR:PORT; port 0 takes any free one")
+    })?;
+    let url = url(server.address());
+    let stopper = server.stopper();
+    std::thread::Builder::new()
+        .name("stop".into())
+        .spawn(move || stop(&signals, &stopper))
+        .context(Kind::Failed, "can't start a thread")?;
+    announce(args, &url, &names)?;
+    let served = server.run().context(Kind::Network, "the server ended")?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({
+            "event": "stopped",
+            "connections": served.connections,
+            "requests": served.requests,
+            "failures": served.failures,
+            "broken_off": served.broken_off,
+            "bytes": served.bytes,
+            "cut": served.cut,
+        }))?;
+    } else {
+        let cut = if served.cut == 0 { String::new() } else { format!(", {} connections cut", served.cut) };
+        out.line(format!("served {} in {} answers{cut}", size(served.bytes), served.requests))?;
+    }
+    out.finish()
+}
+
+/// Tells that connections are accepted, and where.
+fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if args.json {
+        let repositories: Vec<_> =
+            names.iter().map(|name| json!({ "name": name, "url": format!("{url}/cvmfs/{name}") })).collect();
+        out.json(&json!({
+            "event": "ready",
+            "url": url,
+            "pid": std::process::id(),
+            "repositories": repositories,
+        }))?;
+    } else {
+        out.line(format!("serving at {url}/"))?;
+        for name in names {
+            out.line(format!("  {url}/cvmfs/{name}"))?;
+        }
+        if names.is_empty() {
+            out.line("  no repository yet; one that is put there will be served")?;
+        }
+    }
+    out.finish()
+}
+
+/// Takes the signals over that end the server; before any other thread starts.
+fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
+        // Nobody listens before the server stands, or any more.
+        if sender.send(received).is_err() {
+            die_by(received.signal);
+        }
+    })
+    .context(Kind::Failed, "can't take over signals")?;
+    Ok(receiver)
+}
+
+/// The first signal stops, the second ends.
+fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
+    if signals.recv().is_ok() {
+        stopper.stop();
+    }
+    if let Ok(again) = signals.recv() {
+        die_by(again.signal);
+    }
+}
+
+/// A connection needs a socket and a file, and the rest of the process a few more.
+fn connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit
+        .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(64) / 2).unwrap_or(usize::MAX))
+        .max(1)
+}
+
+/// How to reach the server from this machine.
+fn url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_can_be_used_as_they_are() {
+        for (address, expected) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+            ("0.0.0.0:80", "http://127.0.0.1:80"),
+            ("[::]:80", "http://[::1]:80"),
+            ("10.1.2.3:80", "http://10.1.2.3:80"),
+        ] {
+            assert_eq!(url(address.parse().expect("an address")), expected);
+        }
+    }
+}

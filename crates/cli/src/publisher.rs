@@ -1,0 +1,285 @@
+//! What the commands of a publisher share: where repositories and keys lie, how far a publish is, how it fails.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use esker_admin::{AdminError, Deflate, How, KeyFolder, Phase, Progress, Report, Repository, TagRequest};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_run::take_signals;
+
+use crate::exit::{Context, Failure, Kind, chain, of_store};
+use crate::output::{Output, size};
+use crate::settings::Settings;
+
+/// Where a repository and its keys are.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct PublisherArgs {
+    /// Folder of repositories, each in a folder of its name; or the folder of this one [default: /srv/cvmfs for
+    /// root, else ~/.local/share/esker/repositories]
+    #[arg(long, value_name = "DIR")]
+    storage: Option<PathBuf>,
+
+    /// Folder of the keys NAME.key, NAME.crt, NAME.pub and NAME.masterkey [default: /etc/cvmfs/keys for root, else
+    /// ~/.config/esker/keys]
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
+}
+
+/// A repository of ours, by name.
+pub(crate) struct Place {
+    pub(crate) name: RepositoryName,
+    pub(crate) root: PathBuf,
+    pub(crate) keys: KeyFolder,
+}
+
+impl PublisherArgs {
+    pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
+        let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
+        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        Ok(Place { name, root, keys })
+    }
+}
+
+impl Place {
+    pub(crate) fn open(&self) -> Result<Repository, Failure> {
+        Repository::open(&self.root, &self.name, self.keys.clone(), now())
+            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+    }
+}
+
+/// How a publish is done and told of.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct HowArgs {
+    /// Name of a tag for the new revision [default: generic-TIME]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tag: Option<String>,
+
+    /// What the tag is about
+    #[arg(long, value_name = "TEXT", requires = "tag")]
+    pub(crate) message: Option<String>,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// The zlib encoder: fast, or stock, whose objects get the same names as those of CernVM-FS
+    #[arg(long, value_name = "fast|stock")]
+    pub(crate) deflate: Option<DeflateArg>,
+
+    /// Number of threads that compress [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: Option<u16>,
+
+    /// Show no progress
+    #[arg(long)]
+    pub(crate) quiet: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum DeflateArg {
+    Fast,
+    Stock,
+}
+
+impl From<DeflateArg> for Deflate {
+    fn from(arg: DeflateArg) -> Self {
+        match arg {
+            DeflateArg::Fast => Deflate::Fast,
+            DeflateArg::Stock => Deflate::Stock,
+        }
+    }
+}
+
+impl HowArgs {
+    /// What the library has to know of it.
+    pub(crate) fn how<'p>(&self, stop: Arc<AtomicBool>, progress: &'p mut dyn FnMut(Progress)) -> How<'p> {
+        let description = self.message.clone().unwrap_or_default();
+        How {
+            tag: TagRequest { name: self.tag.clone(), description },
+            threads: self.threads(),
+            stop,
+            progress,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(cores, usize::from)
+    }
+}
+
+/// The time that a revision gets.
+pub(crate) fn now() -> UnixTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// Set when the user wants the command to end; it then ends at the next point where nothing is half done.
+pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = stop.clone();
+    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| set.store(true, Ordering::Relaxed))
+        .context(Kind::Failed, "can't take over signals")?;
+    Ok(stop)
+}
+
+/// Says on stderr how far a publish is: in place on a terminal, now and then in a log.
+pub(crate) struct Meter {
+    terminal: bool,
+    quiet: bool,
+    last: Instant,
+    drawn: bool,
+}
+
+/// How often a log gets a line.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+impl Meter {
+    pub(crate) fn new(quiet: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { terminal, quiet, last: Instant::now(), drawn: false }
+    }
+
+    pub(crate) fn show(&mut self, progress: Progress) {
+        if self.quiet || !self.terminal && self.last.elapsed() < LOG_EVERY {
+            return;
+        }
+        self.last = Instant::now();
+        self.drawn = true;
+        let (start, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+        let text = describe(&progress);
+        // Progress that can't be shown is no reason to stop.
+        let _ = std::io::stderr().write_all(format!("{start}{text}{end}").as_bytes());
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if self.terminal && self.drawn {
+            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+fn describe(progress: &Progress) -> String {
+    let seconds = progress.elapsed.as_secs_f64().max(0.001);
+    match progress.phase {
+        Phase::Scan => format!("comparing: {} entries", progress.scanned),
+        Phase::Catalogs => "writing catalogs".to_owned(),
+        Phase::Commit => "making the revision durable".to_owned(),
+        Phase::Store => {
+            let speed = progress.bytes as f64 / seconds;
+            let left = progress.bytes_total.saturating_sub(progress.bytes) as f64 / speed.max(1.0);
+            format!(
+                "storing: {} of {} files, {} of {}, {:.0} files/s, {}/s, {left:.0} s left",
+                progress.files,
+                progress.files_total,
+                size(progress.bytes),
+                size(progress.bytes_total),
+                progress.files as f64 / seconds,
+                size(speed as u64),
+            )
+        }
+    }
+}
+
+/// Prints what was done.
+pub(crate) fn print_report(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json(report)?;
+        return out.finish();
+    }
+    let differences = &report.differences;
+    let (added, changed, removed) =
+        (differences.added.total(), differences.changed.total(), differences.removed.total());
+    let summary = format!(
+        "{added} added, {changed} changed, {removed} removed, {} unchanged",
+        differences.unchanged.total()
+    );
+    if dry_run {
+        out.line(format!("would publish: {summary}"))?;
+        out.line(format!("would read     {} files, {}", report.files_read, size(report.bytes_read)))?;
+        return out.finish();
+    }
+    if report.published {
+        out.line(out.bold(&format!("revision {}", report.revision)))?;
+        out.line(format!("  root      {}", report.root))?;
+        if let Some(tag) = &report.tag {
+            out.line(format!("  tag       {tag}"))?;
+        }
+    } else {
+        out.line(format!("nothing changed; revision {} stays", report.revision))?;
+    }
+    out.line(format!("  entries   {summary}"))?;
+    if differences.xattrs_left_out > 0 {
+        let text = format!(
+            "{} extended attributes are longer than the 255 bytes that catalogs can hold, and were left out",
+            differences.xattrs_left_out
+        );
+        out.line(format!("  {}", out.warning(&text)))?;
+    }
+    out.line(format!("  read      {} files, {}", report.files_read, size(report.bytes_read)))?;
+    out.line(format!(
+        "  stored    {} objects, {}; {} were there already, {}",
+        report.objects_stored,
+        size(report.object_bytes_stored),
+        report.objects_present,
+        size(report.object_bytes_present)
+    ))?;
+    out.line(format!("  catalogs  {} written, {}", report.catalogs_written, size(report.catalog_bytes)))?;
+    let seconds = &report.seconds;
+    out.line(format!(
+        "  time      {:.1} s: compare {:.1}, store {:.1}, catalogs {:.1}, commit {:.1}",
+        seconds.total, seconds.scan, seconds.store, seconds.catalogs, seconds.commit
+    ))?;
+    out.finish()
+}
+
+/// A failure of a publisher's command.
+pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
+    let kind = match error {
+        AdminError::Storage(error) => return of_store(what, error),
+        AdminError::Interrupted => Kind::Interrupted,
+        AdminError::NoRepository(_)
+        | AdminError::Exists(_)
+        | AdminError::Key { .. }
+        | AdminError::PublicKey { .. }
+        | AdminError::NotListed(_)
+        | AdminError::Target { .. }
+        | AdminError::Settings { .. }
+        | AdminError::Tag(_)
+        | AdminError::Dirtab { .. } => Kind::Usage,
+        AdminError::Untrusted { .. }
+        | AdminError::Missing { .. }
+        | AdminError::Corrupt { .. }
+        | AdminError::Compressed { .. }
+        | AdminError::Catalog { .. }
+        | AdminError::History(_)
+        | AdminError::Reflog(_) => Kind::Damaged,
+        _ => Kind::Failed,
+    };
+    let failure = Failure::new(kind, format!("{what}: {}", chain(error)));
+    match error {
+        AdminError::NoRepository(_) => {
+            failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
+        }
+        AdminError::Key { .. } | AdminError::PublicKey { .. } => {
+            failure.hint("name the folder of the keys with --keys DIR")
+        }
+        AdminError::Locked(_) => failure.hint("wait until it is done"),
+        AdminError::NotListed(_) => {
+            failure.hint("the owner of the repository has to sign a whitelist with this certificate on it")
+        }
+        _ => failure,
+    }
+}

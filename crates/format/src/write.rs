@@ -1,0 +1,16 @@
+//! The writing side: databases, heads and whitelists as the reference implementation would have written them.
+//!
+//! * [`sqlite`]: makes whole SQLite files, page by page, always the same bytes for the same rows;
+//! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, written through it;
+//! * [`head`]: manifests and whitelists, signed;
+//! * [`keys`]: the private keys and the certificate of a publisher.
+//!
+//! Nothing here asks for the time or a random number: both come from the caller.
+
+pub mod catalog;
+pub mod encode;
+pub mod head;
+pub mod history;
+pub mod keys;
+pub mod reflog;
+pub mod sqlite;

@@ -1,0 +1,183 @@
+//! The keys of a repository: who may publish, and who says so.
+//!
+//! The master key signs the whitelist, the publisher's key signs manifests, and the certificate carries the
+//! publisher's public key. Both keys are RSA, as PEM text.
+
+use std::fmt;
+use std::time::Duration;
+
+use rsa::pkcs1::DecodeRsaPrivateKey as _;
+use rsa::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
+use rsa::rand_core::CryptoRngCore;
+use rsa::{Pkcs1v15Sign, RsaPrivateKey};
+use sha1::{Digest as _, Sha1};
+use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};
+use x509_cert::der::asn1::{GeneralizedTime, UtcTime};
+use x509_cert::der::{Decode as _, EncodePem as _};
+use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::spki::SubjectPublicKeyInfoOwned;
+use x509_cert::time::{Time, Validity};
+
+use crate::certificate::{Certificate, CertificateError};
+use crate::hash::{ContentHash, HashAlgorithm};
+use crate::name::RepositoryName;
+use crate::time::UnixTime;
+
+/// The size of keys made here, which is what the reference makes.
+const KEY_BITS: usize = 2048;
+const DAY: i64 = 86_400;
+
+/// Why a key or certificate can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The text is not a private key.
+    #[error("it is not an RSA private key in PEM form")]
+    PrivateKey,
+    /// The text is not a certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The certificate holds the public key of another private key.
+    #[error("the certificate belongs to another key")]
+    Mismatch,
+    /// A key could not be made or used.
+    #[error("the RSA operation failed")]
+    Rsa(#[source] rsa::Error),
+    /// A certificate could not be made.
+    #[error("the certificate could not be made: {0}")]
+    Building(String),
+}
+
+/// An RSA private key: a master key or the key of a publisher.
+#[derive(Clone)]
+pub struct PrivateKey(RsaPrivateKey);
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey")
+    }
+}
+
+impl PrivateKey {
+    /// Makes a new key.
+    pub fn generate(random: &mut impl CryptoRngCore) -> Result<Self, KeyError> {
+        RsaPrivateKey::new(random, KEY_BITS).map(Self).map_err(KeyError::Rsa)
+    }
+
+    /// Reads a key in either of the forms that OpenSSL writes.
+    pub fn from_pem(text: &str) -> Result<Self, KeyError> {
+        RsaPrivateKey::from_pkcs8_pem(text)
+            .or_else(|_| RsaPrivateKey::from_pkcs1_pem(text))
+            .map(Self)
+            .map_err(|_| KeyError::PrivateKey)
+    }
+
+    /// The key as PEM text.
+    pub fn to_pem(&self) -> Result<String, KeyError> {
+        let pem = self.0.to_pkcs8_pem(LineEnding::LF).map_err(|_| KeyError::PrivateKey)?;
+        Ok(pem.as_str().to_owned())
+    }
+
+    /// The public key as PEM text, which is what clients get of a master key.
+    pub fn public_pem(&self) -> Result<String, KeyError> {
+        self.0.to_public_key().to_public_key_pem(LineEnding::LF).map_err(|_| KeyError::PrivateKey)
+    }
+
+    /// Signs the text of a manifest's hash: its SHA-1, whatever algorithm the repository uses.
+    pub(super) fn sign_manifest(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
+        let digest = Sha1::digest(hash.to_string().as_bytes());
+        self.0.sign(Pkcs1v15Sign::new::<Sha1>(), &digest).map_err(KeyError::Rsa)
+    }
+
+    /// Signs the text of a whitelist's hash itself, without a second hash and without naming an algorithm.
+    pub(super) fn sign_whitelist(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
+        self.0.sign(Pkcs1v15Sign::new_unprefixed(), hash.to_string().as_bytes()).map_err(KeyError::Rsa)
+    }
+}
+
+/// Makes a certificate that is signed by the key it is for, as PEM text.
+pub fn self_signed(
+    name: &RepositoryName,
+    key: &PrivateKey,
+    now: UnixTime,
+    days: u32,
+    random: &mut impl CryptoRngCore,
+) -> Result<String, KeyError> {
+    fn failed(error: impl fmt::Display) -> KeyError {
+        KeyError::Building(error.to_string())
+    }
+    let mut serial = [0; 8];
+    random.fill_bytes(&mut serial);
+    serial[0] = serial[0] & 0x7f | 1; // positive, and its length is fixed
+    let public = key.0.to_public_key().to_public_key_der().map_err(failed)?;
+    let signer = rsa::pkcs1v15::SigningKey::<rsa::sha2::Sha256>::new(key.0.clone());
+    let expiry = UnixTime(now.0.saturating_add(i64::from(days) * DAY));
+    let builder = CertificateBuilder::new(
+        Profile::Manual { issuer: None },
+        SerialNumber::new(&serial).map_err(failed)?,
+        Validity { not_before: time(now)?, not_after: time(expiry)? },
+        subject(name)?,
+        SubjectPublicKeyInfoOwned::from_der(public.as_bytes()).map_err(failed)?,
+        &signer,
+    );
+    let certificate = builder.map_err(failed)?.build::<rsa::pkcs1v15::Signature>().map_err(failed)?;
+    certificate.to_pem(LineEnding::LF).map_err(failed)
+}
+
+/// What a publisher signs with, and the certificate that says so, as PEM text that is kept to the byte.
+#[derive(Clone, Debug)]
+pub struct Publisher {
+    key: PrivateKey,
+    pem: String,
+    certificate: Certificate,
+}
+
+impl Publisher {
+    /// Puts a key and its certificate together.
+    pub fn new(key: PrivateKey, certificate_pem: &str) -> Result<Self, KeyError> {
+        let certificate = Certificate::parse(certificate_pem.as_bytes())?;
+        let probe = ContentHash::of(HashAlgorithm::Sha1, b"");
+        if !certificate.signed(probe.to_string().as_bytes(), &key.sign_manifest(&probe)?) {
+            return Err(KeyError::Mismatch);
+        }
+        Ok(Self { key, pem: certificate_pem.to_owned(), certificate })
+    }
+
+    /// The private key.
+    pub fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
+    /// The certificate.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// The text of the certificate, which repositories store.
+    pub fn certificate_pem(&self) -> &str {
+        &self.pem
+    }
+}
+
+/// How much of a repository's name the subject of a certificate keeps.
+const SUBJECT_NAME_MAX: usize = 30;
+
+fn subject(name: &RepositoryName) -> Result<Name, KeyError> {
+    let name = name.as_str();
+    let short = match name.get(..SUBJECT_NAME_MAX) {
+        Some(start) if name.len() > SUBJECT_NAME_MAX => format!("{start}[...]"),
+        _ => name.to_owned(),
+    };
+    format!("CN={short} CernVM-FS Release Managers")
+        .parse()
+        .map_err(|error: x509_cert::der::Error| KeyError::Building(error.to_string()))
+}
+
+fn time(time: UnixTime) -> Result<Time, KeyError> {
+    let since_epoch = Duration::from_secs(u64::try_from(time.0).unwrap_or(0));
+    // The short form ends in 2049.
+    UtcTime::from_unix_duration(since_epoch)
+        .map(Time::UtcTime)
+        .or_else(|_| GeneralizedTime::from_unix_duration(since_epoch).map(Time::GeneralTime))
+        .map_err(|error| KeyError::Building(error.to_string()))
+}

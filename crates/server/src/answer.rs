@@ -1,0 +1,225 @@
+//! What a request is answered with: status, header fields, and the pieces of the body.
+//!
+//! Lifetimes and types are those of the reference's web server configuration. Objects carry an ETag made of their
+//! name, which is the same on every replica; nothing else has a validator, and dates never are one, since they differ
+//! between replicas (docs/decisions/0010-serving.md).
+
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::ops::Range;
+
+use crate::file::Opened;
+use crate::range::{Wanted, wanted};
+use crate::request::{Method, Refusal, Request, elements};
+use crate::route::Allowed;
+
+/// Seconds that files may be cached which change. More than 60, because squid keeps nothing shorter by default.
+const CHANGING_SECONDS: u32 = 61;
+/// Seconds that objects may be cached.
+const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
+
+/// An answer that is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) fields: Vec<(&'static str, String)>,
+    /// What the spans of the body are taken from.
+    pub(crate) file: Option<File>,
+    pub(crate) body: Vec<Piece>,
+}
+
+/// A part of a body.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Bytes(Vec<u8>),
+    Span(Range<u64>),
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Span(span) => span.end - span.start,
+        }
+    }
+}
+
+/// A status code and its words.
+pub(crate) type Status = (u16, &'static str);
+
+const OK: Status = (200, "OK");
+const PARTIAL: Status = (206, "Partial Content");
+const NOT_MODIFIED: Status = (304, "Not Modified");
+const FORBIDDEN: Status = (403, "Forbidden");
+pub(crate) const NOT_FOUND: Status = (404, "Not Found");
+const METHOD: Status = (405, "Method Not Allowed");
+const UNSATISFIABLE: Status = (416, "Range Not Satisfiable");
+const BROKEN: Status = (500, "Internal Server Error");
+const BUSY: Status = (503, "Service Unavailable");
+
+impl Answer {
+    /// A failure, in words for whoever looks. Nobody is to remember it: what is missing now may be there next.
+    pub(crate) fn failure(status: Status) -> Self {
+        let text = format!("{} {}\n", status.0, status.1);
+        let mut fields = vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())];
+        if status == METHOD {
+            fields.push(("Allow", "GET, HEAD".into()));
+        }
+        Self { status, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())] }
+    }
+
+    pub(crate) fn method() -> Self {
+        Self::failure(METHOD)
+    }
+
+    pub(crate) fn refusal(refusal: Refusal) -> Self {
+        Self::failure(match refusal {
+            Refusal::Malformed => (400, "Bad Request"),
+            Refusal::TooLarge => (431, "Request Header Fields Too Large"),
+            Refusal::Version => (505, "HTTP Version Not Supported"),
+            Refusal::Body => (413, "Content Too Large"),
+        })
+    }
+
+    /// A file that can't be opened.
+    pub(crate) fn unreadable(error: &io::Error) -> Self {
+        Self::failure(match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NOT_FOUND,
+            io::ErrorKind::PermissionDenied => FORBIDDEN,
+            // Out of descriptors or memory: another server, or this one later, can do better.
+            _ if error.raw_os_error().is_some_and(is_shortage) => BUSY,
+            _ => BROKEN,
+        })
+    }
+
+    /// Something made for this request.
+    pub(crate) fn made(kind: &str, lifetime: u32, text: String) -> Self {
+        let fields = vec![
+            ("Content-Type", kind.to_owned()),
+            ("Cache-Control", format!("max-age={lifetime}")),
+            ("X-Content-Type-Options", "nosniff".into()),
+        ];
+        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())] }
+    }
+
+    /// JSON that was made for this request.
+    pub(crate) fn json(value: &serde_json::Value) -> Self {
+        Self::made("application/json", CHANGING_SECONDS, format!("{value:#}\n"))
+    }
+
+    /// A file of a repository.
+    pub(crate) fn file(request: &Request, file: &Allowed, opened: Opened) -> Self {
+        let Opened { file: content, len } = opened;
+        let tag = match file {
+            Allowed::Object(name) => Some(format!("\"{name}\"")),
+            Allowed::Top(_) | Allowed::Statistics(_) => None,
+        };
+        let lifetime = if tag.is_some() { OBJECT_SECONDS } else { CHANGING_SECONDS };
+        let mut answer = Self {
+            status: OK,
+            fields: vec![("Cache-Control", format!("max-age={lifetime}"))],
+            file: Some(content),
+            body: Vec::new(),
+        };
+        answer.fields.extend(tag.iter().map(|tag| ("ETag", tag.clone())));
+        if is_known(request, tag.as_deref()) {
+            answer.status = NOT_MODIFIED;
+            return answer;
+        }
+        answer.fields.push(("Accept-Ranges", "bytes".into()));
+        let range = request.range.as_deref().filter(|_| {
+            request.method == Method::Get
+                && request.if_range.as_deref().is_none_or(|known| Some(known) == tag.as_deref())
+        });
+        answer.send(kind(file), len, range.map_or(Wanted::Whole, |range| wanted(range, len)));
+        answer
+    }
+
+    fn send(&mut self, kind: &'static str, len: u64, wanted: Wanted) {
+        match wanted {
+            Wanted::Whole => {
+                self.fields.push(("Content-Type", kind.into()));
+                self.body.push(Piece::Span(0..len));
+            }
+            Wanted::Unsatisfiable => {
+                self.status = UNSATISFIABLE;
+                self.fields.push(("Content-Range", format!("bytes */{len}")));
+            }
+            Wanted::Parts(parts) => {
+                self.status = PARTIAL;
+                match parts.as_slice() {
+                    [part] => {
+                        self.fields.push(("Content-Type", kind.into()));
+                        self.fields.push(("Content-Range", content_range(part, len)));
+                        self.body.push(Piece::Span(part.clone()));
+                    }
+                    parts => self.send_several(kind, len, parts),
+                }
+            }
+        }
+    }
+
+    fn send_several(&mut self, kind: &str, len: u64, parts: &[Range<u64>]) {
+        // Not to be guessed, so that no object can contain it on purpose.
+        let boundary = format!("{:016x}", RandomState::new().hash_one(len));
+        self.fields.push(("Content-Type", format!("multipart/byteranges; boundary={boundary}")));
+        for part in parts {
+            let range = content_range(part, len);
+            let head = format!("\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: {range}\r\n\r\n");
+            self.body.push(Piece::Bytes(head.into_bytes()));
+            self.body.push(Piece::Span(part.clone()));
+        }
+        self.body.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into_bytes()));
+    }
+
+    /// The bytes before the body.
+    pub(crate) fn head(&self, date: &str, last: bool) -> Vec<u8> {
+        let (code, words) = self.status;
+        let mut head = format!("HTTP/1.1 {code} {words}\r\nDate: {date}\r\nServer: esker\r\n");
+        for (name, value) in &self.fields {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if self.status != NOT_MODIFIED {
+            head.push_str(&format!("Content-Length: {}\r\n", self.len()));
+        }
+        // Clients of HTTP/1.0 that asked to go on want to be told.
+        head.push_str(if last { "Connection: close\r\n\r\n" } else { "Connection: keep-alive\r\n\r\n" });
+        head.into_bytes()
+    }
+
+    /// The length of the body.
+    pub(crate) fn len(&self) -> u64 {
+        self.body.iter().map(Piece::len).sum()
+    }
+}
+
+fn is_shortage(code: i32) -> bool {
+    use rustix::io::Errno;
+    [Errno::MFILE, Errno::NFILE, Errno::NOMEM].iter().any(|errno| errno.raw_os_error() == code)
+}
+
+/// Whether the client has what it asks for. Not if it wants no cached copy: whoever found a proxy's copy damaged says
+/// so, and a 304 on the way through that proxy would confirm the damage.
+fn is_known(request: &Request, tag: Option<&str>) -> bool {
+    let (Some(tag), Some(known)) = (tag, &request.if_none_match) else { return false };
+    !request.no_cache
+        && elements(known).any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}
+
+fn content_range(part: &Range<u64>, len: u64) -> String {
+    format!("bytes {}-{}/{len}", part.start, part.end - 1)
+}
+
+fn kind(file: &Allowed) -> &'static str {
+    match file {
+        Allowed::Object(_) => "application/octet-stream",
+        Allowed::Top(name) if name.ends_with(".json") => "application/json",
+        Allowed::Top(_) => "application/x-cvmfs",
+        Allowed::Statistics(name) => match name.rsplit_once('.') {
+            Some((_, "html")) => "text/html",
+            Some((_, "png")) => "image/png",
+            _ => "application/octet-stream",
+        },
+    }
+}

@@ -1,0 +1,147 @@
+//! One client's connection: requests one after the other, each with a deadline.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::answer::Answer;
+use crate::date;
+use crate::request::{self, Method, Parsed, Refusal, Request};
+use crate::send::{Pace, send};
+use crate::server::{Shared, State};
+
+/// Bytes received at once. A request usually has a few hundred.
+const RECEIVE_MAX: usize = 2048;
+/// What is read and dropped of a client that isn't listened to any more, so that it still gets our answer.
+const LINGER_BYTES_MAX: u64 = 256 * 1024;
+/// For how long.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    /// What was received and not used yet.
+    buffer: Vec<u8>,
+    shared: Arc<Shared>,
+    state: watch::Receiver<State>,
+}
+
+/// What comes next from a client.
+enum Next {
+    Request(Request),
+    Refused(Refusal),
+    /// It is gone, or nothing is expected of it any more.
+    End,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, shared: Arc<Shared>, state: watch::Receiver<State>) -> Self {
+        // Answers are whole already; waiting for more only costs time.
+        let _ = stream.set_nodelay(true);
+        Self { stream, buffer: Vec::new(), shared, state }
+    }
+
+    /// Serves the client until it or the server has enough. A client that breaks off is no event.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let (answer, head_only, mut last) = match self.next().await {
+                Ok(Next::Request(request)) => {
+                    let answer = self.shared.answer(&request).await;
+                    (answer, request.method == Method::Head, !request.keep_alive)
+                }
+                Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),
+                Ok(Next::End) | Err(_) => return,
+            };
+            last |= *self.state.borrow() != State::Serving;
+            if self.send(answer, head_only, last).await.is_err() {
+                return;
+            }
+            if last {
+                return self.part().await;
+            }
+        }
+    }
+
+    async fn send(&self, mut answer: Answer, head_only: bool, last: bool) -> io::Result<()> {
+        let head = answer.head(&date::http(date::now()), last);
+        if head_only {
+            answer.body.clear();
+        }
+        let limits = &self.shared.limits;
+        let pace = Pace { stall: limits.stall, slowest: limits.slowest };
+        let sent = send(&self.stream, &head, &answer, pace).await;
+        self.shared.counters.answered(answer.status, sent.as_ref().ok().copied());
+        sent.map(drop)
+    }
+
+    /// Waits for the next request: long for its first byte, not so long for the rest.
+    async fn next(&mut self) -> io::Result<Next> {
+        if self.buffer.is_empty() {
+            // An idle client costs a descriptor but no memory.
+            self.buffer = Vec::new();
+            let idle = self.shared.limits.idle;
+            let mut state = self.state.clone();
+            let received = tokio::select! {
+                received = timeout(idle, self.receive()) => received.unwrap_or(Ok(0))?,
+                _ = state.wait_for(|state| *state != State::Serving) => 0,
+            };
+            if received == 0 {
+                return Ok(Next::End);
+            }
+        }
+        match timeout(self.shared.limits.head, self.request()).await {
+            Ok(next) => next,
+            Err(_) => Ok(Next::End),
+        }
+    }
+
+    async fn request(&mut self) -> io::Result<Next> {
+        loop {
+            match request::parse(&self.buffer) {
+                Parsed::Whole(request, len) => {
+                    self.buffer.drain(..len);
+                    return Ok(Next::Request(request));
+                }
+                Parsed::Refused(refusal) => return Ok(Next::Refused(refusal)),
+                Parsed::Partial => {}
+            }
+            if self.receive().await? == 0 {
+                return Ok(Next::End);
+            }
+        }
+    }
+
+    /// Waits for bytes. Readiness alone is no sign of any: it may be reported without.
+    async fn receive(&mut self) -> io::Result<usize> {
+        loop {
+            self.stream.readable().await?;
+            match self.take() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    fn take(&mut self) -> io::Result<usize> {
+        let mut bytes = [0; RECEIVE_MAX];
+        let received = self.stream.try_read(&mut bytes)?;
+        self.buffer.extend_from_slice(bytes.get(..received).unwrap_or_default());
+        Ok(received)
+    }
+
+    /// Ends the connection. Closing it with bytes unread would make the kernel reset it, and the client might lose
+    /// our last answer.
+    async fn part(mut self) {
+        let parting = async {
+            self.stream.shutdown().await?;
+            let mut rest = self.stream.take(LINGER_BYTES_MAX);
+            tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
+        };
+        // There is nobody left to tell.
+        let _ = timeout(LINGER_MAX, parting).await;
+    }
+}

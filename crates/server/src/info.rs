@@ -1,0 +1,41 @@
+//! The info API: what monitoring of CernVM-FS servers asks.
+
+use serde_json::{Value, json};
+
+use crate::answer::Answer;
+use crate::listing::{self, Entry};
+use crate::repositories::Repositories;
+
+/// The version of the documents' form.
+const SCHEMA: u32 = 1;
+/// Where an administrator puts a description of the server, below a folder of repositories.
+const META: &str = "info/v1/meta.json";
+/// Largest description.
+const META_MAX: u64 = 1 << 20;
+
+/// `repositories.json`: what is published here, and what is copied from elsewhere.
+pub(crate) fn repositories(entries: &[Entry]) -> Answer {
+    let of = |replica: bool| -> Vec<Value> {
+        entries.iter().filter(|entry| entry.replica == replica).map(element).collect()
+    };
+    Answer::json(&json!({ "schema": SCHEMA, "repositories": of(false), "replicas": of(true) }))
+}
+
+fn element(entry: &Entry) -> Value {
+    let name = entry.state.as_ref().map_or(entry.folder.as_str(), |state| state.name.as_str());
+    let mut element = json!({ "name": name, "url": format!("/cvmfs/{}", entry.folder) });
+    if name != entry.folder {
+        element["alias"] = entry.folder.as_str().into();
+    }
+    element
+}
+
+/// `meta.json`: what the administrator wrote, or the empty form of it.
+pub(crate) fn meta(repositories: &Repositories) -> Answer {
+    let written = repositories.folders().find_map(|folder| {
+        let bytes = listing::bytes(&folder.join(META), META_MAX).ok()?;
+        serde_json::from_slice::<Value>(&bytes).ok()
+    });
+    let empty = || json!({ "administrator": "", "email": "", "organisation": "", "custom": {} });
+    Answer::json(&written.unwrap_or_else(empty))
+}

@@ -1,0 +1,21 @@
+//! The HTTP faces: repository files, info, geo, gateway, metrics, dashboard.
+//!
+//! Read [`server`] for who waits for whom, [`route`] for what can be reached at all, [`answer`] for headers.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod connection;
+mod date;
+mod file;
+mod info;
+mod listing;
+mod page;
+mod range;
+mod repositories;
+mod request;
+mod route;
+mod send;
+pub mod server;
+
+pub use repositories::{Repositories, RootError};
+pub use server::{Limits, ServeError, Served, Server, Stopper};

@@ -1,0 +1,154 @@
+//! What the served repositories are right now, for people and for the info API.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use esker_format::catalog::Catalog;
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::ContentHash;
+use esker_format::manifest::Manifest;
+use esker_format::metainfo::ServerStatus;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::time::UnixTime;
+use parking_lot::Mutex;
+
+use crate::file;
+use crate::repositories::{Repositories, Unread, manifest_of};
+
+/// A listing is made anew after this long.
+const FRESH: Duration = Duration::from_secs(1);
+/// Largest root catalog, stored and plain, that is read for the sake of two numbers.
+const CATALOG_MAX: u64 = 256 << 20;
+/// Largest status file.
+const STATUS_MAX: u64 = 64 * 1024;
+/// Where a replica says when it was last updated.
+const LAST_SNAPSHOT: &str = ".cvmfs_last_snapshot";
+
+/// A repository, as its unverified manifest and root catalog tell.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// As in its URL.
+    pub(crate) folder: String,
+    /// Copied from another server.
+    pub(crate) replica: bool,
+    pub(crate) state: Result<State, String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// As its manifest has it.
+    pub(crate) name: String,
+    pub(crate) revision: u64,
+    pub(crate) published: UnixTime,
+    pub(crate) root: ContentHash,
+    pub(crate) totals: Result<Totals, String>,
+}
+
+/// What the root catalog counts, everything below included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Totals {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The last listing, and totals by root catalog, which can't change.
+#[derive(Debug, Default)]
+pub(crate) struct Listing(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    made: Option<(Instant, Arc<[Entry]>)>,
+    totals: HashMap<ContentHash, Totals>,
+}
+
+impl Listing {
+    /// Looks at the repositories, unless that was just done. One caller looks, the others wait for it.
+    pub(crate) fn now(&self, repositories: &Repositories) -> Arc<[Entry]> {
+        let mut known = self.0.lock();
+        if let Some((when, entries)) = &known.made
+            && when.elapsed() < FRESH
+        {
+            return entries.clone();
+        }
+        let mut totals = HashMap::new();
+        let entries: Arc<[Entry]> = repositories
+            .all()
+            .into_iter()
+            .map(|(name, folder)| Entry {
+                folder: name.as_str().to_owned(),
+                replica: is_replica(&folder),
+                state: look(&folder, &known.totals, &mut totals),
+            })
+            .collect();
+        *known = Known { made: Some((Instant::now(), entries.clone())), totals };
+        entries
+    }
+}
+
+fn look(
+    folder: &Path,
+    known: &HashMap<ContentHash, Totals>,
+    kept: &mut HashMap<ContentHash, Totals>,
+) -> Result<State, String> {
+    let manifest = manifest_of(folder).map_err(|error| match error {
+        Unread::Io(error) => format!("its manifest can't be read: {error}"),
+        Unread::Malformed(reason) => reason,
+    })?;
+    let root = manifest.root_catalog;
+    let totals = known.get(&root).map_or_else(|| totals(folder, &manifest), |totals| Ok(*totals));
+    if let Ok(totals) = &totals {
+        kept.insert(root, *totals);
+    }
+    Ok(State {
+        name: manifest.name.unwrap_or_default(),
+        revision: manifest.revision,
+        published: manifest.timestamp,
+        root,
+        totals,
+    })
+}
+
+fn totals(folder: &Path, manifest: &Manifest) -> Result<Totals, String> {
+    let name = ObjectName::new(manifest.root_catalog, ObjectKind::Catalog);
+    let read = || -> Result<Totals, Box<dyn std::error::Error>> {
+        let stored = bytes(&folder.join(name.path()), CATALOG_MAX)?;
+        if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+            return Err("its bytes don't have the hash it is named by".into());
+        }
+        let compression = Compression::recognise(&stored).unwrap_or(Compression::Stored);
+        let size = Some(manifest.root_catalog_size).filter(|size| *size > 0);
+        let catalog = Catalog::open(decompress(&stored, compression, size, CATALOG_MAX)?)?;
+        let statistics = catalog.statistics()?;
+        let (own, below) = (&statistics.own, &statistics.subtree);
+        // The directory at the top of a nested catalog is counted there and in the catalog above.
+        let twice = own.nested.saturating_add(below.nested);
+        Ok(Totals {
+            entries: own.entries().saturating_add(below.entries()).saturating_sub(twice),
+            bytes: own.file_size.saturating_add(below.file_size),
+        })
+    };
+    read().map_err(|error| format!("its root catalog can't be read: {error}"))
+}
+
+/// Reads a file that must not be longer than `limit`.
+pub(crate) fn bytes(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+    let opened = file::open(path)?;
+    let mut bytes = Vec::new();
+    opened.file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(std::io::Error::other(format!("it has more than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Whether the repository was copied from another server: only replication writes these marks.
+fn is_replica(folder: &Path) -> bool {
+    folder.join(LAST_SNAPSHOT).exists()
+        || bytes(&folder.join(ServerStatus::PATH), STATUS_MAX)
+            .ok()
+            .and_then(|bytes| ServerStatus::parse(&bytes).ok())
+            .is_some_and(|status| status.last_snapshot.is_some())
+}

@@ -1,0 +1,150 @@
+//! Which repositories the served folders hold.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
+
+/// Largest manifest; real ones have a few hundred bytes.
+const MANIFEST_MAX: u64 = 64 * 1024;
+
+/// The served folders. What they hold is looked up at every use, so a repository that is created later is served
+/// without a restart.
+#[derive(Debug)]
+pub struct Repositories {
+    roots: Vec<Root>,
+}
+
+#[derive(Debug)]
+enum Root {
+    /// The folder of one repository, and the name its manifest has.
+    One(RepositoryName, PathBuf),
+    /// A folder of folders, each named as its repository.
+    Many(PathBuf),
+}
+
+/// Why folders can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// It can't be read.
+    #[error("can't read the folder {path}")]
+    Unreadable {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It has a manifest without a usable name.
+    #[error("can't tell which repository lies in {path}: {reason}")]
+    Nameless {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with its manifest.
+        reason: String,
+    },
+    /// Two folders hold the same repository.
+    #[error("both {first} and {second} hold the repository {name}")]
+    Twice {
+        /// The repository.
+        name: String,
+        /// One of the folders.
+        first: PathBuf,
+        /// The other one.
+        second: PathBuf,
+    },
+}
+
+impl Repositories {
+    /// Takes folders that each are a repository or hold some.
+    pub fn open(folders: &[PathBuf]) -> Result<Self, RootError> {
+        let roots = folders.iter().map(|folder| root(folder)).collect::<Result<_, _>>()?;
+        let repositories = Self { roots };
+        let mut seen = BTreeMap::new();
+        for (name, path) in repositories.all() {
+            if let Some(first) = seen.insert(name.clone(), path.clone()) {
+                return Err(RootError::Twice { name: name.as_str().to_owned(), first, second: path });
+            }
+        }
+        Ok(repositories)
+    }
+
+    /// The repositories that there are now, by the name in their URL, each with its folder.
+    pub fn all(&self) -> Vec<(RepositoryName, PathBuf)> {
+        let mut all = Vec::new();
+        for root in &self.roots {
+            match root {
+                Root::One(name, path) => all.push((name.clone(), path.clone())),
+                Root::Many(folder) => all.extend(inside(folder)),
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// The folders where a repository may lie.
+    pub(crate) fn candidates(&self, name: &RepositoryName) -> impl Iterator<Item = PathBuf> {
+        self.roots.iter().filter_map(move |root| match root {
+            Root::One(served, path) => (served == name).then(|| path.clone()),
+            Root::Many(folder) => Some(folder.join(name.as_str())),
+        })
+    }
+
+    /// Folders of repositories, where server-wide files may lie.
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.roots.iter().filter_map(|root| match root {
+            Root::One(..) => None,
+            Root::Many(folder) => Some(folder.as_path()),
+        })
+    }
+}
+
+fn root(folder: &Path) -> Result<Root, RootError> {
+    let unreadable = |source| RootError::Unreadable { path: folder.to_owned(), source };
+    // The folder stays the same one if the process or a link moves.
+    let path = folder.canonicalize().map_err(unreadable)?;
+    match manifest_of(&path) {
+        Ok(manifest) => {
+            let name = manifest.name.unwrap_or_default();
+            match RepositoryName::parse(&name) {
+                Ok(name) => Ok(Root::One(name, path)),
+                Err(error) => Err(RootError::Nameless { path, reason: error.to_string() }),
+            }
+        }
+        Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::read_dir(&path).map_err(unreadable)?;
+            Ok(Root::Many(path))
+        }
+        Err(Unread::Io(source)) => Err(unreadable(source)),
+        Err(Unread::Malformed(reason)) => Err(RootError::Nameless { path, reason }),
+    }
+}
+
+/// The repositories in a folder of them. One that vanished meanwhile is none.
+fn inside(folder: &Path) -> Vec<(RepositoryName, PathBuf)> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = RepositoryName::parse(entry.file_name().to_str()?).ok()?;
+            let path = entry.path();
+            path.join(manifest::PATH).is_file().then_some((name, path))
+        })
+        .collect()
+}
+
+/// Why there is no manifest.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    Io(io::Error),
+    Malformed(String),
+}
+
+/// Reads the manifest of the repository in a folder, without verifying it: clients do that.
+pub(crate) fn manifest_of(folder: &Path) -> Result<Manifest, Unread> {
+    let file = File::open(folder.join(manifest::PATH)).map_err(Unread::Io)?;
+    let mut bytes = Vec::new();
+    file.take(MANIFEST_MAX).read_to_end(&mut bytes).map_err(Unread::Io)?;
+    Manifest::parse(&bytes).map_err(|error| Unread::Malformed(error.to_string()))
+}

@@ -1,0 +1,291 @@
+//! The server: a bounded number of connections, each an asynchronous task, and an end that waits for answers under way.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::answer::{Answer, NOT_FOUND, Status};
+use crate::connection::Connection;
+use crate::file;
+use crate::info;
+use crate::listing::Listing;
+use crate::page;
+use crate::repositories::Repositories;
+use crate::request::{Method, Request};
+use crate::route::{self, Allowed, Route};
+use esker_format::name::RepositoryName;
+
+/// What clients may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at the same time. Each needs up to two descriptors.
+    pub connections: usize,
+    /// How long a connection may be idle.
+    pub idle: Duration,
+    /// How long a client may take to send a request.
+    pub head: Duration,
+    /// How long a client may take no byte of an answer.
+    pub stall: Duration,
+    /// Fewest bytes a second a client may take, over a whole answer.
+    pub slowest: u64,
+    /// How long answers under way may take when the server is stopped.
+    pub grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            idle: Duration::from_secs(60),
+            head: Duration::from_secs(10),
+            stall: Duration::from_secs(30),
+            slowest: 8 * 1024,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address can't be used.
+    #[error("can't listen at {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// No threads.
+    #[error("can't start the threads of the server")]
+    Threads(#[source] io::Error),
+}
+
+/// What a server did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Answers sent.
+    pub requests: u64,
+    /// Of these, how many told of a failure (400 and above).
+    pub failures: u64,
+    /// Answers that broke off: the client went away or was too slow, or the file became shorter.
+    pub broken_off: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+    /// Connections that were cut when the server was stopped and its time was up.
+    pub cut: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    connections: AtomicU64,
+    requests: AtomicU64,
+    failures: AtomicU64,
+    broken_off: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Counters {
+    /// Counts an answer, and the bytes of its body if all of them were sent.
+    pub(crate) fn answered(&self, status: Status, sent: Option<u64>) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.failures.fetch_add(u64::from(status.0 >= 400), Ordering::Relaxed);
+        self.broken_off.fetch_add(u64::from(sent.is_none()), Ordering::Relaxed);
+        self.bytes.fetch_add(sent.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn so_far(&self) -> Served {
+        Served {
+            connections: self.connections.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            failures: self.failures.load(Ordering::Relaxed),
+            broken_off: self.broken_off.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            cut: 0,
+        }
+    }
+}
+
+/// What connections have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Serving,
+    /// Every connection is taken and somebody waits for one: the idle ones go.
+    Crowded,
+    Stopping,
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    repositories: Arc<Repositories>,
+    listing: Arc<Listing>,
+}
+
+impl Shared {
+    pub(crate) async fn answer(&self, request: &Request) -> Answer {
+        if request.method == Method::Other {
+            return Answer::method();
+        }
+        match route::find(&request.path) {
+            None => Answer::failure(NOT_FOUND),
+            Some(Route::File { repository, file }) => self.file(request, &repository, &file),
+            Some(Route::Meta) => info::meta(&self.repositories),
+            Some(Route::Index) => self.listed(page::index).await,
+            Some(Route::Repositories) => self.listed(info::repositories).await,
+        }
+    }
+
+    fn file(&self, request: &Request, repository: &RepositoryName, file: &Allowed) -> Answer {
+        let mut failure = None;
+        for folder in self.repositories.candidates(repository) {
+            match file::open(&folder.join(file.path())) {
+                Ok(opened) => return Answer::file(request, file, opened),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or_else(|| Answer::failure(NOT_FOUND), |error| Answer::unreadable(&error))
+    }
+
+    /// Makes an answer from what the repositories are now. That reads catalogs, so it is done aside.
+    async fn listed(&self, make: fn(&[crate::listing::Entry]) -> Answer) -> Answer {
+        let (listing, repositories) = (self.listing.clone(), self.repositories.clone());
+        let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
+        made.unwrap_or_else(|_| Answer::failure((500, "Internal Server Error")))
+    }
+}
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    runtime: Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    state: watch::Sender<State>,
+}
+
+/// Stops a server from another thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(watch::Sender<State>);
+
+impl Stopper {
+    /// Lets answers under way finish, and nothing else begin.
+    pub fn stop(&self) {
+        self.0.send_replace(State::Stopping);
+    }
+}
+
+impl Server {
+    /// Listens at `address`; port 0 stands for any free one.
+    pub fn bind(address: SocketAddr, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            // Workers wait for the disk where the page cache has nothing, so more of them than cores.
+            .worker_threads((2 * cores).max(8))
+            .max_blocking_threads(4)
+            .thread_name("serve")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Threads)?;
+        let failed = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let shared = Shared {
+            limits,
+            counters: Counters::default(),
+            repositories: Arc::new(repositories),
+            listing: Arc::default(),
+        };
+        let (state, _) = watch::channel(State::Serving);
+        Ok(Self { runtime, listener, address: bound, shared: Arc::new(shared), state })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A way to stop it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.state.clone())
+    }
+
+    /// Serves until it is stopped.
+    pub fn run(self) -> Result<Served, ServeError> {
+        let Self { runtime, listener, address, shared, state } = self;
+        let taken = shared.clone();
+        let cut = runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener)
+                .map_err(|source| ServeError::Listen { address, source })?;
+            let slots = Arc::new(Semaphore::new(taken.limits.connections));
+            accept(&listener, &taken, &state, &slots).await;
+            // Whoever connects now is refused at once instead of waiting for nobody.
+            drop(listener);
+            let all = u32::try_from(taken.limits.connections).unwrap_or(u32::MAX);
+            let ended = timeout(taken.limits.grace, slots.acquire_many(all)).await.is_ok();
+            Ok(if ended { 0 } else { (taken.limits.connections - slots.available_permits()) as u64 })
+        })?;
+        runtime.shutdown_background();
+        Ok(Served { cut, ..shared.counters.so_far() })
+    }
+}
+
+async fn accept(
+    listener: &tokio::net::TcpListener,
+    shared: &Arc<Shared>,
+    state: &watch::Sender<State>,
+    slots: &Arc<Semaphore>,
+) {
+    let mut changes = state.subscribe();
+    let serving = async {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of descriptors, or the client is gone already: wait for others to give theirs back.
+                sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let slot = slot(slots, state).await;
+            shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+            let connection = Connection::new(stream, shared.clone(), state.subscribe());
+            tokio::spawn(async move {
+                connection.run().await;
+                drop(slot);
+            });
+        }
+    };
+    tokio::select! {
+        () = serving => {}
+        _ = changes.wait_for(|state| *state == State::Stopping) => {}
+    }
+}
+
+/// Waits for a connection to be free, and makes the idle ones leave if there is none.
+async fn slot(slots: &Arc<Semaphore>, state: &watch::Sender<State>) -> OwnedSemaphorePermit {
+    let change = |from: State, to: State| {
+        state.send_if_modified(|state| {
+            let changes = *state == from;
+            if changes {
+                *state = to;
+            }
+            changes
+        })
+    };
+    if let Ok(slot) = slots.clone().try_acquire_owned() {
+        return slot;
+    }
+    change(State::Serving, State::Crowded);
+    let slot = slots.clone().acquire_owned().await;
+    change(State::Crowded, State::Serving);
+    slot.expect("there is a slot because nobody closes the semaphore")
+}

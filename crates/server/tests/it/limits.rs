@@ -1,0 +1,166 @@
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use esker_server::Limits;
+use esker_testkit::fixture::{FULL, Repository};
+
+use crate::client::{PATIENCE, Running};
+
+const LARGE: &str = "data/00/00000000000000000000000000000000000001";
+/// More than the buffers of two sockets hold.
+const LARGE_LEN: u64 = 64 << 20;
+const TOP: &str = "/cvmfs/full.test/.cvmfspublished";
+
+fn with_large_object() -> Repository {
+    let repository = FULL.unpack();
+    repository.write(LARGE, b"");
+    let file = std::fs::OpenOptions::new().write(true).open(repository.path().join(LARGE)).expect("a file");
+    file.set_len(LARGE_LEN).expect("a long file");
+    repository
+}
+
+fn start(repository: &Repository, limits: Limits) -> Running {
+    Running::start(&[repository.document_root().to_owned()], limits)
+}
+
+/// Limits that never strike by themselves.
+fn patient() -> Limits {
+    Limits { idle: PATIENCE, head: PATIENCE, stall: PATIENCE, grace: PATIENCE, ..Limits::default() }
+}
+
+const SHORT: Duration = Duration::from_millis(50);
+
+#[test]
+fn who_says_nothing_or_half_a_request_is_hung_up_on() {
+    let repository = FULL.unpack();
+    for limits in [Limits { idle: SHORT, ..patient() }, Limits { head: SHORT, ..patient() }] {
+        let server = start(&repository, limits);
+        let mut client = server.client();
+        if limits.head == SHORT {
+            client.send(b"GET / HTTP/1.1\r\nHo");
+        }
+        assert_eq!(client.rest(), b"");
+    }
+}
+
+#[test]
+fn who_does_not_take_the_answer_is_hung_up_on() {
+    let repository = with_large_object();
+    let stalling = Limits { stall: SHORT, ..patient() };
+    // Takes its bytes, but too few a second.
+    let trickling = Limits { stall: SHORT, slowest: u64::MAX, ..patient() };
+    for limits in [stalling, trickling] {
+        let server = start(&repository, limits);
+        let mut client = server.client();
+        client.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert_eq!(client.head().status, 200);
+        // The end of the server waits for the answer, and the answer ends because nobody reads it.
+        let served = server.stop();
+        assert_eq!((served.requests, served.broken_off, served.cut), (1, 1, 0));
+        let mut received = Vec::new();
+        let end = client.0.read_to_end(&mut received);
+        assert!(end.is_err() || (received.len() as u64) < LARGE_LEN);
+    }
+}
+
+#[test]
+fn a_full_server_parts_with_idle_connections() {
+    let repository = FULL.unpack();
+    let server = start(&repository, Limits { connections: 2, ..patient() });
+    let mut idle = [server.client(), server.client()];
+    for client in &mut idle {
+        assert_eq!(client.ask("GET", TOP, "").status, 200);
+    }
+    assert_eq!(server.get(TOP).status, 200);
+    assert!(idle.iter_mut().any(|client| client.rest().is_empty()));
+}
+
+#[test]
+fn answers_under_way_are_finished_when_the_server_stops() {
+    let repository = with_large_object();
+    let server = start(&repository, patient());
+    let (mut busy, mut idle) = (server.client(), server.client());
+    assert_eq!(idle.ask("GET", TOP, "").status, 200);
+    busy.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    assert_eq!(busy.head().status, 200);
+    let address = server.address;
+    server.stopper.stop();
+    assert_eq!(idle.rest(), b"", "idle connections end");
+    // Nobody listens any more; a connection may have been queued before that became true.
+    while TcpStream::connect(address).is_ok() {}
+    assert_eq!(busy.rest().len() as u64, LARGE_LEN);
+    let served = server.stop();
+    assert_eq!((served.requests, served.broken_off, served.cut), (2, 0, 0));
+}
+
+#[test]
+fn the_end_does_not_wait_for_ever() {
+    let repository = with_large_object();
+    let server = start(&repository, Limits { grace: SHORT, ..patient() });
+    let mut client = server.client();
+    client.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    assert_eq!(client.head().status, 200);
+    assert_eq!(server.stop().cut, 1);
+}
+
+#[test]
+fn what_is_not_understood_is_answered_and_ends_the_connection() {
+    let repository = FULL.unpack();
+    let server = start(&repository, patient());
+    for (request, status) in [
+        ("GARBAGE\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/3.0\r\nHost: a\r\n\r\n".to_owned(), 505),
+        ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_owned(), 413),
+        ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_owned(), 413),
+        (format!("GET /{} HTTP/1.1\r\n", "x".repeat(100_000)), 431),
+    ] {
+        let mut client = server.client();
+        client.send(request.as_bytes());
+        let response = client.response(false);
+        assert_eq!(response.status, status, "{request:.60}");
+        assert_eq!(response.field("Connection"), Some("close"));
+        assert_eq!(client.rest(), b"");
+    }
+    let mut client = server.client();
+    let response = client.ask("DELETE", TOP, "");
+    assert_eq!((response.status, response.field("Allow")), (405, Some("GET, HEAD")));
+    assert_eq!(client.ask("GET", TOP, "").status, 200, "another method doesn't end the connection");
+}
+
+#[test]
+fn requests_may_come_in_one_packet_or_in_many() {
+    let repository = FULL.unpack();
+    let server = start(&repository, patient());
+    let mut client = server.client();
+    let one = format!("GET {TOP} HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.send(one.repeat(3).as_bytes());
+    for _ in 0..3 {
+        assert_eq!(client.response(false).body, repository.read(".cvmfspublished"));
+    }
+    for byte in one.as_bytes() {
+        client.send(&[*byte]);
+    }
+    assert_eq!(client.response(false).status, 200);
+    client.send(format!("GET {TOP} HTTP/1.0\r\n\r\n").as_bytes());
+    assert_eq!(client.response(false).field("Connection"), Some("close"));
+    assert_eq!(client.rest(), b"");
+}
+
+/// A file that shrinks under the answer: the client gets an end that can't be mistaken for the whole.
+#[test]
+fn a_file_that_becomes_shorter_ends_the_connection() {
+    let repository = with_large_object();
+    let server = start(&repository, patient());
+    let mut client = server.client();
+    client.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    assert_eq!(client.head().field("Content-Length"), Some(LARGE_LEN.to_string().as_str()));
+    repository.write(LARGE, b"");
+    let mut received = Vec::new();
+    let end = client.0.read_to_end(&mut received);
+    assert!(end.is_err() || (received.len() as u64) < LARGE_LEN);
+    drop(client);
+    assert_eq!(server.stop().broken_off, 1);
+}

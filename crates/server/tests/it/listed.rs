@@ -1,0 +1,70 @@
+use esker_testkit::fixture::{ALL, FULL, RMD};
+use serde_json::{Value, json};
+
+use crate::client::Running;
+
+#[test]
+fn the_info_api_tells_what_is_published_and_what_is_copied() {
+    let (full, rmd) = (FULL.unpack(), RMD.unpack());
+    rmd.write(".cvmfs_last_snapshot", b"Fri Oct 18 08:01:07 UTC 2024\n");
+    std::fs::rename(full.path(), full.document_root().join("alias.test")).unwrap();
+    let server = Running::of(&[full.document_root().to_owned(), rmd.path()]);
+    let response = server.get("/cvmfs/info/v1/repositories.json");
+    assert_eq!(response.field("Content-Type"), Some("application/json"));
+    assert_eq!(response.field("Cache-Control"), Some("max-age=61"));
+    let told: Value = serde_json::from_slice(&response.body).expect("JSON");
+    let expected = json!({
+        "schema": 1,
+        "repositories": [{ "name": "full.test", "alias": "alias.test", "url": "/cvmfs/alias.test" }],
+        "replicas": [{ "name": "rmd.test", "url": "/cvmfs/rmd.test" }],
+    });
+    assert_eq!(told, expected);
+    let status = server.get("/cvmfs/alias.test/.cvmfs_status.json");
+    assert_eq!(status.status, 404);
+}
+
+#[test]
+fn the_description_is_what_the_administrator_wrote() {
+    let full = FULL.unpack();
+    let server = Running::of(&[full.document_root().to_owned()]);
+    let ask = || serde_json::from_slice::<Value>(&server.get("/cvmfs/info/v1/meta.json").body).expect("JSON");
+    assert_eq!(ask(), json!({ "administrator": "", "email": "", "organisation": "", "custom": {} }));
+    let folder = full.document_root().join("info/v1");
+    std::fs::create_dir_all(&folder).unwrap();
+    let written = json!({ "administrator": "Ada", "email": "", "organisation": "", "custom": { "a": 1 } });
+    std::fs::write(folder.join("meta.json"), written.to_string()).unwrap();
+    assert_eq!(ask(), written);
+}
+
+#[test]
+fn the_page_shows_each_repository_and_loads_nothing() {
+    for fixture in ALL {
+        let repository = fixture.unpack();
+        let server = Running::of(&[repository.document_root().to_owned()]);
+        let response = server.get("/");
+        assert_eq!(response.field("Content-Type"), Some("text/html; charset=utf-8"));
+        let page = response.text();
+        let revision = repository.manifest().get('S').expect("a revision");
+        let files: u64 = fixture.listing("v3").len() as u64;
+        assert!(page.contains(&format!("<b>{}</b>", fixture.name())), "{page}");
+        assert!(page.contains(&format!("<td class=n>{revision}<td>")), "{page}");
+        let shown = page.replace('\u{202f}', "");
+        assert!(shown.contains(&format!("<td class=n>{files}<td>")), "{files} entries: {page}");
+        assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http://"), "{page}");
+    }
+}
+
+/// What a repository's manifest says is shown, not obeyed.
+#[test]
+fn a_broken_repository_is_shown_as_broken() {
+    let full = FULL.unpack();
+    let root = full.manifest().get('C').expect("a root");
+    let object = format!("data/{}/{}C", &root[..2], &root[2..]);
+    full.write(&object, b"damaged");
+    let server = Running::of(&[full.document_root().to_owned()]);
+    assert!(server.get("/").text().contains("have the hash it is named by"));
+    full.write(".cvmfspublished", b"nonsense<script>");
+    let other = Running::of(&[full.document_root().to_owned()]);
+    let page = other.get("/");
+    assert!(page.text().contains("class=bad") && !page.text().contains("<script"), "{}", page.text());
+}

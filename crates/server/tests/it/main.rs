@@ -1,0 +1,8 @@
+//! The server as clients see it, over real sockets.
+
+mod client;
+mod files;
+mod folders;
+mod limits;
+mod listed;
+mod ranges;

@@ -1,0 +1,67 @@
+//! Where a publisher puts objects and heads.
+//!
+//! An object has its name only once its bytes are durable, so whatever stops a publisher, every object that
+//! can be seen is whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put
+//! last, after everything it leads to was flushed.
+
+mod disk;
+mod local;
+
+use std::io;
+use std::path::Path;
+
+use esker_format::object::ObjectName;
+
+use crate::cache::disk::{RealDisk, persist};
+use crate::error::StoreError;
+
+pub use disk::ServedDisk;
+pub use local::{LocalSink, SinkLock};
+
+/// What became of an object that was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It was not there before.
+    Stored,
+    /// It was there, or is on its way.
+    Present,
+}
+
+/// A place that a repository is published to. All calls block; objects may be put by many threads at once.
+pub trait Sink: Send + Sync {
+    /// The place, for messages.
+    fn describe(&self) -> String;
+
+    /// Stores an object under its name unless it is there. It lasts, and is seen by others, after
+    /// [`Self::flush`].
+    fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
+
+    /// Tells whether an object is there or on its way.
+    fn has(&self, name: &ObjectName) -> Result<bool, StoreError>;
+
+    /// Makes all objects that were put so far durable, and then visible.
+    fn flush(&self) -> Result<(), StoreError>;
+
+    /// Reads a file by its path below the root of the repository; none if there is no such file.
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Replaces a file in the root of the repository, durably and in one step.
+    fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Gives an object that was flushed its alternative name, for repositories whose manifest announces those.
+    fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;
+
+    /// Hands the name and stored length of every object to `visit`, in no particular order.
+    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError>;
+}
+
+/// Writes a file so that after a crash there is the old content or the new one, and after this returned the
+/// new one; only its owner may read it.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    persist(&RealDisk, path, bytes)
+}
+
+/// The same for a file that everybody may read.
+pub fn write_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    persist(&ServedDisk, path, bytes)
+}

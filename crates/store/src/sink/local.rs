@@ -1,0 +1,306 @@
+//! A repository in a local folder.
+//!
+//! ```text
+//! .cvmfspublished …       root files, each replaced in one step
+//! data/00 … data/ff       objects, each with its name only once its bytes are durable
+//! data/txn/esker-N        objects on their way
+//! data/txn/esker.lock     held by whoever publishes
+//! ```
+//!
+//! Crash rule: what lies in `txn` under our prefix belongs to nobody once the lock is free, and goes at the next
+//! start. Locking rule: all writing is done under the lock.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::object::ObjectName;
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+
+use crate::cache::disk::{Disk, persist};
+use crate::error::{Cause, StoreError};
+
+use super::{Put, ServedDisk, Sink};
+
+/// Objects on their way are made durable when they are this many bytes …
+const BATCH_BYTES: u64 = 256 << 20;
+/// … or this many.
+const BATCH_OBJECTS: usize = 16_384;
+/// Up to this many files are synced one by one; above, the whole file system is, which then is cheaper.
+const SYNC_SINGLY: usize = 48;
+const PREFIX: &str = "esker-";
+const LOCK: &str = "esker.lock";
+
+/// A repository in a local folder, to publish to.
+pub struct LocalSink {
+    root: PathBuf,
+    disk: Arc<dyn Disk>,
+    pending: Mutex<Pending>,
+    /// Held while a batch is made durable.
+    flushing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Pending {
+    next: u64,
+    bytes: u64,
+    batch: Vec<(ObjectName, PathBuf)>,
+    /// The objects of the batch and of the one that is being flushed.
+    on_the_way: HashSet<ObjectName>,
+    /// Set once a batch was lost: what was said to be on its way no longer is, so nothing may follow.
+    broken: bool,
+}
+
+/// The right to publish to a folder; given back when dropped.
+#[derive(Debug)]
+pub struct SinkLock {
+    _file: File,
+}
+
+impl LocalSink {
+    /// A repository that exists.
+    pub fn open(root: impl Into<PathBuf>) -> Self {
+        Self::on(root, Arc::new(ServedDisk))
+    }
+
+    /// The same on a disk of the caller's.
+    pub fn on(root: impl Into<PathBuf>, disk: Arc<dyn Disk>) -> Self {
+        let (pending, flushing) = Default::default();
+        Self { root: root.into(), disk, pending, flushing }
+    }
+
+    /// Makes the folders of a new repository; those that exist already are fine.
+    pub fn make_folders(&self) -> Result<(), StoreError> {
+        let data = self.root.join("data");
+        let objects = (0..=u8::MAX).map(|byte| data.join(format!("{byte:02x}")));
+        for folder in [self.root.clone(), data.clone(), data.join("txn")].into_iter().chain(objects) {
+            self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
+        }
+        for folder in [&data, &self.root] {
+            self.disk.sync_dir(folder).map_err(|source| self.failed("syncing", folder, source))?;
+        }
+        Ok(())
+    }
+
+    /// Claims the repository for one publisher, and clears away what an interrupted one left behind.
+    ///
+    /// None means that another one is publishing.
+    pub fn lock(&self) -> Result<Option<SinkLock>, StoreError> {
+        let folder = self.transit();
+        self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
+        let path = folder.join(LOCK);
+        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = open.map_err(|source| self.failed("opening lock", &path, source))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(self.failed("locking", &path, error.into())),
+        }
+        let names = self.disk.list(&folder).map_err(|source| self.failed("listing", &folder, source))?;
+        for name in names.iter().filter(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+            let path = folder.join(name);
+            self.disk.remove(&path).map_err(|source| self.failed("removing leftover", &path, source))?;
+        }
+        Ok(Some(SinkLock { _file: file }))
+    }
+
+    /// The folder of the repository.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn transit(&self) -> PathBuf {
+        self.root.join("data/txn")
+    }
+
+    fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> StoreError {
+        StoreError::new("the storage", Cause::Disk { doing, path: path.to_owned(), source })
+    }
+
+    /// The length of an object that has its name.
+    fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
+        let path = self.root.join(name.path());
+        match self.disk.facts(&path) {
+            Ok(facts) => Ok(facts.regular.then_some(facts.len)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("looking for", &path, error)),
+        }
+    }
+
+    fn write_transit(&self, path: &Path, stored: &[u8]) -> Result<(), StoreError> {
+        let written = self.disk.create(path).and_then(|file| self.disk.write(&file, stored));
+        written.map_err(|source| {
+            // The error that matters is the first one; leftovers go at the next start anyway.
+            let _ = self.disk.remove(path);
+            self.failed("writing", path, source)
+        })
+    }
+
+    /// Makes a batch durable, then gives the objects their names.
+    fn settle(&self, batch: &[(ObjectName, PathBuf)]) -> Result<(), StoreError> {
+        let singly = batch.len() <= SYNC_SINGLY;
+        if singly {
+            for (_, path) in batch {
+                let synced = self.disk.open(path).and_then(|file| self.disk.sync(&file));
+                synced.map_err(|source| self.failed("syncing", path, source))?;
+            }
+        } else {
+            self.sync_everything()?;
+        }
+        let mut folders = BTreeSet::new();
+        for (name, from) in batch {
+            let to = self.root.join(name.path());
+            let folder = to.parent().unwrap_or(&self.root).to_owned();
+            let renamed = match self.disk.rename(from, &to) {
+                // Storage made by others may lack the folder.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.disk.make_dir(&folder).and_then(|()| self.disk.rename(from, &to))
+                }
+                other => other,
+            };
+            renamed.map_err(|source| self.failed("renaming to", &to, source))?;
+            folders.insert(folder);
+        }
+        if !singly {
+            return self.sync_everything();
+        }
+        for folder in &folders {
+            self.disk.sync_dir(folder).map_err(|source| self.failed("syncing", folder, source))?;
+        }
+        Ok(())
+    }
+
+    fn sync_everything(&self) -> Result<(), StoreError> {
+        self.disk.sync_all(&self.root).map_err(|source| self.failed("syncing", &self.root, source))
+    }
+
+    fn flush_batch(&self) -> Result<(), StoreError> {
+        let batch = {
+            let mut pending = self.pending.lock();
+            self.check(&pending)?;
+            pending.bytes = 0;
+            std::mem::take(&mut pending.batch)
+        };
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let settled = self.settle(&batch);
+        let mut pending = self.pending.lock();
+        pending.broken |= settled.is_err();
+        for (name, _) in &batch {
+            pending.on_the_way.remove(name);
+        }
+        settled
+    }
+
+    fn check(&self, pending: &Pending) -> Result<(), StoreError> {
+        if pending.broken {
+            let source = io::Error::other("earlier objects could not be made durable");
+            return Err(self.failed("writing to", &self.root, source));
+        }
+        Ok(())
+    }
+}
+
+impl Sink for LocalSink {
+    fn describe(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError> {
+        let len = stored.len() as u64;
+        // An object of another length was damaged by whoever wrote it, and is replaced.
+        if self.len_of(name)? == Some(len) {
+            return Ok(Put::Present);
+        }
+        let path = {
+            let mut pending = self.pending.lock();
+            self.check(&pending)?;
+            if !pending.on_the_way.insert(*name) {
+                return Ok(Put::Present);
+            }
+            pending.next += 1;
+            self.transit().join(format!("{PREFIX}{}", pending.next))
+        };
+        if let Err(error) = self.write_transit(&path, stored) {
+            self.pending.lock().on_the_way.remove(name);
+            return Err(error);
+        }
+        let full = {
+            let mut pending = self.pending.lock();
+            pending.batch.push((*name, path));
+            pending.bytes += len;
+            pending.bytes >= BATCH_BYTES || pending.batch.len() >= BATCH_OBJECTS
+        };
+        if full && let Some(_flushing) = self.flushing.try_lock() {
+            self.flush_batch()?;
+        }
+        Ok(Put::Stored)
+    }
+
+    fn has(&self, name: &ObjectName) -> Result<bool, StoreError> {
+        if self.pending.lock().on_the_way.contains(name) {
+            return Ok(true);
+        }
+        Ok(self.len_of(name)?.is_some())
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        let _flushing = self.flushing.lock();
+        self.flush_batch()
+    }
+
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let full = self.root.join(path);
+        let file = match self.disk.open(&full) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.failed("opening", &full, error)),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+        read.map_err(|source| self.failed("reading", &full, source))?;
+        if bytes.len() as u64 > limit {
+            return Err(StoreError::new(path, Cause::TooLarge { limit }).from_place(self.describe()));
+        }
+        Ok(Some(bytes))
+    }
+
+    fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let path = self.root.join(name);
+        persist(&*self.disk, &path, bytes).map_err(|source| self.failed("writing", &path, source))
+    }
+
+    fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError> {
+        let path = self.root.join(name.alternative_path());
+        match std::os::unix::fs::symlink(name.path(), &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(self.failed("linking", &path, error))
+            }
+            _ => self.disk.sync_dir(&self.root).map_err(|source| self.failed("syncing", &self.root, source)),
+        }
+    }
+
+    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+        for byte in 0..=u8::MAX {
+            let digits = format!("{byte:02x}");
+            let folder = self.root.join("data").join(&digits);
+            let names = match self.disk.list(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(|source| self.failed("listing", &folder, source))?,
+            };
+            for name in names {
+                // Files that are no objects are nobody's business here.
+                let object = name.to_str().and_then(|rest| ObjectName::parse(&format!("{digits}{rest}")));
+                let Some(object) = object else { continue };
+                if let Some(len) = self.len_of(&object)? {
+                    visit(object, len);
+                }
+            }
+        }
+        Ok(())
+    }
+}

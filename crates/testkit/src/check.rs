@@ -1,0 +1,67 @@
+//! Judges a whole repository, written from the description of the format alone: it shares no code with the writer
+//! and reads databases with SQLite itself.
+//!
+//! * the head: manifest, whitelist, certificate, their signatures;
+//! * every object that the head leads to: its name is the hash of its bytes, and it decompresses;
+//! * every catalog: tables, keys of paths, flags, link counts, chunks, counters, nested catalogs;
+//! * history and reflog.
+//!
+//! What is wrong is collected, not panicked about, so that tests can damage a repository and see it noticed.
+
+mod catalogs;
+mod head;
+mod objects;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::listing::Entry;
+use crate::object::Algorithm;
+
+use objects::Objects;
+
+/// What was found in a repository.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Everything that is wrong.
+    pub problems: Vec<String>,
+    /// What the head's revision shows, by path; `/` is the root. Entries that listings leave out are not in it.
+    pub tree: BTreeMap<Vec<u8>, Entry>,
+    /// The number of entries of each catalog, by mountpoint.
+    pub catalogs: BTreeMap<String, u64>,
+    /// The tags of the history: name and revision.
+    pub tags: BTreeMap<String, u64>,
+    /// The number of the revision.
+    pub revision: u64,
+    /// The paths of all objects that the head leads to.
+    pub objects: Vec<String>,
+}
+
+impl Findings {
+    fn problem(&mut self, text: impl Into<String>) {
+        self.problems.push(text.into());
+    }
+
+    /// Panics unless nothing is wrong.
+    pub fn assert_clean(&self) -> &Self {
+        assert!(self.problems.is_empty(), "the repository has problems:\n{}", self.problems.join("\n"));
+        self
+    }
+
+    /// The tree as a listing, in path order.
+    pub fn listing(&self) -> Vec<Entry> {
+        self.tree.values().cloned().collect()
+    }
+}
+
+/// Judges the repository in a folder, whose owner has this public key (PEM).
+pub fn check(repository: &Path, name: &str, public_key: &str) -> Findings {
+    let mut findings = Findings::default();
+    let Some(head) = head::check(repository, name, public_key, &mut findings) else { return findings };
+    let objects = Objects::new(repository, Algorithm::of_text(&head.root));
+    head::check_history(&head, &objects, &mut findings);
+    head::check_reflog(repository, &head, &mut findings);
+    catalogs::check(&head, &objects, &mut findings);
+    findings.objects = objects.seen();
+    findings
+}
