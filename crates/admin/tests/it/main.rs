@@ -5,6 +5,7 @@ mod disturbed;
 mod faults;
 mod fixtures;
 mod ingest;
+mod kill;
 mod model;
 mod round_trip;
 mod workshop;
