@@ -9,7 +9,8 @@ use esker_testkit::fixture;
 use crate::person::Person;
 use crate::world::{World, words};
 
-const COMMANDS: [&str; 8] = ["run", "mount", "umount", "status", "ls", "cat", "stat", "find"];
+const COMMANDS: [&str; 11] =
+    ["run", "mount", "umount", "status", "ls", "cat", "stat", "find", "repo", "publish", "ingest"];
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
