@@ -35,6 +35,7 @@ mod revision;
 mod scan;
 mod settings;
 mod source;
+mod spool;
 
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS};
