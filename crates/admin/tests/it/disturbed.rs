@@ -37,7 +37,8 @@ fn prepared() -> Workshop {
 
 #[test]
 fn files_that_change_vanish_or_turn_into_something_else() {
-    let cases: [(&str, fn(&std::path::Path)); 4] = [
+    type Change = fn(&std::path::Path);
+    let cases: [(&str, Change); 4] = [
         ("changed while", |file| fs::write(file, b"another content").unwrap()),
         ("changed while", |file| {
             fs::remove_file(file).unwrap();
