@@ -29,6 +29,7 @@ mod plan;
 mod progress;
 mod publish;
 mod published;
+mod reindex;
 mod report;
 mod repository;
 mod revision;

@@ -126,6 +126,31 @@ fn a_quick_second_change_is_not_missed() {
     }
 }
 
+/// The index of content can be computed anew, for repositories of others too.
+#[test]
+fn the_index_is_rebuilt() {
+    let fixture = esker_testkit::fixture::FULL;
+    let unpacked = fixture.unpack();
+    let name = RepositoryName::parse(fixture.name()).unwrap();
+    let keys = esker_admin::KeyFolder::new(fixture.folder(), &name);
+    let mut repository = Repository::open(&unpacked.path(), &name, keys, now()).unwrap();
+    // The fixture was cut into smaller chunks than is usual.
+    repository.settings_mut().chunks =
+        esker_format::chunker::ChunkSizes::new(1 << 16, 1 << 17, 1 << 18).unwrap();
+    let objects = repository.reindex(2, &AtomicBool::new(false)).unwrap();
+    assert!(objects > 100, "{objects}");
+
+    // A file of it, somewhere else and encoded differently: only the index can know it.
+    let contents = unpacked.contents("v3");
+    let is_large = |stored: &[u8]| stored.len() > 1000;
+    let whole = contents.files.values().filter_map(|file| file.whole.as_ref());
+    let stored = whole.map(|path| unpacked.read(path)).find(|stored| is_large(stored)).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    fs::write(copy.path().join("copy"), esker_testkit::object::inflate(&stored)).unwrap();
+    let report = crate::workshop::publish(&repository, copy.path(), "/copied").unwrap();
+    assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
+}
+
 /// Content that is stored is not stored again, whoever compressed it and how.
 #[test]
 fn content_is_stored_once() {
