@@ -109,6 +109,10 @@ impl Commit<'_> {
         }
         let reflog = self.reflog(&objects)?;
         sink.put_root(reflog::PATH, &reflog)?;
+        let reflog = ContentHash::of(algorithm, &reflog);
+        if let Some(spool) = &repository.spool {
+            spool.remember_reflog(&reflog)?;
+        }
         let manifest = Manifest {
             root_catalog: self.root.hash,
             root_catalog_size: self.root.size,
@@ -117,7 +121,7 @@ impl Commit<'_> {
             certificate: Some(certificate.hash),
             history: Some(history.hash),
             timestamp: self.now,
-            reflog: Some(ContentHash::of(algorithm, &reflog)),
+            reflog: Some(reflog),
             micro_catalog: None,
             ..repository.head.manifest().clone()
         };

@@ -28,6 +28,9 @@ pub enum AdminError {
     /// Somebody else publishes.
     #[error("another process is publishing to `{0}`")]
     Locked(String),
+    /// The reference implementation has a transaction open.
+    #[error("CernVM-FS has a transaction open on this repository: `{}` exists", .0.display())]
+    Transaction(PathBuf),
     /// The published head does not verify.
     #[error("the published head of `{name}` can't be trusted")]
     Untrusted {

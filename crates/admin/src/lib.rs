@@ -29,12 +29,14 @@ mod plan;
 mod progress;
 mod publish;
 mod published;
+mod reindex;
 mod report;
 mod repository;
 mod revision;
 mod scan;
 mod settings;
 mod source;
+mod spool;
 
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS};

@@ -376,3 +376,6 @@ impl Plan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

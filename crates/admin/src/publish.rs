@@ -82,6 +82,7 @@ impl Publish<'_> {
 
     /// Walks over the source and says what differs.
     fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
+        (self.how.progress)(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         let source = Source::open(&self.source)?;
         let facts = source.root_facts()?;
         let comparison = context.comparison();
@@ -112,6 +113,7 @@ impl Publish<'_> {
         let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
         let How { threads, stop, progress, .. } = &mut self.how;
         let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
+        tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
         context.pipeline(index, *threads, stop).run(feeders, &mut tick)
     }

@@ -17,6 +17,7 @@ use esker_store::{Disk, LocalSink, ServedDisk, Sink, SinkLock};
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::settings::Settings;
+use crate::spool::Spool;
 
 /// Where the publisher keeps what it knows beside a repository, below its root.
 const STATE: &str = ".esker";
@@ -32,6 +33,8 @@ pub struct Repository {
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
     pub(crate) head: VerifiedHead,
+    /// What the reference implementation keeps beside the repository, if it publishes to it too.
+    pub(crate) spool: Option<Spool>,
     state: PathBuf,
     _lock: SinkLock,
 }
@@ -73,7 +76,13 @@ impl Repository {
         let state = make_state(root)?;
         let settings = Settings::read(&Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
-        Ok(Self { name: name.clone(), sink, publisher, settings, head, state, _lock: lock })
+        Ok(Self { name: name.clone(), sink, publisher, settings, head, spool: None, state, _lock: lock })
+    }
+
+    /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
+    pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
+        self.spool = Spool::claim(folder)?;
+        Ok(())
     }
 
     /// The name of the repository.

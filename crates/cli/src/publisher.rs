@@ -34,6 +34,8 @@ pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
     pub(crate) keys: KeyFolder,
+    /// Where CernVM-FS has its state, if it may publish to the repository too.
+    spool: Option<PathBuf>,
 }
 
 impl PublisherArgs {
@@ -41,14 +43,20 @@ impl PublisherArgs {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
         let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
         let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
-        Ok(Place { name, root, keys })
+        let spool = settings.spool(&name, &root);
+        Ok(Place { name, root, keys, spool })
     }
 }
 
 impl Place {
     pub(crate) fn open(&self) -> Result<Repository, Failure> {
-        Repository::open(&self.root, &self.name, self.keys.clone(), now())
-            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+        let failed = |error| of_admin(&format!("can't open {} for publishing", self.name), &error);
+        let opened = Repository::open(&self.root, &self.name, self.keys.clone(), now());
+        let mut repository = opened.map_err(failed)?;
+        if let Some(spool) = &self.spool {
+            repository.share_with_spool(spool).map_err(failed)?;
+        }
+        Ok(repository)
     }
 }
 
@@ -276,6 +284,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Key { .. } | AdminError::PublicKey { .. } => {
             failure.hint("name the folder of the keys with --keys DIR")
         }
+        AdminError::Transaction(_) => failure.hint("publish or abort it with `cvmfs_server` first"),
         AdminError::Locked(_) => failure.hint("wait until it is done"),
         AdminError::NotListed(_) => {
             failure.hint("the owner of the repository has to sign a whitelist with this certificate on it")

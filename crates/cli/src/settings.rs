@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use esker_format::name::RepositoryName;
+
 use crate::exit::Failure;
 
 /// The folders of this user.
@@ -31,6 +33,7 @@ const ROOT_RUNTIME: &str = "/run/esker";
 const KEYS: &str = "/etc/cvmfs/keys";
 /// Where CernVM-FS has its repositories.
 const ROOT_STORAGE: &str = "/srv/cvmfs";
+const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 
 impl Settings {
     pub(crate) fn from_environment() -> Result<Self, Failure> {
@@ -68,6 +71,12 @@ impl Settings {
     /// The folder of the repositories that are published here, `named` on the command line or the default.
     pub(crate) fn storage(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
         folder_or_default(named, self.storage.as_ref(), "--storage")
+    }
+
+    /// The spool folder of CernVM-FS for a repository that lies where CernVM-FS has its own.
+    pub(crate) fn spool(&self, name: &RepositoryName, storage: &Path) -> Option<PathBuf> {
+        let own = storage == Path::new(ROOT_STORAGE).join(name.as_str());
+        (self.root && own).then(|| Path::new(ROOT_SPOOL).join(name.as_str()))
     }
 
     /// The folder of the publisher's keys, `named` on the command line or the default.

@@ -1,6 +1,9 @@
 //! The listings of the fixtures: what each entry of a revision must read as.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -103,4 +106,55 @@ fn entry(line: Line) -> Entry {
 
 fn latin1(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(u32::from(c)).expect("a byte as a Latin-1 character")).collect()
+}
+
+/// Lists what a folder shows, in path order; for comparing it with what was made of it.
+pub fn of_folder(folder: &Path) -> Vec<Entry> {
+    let mut found = Vec::new();
+    let mut waiting = vec![(folder.to_owned(), b"/".to_vec())];
+    while let Some((place, path)) = waiting.pop() {
+        found.push(look(&place, &path));
+        if !found.last().is_some_and(Entry::is_dir) {
+            continue;
+        }
+        for child in fs::read_dir(&place).unwrap() {
+            let name = child.unwrap().file_name();
+            let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
+            waiting.push((place.join(&name), [&path, separator, name.as_bytes()].concat()));
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+fn look(place: &Path, path: &[u8]) -> Entry {
+    let meta = fs::symlink_metadata(place).unwrap();
+    let kind = meta.file_type();
+    let is_device = kind.is_char_device() || kind.is_block_device();
+    Entry {
+        path: path.to_vec(),
+        mode: meta.mode(),
+        mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        size: (!kind.is_dir()).then_some(meta.size()),
+        nlink: (!kind.is_dir()).then_some(meta.nlink()),
+        rdev: is_device.then_some(meta.rdev()),
+        target: kind.is_symlink().then(|| fs::read_link(place).unwrap().into_os_string().into_vec()),
+        sha256: kind.is_file().then(|| object::sha256(&fs::read(place).unwrap())),
+        xattrs: xattrs(place),
+    }
+}
+
+fn xattrs(place: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 64 << 10];
+    let len = rustix::fs::llistxattr(place, &mut names[..]).unwrap();
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| {
+            let mut value = vec![0; 64 << 10];
+            let len = rustix::fs::lgetxattr(place, name, &mut value[..]).unwrap();
+            (name.to_vec(), value[..len].to_vec())
+        })
+        .collect()
 }

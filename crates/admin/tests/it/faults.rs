@@ -13,10 +13,10 @@ use esker_admin::{KeyFolder, Repository};
 use esker_format::name::RepositoryName;
 use esker_store::{Disk, FileFacts, ServedDisk};
 use esker_testkit::check::check;
-use esker_testkit::listing::Entry;
+use esker_testkit::listing::{Entry, of_folder};
 use parking_lot::Mutex;
 
-use crate::workshop::{NAME, Workshop, assert_same_trees, listing, now, publish};
+use crate::workshop::{NAME, Workshop, assert_same_trees, now, publish};
 
 /// What a disk is asked to do that changes something.
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ impl Scene {
         for number in 0..if many { 60 } else { 2 } {
             fs::write(top.join(format!("more {number}")), format!("{number}")).unwrap();
         }
-        let new = listing(&top);
+        let new = of_folder(&top);
         Self { workshop, old, new }
     }
 

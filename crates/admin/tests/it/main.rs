@@ -1,8 +1,11 @@
 //! What a publisher does to a repository, judged by a checker that shares no code with it.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+mod disturbed;
 mod faults;
 mod fixtures;
 mod ingest;
+mod kill;
+mod model;
 mod round_trip;
 mod workshop;

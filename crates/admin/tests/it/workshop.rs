@@ -1,9 +1,5 @@
 //! A repository and a source folder to try things with.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,8 +11,7 @@ use esker_admin::{
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_testkit::check::{Findings, check};
-use esker_testkit::listing::Entry;
-use esker_testkit::object::sha256;
+use esker_testkit::listing::{Entry, of_folder};
 
 pub(crate) const NAME: &str = "workshop.test";
 
@@ -90,7 +85,7 @@ impl Workshop {
     pub(crate) fn assert_equal(&self) -> Findings {
         let findings = self.check();
         findings.assert_clean();
-        assert_same_trees(&listing(&self.source()), &findings.listing());
+        assert_same_trees(&of_folder(&self.source()), &findings.listing());
         findings
     }
 }
@@ -104,57 +99,6 @@ pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> R
 
 pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
     How { tag: TagRequest::default(), threads: 3, stop: Arc::new(AtomicBool::new(false)), progress }
-}
-
-/// What a folder shows, read by descriptors so that no path is too long.
-pub(crate) fn listing(folder: &Path) -> Vec<Entry> {
-    let mut found = Vec::new();
-    let mut waiting = vec![(folder.to_owned(), b"/".to_vec())];
-    while let Some((place, path)) = waiting.pop() {
-        found.push(entry(&place, &path));
-        if !found.last().is_some_and(Entry::is_dir) {
-            continue;
-        }
-        for child in fs::read_dir(&place).unwrap() {
-            let name = child.unwrap().file_name();
-            let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
-            waiting.push((place.join(&name), [&path, separator, name.as_bytes()].concat()));
-        }
-    }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
-}
-
-fn entry(place: &Path, path: &[u8]) -> Entry {
-    let meta = fs::symlink_metadata(place).unwrap();
-    let kind = meta.file_type();
-    let is_device = kind.is_char_device() || kind.is_block_device();
-    Entry {
-        path: path.to_vec(),
-        mode: meta.mode(),
-        mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
-        uid: meta.uid(),
-        gid: meta.gid(),
-        size: (!kind.is_dir()).then_some(meta.size()),
-        nlink: (!kind.is_dir()).then_some(meta.nlink()),
-        rdev: is_device.then_some(meta.rdev()),
-        target: kind.is_symlink().then(|| fs::read_link(place).unwrap().into_os_string().into_vec()),
-        sha256: kind.is_file().then(|| sha256(&fs::read(place).unwrap())),
-        xattrs: xattrs(place),
-    }
-}
-
-fn xattrs(place: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 64 << 10];
-    let len = rustix::fs::llistxattr(place, &mut names[..]).unwrap();
-    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let mut value = vec![0; 64 << 10];
-            let len = rustix::fs::lgetxattr(place, name, &mut value[..]).unwrap();
-            (name.to_vec(), value[..len].to_vec())
-        })
-        .collect()
 }
 
 pub(crate) fn assert_same_trees(expected: &[Entry], found: &[Entry]) {

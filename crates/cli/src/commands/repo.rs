@@ -6,10 +6,10 @@ use esker_format::hash::HashAlgorithm;
 
 use crate::exit::Failure;
 use crate::output::{Output, parse_size};
-use crate::publisher::{DeflateArg, PublisherArgs, now, of_admin};
+use crate::publisher::{DeflateArg, PublisherArgs, now, of_admin, stop_on_signals};
 use crate::settings::Settings;
 
-/// Makes repositories.
+/// Makes repositories, and keeps them in order.
 ///
 /// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
@@ -21,6 +21,20 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     Create(CreateArgs),
+    Reindex(ReindexArgs),
+}
+
+/// Computes anew which object holds which content, so that no content is stored twice.
+///
+/// Needed once for a repository that others published. Example: esker repo reindex sw.example.org
+#[derive(clap::Args, Debug)]
+struct ReindexArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
 }
 
 /// Makes a repository: keys, whitelist, and an empty first revision.
@@ -81,7 +95,21 @@ enum CompressArg {
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     match args.command {
         Command::Create(args) => create(&args, settings),
+        Command::Reindex(args) => reindex(&args, settings),
     }
+}
+
+fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let place = args.place.place(&args.name, settings)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let objects = place
+        .open()?
+        .reindex(threads, &stop)
+        .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
+    let mut out = Output::new();
+    out.line(format!("{objects} objects of {} are indexed", place.name))?;
+    out.finish()
 }
 
 fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {

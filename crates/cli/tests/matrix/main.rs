@@ -11,6 +11,7 @@ mod gate;
 mod hot;
 mod namespaces;
 mod person;
+mod publishing;
 mod reading;
 mod revisions;
 mod running;

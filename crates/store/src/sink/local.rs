@@ -304,3 +304,6 @@ impl Sink for LocalSink {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

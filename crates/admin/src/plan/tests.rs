@@ -1,0 +1,102 @@
+use esker_format::hash::HashAlgorithm;
+
+use super::*;
+
+const NOW: Time = Time { seconds: 1_700_000_000, nanoseconds: 0 };
+
+fn facts(changed: i64) -> Facts {
+    let time = Time { seconds: changed, nanoseconds: 7 };
+    Facts {
+        mode: 0o100_644,
+        links: 1,
+        uid: 0,
+        gid: 0,
+        size: 5,
+        device: 1,
+        inode: 99,
+        special: 0,
+        mtime: Time { seconds: 1_600_000_000, nanoseconds: 0 },
+        ctime: time,
+    }
+}
+
+fn published(settings: &Settings, facts: &Facts, content: &[u8]) -> Entry {
+    Entry {
+        name: b"file".to_vec(),
+        hash: Some(ContentHash::of(HashAlgorithm::Sha1, content)),
+        flags: Flags(Flags::storage(HashAlgorithm::Sha1, settings.compression) | Flags::FILE),
+        ..entry::of_facts(facts, settings)
+    }
+}
+
+fn compare(known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
+    let settings = Settings::default();
+    let empty = (ContentHash::of(HashAlgorithm::Sha1, b""), Flags(0));
+    let comparison = Comparison { settings: &settings, known, dirtab: &Dirtab::default(), empty };
+    let found = vec![(SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new() }, None)];
+    let directory = Facts { mode: 0o040_755, ..*now };
+    comparison.compare(b"/d", &directory, found, old.into_iter().collect(), NOW).unwrap()
+}
+
+fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> KnownFiles {
+    let known = KnownFiles::read(folder, b"/d");
+    known.write(vec![Record::new(PathKey::of(b"/d/file"), facts, entry)]).unwrap();
+    KnownFiles::read(folder, b"/d")
+}
+
+#[test]
+fn what_is_known_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let settled = facts(NOW.seconds - 100);
+    let entry = published(&Settings::default(), &settled, b"stored");
+    let known = remember(folder.path(), &settled, &entry);
+    let plan = compare(&known, &settled, Some(entry.clone()));
+    assert!(plan.reads.is_empty() && plan.puts.is_empty(), "{plan:?}");
+    assert_eq!((plan.differences.unchanged.files, plan.records.len()), (1, 1));
+
+    // Its permissions changed: the entry does, the content need not be read.
+    let mode = Facts { mode: 0o100_755, ..settled };
+    let plan = compare(&known, &mode, Some(entry.clone()));
+    assert!(plan.reads.is_empty(), "{plan:?}");
+    assert_eq!((plan.puts[0].hash, plan.puts[0].mode), (entry.hash, 0o100_755));
+}
+
+#[test]
+fn what_may_have_changed_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let settled = facts(NOW.seconds - 100);
+    let entry = published(&Settings::default(), &settled, b"stored");
+    let known = remember(folder.path(), &settled, &entry);
+    let other = published(&Settings::default(), &settled, b"published by somebody else");
+    for (now, old) in [
+        (facts(NOW.seconds - 99), Some(entry.clone())),
+        (Facts { inode: 100, ..settled }, Some(entry.clone())),
+        (Facts { size: 6, ..settled }, Some(entry.clone())),
+        (Facts { mtime: Time { seconds: 1_600_000_000, nanoseconds: 1 }, ..settled }, Some(entry.clone())),
+        (settled, Some(other)),
+        (settled, None),
+    ] {
+        let plan = compare(&known, &now, old);
+        assert_eq!((plan.reads.len(), plan.waiting.len(), plan.puts.len()), (1, 1, 1), "{now:?}");
+    }
+    let damaged = folder.path().join("known");
+    for file in std::fs::read_dir(&damaged).unwrap() {
+        let path = file.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let plan = compare(&KnownFiles::read(folder.path(), b"/d"), &settled, Some(entry));
+    assert_eq!(plan.reads.len(), 1);
+}
+
+/// A file that could change again without a sign of it is not remembered.
+#[test]
+fn fresh_files_are_not_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = KnownFiles::read(folder.path(), b"/d");
+    for (age, settled) in [(-10, false), (0, false), (2, false), (3, true), (1000, true)] {
+        let plan = compare(&known, &facts(NOW.seconds - age), None);
+        assert_eq!(plan.waiting[0].3, settled, "{age} s old");
+    }
+}

@@ -1,0 +1,104 @@
+//! Computes the index of content anew, from the objects of the published revision.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::write::catalog::Entry;
+use esker_store::Sink;
+use parking_lot::Mutex;
+
+use crate::content_index::{ContentIndex, ContentKey};
+use crate::error::AdminError;
+use crate::path;
+use crate::published::Published;
+use crate::repository::Repository;
+
+/// Larger objects are left out: they would not fit the memory, and only publishers that never cut files make
+/// them.
+const OBJECT_MAX: u64 = 1 << 30;
+
+/// An object, and how it is compressed.
+type Stored = (ObjectName, Compression);
+
+impl Repository {
+    /// Reads every file of the published revision and remembers which object holds which content, so that none
+    /// is stored again. Returns how many objects there are.
+    pub fn reindex(&self, threads: usize, stop: &AtomicBool) -> Result<u64, AdminError> {
+        let sink: Arc<dyn Sink> = self.sink.clone();
+        let published = Published::new(sink, &self.head);
+        let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
+        let index = ContentIndex::new(self.state());
+        let next = AtomicUsize::new(0);
+        let error = Mutex::new(None);
+        let work = || -> Result<(), AdminError> {
+            while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(AdminError::Interrupted);
+                }
+                self.index_object(&index, object)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    if let Err(failed) = work() {
+                        let mut error = error.lock();
+                        *error = error.take().or(Some(failed));
+                        // The others find nothing more to do.
+                        next.store(objects.len(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        match error.into_inner() {
+            Some(error) => Err(error),
+            None => index.write().map(|()| objects.len() as u64),
+        }
+    }
+
+    fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<(), AdminError> {
+        let object = || name.to_string();
+        let what = || "a file of the published revision".to_owned();
+        let stored = self.sink.read(&name.path(), OBJECT_MAX)?;
+        let stored = stored.ok_or_else(|| AdminError::Missing { what: what(), object: object() })?;
+        if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+            return Err(AdminError::Corrupt { what: what(), object: object() });
+        }
+        let plain = decompress(&stored, *compression, None, OBJECT_MAX)
+            .map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?;
+        index.insert(ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind), name);
+        Ok(())
+    }
+}
+
+/// The objects of all files.
+fn objects(published: &Published) -> Result<BTreeSet<Stored>, AdminError> {
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![Vec::new()];
+    while let Some(directory) = waiting.pop() {
+        for entry in published.list(&directory)? {
+            if entry.is_directory() {
+                waiting.push(path::join(&directory, &entry.name));
+            } else {
+                found.extend(objects_of(&entry));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn objects_of(entry: &Entry) -> Vec<Stored> {
+    // Content outside the repository, or stored in a way unknown here, is nothing to find again.
+    let external = entry.flags.has(esker_format::catalog::Flags::EXTERNAL);
+    let Some(compression) = entry.flags.compression().filter(|_| entry.is_file() && !external) else {
+        return Vec::new();
+    };
+    let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
+    let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));
+    whole.into_iter().chain(chunks).map(|name| (name, compression)).collect()
+}

@@ -1,0 +1,78 @@
+//! The spool folder of the reference implementation, if it publishes to the same repository: its locks are
+//! respected, and what it remembers of the reflog is kept up to date.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use esker_format::hash::ContentHash;
+use rustix::fs::FlockOperation;
+
+use crate::error::AdminError;
+
+/// The spool folder of one repository, `/var/spool/cvmfs/NAME`.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    folder: PathBuf,
+    _publishing: std::fs::File,
+}
+
+/// Its existence says that a transaction is open.
+const TRANSACTION: &str = "in_transaction.lock";
+/// Whoever publishes has a lock on it.
+const PUBLISHING: &str = "is_publishing.lock";
+const REFLOG_CHECKSUM: &str = "reflog.chksum";
+
+impl Spool {
+    /// Claims a spool folder; none if there is none.
+    pub(crate) fn claim(folder: &Path) -> Result<Option<Self>, AdminError> {
+        if !folder.is_dir() {
+            return Ok(None);
+        }
+        let transaction = folder.join(TRANSACTION);
+        if transaction.exists() {
+            return Err(AdminError::Transaction(transaction));
+        }
+        let path = folder.join(PUBLISHING);
+        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = open.map_err(AdminError::file("opening", &path))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { folder: folder.to_owned(), _publishing: file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(AdminError::Locked(path.display().to_string())),
+            Err(error) => Err(AdminError::file("locking", &path)(error.into())),
+        }
+    }
+
+    /// Tells the reference about the reflog that was just put.
+    pub(crate) fn remember_reflog(&self, hash: &ContentHash) -> Result<(), AdminError> {
+        let path = self.folder.join(REFLOG_CHECKSUM);
+        esker_store::write_public(&path, hash.to_string().as_bytes())
+            .map_err(AdminError::file("writing", &path))
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        // The reference removes the file before it gives up the lock. If we can't, the lock is free all the same.
+        let _ = std::fs::remove_file(self.folder.join(PUBLISHING));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use esker_format::hash::HashAlgorithm;
+
+    #[test]
+    fn locks_and_checksums() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Spool::claim(&folder.path().join("none")).unwrap().is_none());
+        let spool = Spool::claim(folder.path()).unwrap().unwrap();
+        assert!(matches!(Spool::claim(folder.path()), Err(AdminError::Locked(_))));
+        let hash = ContentHash::of(HashAlgorithm::Rmd160, b"reflog");
+        spool.remember_reflog(&hash).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.path().join(REFLOG_CHECKSUM)).unwrap(), hash.to_string());
+        drop(spool);
+        std::fs::write(folder.path().join(TRANSACTION), b"").unwrap();
+        assert!(matches!(Spool::claim(folder.path()), Err(AdminError::Transaction(_))));
+    }
+}

@@ -1,0 +1,173 @@
+//! A source that does not keep still, and publishers that get in each other's way.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use esker_admin::{AdminError, Phase, Publish, Repository};
+use esker_format::name::RepositoryName;
+
+use crate::workshop::{NAME, Workshop, how, now};
+
+/// Publishes while `disturb` is called, once, after the source was compared and before it is read.
+fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_admin::Report, AdminError> {
+    let repository = workshop.open();
+    let mut disturb = Some(disturb);
+    let mut progress = |progress: esker_admin::Progress| {
+        if progress.phase == Phase::Store
+            && let Some(disturb) = disturb.take()
+        {
+            disturb();
+        }
+    };
+    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how: how(&mut progress) };
+    let outcome = publish.run(&repository, now());
+    assert!(disturb.is_none(), "the source was disturbed");
+    outcome
+}
+
+fn prepared() -> Workshop {
+    let workshop = Workshop::new();
+    fs::write(workshop.source().join("first"), b"first").unwrap();
+    workshop.publish();
+    fs::write(workshop.source().join("second"), b"second").unwrap();
+    workshop
+}
+
+#[test]
+fn files_that_change_vanish_or_turn_into_something_else() {
+    type Change = fn(&std::path::Path);
+    let cases: [(&str, Change); 4] = [
+        ("changed while", |file| fs::write(file, b"another content").unwrap()),
+        ("changed while", |file| {
+            fs::remove_file(file).unwrap();
+            fs::write(file, b"second").unwrap();
+        }),
+        ("No such file", |file| fs::remove_file(file).unwrap()),
+        ("symbolic links", |file| {
+            fs::remove_file(file).unwrap();
+            std::os::unix::fs::symlink("/etc/passwd", file).unwrap();
+        }),
+    ];
+    for (expected, change) in cases {
+        let workshop = prepared();
+        let file = workshop.source().join("second");
+        let error = disturbed(&workshop, || change(&file)).unwrap_err();
+        let text = format!("{error}: {:?}", std::error::Error::source(&error).map(ToString::to_string));
+        assert!(text.contains(expected) && text.contains("second"), "{text}");
+        let findings = workshop.check();
+        assert_eq!(findings.assert_clean().revision, 1);
+        assert!(!findings.tree.contains_key(&b"/second"[..]));
+        workshop.publish();
+        workshop.assert_equal();
+    }
+}
+
+#[test]
+fn what_we_may_not_read_is_an_error() {
+    let workshop = prepared();
+    let file = workshop.source().join("second");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
+    let outcome = workshop.try_publish(&workshop.source(), "");
+    if rustix::process::geteuid().is_root() {
+        // Root may read everything.
+        assert!(outcome.unwrap().published);
+        return;
+    }
+    let error = outcome.unwrap_err();
+    assert!(error.to_string().contains("second"), "{error}");
+    assert_eq!(workshop.check().assert_clean().revision, 1);
+}
+
+#[test]
+fn an_interrupt_leaves_the_old_revision() {
+    let workshop = prepared();
+    let repository = workshop.open();
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = stop.clone();
+    let mut progress = move |progress: esker_admin::Progress| {
+        if progress.phase == Phase::Catalogs {
+            set.store(true, Ordering::Relaxed);
+        }
+    };
+    let mut how = how(&mut progress);
+    how.stop = stop;
+    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how };
+    let error = publish.run(&repository, now()).unwrap_err();
+    assert!(matches!(error, AdminError::Interrupted), "{error}");
+    drop(repository);
+    assert_eq!(workshop.check().assert_clean().revision, 1);
+    workshop.publish();
+    workshop.assert_equal();
+}
+
+#[test]
+fn one_publisher_at_a_time() {
+    let workshop = prepared();
+    let first = workshop.open();
+    let name = RepositoryName::parse(NAME).unwrap();
+    let second = Repository::open(&workshop.root(), &name, workshop.keys(), now());
+    assert!(matches!(second.map(|_| ()), Err(AdminError::Locked(_))));
+    drop(first);
+    workshop.publish();
+}
+
+/// A file that is written again within the clock's step of being published is read again.
+#[test]
+fn a_quick_second_change_is_not_missed() {
+    let workshop = Workshop::new();
+    let file = workshop.source().join("file");
+    for content in ["one", "two", "six"] {
+        fs::write(&file, content).unwrap();
+        // Same length, same inode, and perhaps the same times.
+        workshop.publish();
+        workshop.assert_equal();
+    }
+}
+
+/// The index of content can be computed anew, for repositories of others too.
+#[test]
+fn the_index_is_rebuilt() {
+    let fixture = esker_testkit::fixture::FULL;
+    let unpacked = fixture.unpack();
+    let name = RepositoryName::parse(fixture.name()).unwrap();
+    let keys = esker_admin::KeyFolder::new(fixture.folder(), &name);
+    let mut repository = Repository::open(&unpacked.path(), &name, keys, now()).unwrap();
+    // The fixture was cut into smaller chunks than is usual.
+    repository.settings_mut().chunks =
+        esker_format::chunker::ChunkSizes::new(1 << 16, 1 << 17, 1 << 18).unwrap();
+    let objects = repository.reindex(2, &AtomicBool::new(false)).unwrap();
+    assert!(objects > 100, "{objects}");
+
+    // A file of it, somewhere else and encoded differently: only the index can know it.
+    let contents = unpacked.contents("v3");
+    let is_large = |stored: &[u8]| stored.len() > 1000;
+    let whole = contents.files.values().filter_map(|file| file.whole.as_ref());
+    let stored = whole.map(|path| unpacked.read(path)).find(|stored| is_large(stored)).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    fs::write(copy.path().join("copy"), esker_testkit::object::inflate(&stored)).unwrap();
+    let report = crate::workshop::publish(&repository, copy.path(), "/copied").unwrap();
+    assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
+}
+
+/// Content that is stored is not stored again, whoever compressed it and how.
+#[test]
+fn content_is_stored_once() {
+    let workshop = Workshop::new();
+    let top = workshop.source();
+    let content = "the same words again and again ".repeat(1000);
+    for name in ["a", "b", "c/d"] {
+        fs::create_dir_all(top.join("c")).unwrap();
+        fs::write(top.join(name), &content).unwrap();
+    }
+    let report = workshop.publish();
+    assert_eq!((report.files_read, report.objects_stored, report.objects_present), (3, 1, 2), "{report:?}");
+    fs::write(top.join("e"), &content).unwrap();
+    let mut repository = workshop.open();
+    repository.settings_mut().deflate = esker_admin::Deflate::Stock;
+    let report = crate::workshop::publish(&repository, &top, "").unwrap();
+    assert_eq!(report.objects_stored, 0, "{report:?}");
+    drop(repository);
+    workshop.assert_equal();
+}

@@ -1,0 +1,118 @@
+use std::collections::BTreeMap;
+use std::fs;
+
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::ObjectKind;
+
+use super::*;
+
+fn name_of(bytes: &[u8], kind: ObjectKind) -> ObjectName {
+    ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, bytes), kind)
+}
+
+fn sink() -> (tempfile::TempDir, LocalSink) {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = LocalSink::open(folder.path().join("repository"));
+    sink.make_folders().unwrap();
+    (folder, sink)
+}
+
+fn listed(sink: &dyn Sink) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    sink.list(&mut |name, len| {
+        found.insert(name.to_string(), len);
+    })
+    .unwrap();
+    found
+}
+
+/// What every sink promises; another one only has to be handed in.
+fn keeps_its_promises(sink: &dyn Sink) {
+    let objects: Vec<(ObjectName, Vec<u8>)> = (0..100u8)
+        .map(|number| {
+            let kind = if number % 2 == 0 { ObjectKind::File } else { ObjectKind::Chunk };
+            let bytes = vec![number; usize::from(number)];
+            (name_of(&bytes, kind), bytes)
+        })
+        .collect();
+    for (name, bytes) in &objects {
+        assert!(!sink.has(name).unwrap());
+        assert_eq!(sink.put(name, bytes).unwrap(), Put::Stored);
+        assert_eq!(sink.put(name, bytes).unwrap(), Put::Present, "while it is on its way");
+        assert!(sink.has(name).unwrap());
+    }
+    sink.flush().unwrap();
+    sink.flush().unwrap();
+    for (name, bytes) in &objects {
+        assert_eq!(sink.put(name, bytes).unwrap(), Put::Present);
+        assert_eq!(sink.read(&name.path(), 1000).unwrap().as_deref(), Some(&bytes[..]));
+    }
+    let expected: BTreeMap<_, _> =
+        objects.iter().map(|(name, bytes)| (name.to_string(), bytes.len() as u64)).collect();
+    assert_eq!(listed(sink), expected);
+
+    assert_eq!(sink.read(".cvmfspublished", 10).unwrap(), None);
+    for content in [&b"first"[..], b"second head"] {
+        sink.put_root(".cvmfspublished", content).unwrap();
+        assert_eq!(sink.read(".cvmfspublished", 11).unwrap().as_deref(), Some(content));
+    }
+    let error = sink.read(".cvmfspublished", 10).unwrap_err();
+    assert!(matches!(error.cause(), Cause::TooLarge { limit: 10 }), "{error}");
+}
+
+#[test]
+fn a_folder_keeps_the_promises_of_a_sink() {
+    let (_folder, sink) = sink();
+    keeps_its_promises(&sink);
+    let name = name_of(b"\x05\x05\x05\x05\x05", ObjectKind::Chunk);
+    sink.put_alternative(&name).unwrap();
+    sink.put_alternative(&name).unwrap();
+    assert_eq!(fs::read(sink.root().join(name.alternative_path())).unwrap(), [5; 5]);
+}
+
+#[test]
+fn nothing_is_seen_before_it_is_flushed() {
+    let (_folder, sink) = sink();
+    let name = name_of(b"object", ObjectKind::Catalog);
+    sink.put(&name, b"object").unwrap();
+    assert!(!sink.root().join(name.path()).exists() && listed(&sink).is_empty());
+    sink.flush().unwrap();
+    assert_eq!(fs::read(sink.root().join(name.path())).unwrap(), b"object");
+}
+
+#[test]
+fn one_lock_and_no_leftovers() {
+    let (_folder, sink) = sink();
+    sink.put(&name_of(b"lost", ObjectKind::File), b"lost").unwrap();
+    let other = LocalSink::open(sink.root());
+    let held = other.lock().unwrap().unwrap();
+    let left: Vec<_> =
+        fs::read_dir(sink.root().join("data/txn")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left, [LOCK], "what an interrupted publisher left is gone");
+    assert!(sink.lock().unwrap().is_none());
+    drop(held);
+    assert!(sink.lock().unwrap().is_some());
+}
+
+#[test]
+fn objects_of_a_wrong_length_are_replaced() {
+    let (_folder, sink) = sink();
+    let name = name_of(b"whole", ObjectKind::File);
+    fs::write(sink.root().join(name.path()), b"who").unwrap();
+    assert_eq!(sink.put(&name, b"whole").unwrap(), Put::Stored);
+    sink.flush().unwrap();
+    assert_eq!(sink.read(&name.path(), 10).unwrap().as_deref(), Some(&b"whole"[..]));
+}
+
+/// Once objects were lost on their way, a later publish must not believe that they arrived.
+#[test]
+fn a_lost_batch_ends_it() {
+    let (_folder, sink) = sink();
+    let (lost, later) = (name_of(b"lost", ObjectKind::File), name_of(b"later", ObjectKind::File));
+    sink.put(&lost, b"lost").unwrap();
+    fs::remove_file(sink.root().join("data/txn/esker-1")).unwrap();
+    assert!(sink.flush().is_err());
+    assert!(sink.flush().is_err());
+    assert!(sink.put(&later, b"later").is_err());
+    assert!(!sink.has(&lost).unwrap());
+}
