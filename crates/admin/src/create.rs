@@ -82,7 +82,7 @@ impl NewRepository {
         }
         let sink = LocalSink::on(root, disk);
         sink.make_folders()?;
-        let _lock = sink.lock()?.ok_or_else(|| AdminError::Locked(sink.describe()))?;
+        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = if keys.has_any() {
             (keys.master()?, keys.publisher()?)
         } else {

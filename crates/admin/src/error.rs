@@ -26,8 +26,13 @@ pub enum AdminError {
     #[error("there is a repository in `{0}` already")]
     Exists(String),
     /// Somebody else publishes.
-    #[error("another process is publishing to `{0}`")]
-    Locked(String),
+    #[error("another process{} is publishing to `{place}`", number(*pid))]
+    Locked {
+        /// The repository, or the lock in the spool folder of the reference implementation.
+        place: String,
+        /// The process, if it left its number.
+        pid: Option<u32>,
+    },
     /// The reference implementation has a transaction open.
     #[error("CernVM-FS has a transaction open on this repository: `{}` exists", .0.display())]
     Transaction(PathBuf),
@@ -165,7 +170,16 @@ pub enum AdminError {
     Interrupted,
 }
 
+fn number(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" ({pid})")).unwrap_or_default()
+}
+
 impl AdminError {
+    /// What it is when somebody else has the lock of a place.
+    pub(crate) fn locked(place: String) -> impl FnOnce(Option<u32>) -> Self {
+        |pid| Self::Locked { place, pid }
+    }
+
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { doing, path, source }

@@ -12,7 +12,7 @@ use esker_format::time::UnixTime;
 use esker_format::trust::{self, ClaimedHead, Evidence, VerifiedHead};
 use esker_format::write::keys::Publisher;
 use esker_format::{manifest, whitelist};
-use esker_store::{Disk, LocalSink, ServedDisk, Sink, SinkLock};
+use esker_store::{Disk, FileLock, LocalSink, ServedDisk, Sink};
 
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
@@ -36,7 +36,7 @@ pub struct Repository {
     /// What the reference implementation keeps beside the repository, if it publishes to it too.
     pub(crate) spool: Option<Spool>,
     state: PathBuf,
-    _lock: SinkLock,
+    _lock: FileLock,
 }
 
 impl Repository {
@@ -69,7 +69,7 @@ impl Repository {
             return Err(AdminError::NoRepository(root.display().to_string()));
         }
         let sink = Arc::new(LocalSink::on(root, disk));
-        let lock = sink.lock()?.ok_or_else(|| AdminError::Locked(sink.describe()))?;
+        let lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let publisher = keys.publisher()?;
         let head = verified_head(&*sink, name, &keys, now)?;
         check_listed(&*sink, &publisher, &keys, &head)?;

@@ -1,11 +1,10 @@
 //! The spool folder of the reference implementation, if it publishes to the same repository: its locks are
 //! respected, and what it remembers of the reflog is kept up to date.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use esker_format::hash::ContentHash;
-use rustix::fs::FlockOperation;
+use esker_store::FileLock;
 
 use crate::error::AdminError;
 
@@ -13,7 +12,7 @@ use crate::error::AdminError;
 #[derive(Debug)]
 pub(crate) struct Spool {
     folder: PathBuf,
-    _publishing: std::fs::File,
+    _publishing: FileLock,
 }
 
 /// Its existence says that a transaction is open.
@@ -33,13 +32,9 @@ impl Spool {
             return Err(AdminError::Transaction(transaction));
         }
         let path = folder.join(PUBLISHING);
-        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        let file = open.map_err(AdminError::file("opening", &path))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { folder: folder.to_owned(), _publishing: file })),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(AdminError::Locked(path.display().to_string())),
-            Err(error) => Err(AdminError::file("locking", &path)(error.into())),
-        }
+        let asked = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+        let publishing = asked.or_held(AdminError::locked(path.display().to_string()))?;
+        Ok(Some(Self { folder: folder.to_owned(), _publishing: publishing }))
     }
 
     /// Tells the reference about the reflog that was just put.
@@ -67,7 +62,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(Spool::claim(&folder.path().join("none")).unwrap().is_none());
         let spool = Spool::claim(folder.path()).unwrap().unwrap();
-        assert!(matches!(Spool::claim(folder.path()), Err(AdminError::Locked(_))));
+        assert!(matches!(Spool::claim(folder.path()), Err(AdminError::Locked { pid: Some(_), .. })));
         let hash = ContentHash::of(HashAlgorithm::Rmd160, b"reflog");
         spool.remember_reflog(&hash).unwrap();
         assert_eq!(std::fs::read_to_string(folder.path().join(REFLOG_CHECKSUM)).unwrap(), hash.to_string());

@@ -285,7 +285,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             failure.hint("name the folder of the keys with --keys DIR")
         }
         AdminError::Transaction(_) => failure.hint("publish or abort it with `cvmfs_server` first"),
-        AdminError::Locked(_) => failure.hint("wait until it is done"),
+        AdminError::Locked { .. } => failure.hint("wait until it is done"),
         AdminError::NotListed(_) => {
             failure.hint("the owner of the repository has to sign a whitelist with this certificate on it")
         }

@@ -31,7 +31,6 @@ mod trailer;
 mod unkept;
 mod write;
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +42,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
 use crate::error::{Cause, StoreError};
+use crate::file_lock::FileLock;
 use crate::flight::Flights;
 use crate::pool::Pool;
 use crate::status::CacheStatus;
@@ -115,7 +115,7 @@ pub(crate) struct Inner {
     pub(crate) flights: Flights,
     pub(crate) pool: Arc<Pool>,
     evictor: Mutex<Option<JoinHandle<()>>>,
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<FileLock>>,
     /// Whether the cache is closed; held for reading by whoever gives a file its name.
     gate: RwLock<bool>,
     /// Counts reads: the order of last reads.

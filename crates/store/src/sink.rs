@@ -16,7 +16,7 @@ use crate::cache::disk::{RealDisk, persist};
 use crate::error::StoreError;
 
 pub use disk::ServedDisk;
-pub use local::{LocalSink, SinkLock};
+pub use local::LocalSink;
 
 /// What became of an object that was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

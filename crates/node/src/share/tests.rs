@@ -1,7 +1,6 @@
 //! Several "processes" in one: what makes them several is that each opened the lock file itself.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,9 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::Blame;
+use esker_store::{Blame, FileLock};
 use parking_lot::Condvar;
-use rustix::fs::{FlockOperation, flock};
 
 use super::wire::{ToClient, ToWriter, VERSION, send};
 use super::*;
@@ -75,7 +73,7 @@ fn handle(bytes: &[u8]) -> Handle {
 
 struct FakeWriter {
     world: Arc<World>,
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<FileLock>>,
 }
 
 impl Writer for FakeWriter {
@@ -110,14 +108,13 @@ impl Bench {
     fn try_open(&self, url: &str) -> Result<Arc<Shared>, StoreError> {
         let (folder, world) = (self.folder.path().to_owned(), self.world.clone());
         let open = move || -> Result<Arc<dyn Writer>, StoreError> {
-            let lock = File::create(folder.join("lock")).expect("a lock file");
             if world.taken.load(Ordering::SeqCst) {
                 world.refusals.fetch_add(1, Ordering::SeqCst);
                 return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
             }
-            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-                return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
-            }
+            let asked = FileLock::try_take(&folder.join("lock")).expect("a lock file");
+            let busy = |pid| StoreError::new("cache", Cause::Busy { path: folder.clone(), pid });
+            let lock = asked.or_held(busy)?;
             Ok(Arc::new(FakeWriter { world: world.clone(), lock: Mutex::new(Some(lock)) }))
         };
         Shared::open(self.folder.path(), url, Box::new(open))

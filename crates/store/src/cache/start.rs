@@ -7,15 +7,12 @@
 //! 4. Remove what was left unfinished.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
-
-use rustix::fs::FlockOperation;
 
 use super::disk::{Disk, TEMPORARY_PREFIX, persist};
 use super::entry::Entry;
@@ -24,6 +21,7 @@ use super::layout::Layout;
 use super::trailer::TRAILER_LEN;
 use super::{Inner, Opened};
 use crate::error::Cause;
+use crate::file_lock::FileLock;
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
     Cause::Disk { doing, path: path.to_owned(), source }
@@ -54,25 +52,9 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
 }
 
 /// Takes the lock of the one writer.
-pub(super) fn lock(layout: &Layout) -> Result<File, Cause> {
-    let path = &layout.lock;
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(|source| failed("opening", path, source))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            // The number is a courtesy for the message.
-            let _ = file.take(32).read_to_string(&mut text);
-            return Err(Cause::Busy { path: layout.root.clone(), pid: text.trim().parse().ok() });
-        }
-        Err(error) => return Err(failed("locking", path, error.into())),
-    }
-    let _ = file
-        .set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
-    Ok(file)
+pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
+    let asked = FileLock::try_take(&layout.lock).map_err(|source| failed("locking", &layout.lock, source))?;
+    asked.or_held(|pid| Cause::Busy { path: layout.root.clone(), pid })
 }
 
 /// Does steps 2 to 4; returns what was found.

@@ -12,7 +12,6 @@
 //! Written by `persist`, so after a crash there is the old head or the new one. Locking rule: several mounts
 //! of a user may save; each takes the flock of `heads/lock` and leaves a newer head alone.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use esker_format::time::UnixTime;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::cache::disk::{Disk, persist};
+use crate::file_lock::FileLock;
 
 const MAGIC: &[u8; 8] = b"ESKERHD1";
 /// Far above what manifest, whitelist and certificate may have together.
@@ -64,10 +64,8 @@ impl SavedFile {
     }
 
     /// Keeps other processes from saving until the result is dropped. The lock is held for milliseconds.
-    pub(super) fn lock(&self) -> io::Result<File> {
-        let file = File::options().write(true).create(true).truncate(false).open(&self.lock)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-        Ok(file)
+    pub(super) fn lock(&self) -> io::Result<FileLock> {
+        FileLock::wait(&self.lock)
     }
 
     /// Reads it; nothing if there is none, or it is not as it was written.

@@ -11,17 +11,16 @@
 //! start. Locking rule: all writing is done under the lock.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
 
 use crate::cache::disk::{Disk, persist};
 use crate::error::{Cause, StoreError};
+use crate::file_lock::{FileLock, Locking};
 
 use super::{Put, ServedDisk, Sink};
 
@@ -54,12 +53,6 @@ struct Pending {
     broken: bool,
 }
 
-/// The right to publish to a folder; given back when dropped.
-#[derive(Debug)]
-pub struct SinkLock {
-    _file: File,
-}
-
 impl LocalSink {
     /// A repository that exists.
     pub fn open(root: impl Into<PathBuf>) -> Self {
@@ -85,26 +78,22 @@ impl LocalSink {
         Ok(())
     }
 
-    /// Claims the repository for one publisher, and clears away what an interrupted one left behind.
-    ///
-    /// None means that another one is publishing.
-    pub fn lock(&self) -> Result<Option<SinkLock>, StoreError> {
+    /// Claims the repository for one publisher until the lock is dropped, and clears away what an interrupted
+    /// one left behind.
+    pub fn lock(&self) -> Result<Locking, StoreError> {
         let folder = self.transit();
         self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
         let path = folder.join(LOCK);
-        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-        let file = open.map_err(|source| self.failed("opening lock", &path, source))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            Err(error) => return Err(self.failed("locking", &path, error.into())),
+        let locking = FileLock::try_take(&path).map_err(|source| self.failed("locking", &path, source))?;
+        if let Locking::Held(_) = locking {
+            return Ok(locking);
         }
         let names = self.disk.list(&folder).map_err(|source| self.failed("listing", &folder, source))?;
         for name in names.iter().filter(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
             let path = folder.join(name);
             self.disk.remove(&path).map_err(|source| self.failed("removing leftover", &path, source))?;
         }
-        Ok(Some(SinkLock { _file: file }))
+        Ok(locking)
     }
 
     /// The folder of the repository.

@@ -85,13 +85,14 @@ fn one_lock_and_no_leftovers() {
     let (_folder, sink) = sink();
     sink.put(&name_of(b"lost", ObjectKind::File), b"lost").unwrap();
     let other = LocalSink::open(sink.root());
-    let held = other.lock().unwrap().unwrap();
+    let held = other.lock().unwrap();
     let left: Vec<_> =
         fs::read_dir(sink.root().join("data/txn")).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left, [LOCK], "what an interrupted publisher left is gone");
-    assert!(sink.lock().unwrap().is_none());
+    let me = std::process::id();
+    assert!(matches!(sink.lock().unwrap(), Locking::Held(Some(pid)) if pid == me));
     drop(held);
-    assert!(sink.lock().unwrap().is_some());
+    assert!(matches!(sink.lock().unwrap(), Locking::Taken(_)));
 }
 
 #[test]
