@@ -4,23 +4,27 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export ESKER_SOAK_SECONDS=${ESKER_SOAK_SECONDS:-600}
-mkdir -p docs/reports
 reports=$(mktemp -d)
 export ESKER_SOAK_REPORTS=$reports
 trap 'rm -rf "$reports"' EXIT
 
-cargo test --locked --workspace --tests -- --nocapture soak_
+# Those after one with a finding run too: nobody waits for hours to hear of one at a time.
+cargo test --locked --workspace --tests --no-fail-fast -- --nocapture soak_
 
-rows=$(cat "$reports"/*)
+soaks=$(cargo test --locked --workspace --tests --quiet -- --list soak_ 2>/dev/null | grep -c ': test$')
+rows=$(find "$reports" -type f | wc -l)
+[ "$soaks" -eq "$rows" ] || { echo "$soaks soaks ran, but $rows wrote a row" >&2; exit 1; }
+
+mkdir -p docs/reports
 cat >docs/reports/soak.md <<EOF2
 # Soaks
 
 Written by \`make soak\` on $(date -u +%Y-%m-%d), $(uname -sr), $(uname -m), $(nproc) cores,
-ESKER_SOAK_SECONDS=$ESKER_SOAK_SECONDS. Every soak that is listed ended without a finding; one with a finding fails and
-writes nothing.
+ESKER_SOAK_SECONDS=$ESKER_SOAK_SECONDS${ESKER_SOAK_ROUNDS:+, ESKER_SOAK_ROUNDS=$ESKER_SOAK_ROUNDS}. Every soak that is
+listed ended without a finding; one with a finding fails and writes nothing.
 
 | Soak | Rounds | Time | Facts |
 |---|---|---|---|
-$rows
+$(cat "$reports"/*)
 EOF2
 cat docs/reports/soak.md

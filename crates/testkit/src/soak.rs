@@ -2,6 +2,8 @@
 //!
 //! A soak is an ordinary test whose name starts with `soak_`. In `make test` each lasts twenty seconds; `make soak`
 //! runs only these, for ten minutes each or what `ESKER_SOAK_SECONDS` says, and collects their reports.
+//! `ESKER_SOAK_ROUNDS` demands a number of rounds, however long they take, and `ESKER_SOAK_SEED` the random choices of
+//! an earlier run.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -14,19 +16,30 @@ const SECONDS: u64 = 20;
 #[derive(Debug)]
 pub struct Soak {
     name: &'static str,
+    seed: u64,
     started: Instant,
     lasting: Duration,
+    demanded: u64,
     rounds: u64,
 }
 
 impl Soak {
-    /// Starts the clock of the soak with this name, which is also its report's.
+    /// Starts the clock of the soak with this name, which is also its report's, and says its seed.
+    #[allow(clippy::print_stdout, reason = "whoever sees the test fail needs the seed")]
     pub fn begin(name: &'static str) -> Soak {
-        let seconds = match std::env::var("ESKER_SOAK_SECONDS") {
-            Ok(text) => text.parse().unwrap_or_else(|_| panic!("ESKER_SOAK_SECONDS={text:?} is no number")),
-            Err(_) => SECONDS,
-        };
-        Soak { name, started: Instant::now(), lasting: Duration::from_secs(seconds), rounds: 0 }
+        let seed = number_from("ESKER_SOAK_SEED").unwrap_or_else(|| {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |since| since.as_nanos() as u64)
+        });
+        println!("{name}: ESKER_SOAK_SEED={seed}");
+        Soak {
+            name,
+            seed,
+            started: Instant::now(),
+            lasting: Duration::from_secs(number_from("ESKER_SOAK_SECONDS").unwrap_or(SECONDS)),
+            demanded: number_from("ESKER_SOAK_ROUNDS").unwrap_or(0),
+            rounds: 0,
+        }
     }
 
     /// Counts a round and tells whether there is time for it.
@@ -36,7 +49,7 @@ impl Soak {
 
     /// The same for a soak that needs a number of rounds, however long they take.
     pub fn goes_on_until(&mut self, rounds: u64) -> bool {
-        let more = self.rounds < rounds || self.started.elapsed() < self.lasting;
+        let more = self.rounds < rounds.max(self.demanded) || self.started.elapsed() < self.lasting;
         self.rounds += u64::from(more);
         more
     }
@@ -46,10 +59,9 @@ impl Soak {
         self.rounds
     }
 
-    /// Returns a seed that differs from run to run, for the first line of a random test's output.
+    /// Returns what all random choices are to come from: it differs from run to run unless it is given.
     pub fn seed(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| since.as_nanos() as u64)
+        self.seed
     }
 
     /// Ends it: says what was done, and writes it to the folder that `ESKER_SOAK_REPORTS` names.
@@ -58,13 +70,20 @@ impl Soak {
         let (rounds, seconds) = (self.rounds, self.started.elapsed().as_secs());
         assert!(rounds > 0, "the soak {} did nothing", self.name);
         let mut row = format!("| {} | {rounds} | {seconds} s | ", self.name);
-        let words: Vec<String> = facts.iter().map(|(what, value)| format!("{what}: {value}")).collect();
-        row.push_str(&words.join("; "));
-        row.push_str(" |\n");
+        for (what, value) in facts {
+            row.push_str(&format!("{what}: {value}; "));
+        }
+        row.push_str(&format!("seed: {} |\n", self.seed));
         println!("{row}");
         if let Some(folder) = std::env::var_os("ESKER_SOAK_REPORTS").map(PathBuf::from) {
             let file = folder.join(self.name);
             std::fs::write(&file, row).unwrap_or_else(|e| panic!("writing {}: {e}", file.display()));
         }
     }
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var_os(variable)?;
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    Some(number.unwrap_or_else(|| panic!("{variable}={text:?} is no number")))
 }

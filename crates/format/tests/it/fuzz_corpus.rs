@@ -92,7 +92,6 @@ fn soak(name: &'static str, target: &str) {
     let seeds = seeds(target);
     let mut soak = Soak::begin(name);
     let seed = soak.seed();
-    println!("{name}: seed {seed}");
     let mut random = Random(seed);
     let mut runs = 0u64;
     while soak.goes_on() {
@@ -117,40 +116,40 @@ fn soak(name: &'static str, target: &str) {
 
 #[test]
 fn soak_fuzz_manifest() {
-    soak("soak_fuzz_manifest", "manifest");
+    soak("fuzz_manifest", "manifest");
 }
 
 #[test]
 fn soak_fuzz_whitelist() {
-    soak("soak_fuzz_whitelist", "whitelist");
+    soak("fuzz_whitelist", "whitelist");
 }
 
 #[test]
 fn soak_fuzz_certificate() {
-    soak("soak_fuzz_certificate", "certificate");
+    soak("fuzz_certificate", "certificate");
 }
 
 #[test]
 fn soak_fuzz_catalog() {
-    soak("soak_fuzz_catalog", "catalog");
+    soak("fuzz_catalog", "catalog");
 }
 
 #[test]
 fn soak_fuzz_history() {
-    soak("soak_fuzz_history", "history");
+    soak("fuzz_history", "history");
 }
 
 #[test]
 fn soak_fuzz_xattr() {
-    soak("soak_fuzz_xattr", "xattr");
+    soak("fuzz_xattr", "xattr");
 }
 
 #[test]
 fn soak_fuzz_compress() {
-    soak("soak_fuzz_compress", "compress");
+    soak("fuzz_compress", "compress");
 }
 
 #[test]
 fn soak_fuzz_text() {
-    soak("soak_fuzz_text", "text");
+    soak("fuzz_text", "text");
 }
