@@ -7,6 +7,7 @@
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
 //! * [`catalog`]: catalogs from nothing, row by row;
+//! * [`descriptors`]: room for tests that open many files at once;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
 //! * [`mirror`]: a web server that serves them and misbehaves on command.
 //!
@@ -18,6 +19,7 @@ pub mod catalog;
 pub mod check;
 pub mod contents;
 pub mod craft;
+pub mod descriptors;
 pub mod fixture;
 pub mod listing;
 pub mod mirror;

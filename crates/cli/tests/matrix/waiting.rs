@@ -75,6 +75,8 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
     add_crowd(&repository);
     let mirror = Mirror::serve(repository.document_root());
     let world = World::alone(Person::ordinary(), repository, mirror);
+    // Now that no other test compares limits.
+    esker_testkit::descriptors::allow(2 * READERS as u64);
     let mounted = world.mount(&[]);
     mounted.does(|| fs::read(mounted.path("data/random.bin"))).expect("a file worth caching");
     mounted.does(|| fs::metadata(mounted.path("data"))).expect("a directory");

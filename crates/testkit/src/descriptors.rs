@@ -1,0 +1,18 @@
+//! Room for tests that open many files at once.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Every caller raises the limit to this, so that tests that run at the same time don't take it from each other.
+const MANY: u64 = 16 * 1024;
+
+/// Lets this process have so many files open at once; ordinary users start with a limit of about a thousand, which
+/// they may raise.
+pub fn allow(count: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    let many = limit.maximum.map_or(MANY, |maximum| maximum.min(MANY));
+    assert!(count <= many, "the test opens {count} files at once, and `ulimit -Hn` allows {many}");
+    if limit.current.is_some_and(|current| current < many) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(many), ..limit })
+            .unwrap_or_else(|error| panic!("raising the limit on open files to {many}: {error}"));
+    }
+}
