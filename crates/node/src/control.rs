@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use esker_fuse::{Log, Severity};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,8 @@ const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Clients served at the same time.
 const CLIENTS_MAX: usize = 16;
+/// After an accept that failed, the longest pause before the next.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// What a daemon can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +100,11 @@ impl Clients {
         *self.count.lock() -= 1;
         self.changed.notify_all();
     }
+
+    /// Waits until one of them is done, at most `patience`.
+    fn wait(&self, patience: Duration) {
+        self.changed.wait_for(&mut self.count.lock(), patience);
+    }
 }
 
 /// A control socket to which clients can connect; they wait until it is served.
@@ -114,24 +122,50 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
 }
 
 impl Listening {
-    /// Answers from now on.
-    pub fn serve(self, answer: Answer) -> io::Result<Control> {
-        let clients = Arc::<Clients>::default();
-        let theirs = clients.clone();
-        std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || accept(&self.listener, &answer, &theirs))?;
-        Ok(Control { clients })
+    /// Answers from now on; what goes wrong with the socket itself is said to `log`.
+    pub fn serve(self, answer: Answer, log: Log) -> io::Result<Control> {
+        let accept = move || self.listener.accept().map(|(client, _)| client);
+        serve_all(accept, answer, log)
     }
 }
 
-fn accept(listener: &UnixListener, answer: &Answer, clients: &Arc<Clients>) {
-    for client in listener.incoming() {
-        let Ok(client) = client else {
-            // Out of descriptors, most likely: wait for others to give theirs back.
-            std::thread::sleep(Duration::from_millis(50));
-            continue;
+fn serve_all(
+    accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
+    answer: Answer,
+    log: Log,
+) -> io::Result<Control> {
+    let clients = Arc::<Clients>::default();
+    let theirs = clients.clone();
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || accept_all(&accept, &answer, &log, &theirs))?;
+    Ok(Control { clients })
+}
+
+/// Goes on until the process ends: a mount that no longer listens could not be unmounted by its user.
+fn accept_all(
+    accept: &impl Fn() -> io::Result<UnixStream>,
+    answer: &Answer,
+    log: &Log,
+    clients: &Arc<Clients>,
+) {
+    let mut failing = false;
+    loop {
+        let client = match accept() {
+            Ok(client) => client,
+            Err(error) => {
+                // Out of descriptors or memory, most likely. Clients give theirs back, and so does the cache, which
+                // tells nobody: so it is tried again after a while too, in which connections wait in the socket's
+                // queue. Said once, until it works again.
+                if !std::mem::replace(&mut failing, true) {
+                    let text = format!("the control socket can't take connections, trying on: {error}");
+                    log(Severity::Error, &text);
+                }
+                clients.wait(ACCEPT_AGAIN);
+                continue;
+            }
         };
+        failing = false;
         // Those who are too many are hung up on.
         if !crate::peer::is_trusted(&client) || !clients.begin() {
             continue;
@@ -184,10 +218,14 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
 mod tests {
     use super::*;
 
+    fn silent() -> Log {
+        Arc::new(|_, text| panic!("nothing to complain about, but: {text}"))
+    }
+
     fn listening(answer: Answer) -> (tempfile::TempDir, std::path::PathBuf) {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");
-        listen(&socket).expect("listening").serve(answer).expect("serving");
+        listen(&socket).expect("listening").serve(answer, silent()).expect("serving");
         (base, socket)
     }
 
@@ -217,5 +255,32 @@ mod tests {
         }
         let answer = ask(&socket, &Request::Status, Duration::from_secs(30)).expect("still there");
         assert_eq!(answer, Response::Done);
+    }
+
+    #[test]
+    fn out_of_descriptors_it_complains_once_and_goes_on() {
+        let base = tempfile::tempdir().expect("a directory");
+        let socket = base.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("listening");
+        let failures = Arc::new(Mutex::new(3));
+        let left = failures.clone();
+        let accept = move || {
+            let mut left = left.lock();
+            if *left > 0 {
+                *left -= 1;
+                return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            }
+            drop(left);
+            listener.accept().map(|(client, _)| client)
+        };
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = said.clone();
+        let log: Log = Arc::new(move |_, text| lines.lock().push(text.to_owned()));
+        serve_all(accept, Arc::new(|_| Response::Done), log).expect("serving");
+        let answer = ask(&socket, &Request::Status, Duration::from_secs(30)).expect("an answer");
+        assert_eq!((answer, *failures.lock()), (Response::Done, 0));
+        let said = said.lock();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("os error 24"), "{said:?}");
     }
 }

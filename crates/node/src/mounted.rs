@@ -134,6 +134,7 @@ impl Mounted {
         view: Arc<View>,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
+        let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
         let session = Session::start(device, view.clone(), session)?;
         let (registration, listening) =
@@ -149,7 +150,7 @@ impl Mounted {
         });
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = listening.map(|listening| listening.serve(answer)).transpose();
+        let control = listening.map(|listening| listening.serve(answer, log)).transpose();
         Ok(Self { served, control: control.map_err(MountedError::Thread)? })
     }
 
