@@ -8,6 +8,7 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::{Compression, decompress};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
+use esker_testkit::catalog::TABLES;
 use esker_testkit::fixture::{self, Repository};
 use rusqlite::{Connection, params};
 
@@ -129,22 +130,10 @@ fn database(fill: fn(&Connection)) -> Vec<u8> {
 }
 
 fn small_catalog(connection: &Connection) {
+    connection.execute_batch(TABLES).unwrap();
     connection
         .execute_batch(
-            "CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-             CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
-                hardlinks INTEGER, hash BLOB, size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER,
-                flags INTEGER, name TEXT, symlink TEXT, uid INTEGER, gid INTEGER, xattr BLOB,
-                CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
-             CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);
-             CREATE TABLE chunks (md5path_1 INTEGER, md5path_2 INTEGER, offset INTEGER, size INTEGER, hash BLOB,
-                CONSTRAINT pk_chunks PRIMARY KEY (md5path_1, md5path_2, offset, size));
-             CREATE TABLE nested_catalogs (path TEXT, sha1 TEXT, size INTEGER,
-                CONSTRAINT pk_nested_catalogs PRIMARY KEY (path));
-             CREATE TABLE statistics (counter TEXT, value INTEGER,
-                CONSTRAINT pk_statistics PRIMARY KEY (counter));
-             INSERT INTO properties VALUES ('schema', '2.5'), ('schema_revision', '7');
-             INSERT INTO nested_catalogs VALUES
+            "INSERT INTO nested_catalogs VALUES
                 ('/nested', 'e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78', 4096);
              INSERT INTO statistics VALUES ('self_regular', 24), ('self_dir', 1);",
         )

@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::path::Path;
 
 use esker_format::catalog::{Catalog, PathKey};
+use esker_testkit::catalog::TABLES;
 use rusqlite::{Connection, OpenFlags, params};
 
 const DIRECTORY_SIZE: u32 = 100;
@@ -100,17 +101,7 @@ fn lookups_of_sqlite(file: &Path, keys: &[PathKey]) {
 fn make(file: &Path, entries: u32) {
     let connection = Connection::open(file).unwrap();
     connection.execute_batch("PRAGMA page_size = 1024; PRAGMA journal_mode = OFF; BEGIN").unwrap();
-    connection
-        .execute_batch(
-            "CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-             INSERT INTO properties VALUES ('schema', '2.5'), ('schema_revision', '7');
-             CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
-                hardlinks INTEGER, hash BLOB, size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER,
-                flags INTEGER, name TEXT, symlink TEXT, uid INTEGER, gid INTEGER, xattr BLOB,
-                CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
-             CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);",
-        )
-        .unwrap();
+    connection.execute_batch(TABLES).unwrap();
     let mut insert = connection
         .prepare(
             "INSERT INTO catalog VALUES (?, ?, ?, ?, 1, ?, ?, 33188, 1700000000, NULL, 4, ?, '', 0, 0, NULL)",

@@ -6,33 +6,21 @@ use esker_format::catalog::{
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::sqlite::SqliteError;
+use esker_testkit::catalog::TABLES;
 use rusqlite::{Connection, params};
 
 use crate::databases::build;
 
-const CURRENT: &str = "
-    CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-    CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
-        hardlinks INTEGER, hash BLOB, size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER,
-        flags INTEGER, name TEXT, symlink TEXT, uid INTEGER, gid INTEGER, xattr BLOB,
-        CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
-    CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);
-    CREATE TABLE chunks (md5path_1 INTEGER, md5path_2 INTEGER, offset INTEGER, size INTEGER, hash BLOB,
-        CONSTRAINT pk_chunks PRIMARY KEY (md5path_1, md5path_2, offset, size),
-        FOREIGN KEY (md5path_1, md5path_2) REFERENCES catalog (md5path_1, md5path_2));
-    CREATE TABLE nested_catalogs (path TEXT, sha1 TEXT, size INTEGER,
-        CONSTRAINT pk_nested_catalogs PRIMARY KEY (path));
-    CREATE TABLE bind_mountpoints (path TEXT, sha1 TEXT, size INTEGER,
-        CONSTRAINT pk_bind_mountpoints PRIMARY KEY (path));
-    CREATE TABLE statistics (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter));
-    INSERT INTO properties VALUES ('schema', '2.5'), ('schema_revision', '7'), ('revision', 12),
-        ('last_modified', '1700000000'), ('previous_revision', '0000000000000000000000000000000000000000');
+const HEAD: &str = "
+    INSERT INTO properties VALUES ('revision', 12), ('last_modified', '1700000000'),
+        ('previous_revision', '0000000000000000000000000000000000000000');
 ";
 
 fn current(fill: impl FnOnce(&Connection)) -> Vec<u8> {
     build(1024, |connection| {
         connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
-        connection.execute_batch(CURRENT).unwrap();
+        connection.execute_batch(TABLES).unwrap();
+        connection.execute_batch(HEAD).unwrap();
         connection.execute_batch("BEGIN").unwrap();
         fill(connection);
         connection.execute_batch("COMMIT").unwrap();
