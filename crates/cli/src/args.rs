@@ -55,7 +55,7 @@ pub(crate) struct TestingArgs {
     pub(crate) ttl: Option<Duration>,
 }
 
-/// A repository and a path in it.
+/// A path in a repository, for the commands that read without mounting.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
     /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path
@@ -65,6 +65,9 @@ pub(crate) struct PlaceArgs {
     /// The path, if it isn't part of the first argument
     #[arg(value_name = "PATH")]
     path: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArgs,
 }
 
 impl PlaceArgs {

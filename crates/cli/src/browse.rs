@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_node::repository::Repository;
 use esker_view::View;
 
-use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::args::PlaceArgs;
 use crate::exit::Failure;
 use crate::join::{Checked, view_options};
 use crate::settings::Settings;
@@ -20,13 +20,9 @@ pub(crate) struct Browsed {
 }
 
 impl Browsed {
-    pub(crate) fn open(
-        place: &PlaceArgs,
-        args: &RepositoryArgs,
-        settings: &Settings,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn open(place: &PlaceArgs, settings: &Settings) -> Result<Self, Failure> {
         let (url, path) = place.split()?;
-        let checked = Checked::new(url, args, settings)?;
+        let checked = Checked::new(url, &place.repository, settings)?;
         let name = checked.address.name.clone();
         let (repository, view) = checked.open(&view_options(settings, None))?;
         Ok(Self { repository, view, name, path: path.to_owned() })

@@ -1,6 +1,6 @@
 use esker_vfs::Kind as NodeKind;
 
-use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::exit::Failure;
 use crate::output::Output;
@@ -13,16 +13,13 @@ use crate::settings::Settings;
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-
-    #[command(flatten)]
-    repository: RepositoryArgs,
 }
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let browsed = Browsed::open(&args.place, &args.repository, settings)?;
+    let browsed = Browsed::open(&args.place, settings)?;
     let (walk, path) = (browsed.walk(), browsed.path());
     let found = walk.resolve(path, true)?;
     let kind = found.attr.kind;

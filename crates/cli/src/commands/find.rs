@@ -1,6 +1,6 @@
 use esker_vfs::{Attr, Kind as NodeKind, Node};
 
-use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::EntryJson;
 use crate::exit::Failure;
@@ -16,9 +16,6 @@ use crate::walk::Walk;
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-
-    #[command(flatten)]
-    repository: RepositoryArgs,
 
     /// Only names that match this pattern; *, ? and [abc] are known
     #[arg(long, value_name = "PATTERN")]
@@ -60,7 +57,7 @@ struct Step {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let browsed = Browsed::open(&args.place, &args.repository, settings)?;
+    let browsed = Browsed::open(&args.place, settings)?;
     let (walk, path) = (browsed.walk(), browsed.path());
     let found = walk.resolve(path, true)?;
     let mut out = Output::new();

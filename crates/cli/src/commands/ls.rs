@@ -1,6 +1,6 @@
 use esker_vfs::{Attr, Kind as NodeKind};
 
-use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::{EntryJson, mode_text, time_text};
 use crate::exit::Failure;
@@ -14,9 +14,6 @@ use crate::settings::Settings;
 pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
-
-    #[command(flatten)]
-    repository: RepositoryArgs,
 
     /// Show type, permissions, owner, size and time, too
     #[arg(short, long)]
@@ -34,7 +31,7 @@ struct Row {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let browsed = Browsed::open(&args.place, &args.repository, settings)?;
+    let browsed = Browsed::open(&args.place, settings)?;
     let (walk, path) = (browsed.walk(), browsed.path());
     let found = walk.resolve(path, true)?;
     let mut rows = Vec::new();

@@ -1,6 +1,6 @@
 use esker_vfs::Kind as NodeKind;
 
-use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::{EntryJson, hex, kind_name, mode_text, time_text};
 use crate::exit::Failure;
@@ -15,16 +15,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 
-    #[command(flatten)]
-    repository: RepositoryArgs,
-
     /// Print a JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let browsed = Browsed::open(&args.place, &args.repository, settings)?;
+    let browsed = Browsed::open(&args.place, settings)?;
     let (walk, path) = (browsed.walk(), browsed.path());
     let found = walk.resolve(path, false)?;
     let attr = &found.attr;
