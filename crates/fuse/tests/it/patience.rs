@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use esker_fuse::Deadlines;
+use esker_fuse::{Deadlines, KernelMask};
 use esker_vfs::ErrorKind;
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
@@ -22,10 +22,36 @@ fn tree() -> MemoryTree {
     tree
 }
 
+/// That tree mounted, with one call of one path behaving as the action says.
+fn mounted(kernel: KernelMask, call: Call, path: &str, action: Action) -> Mounted {
+    mounted_with(kernel, Deadlines::default(), call, path, action)
+}
+
+fn mounted_with(kernel: KernelMask, deadlines: Deadlines, call: Call, path: &str, action: Action) -> Mounted {
+    let tree = tree();
+    tree.script().set(call, path, action);
+    Mounted::with_deadlines(tree, kernel, deadlines)
+}
+
+/// A mount and a process in a page fault that nobody answers, although the deadline of reads has passed.
+fn silent_page_fault(kernel: KernelMask) -> (Mounted, Task) {
+    let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
+    let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", Action::Park);
+    let mut task = Task::new("map", &mounted.path("dir/file"));
+    assert!(mounted.tree.script().until_parked(Call::Read, 1, PATIENCE));
+    // A call for another file meets the same deadline and shows that it has passed.
+    mounted.tree.script().set(Call::Read, "dir/other", Action::Park);
+    assert!(fs::read(mounted.path("dir/other")).is_err());
+    assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
+    (mounted, task)
+}
+
 on_all_kernels! {
     /// > P2: A cached read and a stat answer at once, however many other reads wait for a server that does
     /// not.
     fn a_thousand_waiting_reads_make_nobody_else_wait(kernel: KernelMask) {
+        // A thousand for each kernel, which may run at the same time.
+        esker_testkit::descriptors::allow(4000);
         let _caches = keep_caches();
         let tree = tree();
         tree.put("warm", Entry::file(&vec![9; 1 << 20]));
@@ -106,9 +132,7 @@ on_all_kernels! {
     }
 
     fn a_caller_can_be_killed_at_any_moment(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Lookup, "dir/file", Action::Park);
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Lookup, "dir/file", Action::Park);
         // The lookup may be on its way to the kernel, in a queue, being read, noted, or waiting.
         for round in 0..60_u32 {
             let parked = mounted.tree.script().parked(Call::Lookup);
@@ -132,9 +156,7 @@ on_all_kernels! {
     /// wait with EINTR; any other signal leaves the wait as it is, so that timers and children do not make
     /// a stat or a read fail.
     fn only_signals_meant_to_stop_a_program_end_its_wait(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Lookup, "dir/file", Action::Park);
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Lookup, "dir/file", Action::Park);
         let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
         task.line("caught");
         assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
@@ -150,9 +172,7 @@ on_all_kernels! {
     }
 
     fn a_timer_does_not_spoil_an_answer(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Lookup, "dir/file", Action::Park);
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Lookup, "dir/file", Action::Park);
         let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
         task.line("caught");
         assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
@@ -197,9 +217,7 @@ on_all_kernels! {
     /// > P5: A page fault on a mapped file waits, killably, while trying again may help, and gets SIGBUS
     /// only for bytes that are damaged.
     fn a_page_fault_outlasts_a_source_that_fails(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("map", &mounted.path("dir/file"));
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
         assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
@@ -212,25 +230,14 @@ on_all_kernels! {
     }
 
     fn a_page_fault_outlasts_a_source_that_is_silent(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Park);
-        let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
-        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
-        let mut task = Task::new("map", &mounted.path("dir/file"));
-        assert!(mounted.tree.script().until_parked(Call::Read, 1, PATIENCE));
-        // A call for another file meets the same deadline and shows that it has passed.
-        mounted.tree.script().set(Call::Read, "dir/other", Action::Park);
-        assert!(fs::read(mounted.path("dir/other")).is_err());
-        assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
+        let (mounted, mut task) = silent_page_fault(kernel);
         mounted.tree.script().clear(Call::Read, "dir/file");
         mounted.tree.script().resume(Call::Read);
         assert_eq!(task.line("result "), "10000");
     }
 
     fn a_waiting_page_fault_can_be_killed(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("map", &mounted.path("dir/file"));
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
         task.kill();
@@ -240,14 +247,7 @@ on_all_kernels! {
     }
 
     fn a_page_fault_that_was_killed_in_silence_is_not_waited_for(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Park);
-        let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
-        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
-        let mut task = Task::new("map", &mounted.path("dir/file"));
-        assert!(mounted.tree.script().until_parked(Call::Read, 1, PATIENCE));
-        mounted.tree.script().set(Call::Read, "dir/other", Action::Park);
-        assert!(fs::read(mounted.path("dir/other")).is_err(), "the deadline has passed");
+        let (mounted, mut task) = silent_page_fault(kernel);
         assert!(mounted.session.counters().waiting > 0, "for the fault there is none");
         task.kill();
         let took = task.ends_within();
@@ -258,9 +258,7 @@ on_all_kernels! {
 
     fn a_page_fault_on_damage_is_not_kept_waiting(kernel: KernelMask) {
         use std::os::unix::process::ExitStatusExt;
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Damaged));
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Damaged));
         let mut task = Task::new("map", &mounted.path("dir/file"));
         task.ends_within();
         assert_eq!(task.child.wait().expect("waited").signal(), Some(libc::SIGBUS));
@@ -269,10 +267,8 @@ on_all_kernels! {
 
     fn a_page_fault_can_be_given_a_deadline(kernel: KernelMask) {
         use std::os::unix::process::ExitStatusExt;
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let deadlines = Deadlines { read: SHORT, fault: Some(SHORT * 2), ..Deadlines::default() };
-        let mounted = Mounted::with_deadlines(tree, kernel, deadlines);
+        let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("map", &mounted.path("dir/file"));
         let took = task.ends_within();
         assert!(took >= SHORT, "it was asked again for a while: {took:?}");
@@ -280,9 +276,7 @@ on_all_kernels! {
     }
 
     fn a_read_that_fails_is_told_so(kernel: KernelMask) {
-        let tree = tree();
-        tree.script().set(Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
-        let mounted = Mounted::new(tree, kernel);
+        let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("read", &mounted.path("dir/file"));
         assert_eq!(task.line("error "), libc::EIO.to_string());
         // What failed was not kept.
