@@ -28,7 +28,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, CacheStatus, Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted,
+    CacheKey, CacheStatus, Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, TrafficStatus,
+    Wanted,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -399,7 +400,12 @@ impl ObjectStore for Shared {
             opened_unclean: status.opened_unclean,
             ..CacheStatus::default()
         };
-        StoreStatus { cache, ..StoreStatus::default() }
+        let traffic = TrafficStatus {
+            fetched: status.fetched,
+            fetched_bytes: status.fetched_bytes,
+            ..TrafficStatus::default()
+        };
+        StoreStatus { cache, traffic, ..StoreStatus::default() }
     }
 }
 

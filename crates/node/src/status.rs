@@ -45,6 +45,8 @@ pub struct MountStatus {
     pub notifications: u64,
     /// Counters of the repository's view.
     pub view: View,
+    /// What came over the network.
+    pub fetched: Fetched,
     /// The cache.
     pub cache: Cache,
 }
@@ -103,6 +105,15 @@ pub struct View {
     pub switches: u64,
     /// Files that somebody may hold open.
     pub held: u64,
+}
+
+/// What was fetched of this repository since its cache was opened, also by other mounts that share the cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fetched {
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes, as they are stored.
+    pub bytes: u64,
 }
 
 /// What the cache tells.

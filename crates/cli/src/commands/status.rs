@@ -147,6 +147,8 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         cache.objects,
         cache.directory.display()
     ))?;
+    let fetched = &status.fetched;
+    out.line(format!("  fetched   {} objects, {}", fetched.objects, size(fetched.bytes)))?;
     out.line(format!(
         "  kernel    {} nodes, {} requests waiting, {} notifications",
         status.nodes, status.waiting, status.notifications

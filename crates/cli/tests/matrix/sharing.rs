@@ -91,6 +91,9 @@ fn what_one_mount_fetched_the_other_reads() {
             assert_eq!(fetched, 1, "{object} was fetched {fetched} times");
         }
         assert_eq!(first.status()["cache"]["bytes"], second.status()["cache"]["bytes"]);
+        let fetched = first.status()["fetched"].clone();
+        assert_eq!(fetched, second.status()["fetched"], "what one fetched the other can read");
+        assert!(fetched["objects"].as_u64() > Some(0) && fetched["bytes"].as_u64() > Some(0), "{fetched}");
     }
 }
 

@@ -9,9 +9,8 @@ use esker_testkit::fixture;
 use crate::person::Person;
 use crate::world::{World, words};
 
-const COMMANDS: [&str; 12] = [
-    "run", "mount", "umount", "status", "ls", "cat", "stat", "find", "serve", "repo", "publish", "ingest",
-];
+const COMMANDS: [&str; 12] =
+    ["run", "mount", "umount", "status", "ls", "cat", "stat", "find", "serve", "repo", "publish", "ingest"];
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()

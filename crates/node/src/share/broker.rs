@@ -223,6 +223,8 @@ impl StatusMessage {
             damaged: cache.damaged,
             unchecked: cache.unchecked,
             opened_unclean: cache.opened_unclean,
+            fetched: status.traffic.fetched,
+            fetched_bytes: status.traffic.fetched_bytes,
         }
     }
 }

@@ -162,6 +162,8 @@ pub(super) struct StatusMessage {
     pub(super) damaged: u64,
     pub(super) unchecked: u64,
     pub(super) opened_unclean: bool,
+    pub(super) fetched: u64,
+    pub(super) fetched_bytes: u64,
 }
 
 /// Keys as text, two digits a byte.
