@@ -4,11 +4,15 @@ TRIPLE ?= $(shell rustc -vV | sed -n 's/^host: //p')
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 ESKER := $(TARGET_DIR)/$(TRIPLE)/release/esker
 
-.PHONY: demo test lint soak canary release mirror
+.PHONY: demo test lint soak canary release
 
-# Serves a fixture, mounts it without root, runs a program from it, cleans up.
-demo: release mirror
-	scripts/demo.sh $(ESKER) $(TARGET_DIR)/$(TRIPLE)/release/esker-mirror
+# Publishes a folder, serves it, mounts it, times a command from it, cleans up: make demo [DIR=… CMD=… VIA=mount|run].
+# The shell of the command sees what was typed, dollar signs included.
+demo: export DEMO_DIR = $(value DIR)
+demo: export DEMO_CMD = $(value CMD)
+demo: export DEMO_VIA = $(value VIA)
+demo: release
+	scripts/demo.sh $(ESKER)
 
 # Every test. As root it installs what is missing; as a user it says what to install.
 test:
@@ -34,6 +38,3 @@ canary:
 release:
 	scripts/release.sh $(TRIPLE) -p esker-cli
 	scripts/static.sh $(ESKER)
-
-mirror:
-	scripts/release.sh $(TRIPLE) -p esker-testkit --bin esker-mirror

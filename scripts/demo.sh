@@ -1,48 +1,104 @@
 #!/usr/bin/env bash
-# Serves a small repository, mounts it around a command without root, reads it cold and hot, and runs a program from
-# it: demo.sh ESKER ESKER-MIRROR. Everything it writes is in one folder, and it checks that itself.
+# Publishes a folder, serves it, mounts it, runs a command from the mount and from the folder, and shows how long that
+# took: demo.sh ESKER. DEMO_DIR is the folder, DEMO_CMD the command: a line for the shell, which starts in the folder
+# and may write to $OUT. Without them the Rust toolchain compiles a program. DEMO_VIA=run uses `esker run` in place of
+# `esker mount`. Everything is in one new folder, which goes away with the demo, however that ends.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-esker=$(realpath "$1") mirror=$(realpath "$2")
-name=full.test
-folder=$(dirname "$esker")/demo
+esker=$(realpath "$1")
+name=demo.test
+server=
 
-# What there is on this machine that could be ours.
-traces() {
-    awk '{print "mount " $5}' /proc/self/mountinfo | sort
-    local exe
-    for exe in /proc/[0-9]*/exe; do
-        case $(readlink "$exe" 2>/dev/null || true) in "$esker" | "$mirror") echo "process $exe" ;; esac
-    done
-    find "${HOME:-/nonexistent}" "${HOME:-/nonexistent}/.cache" "${HOME:-/nonexistent}/.config" \
-        "${HOME:-/nonexistent}/.local" "${XDG_RUNTIME_DIR:-/nonexistent}" "/run/user/$(id -u)" /run /var/lib \
-        "${TMPDIR:-/tmp}" -maxdepth 2 -name '*esker*' ! -name 'esker-matrix-*' ! -name 'esker-fixture-*' \
-        -printf 'file %p\n' 2>/dev/null | sort -u || true
-    git -C "$here/.." status --porcelain 2>/dev/null | sed 's/^/source tree /' || true
+# Nothing else has this folder in its environment.
+DEMO_FOLDER=$(mktemp -d -p "$(realpath "${TMPDIR:-$(dirname "$esker")}")" esker-demo.XXXXXX)
+export DEMO_FOLDER
+left() {
+    grep -F " $DEMO_FOLDER" /proc/self/mountinfo || true
+    grep -slF "DEMO_FOLDER=$DEMO_FOLDER" /proc/[0-9]*/environ || true
+    [ ! -e "$DEMO_FOLDER" ] || echo "$DEMO_FOLDER"
 }
 
-rm -rf "$folder"
-mkdir -p "$folder"
-before=$(traces)
+cleanup() {
+    local code=$? remains
+    # Whoever presses Ctrl-C again doesn't want half of it.
+    trap '' INT TERM HUP
+    set +e
+    cd /
+    if grep -qF " $DEMO_FOLDER/mnt " /proc/self/mountinfo; then
+        "$esker" umount "$DEMO_FOLDER/mnt" || "$esker" umount --lazy "$DEMO_FOLDER/mnt"
+    fi
+    [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null
+    chmod -R u+rwX "$DEMO_FOLDER"
+    rm -rf "$DEMO_FOLDER"
+    remains=$(left)
+    if [ -n "$remains" ]; then
+        printf 'the demo left something behind:\n%s\n' "$remains" >&2
+        [ "$code" -ne 0 ] || code=1
+    else
+        echo "nothing is left of the demo: no mount, no process, no file"
+    fi
+    exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
 
-exec 3< <(TMPDIR=$folder exec "$mirror" --fixture "$name")
-server=$!
-trap 'kill "$server" 2>/dev/null || true' EXIT
-read -r url <&3
-echo "a CernVM-FS repository is served at $url"
+wrong() { echo "$*" >&2; exit 2; }
+tell() { printf '\n$ %s\n' "$*"; }
 
-"$esker" run "$url" --public-key "$here/../fixtures/$name/$name.pub" --cache "$folder/cache" -- \
-    bash "$here/demo-inside.sh" "/cvmfs/$name" "$folder"
-
-kill "$server"
-wait "$server" 2>/dev/null || true
-exec 3<&-
-trap - EXIT
-rm -rf "$folder"/esker-fixture-* "$folder/native"
-after=$(traces)
-if [ "$before" != "$after" ]; then
-    echo "the demo left something behind:" >&2
-    diff <(echo "$before") <(echo "$after") >&2 || true
-    exit 1
+export ESKER=$esker OUT=$DEMO_FOLDER/out
+mkdir "$OUT"
+if [ -z "${DEMO_DIR:-}" ]; then
+    DEMO_DIR=$(rustc --print sysroot)
+    # shellcheck disable=SC2016 # it is the command's own shell that knows $OUT
+    DEMO_CMD='bin/rustc -o "$OUT/hello" "$OUT/hello.rs" && "$OUT/hello" && bin/rustc --print sysroot'
+    echo 'fn main() { println!("Hello from a program that was just compiled by the Rust in"); }' >"$OUT/hello.rs"
 fi
-echo "nothing is left: no mount, no process, no file but the cache in $folder"
+[ -d "$DEMO_DIR" ] || wrong "DIR is not a folder: $DEMO_DIR"
+[ -n "${DEMO_CMD:-}" ] || wrong "CMD is missing: a command to run in $DEMO_DIR"
+DEMO_DIR=$(realpath "$DEMO_DIR")
+export DEMO_DIR DEMO_CMD
+via=${DEMO_VIA:-mount}
+[ "$(id -u)" -eq 0 ] || command -v fusermount3 >/dev/null || via=run
+[ "$via" = mount ] || [ "$via" = run ] || wrong "VIA is mount or run, not $via"
+
+# What doesn't even run here need not be published.
+"$here/demo-inside.sh" native "$DEMO_DIR"
+
+cd "$DEMO_FOLDER"
+mkdir mnt
+tell "esker repo create $name && esker publish $name $DEMO_DIR"
+"$esker" repo create "$name" --storage storage --keys keys >/dev/null
+"$esker" publish "$name" "$DEMO_DIR" --storage storage --keys keys
+
+tell "esker serve storage --listen 127.0.0.1:0"
+# In a session of its own, because Ctrl-C is for this script, which unmounts before it stops the server.
+exec 3< <(exec setsid "$esker" serve storage --listen 127.0.0.1:0)
+server=$!
+{ read -r line && read -r url; } <&3 || { echo "the server did not start" >&2; exit 1; }
+echo "$line"
+
+# Times the command with a daemon that has only just started.
+access=(--public-key "keys/$name.pub" --cache cache)
+if [ "$via" = mount ]; then
+    tell "esker mount $url mnt --public-key keys/$name.pub    # as $(id -un)"
+    measure() {
+        # A daemon that isn't ready can't be told to unmount, so who starts it is not interrupted.
+        (trap '' INT TERM HUP && exec "$esker" mount "$url" mnt "${access[@]}")
+        "$here/demo-inside.sh" "$1" "$DEMO_FOLDER/mnt"
+        "$esker" umount mnt
+    }
+else
+    tell "esker run $url --public-key keys/$name.pub -- …    # as $(id -un), without fusermount3"
+    measure() { "$esker" run "$url" "${access[@]}" -- "$here/demo-inside.sh" "$1" "/cvmfs/$name"; }
+fi
+measure cold
+# Objects stay in the cache on disk, but not in memory: what is clean can be dropped by whoever owns it.
+find cache -type f -exec sync -d {} +
+find cache -type f -exec dd if={} iflag=nocache count=0 status=none \;
+measure warm
+
+tell "$DEMO_CMD"
+cat said-cold
+sort -k 1,1 -k 2,2n times | LC_ALL=C awk -f "$here/demo-table.awk"

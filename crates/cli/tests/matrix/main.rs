@@ -7,6 +7,7 @@
 mod browsing;
 mod daemons;
 mod damage;
+mod demo;
 mod gate;
 mod hot;
 mod namespaces;

@@ -100,6 +100,11 @@ impl World {
         self.mirror.url(self.fixture().name())
     }
 
+    /// Returns the binary, where this world's person can start it.
+    pub(crate) fn program(&self) -> &Path {
+        &self.esker
+    }
+
     /// Returns a call of `esker` by this world's person.
     pub(crate) fn esker(&self, arguments: &[&str]) -> Command {
         let mut command = self.person.command(&self.esker);
