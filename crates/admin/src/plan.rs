@@ -197,15 +197,23 @@ impl Comparison<'_> {
         if in_source(MARKER) || in_source(AUTO_MARKER) || directory.is_empty() {
             return Ok(());
         }
-        let made_here = old.contains_key(AUTO_MARKER);
-        if made_here {
-            old.remove(AUTO_MARKER);
-            old.remove(MARKER);
-        } else if self.dirtab.wants(directory) && old.remove(MARKER).is_none() {
-            let entry = self.marker(MARKER, 0o100_644, &entry::of_facts(facts, self.settings));
-            plan.differences.added.add(&entry);
-            plan.puts.push(entry);
+        if !self.dirtab.wants(directory) {
+            if old.remove(AUTO_MARKER).is_some() {
+                old.remove(MARKER);
+            }
+            return Ok(());
         }
+        // One that the balance made is the rules' now; one that was in the source until now is no longer.
+        let before = old.remove(MARKER);
+        if before.as_ref().is_some_and(|marker| marker.flags.has(Flags::HIDDEN)) {
+            return Ok(());
+        }
+        let entry = self.marker(MARKER, 0o100_644, &entry::of_facts(facts, self.settings));
+        match before {
+            Some(_) => plan.differences.changed.add(&entry),
+            None => plan.differences.added.add(&entry),
+        }
+        plan.puts.push(entry);
         Ok(())
     }
 

@@ -207,9 +207,44 @@ fn rules_make_nested_catalogs() {
     fs::write(top.join(".cvmfsdirtab"), "/sw/*\n").unwrap();
     workshop.publish();
     assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    // A marker of the source is shown as long as the source has it; without it the rule stands alone.
+    fs::write(top.join("sw/x/.cvmfscatalog"), b"").unwrap();
+    workshop.publish();
+    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    fs::remove_file(top.join("sw/x/.cvmfscatalog")).unwrap();
+    workshop.publish();
+    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    assert!(!workshop.publish().published);
+
     fs::remove_file(top.join(".cvmfsdirtab")).unwrap();
     workshop.publish();
     assert_eq!(catalogs(), [""]);
+}
+
+/// A catalog that was split off and is then named by a rule stays, however small it gets.
+#[test]
+fn rules_outrank_the_balance() {
+    let workshop = Workshop::with(|new| {
+        new.settings.balance = Some(esker_admin::Balance { max: 100, min: 20 });
+    });
+    let top = workshop.source();
+    for directory in 0..4 {
+        let directory = top.join(format!("d{directory}"));
+        fs::create_dir(&directory).unwrap();
+        for file in 0..30 {
+            fs::write(directory.join(file.to_string()), b"x").unwrap();
+        }
+    }
+    workshop.publish();
+    let catalogs = || workshop.assert_equal().catalogs.into_keys().collect::<Vec<_>>();
+    let split = catalogs().into_iter().find(|mountpoint| !mountpoint.is_empty()).unwrap();
+    for file in 5..30 {
+        fs::remove_file(top.join(format!("{}/{file}", &split[1..]))).unwrap();
+    }
+    fs::write(top.join(".cvmfsdirtab"), format!("{split}\n")).unwrap();
+    workshop.publish();
+    assert!(catalogs().contains(&split), "{:?}", catalogs());
+    assert!(!workshop.publish().published);
 }
 
 #[test]
