@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs the soaks (tests called soak_…) at length, ten minutes each unless ESKER_SOAK_SECONDS says otherwise, and writes
-# docs/reports/soak.md. `make test` runs the same tests for twenty seconds each.
+# docs/reports/soak.md. `make test` runs the same tests for twenty seconds each. None has fewer rounds than
+# ESKER_SOAK_ROUNDS, or 200.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export ESKER_SOAK_SECONDS=${ESKER_SOAK_SECONDS:-600}
+export ESKER_SOAK_SECONDS=${ESKER_SOAK_SECONDS:-600} ESKER_SOAK_ROUNDS=${ESKER_SOAK_ROUNDS:-200}
 reports=$(mktemp -d)
 export ESKER_SOAK_REPORTS=$reports
 trap 'rm -rf "$reports"' EXIT
@@ -20,8 +21,8 @@ cat >docs/reports/soak.md <<EOF2
 # Soaks
 
 Written by \`make soak\` on $(date -u +%Y-%m-%d), $(uname -sr), $(uname -m), $(nproc) cores,
-ESKER_SOAK_SECONDS=$ESKER_SOAK_SECONDS${ESKER_SOAK_ROUNDS:+, ESKER_SOAK_ROUNDS=$ESKER_SOAK_ROUNDS}. Every soak that is
-listed ended without a finding; one with a finding fails and writes nothing.
+ESKER_SOAK_SECONDS=$ESKER_SOAK_SECONDS, ESKER_SOAK_ROUNDS=$ESKER_SOAK_ROUNDS. Every soak that is listed ended without a
+finding; one with a finding fails and writes nothing.
 
 | Soak | Rounds | Time | Facts |
 |---|---|---|---|
