@@ -94,6 +94,12 @@ impl Mount {
 
     /// Mounts through `fusermount3` (or `fusermount`), which needs no privilege.
     pub fn helped(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        // It would mount on a file too, where mount(2) refuses, and what is then there is no tree.
+        if std::fs::metadata(mountpoint).is_ok_and(|there| !there.is_dir()) {
+            let error = io::Error::from_raw_os_error(libc::ENOTDIR);
+            let reason = explain::mount(&error, mountpoint);
+            return Err(MountError::new("mounting on", mountpoint, reason, Some(error)));
+        }
         let device = fusermount::mount(mountpoint, options)?;
         Ok(Self { device, mountpoint: mountpoint.to_owned() })
     }

@@ -139,14 +139,15 @@ fn little_address_space_is_enough() {
 fn a_refused_mount_says_why() {
     with_fuse(|| {
         let folder = tempfile::tempdir().expect("a folder");
-        let missing = folder.path().join("none");
-        let error = Mount::new(&missing, &MountOptions::default()).expect_err("no such directory");
-        let text = error.to_string();
-        assert!(text.contains("none") && text.to_lowercase().contains("no such"), "{text}");
-        let file = folder.path().join("file");
+        let (missing, file) = (folder.path().join("none"), folder.path().join("file"));
         fs::write(&file, b"").expect("written");
-        let error = Mount::new(&file, &MountOptions::default()).expect_err("not a directory");
-        assert!(error.to_string().contains("director"), "{error}");
+        for mount in [Mount::new, Mount::helped] {
+            let error = mount(&missing, &MountOptions::default()).expect_err("no such directory");
+            let text = error.to_string();
+            assert!(text.contains("none") && text.to_lowercase().contains("no such"), "{text}");
+            let error = mount(&file, &MountOptions::default()).expect_err("not a directory");
+            assert!(error.to_string().contains("director"), "{error}");
+        }
         let error = mount::unmount(folder.path(), Unmount::IfUnused).expect_err("nothing there");
         assert!(error.to_string().contains("mounted"), "{error}");
     });
