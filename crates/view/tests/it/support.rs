@@ -28,7 +28,10 @@ impl Site {
         let repository = fixture.unpack();
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::start(EngineOptions::default()).unwrap();
-        let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 30)).unwrap();
+        // Many tests at once share the limit of the process, of which each cache would take half.
+        esker_testkit::descriptors::allow(4096);
+        let options = CacheOptions { descriptors: Some(256), ..CacheOptions::with_quota(1 << 30) };
+        let cache = Cache::open(&engine, folder.path(), options).unwrap();
         let source = connect(&engine, &repository.file_url()).unwrap();
         let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&cache, Arc::clone(&source)));
         Self { repository, store, engine, cache, source, _folder: folder }
