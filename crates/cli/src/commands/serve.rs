@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let repositories = Repositories::open(&args.folders).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
-            RootError::Unreadable { .. } => failure,
+            RootError::Unreadable { .. } => failure.hint("name a repository's folder, or a folder of them"),
             RootError::Nameless { .. } => {
                 failure.hint("a repository's folder holds a .cvmfspublished with its name")
             }

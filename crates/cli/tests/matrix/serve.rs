@@ -1,7 +1,9 @@
 //! `esker serve`: from a folder to a client and back.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -53,6 +55,75 @@ fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
         assert!(stopped["requests"].as_u64() > Some(4), "{stopped}");
         assert!(server.wait().expect("its end").success());
     }
+}
+
+/// Every file in a repository's folder is asked for: the publisher's state and keys, which somebody put there, don't exist
+/// for clients.
+#[test]
+fn only_what_clients_need_can_be_reached() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let storage = world.path("home").join("storage");
+    let folder = storage.join("made.test");
+    let tree = world.path("home").join("tree");
+    world.person.does(|| {
+        fs::create_dir(&tree).expect("a folder");
+        fs::write(tree.join("file"), "content").expect("a file");
+    });
+    // With the keys where they should never be.
+    let places = [OsStr::new("--storage"), storage.as_os_str(), OsStr::new("--keys"), folder.as_os_str()];
+    for arguments in
+        [&["repo", "create", "made.test"][..], &["publish", "made.test", tree.to_str().expect("text")]]
+    {
+        let output = world.esker(arguments).args(places).output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+    }
+    world.person.does(|| fs::write(folder.join("data/txn/upload"), "half")).expect("a file");
+    let files = world.person.does(|| files_below(&folder));
+    let mut command = world.esker(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    let mut server = command.arg(&storage).stdout(Stdio::piped()).spawn().expect("esker serve");
+    let mut lines = BufReader::new(server.stdout.take().expect("its output"));
+    let mut line = String::new();
+    lines.read_line(&mut line).expect("a line");
+    let ready: Value = serde_json::from_str(&line).expect("JSON");
+    let address = ready["url"].as_str().and_then(|url| url.strip_prefix("http://")).expect("an address");
+    let (mut served, mut private) = (Vec::new(), Vec::new());
+    for file in files {
+        let mut stream = TcpStream::connect(address).expect("connecting");
+        let request = format!("GET /cvmfs/made.test/{file} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("asking");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        if answer.starts_with(b"HTTP/1.1 200 ") { &mut served } else { &mut private }.push(file);
+    }
+    kill_process(Pid::from_raw(server.id().cast_signed()).expect("a process"), Signal::TERM)
+        .expect("a signal");
+    assert!(server.wait().expect("its end").success());
+    let is_public = |file: &String| {
+        let object = file.starts_with("data/") && !file.starts_with("data/txn/");
+        object || file.starts_with(".cvmfs") && !file.contains('/')
+    };
+    assert!(served.iter().all(is_public), "{served:?}");
+    assert!(!private.iter().any(is_public), "{private:?}");
+    assert!(served.len() > 5, "{served:?}");
+    for secret in [".esker/settings.json", "made.test.key", "made.test.masterkey", "data/txn/upload"] {
+        assert!(private.iter().any(|file| file == secret), "{secret} was not asked for: {private:?}");
+    }
+}
+
+fn files_below(top: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push(path.strip_prefix(top).expect("below").to_str().expect("text").to_owned());
+            }
+        }
+    }
+    found
 }
 
 #[test]

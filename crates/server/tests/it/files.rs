@@ -65,6 +65,7 @@ fn what_is_private_or_absent_is_not_found() {
     let repository = FULL.unpack();
     repository.write("data/txn/upload", b"half of an object");
     repository.write("full.test.key", b"private");
+    repository.write(".esker/settings.json", b"{}");
     repository.write("stats/index.html", b"<p>public");
     let server = Running::of(&[repository.document_root().to_owned()]);
     let mut client = server.client();
@@ -76,6 +77,10 @@ fn what_is_private_or_absent_is_not_found() {
         "/data/00/",
         "/data/txn/upload",
         "/full.test.key",
+        "/.esker",
+        "/.esker/settings.json",
+        "/.esker%2fsettings.json",
+        "/.cvmfs/../.esker/settings.json",
         "/../full.test/full.test.key",
         "/%2e%2e/full.test/full.test.key",
         "/.cvmfspublished/",
