@@ -90,6 +90,14 @@ pub enum AdminError {
         /// Why.
         source: KeyError,
     },
+    /// A key isn't there, or can't be read.
+    #[error("key `{}` can't be read", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The public key can't be used.
     #[error("public key `{}` can't be used: {reason}", path.display())]
     PublicKey {

@@ -102,7 +102,7 @@ impl KeyFolder {
 }
 
 fn read(path: &Path) -> Result<String, AdminError> {
-    fs::read_to_string(path).map_err(AdminError::file("reading key", path))
+    fs::read_to_string(path).map_err(|source| AdminError::NoKey { path: path.to_owned(), source })
 }
 
 fn restrict(path: &Path, mode: u32) -> Result<(), AdminError> {

@@ -261,6 +261,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NoRepository(_)
         | AdminError::Exists(_)
         | AdminError::Key { .. }
+        | AdminError::NoKey { .. }
         | AdminError::PublicKey { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
@@ -281,7 +282,10 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NoRepository(_) => {
             failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
         }
-        AdminError::Key { .. } | AdminError::PublicKey { .. } => {
+        AdminError::Exists(_) => {
+            failure.hint("publish to it with `esker publish NAME DIR`, or choose another name")
+        }
+        AdminError::Key { .. } | AdminError::NoKey { .. } | AdminError::PublicKey { .. } => {
             failure.hint("name the folder of the keys with --keys DIR")
         }
         AdminError::Transaction(_) => failure.hint("publish or abort it with `cvmfs_server` first"),

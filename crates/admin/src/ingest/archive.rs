@@ -37,6 +37,10 @@ impl Archive {
         let mut input = BufReader::with_capacity(READ_AHEAD, input);
         let mut magic = Vec::new();
         input.by_ref().take(MAGIC_LEN).read_to_end(&mut magic).map_err(failed)?;
+        if magic.is_empty() {
+            // What made it has failed, and nobody wants its nothing.
+            return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });
+        }
         let start = magic.clone();
         let whole = Cursor::new(magic).chain(input);
         let stream: Box<dyn Read + Send> = match start.as_slice() {
@@ -53,8 +57,14 @@ impl Archive {
         let shown = self.shown.clone();
         let failed = |source| AdminError::Source { doing: "reading", path: shown.clone(), source };
         let mut archive = tar::Archive::new(&mut self.stream);
-        for member in archive.entries().map_err(failed)? {
-            let mut member = member.map_err(failed)?;
+        for (number, member) in archive.entries().map_err(failed)?.enumerate() {
+            let mut member = member.map_err(|error| match error.kind() {
+                // That is how `tar` says it, with the text that it took for a header.
+                io::ErrorKind::Other if number == 0 && error.raw_os_error().is_none() => {
+                    AdminError::Refused { path: shown.clone(), reason: "it is no tar archive".into() }
+                }
+                _ => failed(error),
+            })?;
             if feed.is_over() {
                 break;
             }

@@ -35,6 +35,10 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     let mut repository = place.open()?;
+    if args.source.is_file() {
+        let what = format!("{} was not published: {} is not a folder", place.name, args.source.display());
+        return Err(Failure::failed(what).hint("name a folder; archives are for `esker ingest`"));
+    }
     if let Some(deflate) = args.how.deflate {
         repository.settings_mut().deflate = deflate.into();
     }

@@ -3,6 +3,7 @@ use esker_admin::{NewRepository, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
+use serde_json::json;
 
 use crate::exit::Failure;
 use crate::output::{Output, parse_size};
@@ -26,7 +27,9 @@ enum Command {
 
 /// Computes anew which object holds which content, so that no content is stored twice.
 ///
-/// Needed once for a repository that others published. Example: esker repo reindex sw.example.org
+/// Needed once for a repository that others published.
+///
+/// Example: esker repo reindex sw.example.org
 #[derive(clap::Args, Debug)]
 struct ReindexArgs {
     /// Name of the repository
@@ -35,11 +38,17 @@ struct ReindexArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Makes a repository: keys, whitelist, and an empty first revision.
 ///
-/// Keys that are there already are used. Example: esker repo create sw.example.org
+/// Keys that are there already are used.
+///
+/// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
 struct CreateArgs {
     /// Fully qualified name of the repository, like sw.example.org
@@ -76,6 +85,10 @@ struct CreateArgs {
     /// Never collect old revisions
     #[arg(long)]
     keep_all: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -108,7 +121,10 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
         .reindex(threads, &stop)
         .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
-    out.line(format!("{objects} objects of {} are indexed", place.name))?;
+    match args.json {
+        true => out.json(&json!({ "repository": place.name.as_str(), "objects": objects }))?,
+        false => out.line(format!("{objects} objects of {} are indexed", place.name))?,
+    }
     out.finish()
 }
 
@@ -136,9 +152,17 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
     new.create(&place.root, &place.keys, now())
         .map_err(|error| of_admin(&format!("{} was not created", place.name), &error))?;
     let mut out = Output::new();
-    out.line(format!("{} is in {}", place.name, place.root.display()))?;
-    out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
-    out.line(format!("  next: esker publish {} DIR", place.name))?;
+    if args.json {
+        out.json(&json!({
+            "repository": place.name.as_str(),
+            "folder": place.root,
+            "public_key": place.keys.public_key_file(),
+        }))?;
+    } else {
+        out.line(format!("{} is in {}", place.name, place.root.display()))?;
+        out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
+        out.line(format!("  next: esker publish {} DIR", place.name))?;
+    }
     out.finish()
 }
 

@@ -54,7 +54,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
         registered.retain(|one| one.entry.mountpoint == path);
         if registered.is_empty() {
-            return Err(Failure::failed(format!("{} is not a mount of esker", path.display())));
+            let failure = Failure::failed(format!("{} is not a mount of esker", path.display()));
+            return Err(failure.hint("`esker status` lists all that are"));
         }
     }
     // Asked at the same time, so that silent ones cost their patience only once.

@@ -98,7 +98,13 @@ fn a_published_tree_mounts_as_it_was() {
 #[test]
 fn revisions_are_made_of_differences() {
     let workshop = Workshop::new(Person::ordinary());
-    workshop.create();
+    let output = workshop.esker(&["repo", "create", NAME, "--json"]);
+    let made: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let (folder, key) = (format!("storage/{NAME}"), format!("keys/{NAME}.pub"));
+    assert_eq!(
+        (&made["folder"], &made["public_key"]),
+        (&workshop.home(&folder).into(), &workshop.home(&key).into())
+    );
     let tree = workshop.tree();
     let dry = workshop.json(&["publish", NAME, &tree, "--dry-run"]);
     assert_eq!((&dry["published"], &dry["differences"]["added"]["files"]), (&false.into(), &3.into()));
@@ -159,12 +165,17 @@ fn failures_name_object_cause_and_next_step() {
     said(&["repo", "create", "no spaces"], 2, &["no spaces"]);
     said(&["repo", "create", NAME, "--chunks", "1M,2M"], 2, &["--chunks"]);
     workshop.create();
-    said(&["repo", "create", NAME], 2, &[NAME, "already"]);
+    said(&["repo", "create", NAME], 2, &[NAME, "already", "esker publish"]);
     said(&["publish", NAME, "/no/such/folder"], 1, &["/no/such/folder"]);
+    let (program, empty) = (format!("{tree}/bin/program"), workshop.home("empty.tar"));
+    workshop.world.person.does(|| fs::write(&empty, "")).expect("a file");
+    said(&["publish", NAME, &program], 1, &[&program, "not a folder", "esker ingest"]);
+    said(&["ingest", NAME, &program, "--to", "/"], 1, &[&program, "no tar archive"]);
+    said(&["ingest", NAME, &empty, "--to", "/"], 1, &[&empty, "is empty"]);
     said(&["publish", NAME, &tree, "--to", "/a/../b"], 2, &["/a/../b", "`..`"]);
     said(&["publish", NAME, &tree, "--tag", "trunk"], 2, &["trunk", "reserved"]);
     said(&["ingest", NAME, "/no/such.tar", "--to", "/"], 1, &["/no/such.tar"]);
     let key = workshop.home(&format!("keys/{NAME}.key"));
     workshop.world.person.does(|| fs::remove_file(&key)).expect("losing a key");
-    said(&["publish", NAME, &tree], 1, &[&key]);
+    said(&["publish", NAME, &tree], 2, &[&key, "--keys"]);
 }
