@@ -222,3 +222,33 @@ fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
     text.push('\n');
     std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use esker_testkit::guide::fenced;
+
+    use super::*;
+
+    /// Running them takes minutes, an idle machine and root; that they are understood can be seen anywhere.
+    #[test]
+    fn the_commands_of_the_guide_are_understood() {
+        let guide = include_str!("../../../docs/benchmarks.md");
+        let mut scenarios = Vec::new();
+        for fenced in fenced(guide).iter().filter(|fenced| fenced.info.starts_with("sh")) {
+            // A shell takes the words apart.
+            let script = fenced.text.replace("esker-bench ", "printf '%s\\n' esker-bench ");
+            let output = Command::new("sh").args(["-euc", &script]).output().expect("a shell");
+            let words = String::from_utf8(output.stdout).expect("text");
+            let parsed = Bench::try_parse_from(words.lines());
+            let parsed = parsed.unwrap_or_else(|error| panic!("docs/benchmarks.md:{}: {error}", fenced.line));
+            scenarios.push(match parsed.scenario {
+                Scenario::Startup(_) => "startup",
+                Scenario::Publish(_) => "publish",
+                Scenario::Lookup(_) => "lookup",
+            });
+        }
+        assert_eq!(scenarios, ["startup", "publish", "lookup"]);
+    }
+}

@@ -3,6 +3,7 @@
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`check`]: judges whole repositories, with nothing of the product in it;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
+//! * [`guide`]: the boxes of Markdown texts, to try what they say;
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
@@ -21,6 +22,7 @@ pub mod contents;
 pub mod craft;
 pub mod descriptors;
 pub mod fixture;
+pub mod guide;
 pub mod listing;
 pub mod mirror;
 pub mod object;

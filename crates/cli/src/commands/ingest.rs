@@ -8,8 +8,9 @@ use crate::settings::Settings;
 
 /// Unpacks an archive into a directory of a repository.
 ///
-/// What has the same name is replaced, everything else stays. Example: esker ingest sw.example.org gcc.tar.zst --to
-/// /gcc/14.2
+/// What has the same name is replaced, everything else stays.
+///
+/// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Name of the repository

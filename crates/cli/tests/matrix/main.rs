@@ -9,6 +9,7 @@ mod daemons;
 mod damage;
 mod demo;
 mod gate;
+mod guides;
 mod hot;
 mod namespaces;
 mod person;

@@ -9,8 +9,32 @@ use esker_testkit::fixture;
 use crate::person::Person;
 use crate::world::{World, words};
 
-const COMMANDS: [&str; 12] =
-    ["run", "mount", "umount", "status", "ls", "cat", "stat", "find", "serve", "repo", "publish", "ingest"];
+/// Returns every command that `--help` shows, those of commands included, and "" for `esker` itself.
+pub(crate) fn commands(world: &World) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut at = 0;
+    while let Some(command) = all.get(at).cloned() {
+        let help = help(world, &command);
+        let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
+        for line in listed.lines().take_while(|line| !line.is_empty()) {
+            // Descriptions go on in further lines, deeper.
+            let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '));
+            let name = name.and_then(|rest| rest.split(' ').next()).filter(|name| *name != "help");
+            all.extend(name.map(|name| format!("{command} {name}").trim_start().to_owned()));
+        }
+        at += 1;
+    }
+    assert!(all.len() > 12, "{all:?}");
+    all
+}
+
+/// Returns what `--help` says of a command.
+pub(crate) fn help(world: &World, command: &str) -> String {
+    let words_of_it = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
+    let output = world.esker(&words_of_it.collect::<Vec<_>>()).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -20,13 +44,11 @@ fn stderr(output: &Output) -> String {
 #[test]
 fn help_has_a_sentence_and_an_example() {
     let world = World::new(Person::ordinary(), fixture::RMD);
-    for command in COMMANDS {
-        let output = world.esker(&[command, "--help"]).output().expect("running esker");
-        assert!(output.status.success(), "{}", words(&output));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for command in commands(&world) {
+        let text = help(&world, &command);
         let first = text.lines().next().unwrap_or_default();
-        assert!(!first.is_empty() && !first.starts_with("Usage"), "{command}: {text}");
-        assert!(text.contains(&format!("Example: esker {command}")), "{command}: {text}");
+        assert!(first.ends_with('.') && !first.starts_with("Usage"), "{command}: {text}");
+        assert!(text.contains(format!("\nExample: esker {command}").trim_end()), "{command}: {text}");
         assert!(!text.contains("--kernel") && !text.contains("--daemon"), "options for tests show: {text}");
     }
 }

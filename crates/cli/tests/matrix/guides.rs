@@ -1,0 +1,256 @@
+//! What the guides and `--help` tell people to type, typed.
+//!
+//! A box that begins with three backticks and `sh` is run by a shell. `sh server` is run until it serves, and then
+//! stopped. `sh elsewhere: REASON` is not run; few may be like that.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use esker_testkit::fixture;
+use esker_testkit::guide::{Fenced, fenced};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::person::Person;
+use crate::usage::{commands, help};
+use crate::world::{World, words};
+
+const GUIDES: [&str; 2] = ["README.md", "docs/operations.md"];
+
+/// Its commands need an idle machine; that they are understood is tested in `crates/bench`.
+const BENCHMARKS: &str = "docs/benchmarks.md";
+
+/// The repository that all guides speak of.
+const NAME: &str = "sw.example.org";
+
+fn source_tree() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A person with the guide's files, who can reach the guide's server.
+struct Reader {
+    world: World,
+    server: Child,
+    url: String,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let person = Person::ordinary();
+        let world = World::new(person, fixture::RMD);
+        let home = world.path("home");
+        person.does(|| make_files(&home));
+        let publisher = |arguments: &[&str]| {
+            let output = world.esker(arguments).env("HOME", home.join("publisher")).output();
+            let output = output.expect("running esker");
+            assert!(output.status.success(), "{}", words(&output));
+        };
+        publisher(&["repo", "create", NAME]);
+        publisher(&["publish", NAME, &home.join("published").display().to_string()]);
+        let key = home.join(format!("publisher/.config/esker/keys/{NAME}.pub"));
+        let copy = home.join(format!("work/{NAME}.pub"));
+        person.does(|| fs::copy(key, copy)).expect("copying the key");
+        let repositories = home.join("publisher/.local/share/esker/repositories");
+        let mut serve = world.esker(&["serve", "--listen", "127.0.0.1:0"]);
+        let (server, url) = started(serve.arg(repositories));
+        Self { world, server, url }
+    }
+
+    fn home(&self, name: &str) -> String {
+        self.world.path("home").join(name).display().to_string()
+    }
+
+    /// A shell that does what a guide says: with places and addresses of this machine in place of the guide's.
+    fn shell(&self, text: &str) -> Command {
+        let places = [
+            ("http://server", self.url.clone()),
+            ("0.0.0.0:8000", "127.0.0.1:0".to_owned()),
+            ("/build/", self.home("build/")),
+            ("/mnt/", self.home("mnt/")),
+            ("/srv/cvmfs", self.home(".local/share/esker/repositories")),
+            ("/var/tmp/", self.home("tmp/")),
+        ];
+        let text = places.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here));
+        let mut path = self.world.program().parent().expect("a folder").as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut shell = self.world.person.command("/bin/sh");
+        shell
+            .args(["-euc", &text])
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.world.path("home"))
+            .env("XDG_RUNTIME_DIR", self.world.path("run"))
+            .current_dir(self.home("work"))
+            .stdin(Stdio::null());
+        shell
+    }
+
+    #[track_caller]
+    fn follow(&self, what: &str, text: &str) -> Output {
+        let output = self.shell(text).output().expect("a shell");
+        assert!(output.status.success(), "{what}:\n{text}{}", words(&output));
+        output
+    }
+
+    /// Lets a server start, asks it for its page and stops it.
+    #[track_caller]
+    fn serve(&self, what: &str, text: &str) {
+        let (mut server, url) = started(&mut self.shell(&format!("exec {text}")));
+        let address = url.strip_prefix("http://").expect("an address");
+        let mut stream = TcpStream::connect(address).expect("connecting");
+        write!(stream, "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("asking");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("an answer");
+        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(NAME), "{what}: {page}");
+        stop(&mut server);
+        assert!(server.wait().expect("its end").success(), "{what}");
+    }
+
+    /// Guides leave nothing mounted.
+    #[track_caller]
+    fn finish(&self, what: &str) {
+        let output = self.follow(what, "esker status");
+        assert_eq!(output.stdout, b"nothing is mounted\n", "{what}");
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        stop(&mut self.server);
+        let _ = self.server.wait();
+    }
+}
+
+fn stop(server: &mut Child) {
+    let pid = Pid::from_raw(server.id().cast_signed()).expect("a process");
+    // One that ended already fails its test elsewhere.
+    let _ = kill_process(pid, Signal::TERM);
+}
+
+/// Starts `esker serve`; returns it with its address.
+fn started(command: &mut Command) -> (Child, String) {
+    let mut server = command.stdout(Stdio::piped()).spawn().expect("starting a server");
+    let mut line = String::new();
+    let mut output = BufReader::new(server.stdout.take().expect("its output"));
+    output.read_line(&mut line).expect("a line");
+    // It writes more; the pipe must not break.
+    server.stdout = Some(output.into_inner());
+    let url = line.trim().strip_prefix("serving at ").unwrap_or_else(|| panic!("it said {line:?}"));
+    (server, url.trim_end_matches('/').to_owned())
+}
+
+/// What the guides build, and what the repository holds that they use.
+fn make_files(home: &Path) {
+    let write = |name: &str, text: &str, mode: u32| {
+        let path = home.join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    let gcc = "#!/bin/sh\necho gcc 14.2\n";
+    for (name, text, mode) in [
+        ("published/README", "Software for all.\n", 0o644),
+        ("published/bin/tool", gcc, 0o755),
+        ("published/lib/libtool.so.1", "a library\n", 0o644),
+        ("published/gcc/14.2/bin/gcc", gcc, 0o755),
+        ("build/software/bin/tool", gcc, 0o755),
+        ("build/gcc-14.2/bin/gcc", gcc, 0o755),
+        ("build/gcc-14.2/share/old", "old\n", 0o644),
+    ] {
+        write(name, text, mode);
+    }
+    for folder in ["work", "mnt/sw", "tmp"] {
+        fs::create_dir_all(home.join(folder)).expect("folders");
+    }
+    let mut tar = Command::new("tar");
+    let archive =
+        tar.arg("-czf").arg(home.join("work/gcc.tar.gz")).arg("-C").arg(home.join("build/gcc-14.2"));
+    assert!(archive.arg(".").status().expect("running tar").success(), "no archive");
+}
+
+#[test]
+fn the_guides_work_as_they_are_written() {
+    for guide in GUIDES {
+        let reader = Reader::new();
+        let text = fs::read_to_string(source_tree().join(guide)).expect("a guide");
+        let (mut done, mut left_out) = (0, 0);
+        for Fenced { info, line, text } in fenced(&text) {
+            let what = format!("{guide}:{line}");
+            match info.split_once(' ').unwrap_or((&info, "")) {
+                ("sh", "") => _ = reader.follow(&what, &text),
+                ("sh", "server") => reader.serve(&what, &text),
+                ("sh", words) => {
+                    let reason = words.strip_prefix("elsewhere: ").unwrap_or_default();
+                    assert!(!reason.is_empty(), "{what}: {info:?} is nothing that is known here");
+                    left_out += 1;
+                    continue;
+                }
+                (_, _) => {
+                    let command = text.lines().find(|line| line.starts_with("esker "));
+                    assert_eq!(command, None, "{what}: a command in a box that isn't run");
+                    continue;
+                }
+            }
+            done += 1;
+        }
+        assert!(done >= 3 && left_out * 3 <= done, "{guide}: {done} boxes are run, {left_out} are not");
+        reader.finish(guide);
+    }
+}
+
+/// Every document with commands in boxes is tested as a guide, and no command stands where this test doesn't look.
+#[test]
+fn no_document_has_commands_that_nobody_tries() {
+    let docs = fs::read_dir(source_tree().join("docs")).expect("the documents");
+    let names = docs.map(|entry| format!("docs/{}", entry.expect("an entry").file_name().to_string_lossy()));
+    for name in names.chain(["README.md".to_owned()]).filter(|name| name.ends_with(".md")) {
+        let text = fs::read_to_string(source_tree().join(&name)).expect("a document");
+        let tested = GUIDES.contains(&name.as_str()) || name == BENCHMARKS;
+        assert!(tested || !text.contains("\n```sh"), "{name} has boxes with commands");
+        let indented = text.lines().find(|line| line.starts_with("    esker"));
+        assert_eq!(indented, None, "{name}: a command outside of boxes");
+    }
+}
+
+/// The example in each command's help does what it says, in the order in which people would try them.
+#[test]
+fn the_examples_of_help_work() {
+    let reader = Reader::new();
+    let order = [
+        "repo create",
+        "repo reindex",
+        "publish",
+        "ingest",
+        "serve",
+        "ls",
+        "cat",
+        "stat",
+        "find",
+        "run",
+        "mount",
+        "status",
+        "umount",
+        "repo",
+        "",
+    ];
+    for command in commands(&reader.world) {
+        assert!(order.contains(&command.as_str()), "{command} is not tried");
+    }
+    for command in order {
+        let help = help(&reader.world, command);
+        let (_, example) = help.split_once("Example: ").unwrap_or_else(|| panic!("{command}: {help}"));
+        let (example, _) = example.split_once("\n\n").expect("a paragraph");
+        let example = example.replace('\n', " ");
+        match command {
+            "serve" => reader.serve(command, &example),
+            // The same example as that of one of its commands, whose repository is there by now.
+            "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
+            _ => _ = reader.follow(command, &example),
+        }
+    }
+    reader.finish("the examples");
+}
