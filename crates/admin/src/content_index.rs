@@ -12,10 +12,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Disk, make_dirs, read_file, replace};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
@@ -25,6 +27,10 @@ const MAGIC: &[u8; 16] = b"esker-content-1\n";
 const RECORD_LEN: usize = 56;
 const DIGEST_LEN: usize = 20;
 const SHARDS: usize = 256;
+/// The folder of the files, in that of the publisher.
+pub(crate) const FOLDER: &str = "content";
+/// More than a shard of a billion objects has.
+const FILE_MAX: u64 = 1 << 30;
 
 /// A digest of plain content, and how it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,17 +67,17 @@ struct Shard {
 }
 
 /// The index of one repository.
-#[derive(Debug)]
 pub(crate) struct ContentIndex {
+    disk: Arc<dyn Disk>,
     folder: PathBuf,
     shards: Vec<Mutex<Shard>>,
 }
 
 impl ContentIndex {
     /// The index in a publisher's folder; nothing is read yet.
-    pub(crate) fn new(state: &Path) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { folder: state.join("content"), shards }
+        Self { disk, folder: state.join(FOLDER), shards }
     }
 
     /// The object that is said to hold some content.
@@ -96,12 +102,12 @@ impl ContentIndex {
             let mut shard = shard.lock();
             let (true, Some(entries)) = (shard.changed, &shard.entries) else { continue };
             if !made_folder {
-                std::fs::create_dir_all(&self.folder)
+                make_dirs(&*self.disk, &self.folder)
                     .map_err(AdminError::file("making folder", &self.folder))?;
                 made_folder = true;
             }
             let path = self.folder.join(format!("{number:02x}"));
-            replace(&path, &encode(entries)).map_err(AdminError::file("writing", &path))?;
+            replace(&*self.disk, &path, &encode(entries)).map_err(AdminError::file("writing", &path))?;
             shard.changed = false;
         }
         Ok(())
@@ -114,16 +120,10 @@ impl ContentIndex {
     fn entries<'s>(&self, shard: &'s mut Shard, key: &ContentKey) -> &'s mut HashMap<ContentKey, [u8; 20]> {
         shard.entries.get_or_insert_with(|| {
             let path = self.folder.join(format!("{:02x}", key.digest[0]));
-            std::fs::read(path).ok().and_then(|bytes| decode(&bytes)).unwrap_or_default()
+            let bytes = read_file(&*self.disk, &path, FILE_MAX).ok().flatten();
+            bytes.and_then(|bytes| decode(&bytes)).unwrap_or_default()
         })
     }
-}
-
-/// Replaces a file that may be lost or damaged in a crash.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, bytes)?;
-    std::fs::rename(&new, path)
 }
 
 fn encode(entries: &HashMap<ContentKey, [u8; 20]>) -> Vec<u8> {
@@ -167,11 +167,12 @@ mod tests {
         let object = |text: &str| {
             ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, text.as_bytes()), ObjectKind::Chunk)
         };
-        let index = ContentIndex::new(folder.path());
+        let open = || ContentIndex::new(Arc::new(esker_store::RealDisk), folder.path());
+        let index = open();
         let texts: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
         texts.iter().for_each(|text| index.insert(key(text), &object(text)));
         index.write().unwrap();
-        let again = ContentIndex::new(folder.path());
+        let again = open();
         for text in &texts {
             assert_eq!(again.find(&key(text)), Some(object(text)));
         }
@@ -184,6 +185,6 @@ mod tests {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         std::fs::write(&damaged, bytes).unwrap();
-        assert_eq!(ContentIndex::new(folder.path()).find(&key("5")), None);
+        assert_eq!(open().find(&key("5")), None);
     }
 }

@@ -1,7 +1,6 @@
 //! Makes a repository: keys, whitelist, and a first revision with an empty root.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use esker_format::catalog::{Counters, Flags, PathKey};
 use esker_format::compress::Compression;
@@ -14,14 +13,15 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
 use esker_format::write::head::{sign_manifest, sign_whitelist};
-use esker_format::write::keys::{PrivateKey, Publisher, self_signed};
+use esker_format::write::keys::{PrivateKey, Publisher};
 use esker_format::write::reflog::ReflogDraft;
-use esker_store::{Disk, LocalSink, ServedDisk, Sink};
+use esker_store::{LocalSink, Sink};
 
+use crate::disks::Disks;
 use crate::encode::Encoder;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::make_state;
+use crate::repository::{has_manifest, make_state};
 use crate::settings::Settings;
 
 /// What a new repository is to be.
@@ -63,44 +63,26 @@ impl NewRepository {
 
     /// Makes the repository in a folder. Keys that are in the key folder already are used, others are made.
     pub fn create(&self, root: &Path, keys: &KeyFolder, now: UnixTime) -> Result<(), AdminError> {
-        self.create_on(Arc::new(ServedDisk), root, keys, now)
+        self.create_on(&Disks::default(), root, keys, now)
     }
 
-    /// The same on a disk of the caller's.
+    /// The same on disks of the caller's.
     pub fn create_on(
         &self,
-        disk: Arc<dyn Disk>,
+        disks: &Disks,
         root: &Path,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(), AdminError> {
-        if root.join(manifest::PATH).exists() {
+        if has_manifest(&*disks.served, root)? {
             return Err(AdminError::Exists(root.display().to_string()));
         }
-        if let Some(parent) = root.parent() {
-            std::fs::create_dir_all(parent).map_err(AdminError::file("making folder", parent))?;
-        }
-        let sink = LocalSink::on(root, disk);
+        let sink = LocalSink::on(root, disks.served.clone());
         sink.make_folders()?;
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
-        let (master, publisher) = if keys.has_any() {
-            (keys.master()?, keys.publisher()?)
-        } else {
-            let made = self.make_keys(now)?;
-            keys.write(&made.0, &made.1)?;
-            made
-        };
-        self.settings.write(&Settings::path(&make_state(root)?))?;
+        let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
+        self.settings.write(&*disks.private, &Settings::path(&make_state(disks, root)?))?;
         self.put_first_revision(&sink, &master, &publisher, now)
-    }
-
-    fn make_keys(&self, now: UnixTime) -> Result<(PrivateKey, Publisher), AdminError> {
-        let random = &mut rand_core::OsRng;
-        let master = PrivateKey::generate(random).map_err(AdminError::Signing)?;
-        let key = PrivateKey::generate(random).map_err(AdminError::Signing)?;
-        let certificate = self_signed(&self.name, &key, now, CERTIFICATE_DAYS, random);
-        let publisher = Publisher::new(key, &certificate.map_err(AdminError::Signing)?);
-        Ok((master, publisher.map_err(AdminError::Signing)?))
     }
 
     fn put_first_revision(

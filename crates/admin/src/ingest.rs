@@ -53,7 +53,7 @@ impl Ingest<'_> {
     /// Says what an ingest would do: reads the archive, and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
-        let index = ContentIndex::new(repository.state());
+        let index = repository.content_index();
         let collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
@@ -64,13 +64,12 @@ impl Ingest<'_> {
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
         let history = context.history(&self.how)?;
-        let index = ContentIndex::new(repository.state());
+        let index = repository.content_index();
         let mut collected = self.collect(&context, &index, false)?;
         let mut report = context.report(collected.differences);
         report.seconds.store = context.seconds();
         context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
-        // This only saves time, next time.
-        index.write()?;
+        report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)
     }

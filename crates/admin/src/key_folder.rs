@@ -6,13 +6,15 @@
 //! ```
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
-use esker_format::write::keys::{PrivateKey, Publisher};
+use esker_format::time::UnixTime;
+use esker_format::write::keys::{PrivateKey, Publisher, self_signed};
+use esker_store::{Disk, make_dirs, persist, remove_unfinished};
 
+use crate::disks::Disks;
 use crate::error::AdminError;
 
 /// The keys of one repository in a folder.
@@ -26,6 +28,8 @@ const MASTER: &str = "masterkey";
 const PUBLIC: &str = "pub";
 const PRIVATE: &str = "key";
 const CERTIFICATE: &str = "crt";
+const PRIVATE_MODE: u32 = 0o400;
+const PUBLIC_MODE: u32 = 0o444;
 
 impl KeyFolder {
     /// The keys of a repository in a folder, which need not exist yet.
@@ -63,32 +67,67 @@ impl KeyFolder {
             .map_err(|error| AdminError::PublicKey { path, reason: error.to_string() })
     }
 
-    /// Tells whether any key of the repository is there.
-    pub fn has_any(&self) -> bool {
-        [MASTER, PUBLIC, PRIVATE, CERTIFICATE].iter().any(|extension| self.file(extension).exists())
+    /// Makes the keys that are missing, and returns those that sign. What is there is used and never replaced, so an
+    /// interrupted start is continued.
+    pub(crate) fn complete(
+        &self,
+        disks: &Disks,
+        now: UnixTime,
+        certificate_days: u32,
+    ) -> Result<(PrivateKey, Publisher), AdminError> {
+        make_dirs(&*disks.served, &self.folder).map_err(AdminError::file("making folder", &self.folder))?;
+        self.clear_leftovers(disks)?;
+        // Without it no whitelist can be signed, and another one would not be the one that clients trust.
+        if self.has(PUBLIC)? {
+            self.master()?;
+        }
+        let random = &mut rand_core::OsRng;
+        let master = self.private_key_or_new(disks, MASTER, random)?;
+        let public = master.public_pem().map_err(AdminError::Signing)?;
+        if !self.has(PUBLIC)? {
+            self.write(&*disks.served, PUBLIC, &public, PUBLIC_MODE)?;
+        }
+        let key = self.private_key_or_new(disks, PRIVATE, random)?;
+        if !self.has(CERTIFICATE)? {
+            let certificate = self_signed(&self.name, &key, now, certificate_days, random);
+            let certificate = certificate.map_err(AdminError::Signing)?;
+            self.write(&*disks.served, CERTIFICATE, &certificate, PUBLIC_MODE)?;
+        }
+        Ok((master, self.publisher()?))
     }
 
-    /// Writes all four files; the private ones can be read by their owner only.
-    pub fn write(&self, master: &PrivateKey, publisher: &Publisher) -> Result<(), AdminError> {
-        fs::create_dir_all(&self.folder).map_err(AdminError::file("making folder", &self.folder))?;
-        let signing = AdminError::Signing;
-        for (extension, text) in [
-            (MASTER, master.to_pem().map_err(signing)?),
-            (PRIVATE, publisher.key().to_pem().map_err(signing)?),
-        ] {
-            let path = self.file(extension);
-            esker_store::write_private(&path, text.as_bytes()).map_err(AdminError::file("writing", &path))?;
-            restrict(&path, 0o400)?;
+    fn private_key_or_new(
+        &self,
+        disks: &Disks,
+        extension: &str,
+        random: &mut rand_core::OsRng,
+    ) -> Result<PrivateKey, AdminError> {
+        if self.has(extension)? {
+            return self.private_key(extension);
         }
-        for (extension, text) in [
-            (PUBLIC, master.public_pem().map_err(signing)?),
-            (CERTIFICATE, publisher.certificate_pem().to_owned()),
-        ] {
-            let path = self.file(extension);
-            esker_store::write_public(&path, text.as_bytes()).map_err(AdminError::file("writing", &path))?;
-            restrict(&path, 0o444)?;
-        }
-        Ok(())
+        let key = PrivateKey::generate(random).map_err(AdminError::Signing)?;
+        let text = key.to_pem().map_err(AdminError::Signing)?;
+        self.write(&*disks.private, extension, &text, PRIVATE_MODE)?;
+        Ok(key)
+    }
+
+    /// Nobody else makes keys of this name: whoever does has the lock of the repository.
+    fn clear_leftovers(&self, disks: &Disks) -> Result<(), AdminError> {
+        let ours =
+            [MASTER, PUBLIC, PRIVATE, CERTIFICATE].map(|extension| format!("{}.{extension}", self.name));
+        remove_unfinished(&*disks.private, &self.folder, |name| ours.iter().any(|our| our == name))
+            .map_err(AdminError::file("removing leftovers in", &self.folder))
+    }
+
+    fn write(&self, disk: &dyn Disk, extension: &str, text: &str, mode: u32) -> Result<(), AdminError> {
+        let path = self.file(extension);
+        persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))?;
+        disk.set_mode(&path, mode).map_err(AdminError::file("setting the permissions of", &path))
+    }
+
+    fn has(&self, extension: &str) -> Result<bool, AdminError> {
+        let path = self.file(extension);
+        path.try_exists().map_err(AdminError::file("looking for", &path))
     }
 
     fn file(&self, extension: &str) -> PathBuf {
@@ -103,9 +142,4 @@ impl KeyFolder {
 
 fn read(path: &Path) -> Result<String, AdminError> {
     fs::read_to_string(path).map_err(|source| AdminError::NoKey { path: path.to_owned(), source })
-}
-
-fn restrict(path: &Path, mode: u32) -> Result<(), AdminError> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(AdminError::file("setting the permissions of", path))
 }

@@ -10,10 +10,12 @@
 //! the file as a whole may be lost at any time.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_format::catalog::PathKey;
 use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
 use esker_format::write::catalog::Entry;
+use esker_store::{Disk, make_dirs, persist, read_file};
 
 use crate::entry::STORAGE_BITS;
 use crate::error::AdminError;
@@ -22,6 +24,10 @@ use crate::source::Facts;
 const MAGIC: &[u8; 16] = b"esker-known-1\n\0\0";
 const RECORD_LEN: usize = 80;
 const DIGEST_LEN: usize = 20;
+/// The folder of the files, in that of the publisher.
+pub(crate) const FOLDER: &str = "known";
+/// More than the records of a hundred million files.
+const FILE_MAX: u64 = 8 << 30;
 
 /// A digest of where the content of a file is stored.
 type ContentId = [u8; 16];
@@ -83,19 +89,19 @@ fn content_id(entry: &Entry) -> ContentId {
 }
 
 /// The records of one target directory.
-#[derive(Debug)]
 pub(crate) struct KnownFiles {
+    disk: Arc<dyn Disk>,
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
 impl KnownFiles {
     /// Reads what is known of a target directory; nothing, if the file is missing or damaged.
-    pub(crate) fn read(state: &Path, target: &[u8]) -> Self {
+    pub(crate) fn read(disk: Arc<dyn Disk>, state: &Path, target: &[u8]) -> Self {
         let name = ContentHash::of(HashAlgorithm::Sha1, target).hex();
-        let path = state.join("known").join(name);
-        let bytes = std::fs::read(&path).ok().and_then(checked).unwrap_or_default();
-        Self { path, bytes }
+        let path = state.join(FOLDER).join(name);
+        let bytes = read_file(&*disk, &path, FILE_MAX).ok().flatten();
+        Self { disk, path, bytes: bytes.and_then(checked).unwrap_or_default() }
     }
 
     /// Tells whether a file is what was published as `entry`, whose path has this key.
@@ -122,8 +128,8 @@ impl KnownFiles {
         let digest = ContentHash::of(HashAlgorithm::Sha1, &bytes);
         bytes.extend_from_slice(digest.digest());
         let folder = self.path.parent().unwrap_or(&self.path);
-        std::fs::create_dir_all(folder).map_err(AdminError::file("making folder", folder))?;
-        esker_store::write_private(&self.path, &bytes).map_err(AdminError::file("writing", &self.path))
+        make_dirs(&*self.disk, folder).map_err(AdminError::file("making folder", folder))?;
+        persist(&*self.disk, &self.path, &bytes).map_err(AdminError::file("writing", &self.path))
     }
 }
 

@@ -17,6 +17,7 @@ mod commit;
 mod content_index;
 mod create;
 mod dirtab;
+mod disks;
 mod encode;
 mod entry;
 mod error;
@@ -40,6 +41,7 @@ mod spool;
 
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS};
+pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use error::AdminError;
 pub use ingest::{Ingest, Owner};

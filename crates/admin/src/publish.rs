@@ -56,16 +56,15 @@ impl Publish<'_> {
         let history = context.history(&self.how)?;
         let mut plan = self.plan(&context)?;
         let scanned = context.seconds();
-        let index = ContentIndex::new(repository.state());
+        let index = repository.content_index();
         let contents = self.store(&context, &plan, &index)?;
         resolve(&context, &mut plan, &contents)?;
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.finish(&mut plan.changes, history, &mut self.how, &mut report)?;
-        // What follows only saves time, next time.
-        index.write()?;
-        context.known.write(std::mem::take(&mut plan.records))?;
+        report.remembered(index.write());
+        report.remembered(context.known.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
         Ok(report)
     }

@@ -31,7 +31,7 @@ impl Repository {
         let sink: Arc<dyn Sink> = self.sink.clone();
         let published = Published::new(sink, &self.head);
         let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
-        let index = ContentIndex::new(self.state());
+        let index = self.content_index();
         let next = AtomicUsize::new(0);
         let error = Mutex::new(None);
         let work = || -> Result<(), AdminError> {

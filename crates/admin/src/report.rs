@@ -1,7 +1,10 @@
 //! What a publish did, for people and as JSON.
 
+use std::error::Error as _;
+
 use serde::Serialize;
 
+use crate::error::AdminError;
 use crate::plan::Differences;
 
 /// What a publish did, or would do.
@@ -33,8 +36,21 @@ pub struct Report {
     pub catalogs_written: u64,
     /// Their bytes, compressed.
     pub catalog_bytes: u64,
+    /// What went wrong without harm to the revision.
+    pub warnings: Vec<String>,
     /// Seconds for each phase.
     pub seconds: Seconds,
+}
+
+impl Report {
+    /// Notes whether something was written that only saves time, next time. The revision is public by then, so a
+    /// failure is none of the publish.
+    pub(crate) fn remembered(&mut self, outcome: Result<(), AdminError>) {
+        if let Err(error) = outcome {
+            let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
+            self.warnings.push(format!("the next publish will take longer: {error}{cause}"));
+        }
+    }
 }
 
 /// Seconds for each phase of a publish.

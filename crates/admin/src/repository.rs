@@ -1,5 +1,6 @@
 //! A repository as its publisher sees it: where it lies, what its head is, who signs.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,10 +13,13 @@ use esker_format::time::UnixTime;
 use esker_format::trust::{self, ClaimedHead, Evidence, VerifiedHead};
 use esker_format::write::keys::Publisher;
 use esker_format::{manifest, whitelist};
-use esker_store::{Disk, FileLock, LocalSink, ServedDisk, Sink};
+use esker_store::{Disk, FileLock, LocalSink, Sink, remove_unfinished};
 
+use crate::content_index::{self, ContentIndex};
+use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
+use crate::known;
 use crate::settings::Settings;
 use crate::spool::Spool;
 
@@ -29,6 +33,7 @@ pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 /// A repository in a local folder, opened by its publisher.
 pub struct Repository {
     pub(crate) name: RepositoryName,
+    pub(crate) disks: Disks,
     pub(crate) sink: Arc<LocalSink>,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
@@ -54,34 +59,35 @@ impl Repository {
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        Self::open_on(Arc::new(ServedDisk), root, name, keys, now)
+        Self::open_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on a disk of the caller's.
+    /// The same on disks of the caller's.
     pub fn open_on(
-        disk: Arc<dyn Disk>,
+        disks: &Disks,
         root: &Path,
         name: &RepositoryName,
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        if !root.join(manifest::PATH).exists() {
+        if !has_manifest(&*disks.served, root)? {
             return Err(AdminError::NoRepository(root.display().to_string()));
         }
-        let sink = Arc::new(LocalSink::on(root, disk));
+        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
         let lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let publisher = keys.publisher()?;
         let head = verified_head(&*sink, name, &keys, now)?;
         check_listed(&*sink, &publisher, &keys, &head)?;
-        let state = make_state(root)?;
-        let settings = Settings::read(&Settings::path(&state))?;
+        let state = make_state(disks, root)?;
+        let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
-        Ok(Self { name: name.clone(), sink, publisher, settings, head, spool: None, state, _lock: lock })
+        let (name, disks) = (name.clone(), disks.clone());
+        Ok(Self { name, disks, sink, publisher, settings, head, spool: None, state, _lock: lock })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
     pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
-        self.spool = Spool::claim(folder)?;
+        self.spool = Spool::claim(self.disks.served.clone(), folder)?;
         Ok(())
     }
 
@@ -105,22 +111,41 @@ impl Repository {
         &mut self.settings
     }
 
+    /// Which content is stored as which object.
+    pub(crate) fn content_index(&self) -> ContentIndex {
+        ContentIndex::new(self.disks.private.clone(), &self.state)
+    }
+
     /// The folder of what the publisher remembers.
     pub(crate) fn state(&self) -> &Path {
         &self.state
     }
 }
 
-pub(crate) fn make_state(root: &Path) -> Result<PathBuf, AdminError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let state = root.join(STATE);
-    // Web servers run as somebody else and need not see it.
-    match std::fs::DirBuilder::new().mode(0o700).create(&state) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(AdminError::file("making folder", &state)(error))
-        }
-        _ => Ok(state),
+pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {
+    let path = root.join(manifest::PATH);
+    match disk.facts(&path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(AdminError::file("looking for", &path)(error)),
     }
+}
+
+/// Makes the folder of what the publisher remembers, and clears away what an interrupted one left unfinished there.
+/// Web servers run as somebody else and need not see it.
+pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
+    let state = root.join(STATE);
+    let disk = &*disks.private;
+    disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
+    for folder in [state.clone(), state.join(known::FOLDER), state.join(content_index::FOLDER)] {
+        match remove_unfinished(disk, &folder, |_| true) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(AdminError::file("removing leftovers in", &folder)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(state)
 }
 
 fn root_file(sink: &dyn Sink, path: &str, what: &str) -> Result<Vec<u8>, AdminError> {

@@ -85,7 +85,7 @@ impl<'r> Context<'r> {
         let target = path::normalise(target)?;
         let sink: Arc<dyn Sink> = repository.sink.clone();
         Ok(Self {
-            known: KnownFiles::read(repository.state(), &target),
+            known: KnownFiles::read(repository.disks.private.clone(), repository.state(), &target),
             empty: Empty::new(repository)?,
             counters: Counters::default(),
             published: Published::new(sink, &repository.head),

@@ -4,10 +4,14 @@ use std::path::{Path, PathBuf};
 
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
+use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::encode::Deflate;
 use crate::error::AdminError;
+
+/// Far more than settings take.
+const FILE_MAX: u64 = 1 << 16;
 
 /// How content is stored, and what is recorded of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +89,9 @@ impl Settings {
     }
 
     /// Reads settings; none if there is no file.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>, AdminError> {
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(AdminError::file("reading", path)(error)),
-        };
+    pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
+        let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
+        let Some(text) = text else { return Ok(None) };
         let refused = |reason: String| AdminError::Settings { path: path.to_owned(), reason };
         let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
         let [min, average, max] = stored.chunk_sizes;
@@ -110,7 +111,7 @@ impl Settings {
     }
 
     /// Writes the settings.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), AdminError> {
+    pub(crate) fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), AdminError> {
         let stored = Stored {
             compression: match self.compression {
                 Compression::Zlib => StoredCompression::Zlib,
@@ -126,6 +127,6 @@ impl Settings {
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
-        esker_store::write_private(path, &text).map_err(AdminError::file("writing", path))
+        persist(disk, path, &text).map_err(AdminError::file("writing", path))
     }
 }

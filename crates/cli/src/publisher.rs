@@ -236,6 +236,9 @@ pub(crate) fn print_report(report: &Report, dry_run: bool, json: bool) -> Result
         );
         out.line(format!("  {}", out.warning(&text)))?;
     }
+    for warning in &report.warnings {
+        out.line(format!("  {}", out.warning(warning)))?;
+    }
     out.line(format!("  read      {} files, {}", report.files_read, size(report.bytes_read)))?;
     out.line(format!(
         "  stored    {} objects, {}; {} were there already, {}",

@@ -33,7 +33,7 @@ mod urgency;
 mod verify;
 mod wanted;
 
-pub use cache::disk::{Disk, FileFacts, RealDisk};
+pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
 pub use cache::{Cache, CacheOptions};
 pub use done::Done;
 pub use engine::{Engine, EngineOptions, connect};
@@ -44,7 +44,7 @@ pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Re
 pub use http::HttpOptions;
 pub use objects::Objects;
 pub use retry::RetryPolicy;
-pub use sink::{LocalSink, Put, ServedDisk, Sink, write_private, write_public};
+pub use sink::{LocalSink, Put, ServedDisk, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{CacheStatus, StoreStatus, TrafficStatus};
 pub use store::{Holder, ObjectStore};

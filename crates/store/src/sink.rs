@@ -7,12 +7,8 @@
 mod disk;
 mod local;
 
-use std::io;
-use std::path::Path;
-
 use esker_format::object::ObjectName;
 
-use crate::cache::disk::{RealDisk, persist};
 use crate::error::StoreError;
 
 pub use disk::ServedDisk;
@@ -53,15 +49,4 @@ pub trait Sink: Send + Sync {
 
     /// Hands the name and stored length of every object to `visit`, in no particular order.
     fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError>;
-}
-
-/// Writes a file so that after a crash there is the old content or the new one, and after this returned the
-/// new one; only its owner may read it.
-pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    persist(&RealDisk, path, bytes)
-}
-
-/// The same for a file that everybody may read.
-pub fn write_public(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    persist(&ServedDisk, path, bytes)
 }

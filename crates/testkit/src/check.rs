@@ -48,11 +48,22 @@ impl Findings {
         self
     }
 
+    /// The same for a repository whose publisher was interrupted. The reflog is replaced just before the head, so a
+    /// head may name the one before; clients don't read it.
+    pub fn assert_whole(&self, when: &str) -> &Self {
+        let mut problems = self.problems.iter().filter(|problem| *problem != OTHER_REFLOG).peekable();
+        assert!(problems.peek().is_none(), "{when}: {:#?}", problems.collect::<Vec<_>>());
+        self
+    }
+
     /// The tree as a listing, in path order.
     pub fn listing(&self) -> Vec<Entry> {
         self.tree.values().cloned().collect()
     }
 }
+
+/// What is said of a reflog that the manifest does not name.
+const OTHER_REFLOG: &str = "the manifest names another reflog";
 
 /// Judges the repository in a folder, whose owner has this public key (PEM).
 pub fn check(repository: &Path, name: &str, public_key: &str) -> Findings {

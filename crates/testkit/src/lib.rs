@@ -3,6 +3,7 @@
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`check`]: judges whole repositories, with nothing of the product in it;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
+//! * [`disk`]: a disk that fails or loses its power at a chosen operation;
 //! * [`guide`]: the boxes of Markdown texts, to try what they say;
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
@@ -21,6 +22,7 @@ pub mod check;
 pub mod contents;
 pub mod craft;
 pub mod descriptors;
+pub mod disk;
 pub mod fixture;
 pub mod guide;
 pub mod listing;

@@ -38,10 +38,14 @@ fn compare(known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan
     comparison.compare(b"/d", &directory, found, old.into_iter().collect(), NOW).unwrap()
 }
 
+fn read(folder: &std::path::Path) -> KnownFiles {
+    KnownFiles::read(std::sync::Arc::new(esker_store::RealDisk), folder, b"/d")
+}
+
 fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> KnownFiles {
-    let known = KnownFiles::read(folder, b"/d");
+    let known = read(folder);
     known.write(vec![Record::new(PathKey::of(b"/d/file"), facts, entry)]).unwrap();
-    KnownFiles::read(folder, b"/d")
+    read(folder)
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn what_may_have_changed_is_read() {
         bytes[40] ^= 1;
         std::fs::write(path, bytes).unwrap();
     }
-    let plan = compare(&KnownFiles::read(folder.path(), b"/d"), &settled, Some(entry));
+    let plan = compare(&read(folder.path()), &settled, Some(entry));
     assert_eq!(plan.reads.len(), 1);
 }
 
@@ -94,7 +98,7 @@ fn what_may_have_changed_is_read() {
 #[test]
 fn fresh_files_are_not_trusted() {
     let folder = tempfile::tempdir().unwrap();
-    let known = KnownFiles::read(folder.path(), b"/d");
+    let known = read(folder.path());
     for (age, settled) in [(-10, false), (0, false), (2, false), (3, true), (1000, true)] {
         let plan = compare(&known, &facts(NOW.seconds - age), None);
         assert_eq!(plan.waiting[0].3, settled, "{age} s old");

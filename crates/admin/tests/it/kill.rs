@@ -1,110 +1,34 @@
 //! kill -9 of a publisher at any moment: the repository is one whole revision, old or new.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use esker_admin::{KeyFolder, Repository};
+use esker_format::chunker::ChunkSizes;
 use esker_format::name::RepositoryName;
-use esker_store::{Disk, FileFacts, ServedDisk};
+use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::listing::of_folder;
 use esker_testkit::soak::Soak;
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{Rng as _, RngCore as _, SeedableRng as _};
 
+use crate::scene::disks;
 use crate::workshop::{NAME, Workshop, assert_same_trees, now, publish};
 
 /// Names the folder and the keys in the environment of the process that is to be killed.
 const FOLDER: &str = "ESKER_TEST_PUBLISHED_FOLDER";
 const KEYS: &str = "ESKER_TEST_PUBLISHER_KEYS";
 
-/// A disk that says a dot for everything it does, which tells the killer how far it is.
-struct Talking;
-
-impl Talking {
-    fn dot(&self) {
-        // The killer may have hung up.
-        let _ = io::stderr().write_all(b".");
-    }
-}
-
-impl Disk for Talking {
-    fn make_dir(&self, path: &Path) -> io::Result<()> {
-        self.dot();
-        ServedDisk.make_dir(path)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<File> {
-        self.dot();
-        ServedDisk.create(path)
-    }
-
-    fn create_spool(&self, path: &Path) -> io::Result<File> {
-        ServedDisk.create_spool(path)
-    }
-
-    fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        self.dot();
-        // Killed between the halves as well.
-        let (first, second) = bytes.split_at(bytes.len() / 2);
-        ServedDisk.write(file, first)?;
-        self.dot();
-        ServedDisk.write(file, second)
-    }
-
-    fn sync(&self, _file: &File) -> io::Result<()> {
-        // Of no use against a kill, and slow.
-        self.dot();
-        Ok(())
-    }
-
-    fn open(&self, path: &Path) -> io::Result<File> {
-        ServedDisk.open(path)
-    }
-
-    fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        ServedDisk.read_exact_at(file, buffer, offset)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.dot();
-        ServedDisk.rename(from, to)?;
-        self.dot();
-        Ok(())
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.dot();
-        ServedDisk.remove(path)
-    }
-
-    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        ServedDisk.list(path)
-    }
-
-    fn facts(&self, path: &Path) -> io::Result<FileFacts> {
-        self.dot();
-        ServedDisk.facts(path)
-    }
-
-    fn sync_dir(&self, _path: &Path) -> io::Result<()> {
-        self.dot();
-        Ok(())
-    }
-
-    fn sync_all(&self, _path: &Path) -> io::Result<()> {
-        self.dot();
-        Ok(())
-    }
-}
-
+/// Publishes, and says a dot before every change of the disk, which tells the killer how far it is.
 fn publish_until_killed(folder: &Path) {
     let name = RepositoryName::parse(NAME).unwrap();
     let keys = KeyFolder::new(std::env::var_os(KEYS).unwrap(), &name);
-    let repository = Repository::open_on(Arc::new(Talking), &folder.join(NAME), &name, keys, now()).unwrap();
+    let disk = FaultDisk::new(&folder.join(NAME), Plan::Nothing);
+    // The killer may have hung up.
+    disk.before_each_change(|_| drop(io::stderr().write_all(b".")));
+    let repository = Repository::open_on(&disks(&disk), &folder.join(NAME), &name, keys, now()).unwrap();
     publish(&repository, &folder.join("source"), "").unwrap();
 }
 
@@ -134,52 +58,79 @@ fn edit(top: &Path, random: &mut StdRng) {
         let directory = top.join(format!("d{}", random.random_range(0..5)));
         fs::create_dir_all(&directory).unwrap();
         let name = directory.join(format!("f{}", random.random_range(0..8)));
-        match random.random_range(0..5) {
+        match random.random_range(0..6) {
             0 => drop(fs::remove_file(name)),
             1 => fs::write(directory.join(".cvmfscatalog"), b"").unwrap(),
             2 => drop(fs::remove_file(directory.join(".cvmfscatalog"))),
+            3 => {
+                let mut large = vec![0; random.random_range(5_000..50_000)];
+                random.fill_bytes(&mut large);
+                fs::write(name, large).unwrap();
+            }
             _ => fs::write(name, random.random::<u64>().to_string()).unwrap(),
         }
     }
 }
+
+/// Objects on their way that nobody will take further.
+fn in_transit(workshop: &Workshop) -> usize {
+    let names = fs::read_dir(workshop.root().join("data/txn")).unwrap();
+    names.filter(|name| name.as_ref().unwrap().file_name() != "esker.lock").count()
+}
+
+/// What came of the rounds.
+#[derive(Default)]
+struct Counts {
+    ended: u64,
+    new: u64,
+    old: u64,
+    /// Of those with the old revision, how many had begun to store objects.
+    storing: u64,
+}
+
+/// The rounds after which something is wrong with the killing.
+const ROUNDS: u64 = 200;
+/// More changes than most publishes make.
+const CHANGES: usize = 400;
 
 #[test]
 fn soak_publisher_kill_nine() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return publish_until_killed(Path::new(&folder));
     }
-    let workshop = Workshop::new();
+    let chunks = ChunkSizes::new(4096, 8192, 16_384).unwrap();
+    let workshop = Workshop::with(|new| new.settings.chunks = chunks);
     let mut soak = Soak::begin("publisher_kill_nine");
     let mut random = StdRng::seed_from_u64(soak.seed());
-    let mut last = of_folder(&workshop.source());
-    let mut counts = [0u64; 3];
+    let mut counts = Counts::default();
     workshop.publish();
-    // Until a kill hit a publish, however long that takes; without one nothing is shown.
-    while soak.goes_on_until(if counts[2] == 0 { 200 } else { 0 }) {
+    let mut last = of_folder(&workshop.source());
+    // Until a kill came while objects were stored, however long that takes; without one nothing is shown.
+    while soak.goes_on_until(if counts.storing == 0 { ROUNDS } else { 0 }) {
         edit(&workshop.source(), &mut random);
         let next = of_folder(&workshop.source());
-        let killed = publish_and_kill(&workshop, random.random_range(1..220));
+        let killed = publish_and_kill(&workshop, random.random_range(1..CHANGES));
         let findings = workshop.check();
-        // The reflog is replaced just before the head, so a head may name the one before.
-        let problems: Vec<_> = findings
-            .problems
-            .iter()
-            .filter(|problem| *problem != "the manifest names another reflog")
-            .collect();
-        assert!(problems.is_empty(), "{problems:#?}");
+        findings.assert_whole("after the kill");
         let found = findings.listing();
         if found == next {
-            last = next;
-            counts[if killed { 1 } else { 0 }] += 1;
+            *if killed { &mut counts.new } else { &mut counts.ended } += 1;
         } else {
             assert!(killed, "a publish that ended shows its source");
             assert_same_trees(&last, &found);
-            counts[2] += 1;
+            counts.old += 1;
+            counts.storing += u64::from(in_transit(&workshop) > 0);
         }
+        workshop.publish();
+        workshop.assert_equal();
+        assert_eq!(in_transit(&workshop), 0, "the next publish clears away what was left");
+        last = next;
     }
-    workshop.publish();
-    workshop.assert_equal();
-    assert!(counts[2] > 0, "no kill hit a publish: {counts:?}");
-    let [ended, new, old] = counts;
-    soak.finish(&[("ended first", &ended), ("killed, new revision", &new), ("killed, old revision", &old)]);
+    assert!(counts.storing > 0 && counts.new + counts.ended > 0, "the kills come at all times");
+    soak.finish(&[
+        ("ended first", &counts.ended),
+        ("killed, new revision", &counts.new),
+        ("killed, old revision", &counts.old),
+        ("of these while objects were stored", &counts.storing),
+    ]);
 }

@@ -25,7 +25,7 @@ pub(crate) fn now() -> UnixTime {
 }
 
 /// Keys that all tests share, since making RSA keys takes its time.
-fn shared_keys() -> &'static Path {
+pub(crate) fn shared_keys() -> &'static Path {
     static KEYS: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
     let made = KEYS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -4,14 +4,14 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use rustix::fs::OFlags;
 
-/// All operations that a [`Cache`](crate::Cache) and the saved heads do on a disk. Reading by those who
-/// were given a file is not among them.
+/// All operations that a [`Cache`](crate::Cache), the saved heads and a publisher do on a disk. Reading by those
+/// who were given a file is not among them.
 pub trait Disk: Send + Sync {
     /// Makes a folder that only its owner may use; one that exists already is fine.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
@@ -36,6 +36,12 @@ pub trait Disk: Send + Sync {
 
     /// Renames a file, replacing what has the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes a symbolic link.
+    fn link(&self, target: &Path, path: &Path) -> io::Result<()>;
+
+    /// Changes the permissions of a file.
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -109,6 +115,14 @@ impl Disk for RealDisk {
         fs::rename(from, to)
     }
 
+    fn link(&self, target: &Path, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(target, path)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
@@ -134,25 +148,94 @@ impl Disk for RealDisk {
 
 /// Writes a file so that after a crash at any point there is the old content or the new one, and after this
 /// returned the new one. The only function that makes a file durable.
-pub(crate) fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    put_in_place(disk, path, bytes, true)?;
+    disk.sync_dir(folder).map_err(|error| {
+        let text = format!("{error}; the new content is there, but may not outlast a loss of power");
+        io::Error::new(error.kind(), text)
+    })
+}
+
+/// Writes a file that may be lost or damaged in a crash, but never is half there while nothing crashes.
+pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    put_in_place(disk, path, bytes, false)
+}
+
+fn put_in_place(disk: &dyn Disk, path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
     let temporary = temporary_name(path)?;
     let written = (|| {
         let file = disk.create(&temporary)?;
         disk.write(&file, bytes)?;
-        disk.sync(&file)?;
+        if durably {
+            disk.sync(&file)?;
+        }
         drop(file);
         disk.rename(&temporary, path)
     })();
-    if let Err(error) = written {
+    if written.is_err() {
         // It may not even exist; the error that matters is the first one.
         let _ = disk.remove(&temporary);
-        return Err(error);
     }
-    disk.sync_dir(folder)
+    written
 }
 
-/// Start of the names of files that [`persist`] has not finished; they may be removed at any start.
+/// Makes a folder, and those above it that are missing, durably; one that exists already is fine.
+pub fn make_dirs(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let parent = match path.parent() {
+        None => return Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    };
+    match disk.make_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make_dirs(disk, parent)?;
+            disk.make_dir(path)?;
+        }
+        other => other?,
+    }
+    disk.sync_dir(parent)
+}
+
+/// Reads a whole file; none if there is none. One that is longer than `limit` is refused as too large.
+pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let facts = file.metadata()?;
+    if !facts.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if facts.len() > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let len = usize::try_from(facts.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mut bytes = vec![0; len];
+    disk.read_exact_at(&file, &mut bytes, 0)?;
+    Ok(Some(bytes))
+}
+
+/// Removes what [`persist`] and [`replace`] left unfinished in a folder, if `which` says so of the name that it was to get.
+/// Only for who knows that nobody else is writing there.
+pub fn remove_unfinished(disk: &dyn Disk, folder: &Path, which: impl Fn(&str) -> bool) -> io::Result<()> {
+    for name in disk.list(folder)? {
+        let wanted = name.to_str().and_then(unfinished);
+        if wanted.is_some_and(&which) {
+            disk.remove(&folder.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The name that an unfinished file was to get.
+fn unfinished(temporary: &str) -> Option<&str> {
+    let rest = temporary.strip_prefix(TEMPORARY_PREFIX)?;
+    rest.splitn(3, '-').nth(2)
+}
+
+/// Start of the names of files that [`persist`] and [`replace`] have not finished; they may be removed at any start.
 pub(crate) const TEMPORARY_PREFIX: &str = ".new-";
 
 fn temporary_name(path: &Path) -> io::Result<PathBuf> {

@@ -51,6 +51,14 @@ impl Disk for ServedDisk {
         RealDisk.rename(from, to)
     }
 
+    fn link(&self, target: &Path, path: &Path) -> io::Result<()> {
+        RealDisk.link(target, path)
+    }
+
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        RealDisk.set_mode(path, mode)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         RealDisk.remove(path)
     }

@@ -7,18 +7,18 @@
 //! data/txn/esker.lock     held by whoever publishes
 //! ```
 //!
-//! Crash rule: what lies in `txn` under our prefix belongs to nobody once the lock is free, and goes at the next
-//! start. Locking rule: all writing is done under the lock.
+//! Crash rule: what lies in `txn` under our prefix, and root files that are not finished, belong to nobody once the
+//! lock is free, and go at the next start. Locking rule: all writing is done under the lock.
 
 use std::collections::{BTreeSet, HashSet};
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
 
-use crate::cache::disk::{Disk, persist};
+use crate::cache::disk::{Disk, make_dirs, persist, read_file, remove_unfinished};
 use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 
@@ -68,8 +68,10 @@ impl LocalSink {
     /// Makes the folders of a new repository; those that exist already are fine.
     pub fn make_folders(&self) -> Result<(), StoreError> {
         let data = self.root.join("data");
+        make_dirs(&*self.disk, &self.root)
+            .map_err(|source| self.failed("making folder", &self.root, source))?;
         let objects = (0..=u8::MAX).map(|byte| data.join(format!("{byte:02x}")));
-        for folder in [self.root.clone(), data.clone(), data.join("txn")].into_iter().chain(objects) {
+        for folder in [data.clone(), data.join("txn")].into_iter().chain(objects) {
             self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
         }
         for folder in [&data, &self.root] {
@@ -93,6 +95,8 @@ impl LocalSink {
             let path = folder.join(name);
             self.disk.remove(&path).map_err(|source| self.failed("removing leftover", &path, source))?;
         }
+        remove_unfinished(&*self.disk, &self.root, |_| true)
+            .map_err(|source| self.failed("removing leftovers in", &self.root, source))?;
         Ok(locking)
     }
 
@@ -146,6 +150,7 @@ impl LocalSink {
             let renamed = match self.disk.rename(from, &to) {
                 // Storage made by others may lack the folder.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    folders.extend(folder.parent().map(Path::to_owned));
                     self.disk.make_dir(&folder).and_then(|()| self.disk.rename(from, &to))
                 }
                 other => other,
@@ -244,18 +249,12 @@ impl Sink for LocalSink {
 
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let full = self.root.join(path);
-        let file = match self.disk.open(&full) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.failed("opening", &full, error)),
-        };
-        let mut bytes = Vec::new();
-        let read = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
-        read.map_err(|source| self.failed("reading", &full, source))?;
-        if bytes.len() as u64 > limit {
-            return Err(StoreError::new(path, Cause::TooLarge { limit }).from_place(self.describe()));
-        }
-        Ok(Some(bytes))
+        read_file(&*self.disk, &full, limit).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                StoreError::new(path, Cause::TooLarge { limit }).from_place(self.describe())
+            }
+            _ => self.failed("reading", &full, error),
+        })
     }
 
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
@@ -265,7 +264,7 @@ impl Sink for LocalSink {
 
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError> {
         let path = self.root.join(name.alternative_path());
-        match std::os::unix::fs::symlink(name.path(), &path) {
+        match self.disk.link(name.path().as_ref(), &path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(self.failed("linking", &path, error))
             }

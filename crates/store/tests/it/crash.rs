@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use esker_store::{Blame, Cache, CacheOptions, Engine, ObjectStore, Objects, StoreError};
+use esker_testkit::disk::{FaultDisk, Plan};
 
-use crate::fault_disk::{FaultDisk, Plan};
 use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
 
 const OBJECTS: u64 = 14;

@@ -13,12 +13,12 @@ use esker_format::trust::TrustError;
 use esker_store::{
     Cache, Cause, Disk, Done, HeadKeeper, HeadOptions, Objects, RealDisk, Refreshed, Started, StoreError,
 };
+use esker_testkit::disk::{FaultDisk, Loss, Plan};
 use esker_testkit::fixture::{self, Fixture, Repository};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::object::Algorithm;
 use esker_testkit::signing::WhitelistDraft;
 
-use crate::fault_disk::{FaultDisk, Plan};
 use crate::rig::{engine, roomy};
 
 const FULL: Fixture = fixture::FULL;
@@ -445,7 +445,7 @@ fn a_saved_head_survives_power_loss_at_every_change() {
                 assert_eq!(found, [old, new].into(), "both were seen");
                 // Once it was accepted it stays.
                 for seed in 0..10 {
-                    let after = disk.crash_now(seed);
+                    let after = disk.crash_now(Loss::Some(seed));
                     let _rule = site.offline();
                     let revived = site.seat_on(Arc::new(RealDisk), after.path(), site.options());
                     assert_eq!(revived.start().unwrap().head.revision(), new);

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use esker_store::{Cache, CacheOptions, Objects};
+use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::soak::Soak;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::fault_disk::{FaultDisk, Plan};
 use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
 
 /// Names the folder in the environment of the process that is to be killed.

@@ -4,7 +4,6 @@
 mod crash;
 mod damage;
 mod descriptors;
-mod fault_disk;
 mod heads;
 mod http;
 mod kill;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use esker_store::{Cache, CacheOptions, Objects};
+use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::mirror::Mirror;
 
-use crate::fault_disk::{FaultDisk, Plan};
 use crate::rig::{bytes, engine_with, noise, roomy, zlib};
 
 /// Without any memory budget every body is spooled; a disk that is full at one operation, whichever, costs no

@@ -186,7 +186,7 @@ pub(super) fn check_reflog(repository: &Path, head: &Head, findings: &mut Findin
     let Some(bytes) = read(repository, ".cvmfsreflog", findings) else { return };
     let hash = Algorithm::of_text(&head.root).hash(&bytes);
     if head.reflog.as_deref() != Some(&hash) {
-        findings.problem("the manifest names another reflog");
+        findings.problem(super::OTHER_REFLOG);
     }
     let (_file, database) = contents::open(&bytes);
     integrity("the reflog", &database, findings);

@@ -1,0 +1,305 @@
+//! A disk that fails, crashes or tells at a chosen operation.
+//!
+//! The live image is a real folder. Beside it stands what would be there after a power loss: names that were
+//! synced, and content that was synced. A crash builds another folder: of the changes of names since the last
+//! sync of their folder any subset has happened, in no order (so a file that was renamed may have its old name,
+//! the new one, both or none); of content that was not synced there may be nothing, zeros, a part, or all.
+
+mod image;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use esker_store::{Disk, FileFacts, RealDisk};
+
+use image::Image;
+
+/// A temporary folder in memory where the machine has one, for disks whose power is only said to go.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// What is to go wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Plan {
+    /// Nothing.
+    Nothing,
+    /// Operations fail.
+    Fail {
+        /// The number of the first one that does, counted from one.
+        at: u64,
+        /// Whether all later ones do, too.
+        ever: bool,
+        /// With which error.
+        errno: i32,
+    },
+    /// The power goes.
+    Crash {
+        /// Before the change with this number; reading operations don't count.
+        at: u64,
+        /// Decides what survives.
+        seed: u64,
+    },
+}
+
+/// What a power loss takes of that which was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All of it.
+    Everything,
+    /// All content, but no name.
+    Content,
+    /// Some names and some content; the seed decides.
+    Some(u64),
+}
+
+/// The disk; a clone is the same disk.
+#[derive(Clone)]
+pub struct FaultDisk {
+    state: Arc<Mutex<State>>,
+    inner: Arc<dyn Disk>,
+}
+
+struct State {
+    image: Image,
+    plan: Plan,
+    operations: u64,
+    changes: u64,
+    struck: u64,
+    /// After a crash: the folder that a restart finds.
+    crashed: Option<tempfile::TempDir>,
+    watcher: Option<Watcher>,
+}
+
+type Watcher = Box<dyn FnMut(Moment<'_>) + Send>;
+
+/// The moment before a change.
+pub struct Moment<'d> {
+    /// The number of the change, counted from one.
+    pub change: u64,
+    image: &'d Image,
+}
+
+impl Moment<'_> {
+    /// What a restart would find if the power went now.
+    pub fn crash(&self, loss: Loss) -> tempfile::TempDir {
+        self.image.after(loss)
+    }
+}
+
+impl FaultDisk {
+    /// A disk on a folder all of whose present content is durable. What is made on it is its owner's only.
+    pub fn new(root: &Path, plan: Plan) -> Self {
+        let state = State {
+            image: Image::of(root),
+            plan,
+            operations: 0,
+            changes: 0,
+            struck: 0,
+            crashed: None,
+            watcher: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk) }
+    }
+
+    /// The same disk, on which files are made as another one makes them.
+    pub fn making(&self, inner: impl Disk + 'static) -> Self {
+        Self { state: self.state.clone(), inner: Arc::new(inner) }
+    }
+
+    /// Calls `watcher` before every change.
+    pub fn before_each_change(&self, watcher: impl FnMut(Moment<'_>) + Send + 'static) {
+        self.state.lock().unwrap().watcher = Some(Box::new(watcher));
+    }
+
+    /// How many operations there were, reading ones included.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().unwrap().operations
+    }
+
+    /// How many of them changed something.
+    pub fn changes(&self) -> u64 {
+        self.state.lock().unwrap().changes
+    }
+
+    /// How many operations met the fault.
+    pub fn struck(&self) -> u64 {
+        self.state.lock().unwrap().struck
+    }
+
+    /// The operation that comes after so many others fails, once.
+    pub fn fail_after(&self, operations: u64, errno: i32) {
+        let mut state = self.state.lock().unwrap();
+        state.plan = Plan::Fail { at: state.operations + operations, ever: false, errno };
+    }
+
+    /// From now on nothing fails.
+    pub fn heal(&self) {
+        self.state.lock().unwrap().plan = Plan::Nothing;
+    }
+
+    /// What a restart finds, if the crash happened.
+    pub fn after_crash(&self) -> Option<tempfile::TempDir> {
+        self.state.lock().unwrap().crashed.take()
+    }
+
+    /// What a restart would find if the power went now.
+    pub fn crash_now(&self, loss: Loss) -> tempfile::TempDir {
+        self.state.lock().unwrap().image.after(loss)
+    }
+
+    fn read<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.state.lock().unwrap().step(false)?;
+        operation()
+    }
+
+    fn change<T>(&self, operation: impl FnOnce(&mut Image) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.lock().unwrap();
+        state.step(true)?;
+        operation(&mut state.image)
+    }
+}
+
+impl State {
+    fn step(&mut self, changing: bool) -> io::Result<()> {
+        self.operations += 1;
+        self.changes += u64::from(changing);
+        if changing && let Some(mut watcher) = self.watcher.take() {
+            watcher(Moment { change: self.changes, image: &self.image });
+            self.watcher = Some(watcher);
+        }
+        match self.plan {
+            Plan::Fail { at, ever, errno } if self.operations == at || (ever && self.operations > at) => {
+                self.struck += 1;
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            Plan::Crash { at, seed } if changing && self.changes == at => {
+                self.struck += 1;
+                self.crashed = Some(self.image.after(Loss::Some(seed)));
+            }
+            _ => {}
+        }
+        // With the power off, nothing happens any more.
+        if matches!(self.plan, Plan::Crash { at, .. } if self.changes >= at) {
+            return Err(io::Error::other("the power is off"));
+        }
+        Ok(())
+    }
+}
+
+impl Disk for FaultDisk {
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            let new = !path.exists();
+            self.inner.make_dir(path)?;
+            if new {
+                image.made_folder(path);
+            }
+            Ok(())
+        })
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        self.change(|image| {
+            let file = self.inner.create(path)?;
+            image.created(path, &file);
+            Ok(file)
+        })
+    }
+
+    fn create_spool(&self, path: &Path) -> io::Result<File> {
+        self.change(|image| {
+            let file = self.inner.create_spool(path)?;
+            image.created(path, &file);
+            Ok(file)
+        })
+    }
+
+    /// In two steps, since a failure or a crash may come when a part is written.
+    fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        for half in [first, second] {
+            self.change(|image| {
+                image.written(file);
+                self.inner.write(file, half)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.change(|image| {
+            image.sync(file);
+            Ok(())
+        })
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        self.read(|| self.inner.open(path))
+    }
+
+    fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read(|| self.inner.read_exact_at(file, buffer, offset))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change(|image| {
+            if !to.parent().unwrap().exists() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            image.losing(to);
+            self.inner.rename(from, to)?;
+            image.renamed(from, to);
+            Ok(())
+        })
+    }
+
+    fn link(&self, target: &Path, path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            self.inner.link(target, path)?;
+            image.linked(target, path);
+            Ok(())
+        })
+    }
+
+    /// A crash always takes the permissions.
+    fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
+        self.change(|_| self.inner.set_mode(path, mode))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            let lost = image.losing(path);
+            self.inner.remove(path)?;
+            if lost {
+                image.removed(path);
+            }
+            Ok(())
+        })
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        self.read(|| self.inner.list(path))
+    }
+
+    fn facts(&self, path: &Path) -> io::Result<FileFacts> {
+        self.read(|| self.inner.facts(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            image.sync_names(Some(path));
+            Ok(())
+        })
+    }
+
+    fn sync_all(&self, _path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            image.sync_everything();
+            Ok(())
+        })
+    }
+}
