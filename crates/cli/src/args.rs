@@ -43,6 +43,15 @@ pub(crate) struct RepositoryArgs {
     pub(crate) deadline: Option<Duration>,
 }
 
+/// Which revision a mount shows.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct RevisionArgs {
+    /// Stay at the revision found now, whatever is published later; starts of programs cost less then, because the
+    /// kernel may answer more by itself
+    #[arg(long)]
+    pub(crate) fixed: bool,
+}
+
 /// How a mount behaves; for tests.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TestingArgs {

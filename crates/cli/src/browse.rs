@@ -24,7 +24,7 @@ impl Browsed {
         let (url, path) = place.split()?;
         let checked = Checked::new(url, &place.repository, settings)?;
         let name = checked.address.name.clone();
-        let (repository, view) = checked.open(&view_options(settings, None))?;
+        let (repository, view) = checked.open(&view_options(settings))?;
         Ok(Self { repository, view, name, path: path.to_owned() })
     }
 

@@ -10,9 +10,9 @@ use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
 use esker_vfs::Time;
-use esker_view::{Ownership, View, ViewOptions, ViewStatus};
+use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
-use crate::args::{Address, RepositoryArgs, TestingArgs, public_keys};
+use crate::args::{Address, RepositoryArgs, RevisionArgs, TestingArgs, public_keys};
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
@@ -80,8 +80,18 @@ fn blacklist() -> Result<Blacklist, Failure> {
     }
 }
 
+/// How the view of a mount behaves for this user.
+pub(crate) fn mount_options(
+    settings: &Settings,
+    revision: &RevisionArgs,
+    testing: &TestingArgs,
+) -> ViewOptions {
+    let pin = revision.fixed.then_some(Pin::Head);
+    ViewOptions { pin, ttl: testing.ttl, ..view_options(settings) }
+}
+
 /// How a view behaves for this user.
-pub(crate) fn view_options(settings: &Settings, testing: Option<&TestingArgs>) -> ViewOptions {
+pub(crate) fn view_options(settings: &Settings) -> ViewOptions {
     let ownership = if settings.root {
         Ownership::AsPublished
     } else {
@@ -92,12 +102,7 @@ pub(crate) fn view_options(settings: &Settings, testing: Option<&TestingArgs>) -
     let variables: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    ViewOptions {
-        ownership,
-        variables,
-        ttl: testing.and_then(|testing| testing.ttl),
-        ..ViewOptions::default()
-    }
+    ViewOptions { ownership, variables, ..ViewOptions::default() }
 }
 
 /// How a mount is served.

@@ -6,6 +6,7 @@
 mod explain;
 mod fusermount;
 mod handover;
+mod shield;
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -19,6 +20,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
+pub use shield::{SHIELD_MARK, shield};
 
 /// The device.
 pub(crate) const DEVICE: &str = "/dev/fuse";

@@ -11,6 +11,7 @@
 //! and nothing once the last mount is gone.
 #![deny(unsafe_code)]
 
+mod behind;
 pub mod control;
 pub mod daemon;
 pub mod mounted;

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
+use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount};
 use esker_store::ObjectStore;
+use esker_vfs::Tree;
 use esker_view::View;
 use parking_lot::Mutex;
 
 use crate::FileError;
+use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
@@ -30,6 +32,9 @@ pub struct MountPlan {
     pub session: SessionOptions,
     /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
     pub command: Option<String>,
+    /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
+    /// stays at its revision.
+    pub shield: bool,
 }
 
 /// Mounting failed.
@@ -65,6 +70,8 @@ struct Served {
     repository: Repository,
     view: Arc<View>,
     session: Session,
+    /// Whether an overlay of the kernel lies above it.
+    shielded: bool,
     /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
@@ -103,9 +110,13 @@ impl Mounted {
     pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &repository, &view)?;
         let options = MountOptions { source: repository.url.clone(), allow_other: false };
+        if plan.shield && rustix::process::geteuid().is_root() {
+            let (behind, device) = Behind::mount(announced.registration.layer(), &options)?;
+            return Self::serve(plan, device, Some(announced), repository, view, Some(&behind));
+        }
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
         let mountpoint = plan.mountpoint.clone();
-        Self::serve(plan, device, Some(announced), repository, view).inspect_err(|_| {
+        Self::serve(plan, device, Some(announced), repository, view, None).inspect_err(|_| {
             // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
             let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
         })
@@ -123,7 +134,7 @@ impl Mounted {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
-        Ok((Self::serve(plan, device, announced, repository, view)?, error))
+        Ok((Self::serve(plan, device, announced, repository, view, None)?, error))
     }
 
     fn serve(
@@ -132,11 +143,22 @@ impl Mounted {
         announced: Option<Announced>,
         repository: Repository,
         view: Arc<View>,
+        behind: Option<&Behind>,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
         let session = Session::start(device, view.clone(), session)?;
+        let mut shielded = false;
+        if let Some(behind) = behind {
+            match behind.show(&plan.mountpoint, &repository.url)? {
+                None => {
+                    shielded = true;
+                    view.watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));
+                }
+                Some(refused) => log(Severity::Notice, &format!("mounted without an overlay: {refused}")),
+            }
+        }
         let (registration, listening) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
         let served = Arc::new(Served {
@@ -145,6 +167,7 @@ impl Mounted {
             repository,
             view,
             session,
+            shielded,
             registration: Mutex::new(registration),
             mounted: SystemTime::now(),
         });
@@ -223,6 +246,8 @@ impl Served {
             pid: std::process::id(),
             mounted: seconds(self.mounted),
             revision: view.revision,
+            fixed: view.pinned,
+            shielded: self.shielded,
             root_hash: view.root_hash.to_string(),
             published: view.published,
             since: seconds(view.since),

@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use esker_fuse::mount::SHIELD_MARK;
+
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
@@ -70,12 +72,19 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 impl MountLine {
     /// Whether it is one of ours.
     pub fn is_ours(&self) -> bool {
-        self.kind == "fuse.esker"
+        self.kind == "fuse.esker" || self.is_shield()
+    }
+
+    /// Whether it is an overlay of ours above a mount.
+    pub(crate) fn is_shield(&self) -> bool {
+        self.kind == "overlay" && self.source.as_bytes().starts_with(SHIELD_MARK.as_bytes())
     }
 
     /// What is mounted, as text.
     pub fn source_text(&self) -> String {
-        String::from_utf8_lossy(self.source.as_bytes()).into_owned()
+        let text = String::from_utf8_lossy(self.source.as_bytes());
+        let url = text.strip_prefix(SHIELD_MARK).filter(|_| self.is_shield());
+        url.unwrap_or(&text).to_owned()
     }
 }
 

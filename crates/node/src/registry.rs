@@ -123,6 +123,11 @@ impl Registration {
         .map_err(FileError::on("write", path))
     }
 
+    /// Where a tree is mounted that is to be shown below an overlay.
+    pub(crate) fn layer(&self) -> PathBuf {
+        self.runtime.layer(&self.id)
+    }
+
     /// Where the control socket goes.
     pub fn socket(&self) -> PathBuf {
         self.runtime.socket(&self.id)

@@ -4,6 +4,7 @@
 //!  <runtime>/<id>.json    registry entry, locked by the daemon while it lives
 //!  <runtime>/<id>.sock    control socket
 //!  <runtime>/<id>.log     what the daemon has to say
+//!  <runtime>/<id>.tree    for a moment: a tree that is about to be shown below an overlay
 //! ```
 //!
 //! `<id>` is a digest of the mount point. The directory belongs to the user and to nobody else; it is checked
@@ -106,6 +107,10 @@ impl RuntimeDir {
 
     pub(crate) fn socket(&self, id: &str) -> PathBuf {
         self.path.join(format!("{id}.sock"))
+    }
+
+    pub(crate) fn layer(&self, id: &str) -> PathBuf {
+        self.path.join(format!("{id}.tree"))
     }
 
     /// Where the daemon of a mount writes what it has to say.

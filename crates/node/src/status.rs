@@ -23,6 +23,10 @@ pub struct MountStatus {
     pub mounted: u64,
     /// The revision that is shown.
     pub revision: u64,
+    /// Whether the mount stays at this revision.
+    pub fixed: bool,
+    /// Whether an overlay of the kernel above it answers what FUSE would ask us.
+    pub shielded: bool,
     /// Its root catalog.
     pub root_hash: String,
     /// When the publisher signed it.

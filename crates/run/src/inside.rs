@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device};
+use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device, shield};
 use rustix::process::{
     Resource, Rlimit, Signal, getegid, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
 };
@@ -39,6 +39,8 @@ pub struct Point {
     pub path: PathBuf,
     /// What is mounted, for the first column of `mount` and `df`.
     pub source: String,
+    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::shield`].
+    pub shield: bool,
 }
 
 /// What the child says when it fails.
@@ -52,6 +54,10 @@ const NOT_FOUND: u8 = 127;
 /// A shell's exit code for a command that can't be executed.
 const NOT_EXECUTABLE: u8 = 126;
 
+/// How a point that gets an overlay is told from one that doesn't.
+const SHIELDED: &str = "shielded";
+const BARE: &str = "bare";
+
 impl Inside {
     /// The arguments that [`Inside::parse`] understands.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
@@ -59,7 +65,8 @@ impl Inside {
         let mut all = vec![self.channel.to_string().into(), open_files.into()];
         all.push(self.points.len().to_string().into());
         for point in &self.points {
-            all.extend([point.path.clone().into_os_string(), point.source.clone().into()]);
+            let shield = if point.shield { SHIELDED } else { BARE };
+            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), shield.into()]);
         }
         all.extend(self.command.iter().cloned());
         all
@@ -77,7 +84,8 @@ impl Inside {
         let mut points = Vec::new();
         for _ in 0..count {
             let path = PathBuf::from(arguments.next()?);
-            points.push(Point { path, source: arguments.next()?.into_string().ok()? });
+            let source = arguments.next()?.into_string().ok()?;
+            points.push(Point { path, source, shield: arguments.next()? == SHIELDED });
         }
         let command: Vec<OsString> = arguments.collect();
         (!command.is_empty()).then_some(Self { channel, open_files, points, command })
@@ -121,6 +129,10 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     // answer is awaited: a parent that dies in between is seen there.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
     channel.wait_for_go().map_err(gone)?;
+    for point in inside.points.iter().filter(|point| point.shield) {
+        // Older kernels let only root mount overlays; the command then runs from the tree as it is.
+        let _ = shield(&point.path, &point.path, &point.source);
+    }
     if let Some(soft) = inside.open_files {
         let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };
         // It can't fail: the soft limit comes down to what it was.

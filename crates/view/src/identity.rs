@@ -13,6 +13,10 @@ use xxhash_rust::xxh3::Xxh3;
 /// `st_ino` of the root. No other node has it, nor 0, which programs take for "no entry".
 const ROOT_INO: Ino = Ino(1);
 
+/// Bits of `st_ino`. An overlayfs above the mount (`esker_fuse::mount::shield`) needs the upper ones to keep the
+/// numbers of its layers apart.
+const INO_BITS: u32 = 60;
+
 /// Domain tags: what follows can't be mistaken for something of another kind.
 const DIRECTORY: u8 = b'd';
 const AT_PATH: u8 = b'p';
@@ -109,8 +113,8 @@ pub(crate) fn number(key: &NodeKey, is_root: bool) -> Ino {
         return ROOT_INO;
     }
     let [a, b, c, d, e, f, g, h, ..] = key.0;
-    let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-    // Two keys in 2^63 pairs share a number anyway; these two are moved away from the reserved ones.
+    let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> (64 - INO_BITS);
+    // Two keys in 2^59 pairs share a number anyway; these two are moved away from the reserved ones.
     Ino(if number < 2 { number + 2 } else { number })
 }
 

@@ -23,6 +23,8 @@ pub enum Ownership {
 /// A revision to stay at instead of following the head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
+    /// The head at the time it is opened.
+    Head,
     /// The revision that the signed history knows by this name.
     Tag(String),
     /// The revision with this root catalog, by the word of whoever typed the hash.

@@ -51,7 +51,7 @@ impl View {
     ) -> Result<Arc<Self>, TreeError> {
         let name = keeper.name().clone();
         let start = match &options.pin {
-            None => Start::at_head(Head::look(&keeper)?),
+            None | Some(Pin::Head) => Start::at_head(Head::look(&keeper)?),
             Some(Pin::Tag(tag)) => Start::at_tag(&name, &*store, &Head::look(&keeper)?, tag)?,
             Some(Pin::Root(hash)) => Start::at_root(WantedCatalog::new(*hash, None, b"")),
         };

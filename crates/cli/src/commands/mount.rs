@@ -10,10 +10,10 @@ use esker_node::mounts;
 use esker_node::registry::{self, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
-use crate::args::{RepositoryArgs, TestingArgs};
+use crate::args::{RepositoryArgs, RevisionArgs, TestingArgs};
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
-use crate::join::{Checked, offline_warning, session_options, view_options};
+use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::settings::Settings;
 use crate::stop::Stop;
 
@@ -32,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     repository: RepositoryArgs,
+
+    #[command(flatten)]
+    revision: RevisionArgs,
 
     #[command(flatten)]
     testing: TestingArgs,
@@ -135,13 +138,14 @@ fn serve(
     refuse_taken(&mountpoint, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
-    let (repository, view) = checked.open(&view_options(settings, Some(&args.testing)))?;
+    let (repository, view) = checked.open(&mount_options(settings, &args.revision, &args.testing))?;
     let warning = offline_warning(&view.status());
     let plan = MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
+        shield: args.revision.fixed,
     };
     stop.hold();
     let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;

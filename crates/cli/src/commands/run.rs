@@ -6,9 +6,9 @@ use std::process::{Command, ExitCode};
 use esker_node::mounted::{MountPlan, Mounted};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 
-use crate::args::{RepositoryArgs, TestingArgs};
+use crate::args::{RepositoryArgs, RevisionArgs, TestingArgs};
 use crate::exit::{Failure, Kind, chain, warn};
-use crate::join::{Checked, offline_warning, session_options, view_options};
+use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
 
@@ -23,6 +23,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     repository: RepositoryArgs,
+
+    #[command(flatten)]
+    revision: RevisionArgs,
 
     #[command(flatten)]
     testing: TestingArgs,
@@ -42,8 +45,9 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     let point = Point {
         path: PathBuf::from("/cvmfs").join(&checked.address.name),
         source: checked.address.url.clone(),
+        shield: args.revision.fixed,
     };
-    let (repository, view) = checked.open(&view_options(settings, Some(&args.testing)))?;
+    let (repository, view) = checked.open(&mount_options(settings, &args.revision, &args.testing))?;
     warn(offline_warning(&view.status()).as_deref());
     let mut launcher = Command::new("/proc/self/exe");
     launcher.arg0("esker").arg(INSIDE);
@@ -52,6 +56,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         runtime: settings.runtime.clone(),
         session: session_options(&args.repository, Some(&args.testing)),
         command: args.command.first().map(|program| program.to_string_lossy().into_owned()),
+        shield: args.revision.fixed,
     };
     let failed = |error: RunError| of_run(&error);
     let mut outside =

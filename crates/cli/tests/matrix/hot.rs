@@ -62,7 +62,7 @@ fn run_script(mounted: &Mounted<'_>, world: &World) {
     assert!(output.status.success(), "{output:?}");
 }
 
-fn requests(status: &Value) -> BTreeMap<String, u64> {
+pub(crate) fn requests(status: &Value) -> BTreeMap<String, u64> {
     let requests = status["requests"].as_array().expect("counters");
     requests
         .iter()

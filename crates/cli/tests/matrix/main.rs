@@ -8,6 +8,7 @@ mod browsing;
 mod daemons;
 mod damage;
 mod demo;
+mod fixed;
 mod gate;
 mod guides;
 mod hot;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use esker_testkit::fixture;
+use esker_testkit::fixture::{self, Fixture};
 
 use crate::person::Person;
 use crate::world::{World, words};
@@ -14,37 +14,39 @@ fn mounted_outside() -> bool {
 }
 
 /// > N1: The command sees the repository below `/cvmfs`, its exit code is passed on, and nothing is left mounted or running afterwards.
+///
+/// > N2: Under `esker run --fixed` a command sees the same tree below an overlay of the kernel (Linux 5.11 or newer), which answers its ioctls.
 #[test]
 fn a_command_sees_the_repository_and_leaves_nothing() {
     for person in Person::all() {
         for fixture in fixture::ALL {
-            let world = World::new(person, fixture);
-            let mut command = world.run(&[]);
-            let script = "cd /cvmfs/\"$0\" && find . -type f -perm -400 -print0 | sort -z | xargs -0 sha256sum -z && exit 42";
-            let output = command.args(["sh", "-c", script, fixture.name()]).output().expect("running esker");
-            assert_eq!(output.status.code(), Some(42), "{}", words(&output));
-            let expected: BTreeMap<Vec<u8>, String> = fixture
-                .listing("v3")
-                .into_iter()
-                .filter(|entry| entry.is_file() && entry.mode & 0o400 != 0)
-                .map(|entry| (entry.path.clone(), entry.sha256.expect("a file has content")))
-                .collect();
-            let lines = output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
-            let found: BTreeMap<Vec<u8>, String> = lines
-                .map(|line| (line[67..].to_vec(), String::from_utf8_lossy(&line[..64]).into_owned()))
-                .collect();
-            assert!(
-                found == expected,
-                "{} as {person:?}: {} files of {}",
-                fixture.name(),
-                found.len(),
-                expected.len()
-            );
-            assert!(!mounted_outside(), "no mount is left");
-            let processes = processes_naming(&world.mirror.url(""));
-            assert_eq!(processes, [0; 0], "no process is left");
+            for (options, kind) in [(&[][..], "fuse.esker"), (&["--fixed"], "overlay")] {
+                sees_the_repository(person, fixture, options, kind);
+            }
         }
     }
+}
+
+fn sees_the_repository(person: Person, fixture: Fixture, options: &[&str], kind: &str) {
+    let world = World::new(person, fixture);
+    let mut command = world.run(options);
+    let script = "grep -q \" /cvmfs/$0 $1 \" /proc/mounts && cd /cvmfs/\"$0\" && \
+        find . -type f -perm -400 -print0 | sort -z | xargs -0 sha256sum -z && exit 42";
+    let output = command.args(["sh", "-c", script, fixture.name(), kind]).output().expect("running esker");
+    assert_eq!(output.status.code(), Some(42), "{}", words(&output));
+    let expected: BTreeMap<Vec<u8>, String> = fixture
+        .listing("v3")
+        .into_iter()
+        .filter(|entry| entry.is_file() && entry.mode & 0o400 != 0)
+        .map(|entry| (entry.path.clone(), entry.sha256.expect("a file has content")))
+        .collect();
+    let lines = output.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+    let found: BTreeMap<Vec<u8>, String> =
+        lines.map(|line| (line[67..].to_vec(), String::from_utf8_lossy(&line[..64]).into_owned())).collect();
+    let (name, seen, all) = (fixture.name(), found.len(), expected.len());
+    assert!(found == expected, "{name} as {person:?} {options:?}: {seen} files of {all}");
+    assert!(!mounted_outside(), "no mount is left");
+    assert_eq!(processes_naming(&world.mirror.url("")), [0; 0], "no process is left");
 }
 
 /// Returns the ids of processes that have this text in their command line.

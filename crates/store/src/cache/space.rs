@@ -145,7 +145,8 @@ impl Space {
             drop(state);
             return granted(Ok(Reservation { space: self.clone(), bytes }));
         }
-        if bytes > self.marks.hard || state.stopping {
+        // Where all is in use another eviction only makes everybody wait; it is tried again after a while.
+        if bytes > self.marks.hard || state.stopping || state.stuck.is_some() {
             let full = self.full(bytes, state.used);
             drop(state);
             return granted(Err(full));

@@ -1,0 +1,139 @@
+//! Mounts that stay at a revision, and the kernel's overlay above them.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+
+use esker_testkit::fixture::{self, Fixture};
+use esker_testkit::survey::{differences, survey};
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+
+use crate::daemons::{signal, wait_until_gone};
+use crate::hot::requests;
+use crate::person::Person;
+use crate::running::processes_naming;
+use crate::world::{Mounted, World, words};
+
+/// Of a mount that looks for new revisions this often, it would be seen.
+const TTL: [&str; 2] = ["--ttl", "0.05"];
+
+fn assert_shows(mounted: &Mounted<'_>, world: &World, tag: &str) {
+    let found = mounted.does(|| survey(&mounted.path("")));
+    let complaints = differences(&world.fixture().listing(tag), &found, world.person.ownership());
+    assert!(complaints.is_empty(), "{} {tag}:\n  {}", world.fixture().name(), complaints.join("\n  "));
+}
+
+/// > V5: A mount made with `--fixed` shows the revision it found for as long as it is mounted.
+#[test]
+fn a_fixed_mount_stays_at_its_revision_and_reads_exactly() {
+    for person in Person::all() {
+        for fixture in fixture::ALL {
+            let world = World::new(person, fixture);
+            world.repository.publish(&world.repository.head_at("v1"));
+            let mounted = world.mount(&["--fixed", TTL[0], TTL[1]]);
+            assert_shows(&mounted, &world, "v1");
+            let looks = || world.mirror.count(|path| path.ends_with(".cvmfspublished"));
+            let before = looks();
+            world.repository.publish(&world.repository.head_at("v2"));
+            assert_shows(&mounted, &world, "v1");
+            let status = mounted.status();
+            assert_eq!((&status["fixed"], &status["revision"]), (&true.into(), &1.into()), "{status:#}");
+            assert_eq!(
+                status["shielded"],
+                person.is_root(),
+                "only root may put overlays over the mounts of all"
+            );
+            assert_eq!(looks(), before, "nobody looks for a new revision");
+            drop(mounted);
+            assert_shows(&world.mount(&TTL), &world, "v2");
+        }
+    }
+}
+
+/// Asks every file whether it is a terminal, as Python does.
+fn ask_files(mounted: &Mounted<'_>, fixture: Fixture) -> u64 {
+    let files = fixture.listing("v3").into_iter().filter(|entry| entry.is_file());
+    files
+        .map(|entry| {
+            use std::os::unix::ffi::OsStrExt;
+            let path = mounted.path("").join(std::ffi::OsStr::from_bytes(&entry.path[1..]));
+            assert!(!rustix::termios::isatty(File::open(path).expect("opening").as_fd()));
+        })
+        .count() as u64
+}
+
+/// > P7: Below a fixed mount made by root, ioctls are answered by the kernel.
+#[test]
+fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
+    // Only root may put overlays over the mounts of all.
+    let Some(root) = Person::all().into_iter().find(|person| person.is_root()) else { return };
+    let world = World::new(root, fixture::RMD);
+    for (options, each) in [(&[][..], 1), (&["--fixed"], 0)] {
+        let mounted = world.mount(options);
+        let asked = ask_files(&mounted, world.fixture());
+        let requests = requests(&mounted.status());
+        assert!(asked > 100);
+        assert_eq!(requests.get("IOCTL").copied().unwrap_or(0), asked * each, "{options:?}: {requests:?}");
+    }
+}
+
+/// The overlay is all there is to see, and whatever ends it ends the daemon.
+#[test]
+fn a_fixed_mount_ends_however_it_is_unmounted() {
+    // Only root may put overlays over the mounts of all.
+    let Some(root) = Person::all().into_iter().find(|person| person.is_root()) else { return };
+    let world = World::new(root, fixture::RMD);
+    let left = || {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        mounts.lines().filter(|line| line.contains(&world.url())).count()
+    };
+    for how in ["umount(8)", "kill -9"] {
+        let mounted = world.mount(&["--fixed"]);
+        assert_eq!(left(), 1, "one mount, not the layers of an overlay");
+        let pid = u32::try_from(mounted.status()["pid"].as_u64().expect("a number")).expect("fits");
+        match how {
+            "kill -9" => {
+                signal(pid, Signal::KILL);
+                wait_until_gone(pid);
+                let umount =
+                    world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+                assert!(umount.status.success(), "{}", words(&umount));
+            }
+            _ => {
+                rustix::mount::unmount(world.mountpoint(), UnmountFlags::empty()).expect("unmounting");
+                wait_until_gone(pid);
+            }
+        }
+        std::mem::forget(mounted);
+        assert_eq!(left(), 0);
+        assert_eq!(processes_naming(&world.url()), [0; 0]);
+    }
+}
+
+/// What the overlay remembers must not keep the cache from evicting.
+#[test]
+fn a_cache_below_an_overlay_keeps_its_quota() {
+    let world = World::new(Person::myself(), fixture::FULL);
+    let mounted = world.mount(&["--fixed", "--quota", "1M"]);
+    assert_shows(&mounted, &world, "v3");
+    let status = mounted.wait_until("room in the cache", |status| {
+        status["cache"]["bytes"].as_u64() <= status["cache"]["quota"].as_u64()
+    });
+    assert!(status["cache"]["evicted"].as_u64() > Some(0), "{status:#}");
+    assert_shows(&mounted, &world, "v3");
+}
+
+/// Inside `esker run` nobody may make the overlay let go: then what does not fit is read past the cache, without
+/// waiting for room each time.
+#[test]
+fn a_command_below_an_overlay_reads_more_than_the_cache_holds() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let listing = fixture::FULL.listing("v3");
+    let readable = listing.iter().filter(|entry| entry.is_file() && entry.mode & 0o400 != 0);
+    let bytes: u64 = readable.filter_map(|entry| entry.size).sum();
+    let mut command = world.run(&["--fixed", "--quota", "1M"]);
+    let script = "cd /cvmfs/\"$0\" && find . -type f -perm -400 -exec cat {} + | wc -c";
+    let output = command.args(["sh", "-c", script, fixture::FULL.name()]).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), bytes.to_string());
+}
