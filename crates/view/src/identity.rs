@@ -137,8 +137,8 @@ mod tests {
         assert_eq!(number(&directory(b""), true), ROOT_INO);
     }
 
-    const FIRST_DIRECTORY: u64 = 12_902_346_302_758_205_077;
-    const FIRST_FILE: u64 = 7_106_541_703_571_773_135;
+    const FIRST_DIRECTORY: u64 = 806_396_643_922_387_817;
+    const FIRST_FILE: u64 = 444_158_856_473_235_820;
 
     #[test]
     fn every_part_counts() {
