@@ -98,6 +98,10 @@ fn refusal(program: &Path, (mode, owner): (u32, u32), output: &Output) -> String
              {name}"
         );
     }
+    // It looks only for mounts of the user who asks.
+    if said.contains("not found in /etc/mtab") {
+        return format!("nothing is mounted there by you ({said})");
+    }
     if said.contains("user_allow_other") {
         return format!("{said}; without allow_other, or with user_allow_other in /etc/fuse.conf, it works");
     }
