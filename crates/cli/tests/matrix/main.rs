@@ -19,6 +19,7 @@ mod reading;
 mod revisions;
 mod running;
 mod serve;
+mod server_kill;
 mod sharing;
 mod sys;
 mod usage;
