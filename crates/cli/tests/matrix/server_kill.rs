@@ -29,8 +29,19 @@ const LARGE: &str = "data/00/00000000000000000000000000000000000001";
 const LARGE_LEN: usize = 24 << 20;
 const PIECE: usize = 64 << 10;
 
+/// A server that does not outlive the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Whether there is one to kill is the business of the test.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts a server and waits until it serves.
-fn start(folder: &Path, address: SocketAddr) -> (Child, SocketAddr) {
+fn start(folder: &Path, address: SocketAddr) -> (Server, SocketAddr) {
     let mut server = Command::new(env!("CARGO_BIN_EXE_esker"))
         .arg("serve")
         .arg(folder)
@@ -44,7 +55,7 @@ fn start(folder: &Path, address: SocketAddr) -> (Child, SocketAddr) {
     BufReader::new(server.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
     let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it serves at once: {line:?}"));
     let url = ready["url"].as_str().expect("a URL").trim_start_matches("http://");
-    (server, url.parse().expect("an address"))
+    (Server(server), url.parse().expect("an address"))
 }
 
 /// A file of the repository as it is served.
@@ -223,10 +234,10 @@ fn source(address: SocketAddr) -> std::sync::Arc<dyn Source> {
 fn kill_servers(
     soak: &mut Soak,
     root: &Path,
-    (mut server, address): (Child, SocketAddr),
+    (mut server, address): (Server, SocketAddr),
     progress: &Receiver<()>,
     counts: &Counts,
-) -> (Child, Duration) {
+) -> (Server, Duration) {
     let mut random = StdRng::seed_from_u64(soak.seed());
     let mut longest = Duration::ZERO;
     // Until a kill has cut an answer, however long that takes; without one nothing is shown.
@@ -234,8 +245,8 @@ fn kill_servers(
         for _ in 0..random.random_range(0..300) {
             progress.recv().expect("readers");
         }
-        server.kill().expect("killing the server");
-        server.wait().expect("its end");
+        server.0.kill().expect("killing the server");
+        server.0.wait().expect("its end");
         let killed = Instant::now();
         (server, _) = start(root, address);
         longest = longest.max(killed.elapsed());
@@ -275,7 +286,7 @@ fn soak_server_kill_nine() {
     let readers = Readers { address, files: &files, counts: &counts, stop: &stop, progress: sender };
     let random = |number: u64| StdRng::seed_from_u64(seed.wrapping_add(number));
     let source = source(address);
-    let (mut server, longest) = std::thread::scope(|scope| {
+    let (server, longest) = std::thread::scope(|scope| {
         let (readers, shown, source, mounted) = (&readers, &shown, &source, &mounted);
         for number in 1..3 {
             scope.spawn(move || readers.raw(random(number)));
@@ -299,14 +310,13 @@ fn soak_server_kill_nine() {
         }
     });
     drop(mounted);
-    server.kill().expect("ending the server");
-    server.wait().expect("its end");
+    drop(server);
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     assert!(get(&counts.cut) > 0 && get(&counts.whole) > 100 && get(&counts.mounted) > 0);
     soak.finish(&[
         ("answers read whole", &get(&counts.whole)),
         ("answers cut by a kill", &get(&counts.cut)),
-        ("requests without an answer", &get(&counts.refused)),
+        ("attempts without an answer", &get(&counts.refused)),
         ("files read through a mount", &get(&counts.mounted)),
         ("of these with an error", &get(&counts.mounted_errors)),
         ("longest time until the next one served, ms", &longest.as_millis()),
