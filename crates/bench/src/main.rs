@@ -174,8 +174,10 @@ fn run_startup(args: Startup) -> Result<()> {
         roots.push(Root::in_memory(&args.native)?);
     }
     if let (Some(url), Some(key)) = (&args.esker, &args.public_key) {
-        let client = esker_client(&args.binary, url, key, &args.inside)?;
-        roots.push(Root::of_client(client, &args.scratch)?);
+        for (name, options) in [("esker", ""), ("esker --fixed", "--fixed")] {
+            let client = esker_client(name, &args.binary, [url, options], key, &args.inside)?;
+            roots.push(Root::of_client(client, &args.scratch)?);
+        }
     }
     for client in args.clients.as_deref().map(Clients::read).transpose()?.unwrap_or_default().client {
         roots.push(Root::of_client(client, &args.scratch)?);
@@ -197,15 +199,16 @@ fn run_startup(args: Startup) -> Result<()> {
 }
 
 /// How Esker itself is mounted, in the same words as any other client.
-fn esker_client(binary: &str, url: &str, key: &Path, inside: &Path) -> Result<Client> {
+fn esker_client(name: &str, binary: &str, what: [&str; 2], key: &Path, inside: &Path) -> Result<Client> {
+    let [url, options] = what;
     let key = key.canonicalize().with_context(|| format!("can't find {}", key.display()))?;
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
     let Some(key) = key.to_str() else { bail!("{} isn't text", key.display()) };
     let esker = quoted(binary);
     Ok(Client {
-        name: "esker".into(),
+        name: name.into(),
         mount: format!(
-            "{esker} mount {} {{mountpoint}} --public-key {} --cache {{cache}}",
+            "{esker} mount {} {{mountpoint}} --public-key {} --cache {{cache}} {options}",
             quoted(url),
             quoted(key)
         ),
