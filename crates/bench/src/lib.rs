@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod conditions;
+pub mod hold;
 pub mod lookup;
 pub mod measure;
 pub mod plot;

@@ -13,6 +13,7 @@ pub mod roots;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
+use crate::hold::{self, Held};
 use crate::measure::{self, Cost, drop_page_cache};
 use roots::{Callbacks, Root};
 
@@ -67,6 +68,7 @@ pub fn run(
             .map(|root| Series { state: *state, root: root.name().to_owned(), runs: Vec::new() })
             .collect();
         prepare(roots, *state, command)?;
+        let held = if *state == State::Hot { hold_what_was_read(roots)? } else { None };
         for repetition in 0..repetitions {
             progress(*state, repetition);
             for place in 0..roots.len() {
@@ -76,6 +78,7 @@ pub fn run(
                 series[at].runs.push(run);
             }
         }
+        drop(held);
         all.append(&mut series);
     }
     for root in roots {
@@ -89,6 +92,10 @@ fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
     if state == State::Cold {
         return Ok(());
     }
+    if state == State::Hot {
+        // So that what is in memory afterwards is what the command reads. Without root more is locked, or nothing.
+        let _ = drop_page_cache();
+    }
     for root in roots {
         root.mount()?;
         // Twice: the first run may still write what it fetched.
@@ -98,6 +105,22 @@ fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Locks what the command has read of the first root in memory, and the same files of the others.
+fn hold_what_was_read(roots: &[Root]) -> Result<Option<Held>> {
+    let paths: Vec<_> = roots.iter().map(Root::path).collect();
+    let Some(first) = paths.first() else { return Ok(None) };
+    match hold::hold(&paths, &hold::resident(first)?) {
+        Ok(held) => {
+            eprintln!("{} files of {} roots are locked in memory", held.files(), paths.len());
+            Ok(Some(held))
+        }
+        Err(error) => {
+            eprintln!("what is hot may be reclaimed between runs: {error:#}");
+            Ok(None)
+        }
+    }
 }
 
 fn once(root: &mut Root, state: State, command: &[String]) -> Result<Run> {

@@ -1,11 +1,16 @@
-//! What a child process has used, which the standard library doesn't tell.
+//! What a child process has used, and what is in memory, which the standard library doesn't tell.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
+use std::ptr::NonNull;
 use std::time::Duration;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 /// How a process ended and what it and those it waited for used.
 pub(crate) struct Ended {
@@ -45,4 +50,46 @@ pub(crate) fn wait(child: Child) -> io::Result<Ended> {
 fn duration(time: libc::timeval) -> Duration {
     let (seconds, micros) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
     Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
+}
+
+/// A file mapped and locked in memory until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    start: NonNull<c_void>,
+    len: usize,
+}
+
+impl Locked {
+    /// Reads the first `len` bytes of a file into memory, at least one, and locks them there.
+    pub(crate) fn of(file: &File, len: usize) -> io::Result<Self> {
+        let mapped = Self::map(file, len)?;
+        // SAFETY: the range is the mapping just made.
+        unsafe { rustix::mm::mlock(mapped.start.as_ptr(), len) }?;
+        Ok(mapped)
+    }
+
+    fn map(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours, and nobody reads it.
+        let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and nobody has a reference into it.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
+    }
+}
+
+/// Whether the kernel has any of the first `len` bytes of a file in memory.
+pub(crate) fn is_resident(file: &File, len: usize) -> io::Result<bool> {
+    let mapped = Locked::map(file, len)?;
+    let mut pages = vec![0u8; len.div_ceil(rustix::param::page_size())];
+    // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
+    if unsafe { libc::mincore(mapped.start.as_ptr(), len, pages.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(pages.iter().any(|page| page & 1 == 1))
 }

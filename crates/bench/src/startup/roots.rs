@@ -150,12 +150,17 @@ impl Root {
         }
     }
 
-    /// The command with `{root}` replaced.
-    pub fn command(&self, words: &[String]) -> Command {
-        let root = match self {
+    /// Where the tree lies.
+    pub fn path(&self) -> PathBuf {
+        match self {
             Self::Directory { path, .. } => path.clone(),
             Self::Mount { client, folder, .. } => folder.path().join("mountpoint").join(&client.inside),
-        };
+        }
+    }
+
+    /// The command with `{root}` replaced.
+    pub fn command(&self, words: &[String]) -> Command {
+        let root = self.path();
         let root = root.to_string_lossy();
         let mut words = words.iter().map(|word| word.replace("{root}", &root));
         let mut command = Command::new(words.next().unwrap_or_default());

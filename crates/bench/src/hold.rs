@@ -1,0 +1,84 @@
+//! Keeps in memory what a command reads, so that "hot" stays true while it is measured.
+//!
+//! Kernels reclaim pages that look idle, some (DAMON) without any pressure, and a run every few seconds looks idle. A
+//! directory then reads them from its disk and a mount from its client, which is no comparison of hot starts.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::sys::{Locked, is_resident};
+
+/// Linux allows a process 65,530 mappings.
+const FILES_MAX: usize = 60_000;
+
+/// Files locked in memory for as long as this lives.
+#[derive(Debug)]
+pub struct Held {
+    files: Vec<Locked>,
+}
+
+impl Held {
+    /// How many.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+}
+
+/// The files below `root` of which the kernel has at least a page in memory, as paths relative to it.
+pub fn resident(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            std::fs::read_dir(&folder).with_context(|| format!("can't list {}", folder.display()))?;
+        for entry in entries {
+            let entry = entry?;
+            let (path, meta) = (entry.path(), entry.metadata()?);
+            if meta.is_dir() {
+                folders.push(path);
+            } else if meta.is_file()
+                && meta.size() > 0
+                && is_resident(&File::open(&path)?, len(meta.size())?)?
+            {
+                found.extend(path.strip_prefix(root).map(Path::to_owned));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Reads these files of each root into memory and locks them there. Needs root, or a limit on locked memory that
+/// is large enough.
+pub fn hold(roots: &[PathBuf], files: &[PathBuf]) -> Result<Held> {
+    let mut held = Held { files: Vec::new() };
+    for path in roots.iter().flat_map(|root| files.iter().map(|file| root.join(file))).take(FILES_MAX) {
+        let file = File::open(&path).with_context(|| format!("can't open {}", path.display()))?;
+        let len = len(file.metadata()?.size())?;
+        held.files.push(Locked::of(&file, len).with_context(|| format!("can't lock {}", path.display()))?);
+    }
+    Ok(held)
+}
+
+fn len(size: u64) -> io::Result<usize> {
+    usize::try_from(size).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_just_written_is_found_and_held() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("sub")).expect("a folder");
+        std::fs::write(folder.path().join("sub/file"), b"content").expect("a file");
+        std::fs::write(folder.path().join("empty"), b"").expect("a file");
+        let files = resident(folder.path()).expect("a list");
+        assert_eq!(files, [PathBuf::from("sub/file")]);
+        assert_eq!(hold(&[folder.path().to_owned()], &files).expect("locked").files(), 1);
+    }
+}
