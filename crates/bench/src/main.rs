@@ -187,9 +187,7 @@ fn run_startup(args: Startup) -> Result<()> {
         eprintln!("the machine is busy (load {}); what follows says little", conditions.load);
     }
     let series =
-        startup::run(&mut roots, &args.states, &args.command, args.repetitions, |state, repetition| {
-            eprintln!("{state:?}, {} of {}", repetition + 1, args.repetitions);
-        })?;
+        startup::run(&mut roots, &args.states, &args.command, args.repetitions, |what| eprintln!("{what}"))?;
     let report = Report::new(conditions, args.command, series);
     print!("{}", report.table());
     if let Some(path) = &args.svg {

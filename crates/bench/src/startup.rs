@@ -58,7 +58,7 @@ pub fn run(
     states: &[State],
     command: &[String],
     repetitions: usize,
-    mut progress: impl FnMut(State, usize),
+    mut say: impl FnMut(&str),
 ) -> Result<Vec<Series>> {
     ensure!(!command.is_empty(), "no command to run");
     let mut all = Vec::new();
@@ -68,9 +68,9 @@ pub fn run(
             .map(|root| Series { state: *state, root: root.name().to_owned(), runs: Vec::new() })
             .collect();
         prepare(roots, *state, command)?;
-        let held = if *state == State::Hot { hold_what_was_read(roots)? } else { None };
+        let held = if *state == State::Hot { hold_what_was_read(roots, &mut say)? } else { None };
         for repetition in 0..repetitions {
-            progress(*state, repetition);
+            say(&format!("{state:?}, {} of {repetitions}", repetition + 1));
             for place in 0..roots.len() {
                 let at = (place + repetition) % roots.len();
                 let run = once(&mut roots[at], *state, command)
@@ -108,16 +108,16 @@ fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
 }
 
 /// Locks what the command has read of the first root in memory, and the same files of the others.
-fn hold_what_was_read(roots: &[Root]) -> Result<Option<Held>> {
+fn hold_what_was_read(roots: &[Root], say: &mut impl FnMut(&str)) -> Result<Option<Held>> {
     let paths: Vec<_> = roots.iter().map(Root::path).collect();
     let Some(first) = paths.first() else { return Ok(None) };
     match hold::hold(&paths, &hold::resident(first)?) {
         Ok(held) => {
-            eprintln!("{} files of {} roots are locked in memory", held.files(), paths.len());
+            say(&format!("{} files of {} roots are locked in memory", held.files(), paths.len()));
             Ok(Some(held))
         }
         Err(error) => {
-            eprintln!("what is hot may be reclaimed between runs: {error:#}");
+            say(&format!("what is hot may be reclaimed between runs: {error:#}"));
             Ok(None)
         }
     }
