@@ -7,11 +7,8 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 esker=$(realpath "$1")
 name=demo.test
-server=
 
-# Nothing else has this folder in its environment.
-DEMO_FOLDER=$(mktemp -d -p "$(realpath "${TMPDIR:-$(dirname "$esker")}")" esker-demo.XXXXXX)
-export DEMO_FOLDER
+# What there still is of the demo. Nothing else has its folder in its environment.
 left() {
     grep -F " $DEMO_FOLDER" /proc/self/mountinfo || true
     grep -slF "DEMO_FOLDER=$DEMO_FOLDER" /proc/[0-9]*/environ || true
@@ -19,10 +16,12 @@ left() {
 }
 
 cleanup() {
-    local code=$? remains
+    local code=$? remains server
     # Whoever presses Ctrl-C again doesn't want half of it.
     trap '' INT TERM HUP
-    set +e
+    set +eu
+    # The only process in the background, if it has come to that.
+    server=$!
     cd /
     if grep -qF " $DEMO_FOLDER/mnt " /proc/self/mountinfo; then
         "$esker" umount "$DEMO_FOLDER/mnt" || "$esker" umount --lazy "$DEMO_FOLDER/mnt"
@@ -30,7 +29,11 @@ cleanup() {
     [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null
     chmod -R u+rwX "$DEMO_FOLDER"
     rm -rf "$DEMO_FOLDER"
-    remains=$(left)
+    # What was interrupted may need a moment.
+    for _ in {1..50}; do
+        remains=$(left)
+        [ -n "$remains" ] && sleep 0.1 || break
+    done
     if [ -n "$remains" ]; then
         printf 'the demo left something behind:\n%s\n' "$remains" >&2
         [ "$code" -ne 0 ] || code=1
@@ -39,6 +42,10 @@ cleanup() {
     fi
     exit "$code"
 }
+# A folder that cleanup doesn't know of yet would stay.
+trap '' INT TERM HUP
+DEMO_FOLDER=$(mktemp -d -p "$(realpath "${TMPDIR:-$(dirname "$esker")}")" esker-demo.XXXXXX)
+export DEMO_FOLDER
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -75,7 +82,6 @@ tell "esker repo create $name && esker publish $name $DEMO_DIR"
 tell "esker serve storage --listen 127.0.0.1:0"
 # In a session of its own, because Ctrl-C is for this script, which unmounts before it stops the server.
 exec 3< <(exec setsid "$esker" serve storage --listen 127.0.0.1:0)
-server=$!
 { read -r line && read -r url; } <&3 || { echo "the server did not start" >&2; exit 1; }
 echo "$line"
 
