@@ -15,7 +15,8 @@ use esker_store::Sink as _;
 use crate::catalogs::Built;
 use crate::encode::Encoder;
 use crate::error::AdminError;
-use crate::repository::{DATABASE_MAX, Repository, read_object};
+use crate::repository::{DATABASE_MAX, Repository};
+use crate::signed::read_object;
 
 /// The name that a revision gets besides the automatic ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub const TTL: u32 = 240;
 /// Days that a whitelist is valid, and that a certificate is.
 pub const WHITELIST_DAYS: u32 = 30;
 const CERTIFICATE_DAYS: u32 = 365;
-const DAY: i64 = 86_400;
+pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
     /// A repository with the usual settings.

@@ -106,6 +106,30 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
+    /// The publisher's certificate can't be used.
+    #[error("certificate `{}` can't be used: {reason}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// Clients would not believe what is signed with this key.
+    #[error("the master key `{}` does not belong to the public key `{}`", master.display(), public.display())]
+    OtherMaster {
+        /// The file of the key.
+        master: PathBuf,
+        /// The file of the public key that clients have.
+        public: PathBuf,
+    },
+    /// A certificate can't be taken off the whitelist.
+    #[error(
+        "the published revision is signed with the certificate {fingerprint}, which has to stay until there is another revision"
+    )]
+    StillNeeded {
+        /// The certificate.
+        fingerprint: String,
+    },
     /// A signature can't be made.
     #[error("signing failed")]
     Signing(#[source] KeyError),

@@ -8,6 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use esker_format::certificate::Certificate;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -54,9 +55,19 @@ impl KeyFolder {
         Publisher::new(key, &read(&path)?).map_err(|source| AdminError::Key { path, source })
     }
 
-    /// Reads the master key, which not every publisher has.
-    pub fn master(&self) -> Result<PrivateKey, AdminError> {
-        self.private_key(MASTER)
+    /// The file of the master key, which not every publisher has.
+    pub fn master_key_file(&self) -> PathBuf {
+        self.file(MASTER)
+    }
+
+    /// Reads the certificate, which need not lie where the master key does.
+    pub(crate) fn certificate(&self) -> Result<Option<Certificate>, AdminError> {
+        if !self.has(CERTIFICATE)? {
+            return Ok(None);
+        }
+        let path = self.file(CERTIFICATE);
+        let parsed = Certificate::parse(read(&path)?.as_bytes());
+        parsed.map(Some).map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
     }
 
     /// Reads the public key.
@@ -79,7 +90,7 @@ impl KeyFolder {
         self.clear_leftovers(disks)?;
         // Without it no whitelist can be signed, and another one would not be the one that clients trust.
         if self.has(PUBLIC)? {
-            self.master()?;
+            self.private_key(MASTER)?;
         }
         let random = &mut rand_core::OsRng;
         let master = self.private_key_or_new(disks, MASTER, random)?;
@@ -135,9 +146,13 @@ impl KeyFolder {
     }
 
     fn private_key(&self, extension: &str) -> Result<PrivateKey, AdminError> {
-        let path = self.file(extension);
-        PrivateKey::from_pem(&read(&path)?).map_err(|source| AdminError::Key { path, source })
+        read_private_key(&self.file(extension))
     }
+}
+
+pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKey, AdminError> {
+    let path = path.to_owned();
+    PrivateKey::from_pem(&read(&path)?).map_err(|source| AdminError::Key { path, source })
 }
 
 fn read(path: &Path) -> Result<String, AdminError> {

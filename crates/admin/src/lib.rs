@@ -33,9 +33,11 @@ mod published;
 mod reindex;
 mod report;
 mod repository;
+mod resign;
 mod revision;
 mod scan;
 mod settings;
+mod signed;
 mod source;
 mod spool;
 
@@ -51,5 +53,6 @@ pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use report::{Report, Seconds};
 pub use repository::Repository;
+pub use resign::{Resign, Resigned};
 pub use revision::How;
 pub use settings::{Balance, Settings};

@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use crate::error::AdminError;
 use crate::path;
-use crate::repository::{DATABASE_MAX, read_object};
+use crate::repository::DATABASE_MAX;
+use crate::signed::read_object;
 
 /// The published revision.
 pub(crate) struct Published {

@@ -4,16 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_format::blacklist::Blacklist;
-use esker_format::compress::{Compression, decompress};
-use esker_format::hash::ContentHash;
+use esker_format::manifest;
 use esker_format::name::RepositoryName;
-use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
-use esker_format::trust::{self, ClaimedHead, Evidence, VerifiedHead};
+use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
-use esker_format::{manifest, whitelist};
-use esker_store::{Disk, FileLock, LocalSink, Sink, remove_unfinished};
+use esker_store::{Disk, FileLock, LocalSink, Sink as _, remove_unfinished};
 
 use crate::content_index::{self, ContentIndex};
 use crate::disks::Disks;
@@ -21,12 +17,11 @@ use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::known;
 use crate::settings::Settings;
+use crate::signed::SignedFiles;
 use crate::spool::Spool;
 
 /// Where the publisher keeps what it knows beside a repository, below its root.
 const STATE: &str = ".esker";
-/// More than any manifest, whitelist or certificate has.
-const SMALL_FILE_MAX: u64 = 1 << 20;
 /// The most bytes that a database of a repository may have, so that a damaged one can't fill the memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 
@@ -76,8 +71,11 @@ impl Repository {
         let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
         let lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let publisher = keys.publisher()?;
-        let head = verified_head(&*sink, name, &keys, now)?;
-        check_listed(&*sink, &publisher, &keys, &head)?;
+        let signed = SignedFiles::read(&*sink, name)?;
+        let head = signed.verify(name, &keys.public()?, now)?;
+        if !signed.lists(name, publisher.certificate())? {
+            return Err(AdminError::NotListed(keys.certificate_file()));
+        }
         let state = make_state(disks, root)?;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
@@ -146,76 +144,4 @@ pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminErr
         }
     }
     Ok(state)
-}
-
-fn root_file(sink: &dyn Sink, path: &str, what: &str) -> Result<Vec<u8>, AdminError> {
-    sink.read(path, SMALL_FILE_MAX)?
-        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: path.to_owned() })
-}
-
-fn verified_head(
-    sink: &dyn Sink,
-    name: &RepositoryName,
-    keys: &KeyFolder,
-    now: UnixTime,
-) -> Result<VerifiedHead, AdminError> {
-    let manifest = root_file(sink, manifest::PATH, "the manifest")?;
-    let whitelist = root_file(sink, whitelist::PATH, "the whitelist")?;
-    let untrusted = |source| AdminError::Untrusted { name: name.to_string(), source: Box::new(source) };
-    let claimed = ClaimedHead::parse(&manifest).map_err(untrusted)?;
-    let certificate =
-        read_object(sink, &claimed.certificate(), None, SMALL_FILE_MAX, "the publisher's certificate")?;
-    let keys = keys.public()?;
-    trust::verify(&Evidence {
-        manifest: &manifest,
-        whitelist: &whitelist,
-        certificate: &certificate,
-        keys: &keys,
-        blacklist: &Blacklist::default(),
-        name,
-        now,
-        seen: None,
-    })
-    .map_err(untrusted)
-}
-
-/// Refuses to publish what no client would accept.
-fn check_listed(
-    sink: &dyn Sink,
-    publisher: &Publisher,
-    keys: &KeyFolder,
-    head: &VerifiedHead,
-) -> Result<(), AdminError> {
-    let bytes = root_file(sink, whitelist::PATH, "the whitelist")?;
-    let untrusted = |source: whitelist::WhitelistError| AdminError::Untrusted {
-        name: head.name().to_string(),
-        source: Box::new(source.into()),
-    };
-    let whitelist = whitelist::Whitelist::parse(&bytes).map_err(untrusted)?;
-    let listed = |listed: &ContentHash| publisher.certificate().fingerprint(listed.algorithm()) == *listed;
-    if whitelist.fingerprints.iter().any(listed) {
-        Ok(())
-    } else {
-        Err(AdminError::NotListed(keys.certificate_file()))
-    }
-}
-
-/// Reads an object that is no file of users: always compressed, checked against its name.
-pub(crate) fn read_object(
-    sink: &dyn Sink,
-    name: &ObjectName,
-    size: Option<u64>,
-    limit: u64,
-    what: &str,
-) -> Result<Vec<u8>, AdminError> {
-    let object = || name.to_string();
-    let stored = sink
-        .read(&name.path(), limit)?
-        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
-    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
-    }
-    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
-    decompress(&stored, compression, size, limit)
-        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
 }

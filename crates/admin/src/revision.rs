@@ -17,6 +17,7 @@ use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
 use crate::commit::{Commit, TagRequest};
 use crate::content_index::ContentIndex;
+use crate::create::DAY;
 use crate::dirtab::Dirtab;
 use crate::encode::Encoder;
 use crate::error::AdminError;
@@ -28,6 +29,9 @@ use crate::progress::{Counters, Phase, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::Repository;
+
+/// So many seconds before a whitelist expires publishers are told.
+const WARN_BEFORE: i64 = 7 * DAY;
 
 /// How a revision is made.
 pub struct How<'r> {
@@ -161,8 +165,18 @@ impl<'r> Context<'r> {
             object_bytes_stored: get(&counters.object_bytes),
             objects_present: get(&counters.present),
             object_bytes_present: get(&counters.present_bytes),
+            warnings: self.expiry_warning().into_iter().collect(),
             ..Report::default()
         }
+    }
+
+    /// Clients refuse the repository once its whitelist is too old, so whoever publishes hears of it in time.
+    fn expiry_warning(&self) -> Option<String> {
+        let expires = self.repository.head.whitelist_expires();
+        let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
+        soon.then(|| {
+            format!("the whitelist expires at {expires}; clients then refuse the repository until it is signed again")
+        })
     }
 
     /// Checks the tag that is asked for, before anything is done for it.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use esker_admin::{AdminError, Deflate, How, KeyFolder, Phase, Progress, Report, Repository, TagRequest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
 use crate::exit::{Context, Failure, Kind, chain, of_store};
@@ -266,6 +267,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Key { .. }
         | AdminError::NoKey { .. }
         | AdminError::PublicKey { .. }
+        | AdminError::Certificate { .. }
+        | AdminError::OtherMaster { .. }
+        | AdminError::StillNeeded { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
         | AdminError::Settings { .. }
@@ -288,13 +292,21 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Exists(_) => {
             failure.hint("publish to it with `esker publish NAME DIR`, or choose another name")
         }
-        AdminError::Key { .. } | AdminError::NoKey { .. } | AdminError::PublicKey { .. } => {
-            failure.hint("name the folder of the keys with --keys DIR")
+        AdminError::Key { .. }
+        | AdminError::NoKey { .. }
+        | AdminError::PublicKey { .. }
+        | AdminError::Certificate { .. }
+        | AdminError::OtherMaster { .. } => failure.hint("name the folder of the keys with --keys DIR"),
+        AdminError::Untrusted { source, .. } if matches!(**source, TrustError::WhitelistExpired { .. }) => {
+            failure.hint("sign the whitelist again with `esker repo resign NAME`")
+        }
+        AdminError::StillNeeded { .. } => {
+            failure.hint("publish with the certificate in the keys folder first, then repeat this")
         }
         AdminError::Transaction(_) => failure.hint("publish or abort it with `cvmfs_server` first"),
         AdminError::Locked { .. } => failure.hint("wait until it is done"),
         AdminError::NotListed(_) => {
-            failure.hint("the owner of the repository has to sign a whitelist with this certificate on it")
+            failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
         _ => failure,
     }

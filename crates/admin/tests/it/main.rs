@@ -8,6 +8,7 @@ mod fixtures;
 mod ingest;
 mod kill;
 mod model;
+mod resign;
 mod round_trip;
 mod scene;
 mod workshop;

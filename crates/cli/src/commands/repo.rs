@@ -1,3 +1,5 @@
+mod resign;
+
 use clap::Subcommand;
 use esker_admin::{NewRepository, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
@@ -23,6 +25,7 @@ pub(crate) struct Args {
 enum Command {
     Create(CreateArgs),
     Reindex(ReindexArgs),
+    Resign(resign::Args),
 }
 
 /// Computes anew which object holds which content, so that no content is stored twice.
@@ -109,6 +112,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     match args.command {
         Command::Create(args) => create(&args, settings),
         Command::Reindex(args) => reindex(&args, settings),
+        Command::Resign(args) => resign::run(&args, settings),
     }
 }
 

@@ -223,6 +223,7 @@ fn the_examples_of_help_work() {
     let order = [
         "repo create",
         "repo reindex",
+        "repo resign",
         "publish",
         "ingest",
         "serve",

@@ -117,6 +117,39 @@ fn revisions_are_made_of_differences() {
     assert_eq!(again["differences"]["removed"]["directories"], 4, "{again}");
 }
 
+/// Whoever has the master key says until when, and whose revisions, clients accept.
+#[test]
+fn whitelists_are_signed_again() {
+    let workshop = Workshop::new(Person::ordinary());
+    workshop.create();
+    let resign = |options: &[&str]| {
+        let output = workshop.esker(&[&["repo", "resign", NAME, "--json"], options].concat());
+        assert!(output.status.success(), "{}", words(&output));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON from esker")
+    };
+    let whitelist = workshop.world.path("home/storage").join(NAME).join(".cvmfswhitelist");
+    let before = fs::read(&whitelist).expect("the whitelist");
+    let told = resign(&["--whitelist-days", "90", "--dry-run"]);
+    assert_eq!((&told["signed"], fs::read(&whitelist).expect("the whitelist")), (&false.into(), before));
+    let done = resign(&["--whitelist-days", "90"]);
+    let days = |value: &Value| value["whitelist"]["expires"].as_i64().expect("a time") / 86_400;
+    assert_eq!(days(&done), days(&told));
+    assert_eq!(days(&done) - done["whitelist"]["expired"].as_i64().expect("a time") / 86_400, 60);
+    assert_eq!(
+        (&done["whitelist"]["kept"], &done["whitelist"]["dropped"]),
+        (&told["whitelist"]["kept"], &Value::Array(vec![]))
+    );
+
+    let master = workshop.home(&format!("keys/{NAME}.masterkey"));
+    let away = workshop.home("away");
+    workshop.world.person.does(|| fs::rename(&master, &away)).expect("putting the key away");
+    let output = workshop.esker(&["repo", "resign", NAME]);
+    assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+    assert!(words(&output).contains(&master), "{}", words(&output));
+    let output = workshop.esker(&["repo", "resign", NAME, "--master-key", &away]);
+    assert!(words(&output).contains("accepted until"), "{}", words(&output));
+}
+
 /// An archive becomes part of a directory and leaves the rest alone.
 #[test]
 fn archives_are_ingested() {

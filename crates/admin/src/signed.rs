@@ -1,0 +1,99 @@
+//! The signed files of a repository, and what is behind a hash.
+
+use esker_format::blacklist::Blacklist;
+use esker_format::certificate::Certificate;
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::ContentHash;
+use esker_format::manifest;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use esker_format::time::UnixTime;
+use esker_format::trust::{self, ClaimedHead, Evidence, TrustError, VerifiedHead};
+use esker_format::whitelist::{self, Whitelist};
+use esker_store::Sink;
+
+use crate::error::AdminError;
+
+/// More than any manifest, whitelist or certificate has.
+const SMALL_FILE_MAX: u64 = 1 << 20;
+
+/// What a head is believed for, as it lies in a repository.
+pub(crate) struct SignedFiles {
+    pub(crate) manifest: Vec<u8>,
+    pub(crate) whitelist: Vec<u8>,
+    pub(crate) certificate: Vec<u8>,
+}
+
+fn untrusted<E: Into<TrustError>>(name: &RepositoryName) -> impl FnOnce(E) -> AdminError {
+    let name = name.to_string();
+    move |source| AdminError::Untrusted { name, source: Box::new(source.into()) }
+}
+
+impl SignedFiles {
+    pub(crate) fn read(sink: &dyn Sink, name: &RepositoryName) -> Result<Self, AdminError> {
+        let root_file = |path: &str, what: &str| -> Result<Vec<u8>, AdminError> {
+            let missing = || AdminError::Missing { what: what.to_owned(), object: path.to_owned() };
+            sink.read(path, SMALL_FILE_MAX)?.ok_or_else(missing)
+        };
+        let manifest = root_file(manifest::PATH, "the manifest")?;
+        let whitelist = root_file(whitelist::PATH, "the whitelist")?;
+        let certificate = ClaimedHead::parse(&manifest).map_err(untrusted(name))?.certificate();
+        let what = "the publisher's certificate";
+        let certificate = read_object(sink, &certificate, None, SMALL_FILE_MAX, what)?;
+        Ok(Self { manifest, whitelist, certificate })
+    }
+
+    pub(crate) fn verify(
+        &self,
+        name: &RepositoryName,
+        keys: &MasterKeys,
+        now: UnixTime,
+    ) -> Result<VerifiedHead, AdminError> {
+        let evidence = Evidence {
+            manifest: &self.manifest,
+            whitelist: &self.whitelist,
+            certificate: &self.certificate,
+            keys,
+            blacklist: &Blacklist::default(),
+            name,
+            now,
+            seen: None,
+        };
+        trust::verify(&evidence).map_err(untrusted(name))
+    }
+
+    pub(crate) fn whitelist(&self, name: &RepositoryName) -> Result<Whitelist, AdminError> {
+        Whitelist::parse(&self.whitelist).map_err(untrusted(name))
+    }
+
+    /// Tells whether clients would accept what is signed with a certificate.
+    pub(crate) fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
+        Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
+    }
+}
+
+/// Tells whether a fingerprint is that of a certificate.
+pub(crate) fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
+    certificate.fingerprint(fingerprint.algorithm()) == *fingerprint
+}
+
+/// Reads an object that is no file of users: always compressed, checked against its name.
+pub(crate) fn read_object(
+    sink: &dyn Sink,
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<Vec<u8>, AdminError> {
+    let object = || name.to_string();
+    let stored = sink
+        .read(&name.path(), limit)?
+        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
+    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
+    }
+    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
+    decompress(&stored, compression, size, limit)
+        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+}

@@ -1,0 +1,82 @@
+use std::path::PathBuf;
+
+use esker_admin::Resign;
+use esker_format::time::UnixTime;
+use serde_json::json;
+
+use crate::exit::Failure;
+use crate::output::Output;
+use crate::publisher::{PublisherArgs, now, of_admin};
+use crate::settings::Settings;
+
+/// Signs the whitelist again, which says until when and whose revisions clients accept.
+///
+/// Needs the master key. The certificate in the keys folder is put on the whitelist if it is not there yet.
+///
+/// Example: esker repo resign sw.example.org
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// The master key [default: NAME.masterkey in the keys folder]
+    #[arg(long, value_name = "FILE")]
+    master_key: Option<PathBuf>,
+
+    /// Days that the whitelist is valid
+    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS)]
+    whitelist_days: u32,
+
+    /// Take all certificates off the whitelist but the one in the keys folder
+    #[arg(long)]
+    only_own: bool,
+
+    /// Say what would be signed, and sign nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let resign =
+        Resign { days: args.whitelist_days, master: args.master_key.clone(), only_own: args.only_own };
+    let done = match args.dry_run {
+        true => resign.dry_run(&place.root, &place.name, &place.keys, now()),
+        false => resign.run(&place.root, &place.name, &place.keys, now()),
+    };
+    let resigned =
+        done.map_err(|error| of_admin(&format!("the whitelist of {} was not signed", place.name), &error))?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({
+            "repository": place.name.as_str(),
+            "signed": !args.dry_run,
+            "whitelist": resigned,
+        }))?;
+        return out.finish();
+    }
+    let (would, before) = (if args.dry_run { "would be " } else { "is " }, UnixTime(resigned.expired));
+    out.line(format!(
+        "{} {would}accepted until {}; before: {before}",
+        place.name,
+        UnixTime(resigned.expires)
+    ))?;
+    for (what, fingerprints) in [
+        ("stays  ", &resigned.kept),
+        ("new    ", &resigned.added.iter().cloned().collect()),
+        ("dropped", &resigned.dropped),
+    ] {
+        for fingerprint in fingerprints {
+            out.line(format!("  {what}  {fingerprint}"))?;
+        }
+    }
+    out.finish()
+}
