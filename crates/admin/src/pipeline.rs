@@ -12,7 +12,6 @@ pub(crate) mod folder;
 mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use esker_format::catalog::{Chunk, Flags};
@@ -23,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::content_index::ContentIndex;
 use crate::error::AdminError;
-use crate::progress::Counters;
+use crate::progress::{Counters, TICK};
 use crate::settings::Settings;
 use budget::{Budget, Share};
 
@@ -59,8 +58,6 @@ pub(crate) struct Pipeline<'r> {
 const MEMORY_MAX: u64 = 192 << 20;
 /// Pieces that may wait for a worker, so that many small files don't pile up.
 const QUEUE_LEN: usize = 256;
-/// How often the progress is told.
-const TICK: Duration = Duration::from_millis(200);
 /// Bytes read at once while looking for a cut.
 const BLOCK: usize = 256 << 10;
 

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// How often the progress is told.
+pub(crate) const TICK: Duration = Duration::from_millis(200);
+
 /// What a publish is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -25,11 +28,11 @@ pub struct Progress {
     pub scanned: u64,
     /// Files that were read.
     pub files: u64,
-    /// Files that have to be read.
+    /// Files that have to be read; 0 if nobody knows.
     pub files_total: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Bytes that have to be read.
+    /// Bytes that have to be read; 0 if nobody knows.
     pub bytes_total: u64,
     /// Since the phase began.
     pub elapsed: Duration,

@@ -81,7 +81,9 @@ impl Publish<'_> {
 
     /// Walks over the source and says what differs.
     fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
-        (self.how.progress)(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
+        let How { threads, stop, progress, .. } = &mut self.how;
+        let mut tick = || progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
+        tick();
         let source = Source::open(&self.source)?;
         let facts = source.root_facts()?;
         let comparison = context.comparison();
@@ -92,10 +94,10 @@ impl Publish<'_> {
             target: &context.target,
             published: &context.published,
             comparison: &comparison,
-            stop: &self.how.stop,
+            stop,
             counters: &context.counters,
         };
-        let mut plan = scan.run(self.how.threads, facts, existed)?;
+        let mut plan = scan.run(*threads, facts, existed, &mut tick)?;
         plan_top(context, &source, &facts, before, &mut plan)?;
         Ok(plan)
     }

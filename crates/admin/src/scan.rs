@@ -3,13 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
-use crate::progress::Counters;
+use crate::progress::{Counters, TICK};
 use crate::published::Published;
 use crate::source::{Facts, Source, SourceEntry, Time, read_xattrs};
 
@@ -40,15 +40,36 @@ struct Queue {
     error: Option<AdminError>,
 }
 
+impl Queue {
+    fn is_over(&self) -> bool {
+        self.open == 0 || self.error.is_some()
+    }
+}
+
 impl Scan<'_> {
-    /// Walks with this many threads.
-    pub(crate) fn run(&self, threads: usize, facts: Facts, existed: bool) -> Result<Plan, AdminError> {
+    /// Walks with this many threads; `tick` is called now and then.
+    pub(crate) fn run(
+        &self,
+        threads: usize,
+        facts: Facts,
+        existed: bool,
+        tick: &mut dyn FnMut(),
+    ) -> Result<Plan, AdminError> {
         let first = Step { relative: Vec::new(), facts, existed };
         let queue = Mutex::new(Queue { steps: vec![first], open: 1, ..Queue::default() });
-        let changed = Condvar::new();
+        let (changed, over) = (Condvar::new(), Condvar::new());
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| self.work(&queue, &changed));
+                scope.spawn(|| {
+                    self.work(&queue, &changed);
+                    over.notify_one();
+                });
+            }
+            let mut state = queue.lock();
+            while !state.is_over() {
+                if over.wait_for(&mut state, TICK).timed_out() {
+                    MutexGuard::unlocked(&mut state, &mut *tick);
+                }
             }
         });
         let queue = queue.into_inner();
@@ -61,7 +82,7 @@ impl Scan<'_> {
     fn work(&self, queue: &Mutex<Queue>, changed: &Condvar) {
         let mut state = queue.lock();
         loop {
-            if state.open == 0 || state.error.is_some() {
+            if state.is_over() {
                 changed.notify_all();
                 return;
             }

@@ -10,6 +10,7 @@ mod glob;
 mod join;
 mod limits;
 mod log;
+mod meter;
 mod output;
 mod publisher;
 mod settings;

@@ -1,12 +1,11 @@
-//! What the commands of a publisher share: where repositories and keys lie, how far a publish is, how it fails.
+//! What the commands of a publisher share: where repositories and keys lie, what was done, how it fails.
 
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{AdminError, Deflate, How, KeyFolder, Phase, Progress, Report, Repository, TagRequest};
+use esker_admin::{AdminError, Deflate, How, KeyFolder, Progress, Report, Repository, TagRequest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
@@ -139,66 +138,6 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| set.store(true, Ordering::Relaxed))
         .context(Kind::Failed, "can't take over signals")?;
     Ok(stop)
-}
-
-/// Says on stderr how far a publish is: in place on a terminal, now and then in a log.
-pub(crate) struct Meter {
-    terminal: bool,
-    quiet: bool,
-    last: Instant,
-    drawn: bool,
-}
-
-/// How often a log gets a line.
-const LOG_EVERY: Duration = Duration::from_secs(10);
-
-impl Meter {
-    pub(crate) fn new(quiet: bool) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        Self { terminal, quiet, last: Instant::now(), drawn: false }
-    }
-
-    pub(crate) fn show(&mut self, progress: Progress) {
-        if self.quiet || !self.terminal && self.last.elapsed() < LOG_EVERY {
-            return;
-        }
-        self.last = Instant::now();
-        self.drawn = true;
-        let (start, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
-        let text = describe(&progress);
-        // Progress that can't be shown is no reason to stop.
-        let _ = std::io::stderr().write_all(format!("{start}{text}{end}").as_bytes());
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        if self.terminal && self.drawn {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
-        }
-    }
-}
-
-fn describe(progress: &Progress) -> String {
-    let seconds = progress.elapsed.as_secs_f64().max(0.001);
-    match progress.phase {
-        Phase::Scan => format!("comparing: {} entries", progress.scanned),
-        Phase::Catalogs => "writing catalogs".to_owned(),
-        Phase::Commit => "making the revision durable".to_owned(),
-        Phase::Store => {
-            let speed = progress.bytes as f64 / seconds;
-            let left = progress.bytes_total.saturating_sub(progress.bytes) as f64 / speed.max(1.0);
-            format!(
-                "storing: {} of {} files, {} of {}, {:.0} files/s, {}/s, {left:.0} s left",
-                progress.files,
-                progress.files_total,
-                size(progress.bytes),
-                size(progress.bytes_total),
-                progress.files as f64 / seconds,
-                size(speed as u64),
-            )
-        }
-    }
 }
 
 /// Prints what was done.

@@ -7,8 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_admin::{AdminError, Phase, Publish, Repository};
 use esker_format::name::RepositoryName;
+use rand::rngs::StdRng;
+use rand::{RngCore as _, SeedableRng as _};
+use rustix::thread::CapabilitySet;
 
-use crate::workshop::{NAME, Workshop, how, now};
+use crate::workshop::{NAME, Workshop, assert_same_trees, how, now};
 
 /// Publishes while `disturb` is called, once, after the source was compared and before it is read.
 fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_admin::Report, AdminError> {
@@ -64,20 +67,142 @@ fn files_that_change_vanish_or_turn_into_something_else() {
     }
 }
 
+/// What the file holds at its end is not what it held at its start.
+#[test]
+fn a_file_that_is_written_to_while_it_is_read() {
+    let workshop = prepared();
+    let path = workshop.source().join("second");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(64 << 20).unwrap();
+    let stop = AtomicBool::new(false);
+    let (began, writes) = std::sync::mpsc::channel();
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use std::os::unix::fs::FileExt as _;
+            while !stop.load(Ordering::Relaxed) {
+                file.write_all_at(b"x", 0).unwrap();
+                let _ = began.send(());
+            }
+        });
+        writes.recv().unwrap();
+        let outcome = workshop.try_publish(&workshop.source(), "");
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    });
+    let error = outcome.unwrap_err();
+    assert!(matches!(&error, AdminError::Changed(changed) if *changed == path), "{error}");
+    assert_eq!(workshop.check().assert_clean().revision, 1);
+    workshop.publish();
+    workshop.assert_equal();
+}
+
+#[test]
+fn a_directory_that_vanishes() {
+    let workshop = prepared();
+    let directory = workshop.source().join("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("file"), b"content").unwrap();
+    let error = disturbed(&workshop, || fs::remove_dir_all(&directory).unwrap()).unwrap_err();
+    assert!(matches!(error, AdminError::Source { .. }) && error.to_string().contains("directory"), "{error}");
+    assert_eq!(workshop.check().assert_clean().revision, 1);
+}
+
+/// Does something without the right to read everything, which root has.
+fn without_privileges<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            what()
+        });
+        thread.join().unwrap()
+    })
+}
+
 #[test]
 fn what_we_may_not_read_is_an_error() {
     let workshop = prepared();
-    let file = workshop.source().join("second");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
-    let outcome = workshop.try_publish(&workshop.source(), "");
-    if rustix::process::geteuid().is_root() {
-        // Root may read everything.
-        assert!(outcome.unwrap().published);
+    let directory = workshop.source().join("directory");
+    fs::create_dir(&directory).unwrap();
+    for unreadable in [workshop.source().join("second"), directory] {
+        fs::set_permissions(&unreadable, fs::Permissions::from_mode(0o000)).unwrap();
+        let outcome = without_privileges(|| workshop.try_publish(&workshop.source(), ""));
+        let error = outcome.unwrap_err();
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        let name = unreadable.file_name().unwrap().to_str().unwrap();
+        assert!(error.to_string().contains(name) && cause.contains("Permission denied"), "{error}: {cause}");
+        assert_eq!(workshop.check().assert_clean().revision, 1);
+        fs::set_permissions(&unreadable, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    workshop.publish();
+    workshop.assert_equal();
+}
+
+/// Tells the process in the namespace what it is there for.
+const SMALL_DISK: &str = "ESKER_TEST_SMALL_DISK";
+
+/// On a file system of two megabytes, in a mount namespace of the test's own.
+#[test]
+fn a_full_disk() {
+    if std::env::var_os(SMALL_DISK).is_none() {
+        let status = std::process::Command::new("unshare")
+            .args(["--map-root-user", "--mount"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "disturbed::a_full_disk", "--nocapture"])
+            .env(SMALL_DISK, "")
+            .status();
+        assert!(status.unwrap().success(), "the publisher with the small disk fails");
         return;
     }
-    let error = outcome.unwrap_err();
-    assert!(error.to_string().contains("second"), "{error}");
-    assert_eq!(workshop.check().assert_clean().revision, 1);
+    let workshop = Workshop::new();
+    fs::write(workshop.source().join("first"), b"first").unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let (flags, size) = (rustix::mount::MountFlags::empty(), c"size=2m");
+    rustix::mount::mount("none", disk.path(), "tmpfs", flags, size).unwrap();
+    let workshop = workshop.moved(disk.path());
+    workshop.publish();
+    let old = workshop.assert_equal().listing();
+    let large = workshop.source().join("large");
+    let mut noise = vec![0; 4 << 20];
+    StdRng::seed_from_u64(1).fill_bytes(&mut noise);
+    fs::write(&large, noise).unwrap();
+    let error = workshop.try_publish(&workshop.source(), "").unwrap_err();
+    let cause = format!("{error}: {:?}", std::error::Error::source(&error).map(ToString::to_string));
+    assert!(cause.contains("No space left on device") && cause.contains("data/txn"), "{cause}");
+    let findings = workshop.check();
+    assert_eq!(findings.assert_clean().revision, 1);
+    assert_same_trees(&old, &findings.listing());
+    // There is room again without anybody clearing up.
+    fs::write(&large, b"small").unwrap();
+    workshop.publish();
+    workshop.assert_equal();
+    rustix::mount::unmount(disk.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// Whoever waits is told every phase in its order, and numbers that grow up to what was announced.
+#[test]
+fn progress_is_told() {
+    let workshop = Workshop::new();
+    fs::write(workshop.source().join("small"), b"second").unwrap();
+    fs::write(workshop.source().join("large"), vec![7; 100_000]).unwrap();
+    let mut told: Vec<esker_admin::Progress> = Vec::new();
+    let mut progress = |progress| told.push(progress);
+    let repository = workshop.open();
+    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how: how(&mut progress) };
+    let report = publish.run(&repository, now()).unwrap();
+    let mut phases: Vec<Phase> = told.iter().map(|told| told.phase).collect();
+    phases.dedup();
+    assert_eq!(phases, [Phase::Scan, Phase::Store, Phase::Catalogs, Phase::Commit]);
+    let storing: Vec<_> = told.iter().filter(|told| told.phase == Phase::Store).collect();
+    for told in &storing {
+        assert_eq!((told.files_total, told.bytes_total), (2, 100_006));
+        assert!(told.files <= told.files_total && told.bytes <= told.bytes_total);
+    }
+    assert!(storing.is_sorted_by_key(|told| (told.bytes, told.elapsed)));
+    let last = told.last().unwrap();
+    assert_eq!((last.scanned, last.files, last.bytes), (2, 2, 100_006));
+    assert_eq!((report.files_read, report.bytes_read), (2, 100_006));
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(crate) const NAME: &str = "workshop.test";
 
 pub(crate) struct Workshop {
     pub(crate) folder: tempfile::TempDir,
+    /// Where the repository is, if not in the same folder.
+    storage: Option<PathBuf>,
 }
 
 pub(crate) fn now() -> UnixTime {
@@ -43,7 +45,7 @@ impl Workshop {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut NewRepository)) -> Self {
-        let workshop = Self { folder: tempfile::tempdir().unwrap() };
+        let workshop = Self { folder: tempfile::tempdir().unwrap(), storage: None };
         std::fs::create_dir(workshop.source()).unwrap();
         let mut new = NewRepository::new(RepositoryName::parse(NAME).unwrap());
         change(&mut new);
@@ -51,12 +53,20 @@ impl Workshop {
         workshop
     }
 
+    /// The same with its repository in another folder.
+    pub(crate) fn moved(mut self, folder: &Path) -> Self {
+        let copied = std::process::Command::new("cp").arg("-a").arg(self.root()).arg(folder).status();
+        assert!(copied.unwrap().success());
+        self.storage = Some(folder.to_owned());
+        self
+    }
+
     pub(crate) fn source(&self) -> PathBuf {
         self.folder.path().join("source")
     }
 
     pub(crate) fn root(&self) -> PathBuf {
-        self.folder.path().join(NAME)
+        self.storage.as_deref().unwrap_or(self.folder.path()).join(NAME)
     }
 
     pub(crate) fn keys(&self) -> KeyFolder {

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 use esker_admin::{Ingest, Owner};
 
 use crate::exit::{Context as _, Failure, Kind};
-use crate::publisher::{HowArgs, Meter, PublisherArgs, now, of_admin, print_report, stop_on_signals};
+use crate::meter::Meter;
+use crate::publisher::{HowArgs, PublisherArgs, now, of_admin, print_report, stop_on_signals};
 use crate::settings::Settings;
 
 /// Unpacks an archive into a directory of a repository.

@@ -3,7 +3,8 @@ use std::path::PathBuf;
 use esker_admin::Publish;
 
 use crate::exit::Failure;
-use crate::publisher::{HowArgs, Meter, PublisherArgs, now, of_admin, print_report, stop_on_signals};
+use crate::meter::Meter;
+use crate::publisher::{HowArgs, PublisherArgs, now, of_admin, print_report, stop_on_signals};
 use crate::settings::Settings;
 
 /// Makes a repository, or a directory of it, equal to a folder.
