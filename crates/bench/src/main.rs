@@ -55,7 +55,7 @@ struct Startup {
     public_key: Option<PathBuf>,
 
     /// Where in the repository the tree lies
-    #[arg(long, value_name = "PATH", default_value = "")]
+    #[arg(long, value_name = "PATH", default_value = ".")]
     inside: PathBuf,
 
     /// The binary
