@@ -8,6 +8,7 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::{Compression, decompress};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
+use esker_format::write::bundle::BundleDraft;
 use esker_testkit::catalog::TABLES;
 use esker_testkit::fixture::{self, Repository};
 use rusqlite::{Connection, params};
@@ -114,6 +115,20 @@ fn small(seeds: &Seeds) {
     ] {
         seeds.add("text", name, text.as_bytes());
     }
+    bundles(seeds);
+}
+
+fn bundles(seeds: &Seeds) {
+    let spec = r##"#%CVMFS_BUNDLE version=1 encoding=UTF-8
+{"name":"CVMFS_BUNDLE","version":"1.0.0","encoding":"UTF-8","dependencies":["/lib/a.so","./b","c/../d"]}"##;
+    seeds.add("bundle", "relative", spec.as_bytes());
+    let mut draft = BundleDraft::new();
+    assert!(draft.push(b"/bin/tool", Some(0..4096)) && draft.push("/lib/ü\"".as_bytes(), None));
+    seeds.add("bundle", "order", &draft.finish());
+    let profile = r#"{"format":"esker-profile","version":1,"repository":"full.test","revision":3,"command":"tool",
+"recorded":1700000000,"triggers":["/bin/tool"],"files":[{"path":"/bin/tool","size":8192,"program":true}],
+"reads":[{"file":0,"ms":1},{"file":0,"ms":2,"range":[0,4096]}]}"#;
+    seeds.add("bundle", "profile", profile.as_bytes());
 }
 
 /// Makes a database of the smallest pages.

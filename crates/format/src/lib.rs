@@ -6,7 +6,8 @@
 //! * [`hash`], [`object`], [`name`], [`compress`]: how content is named and stored;
 //! * [`manifest`], [`whitelist`], [`certificate`], [`blacklist`], [`trust`]: how a signed head is believed;
 //! * [`sqlite`]: a reader of SQLite files that needs no lock and no connection;
-//! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it.
+//! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it;
+//! * [`bundle`], [`profile`]: which files are read after another one.
 //!
 //! Every parser takes bytes that anybody may have written: none panics, allocates by an unchecked length or
 //! loops without a bound.
@@ -15,6 +16,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 pub mod blacklist;
+pub mod bundle;
 pub mod canary;
 pub mod catalog;
 pub mod certificate;
@@ -31,6 +33,7 @@ pub mod metainfo;
 pub mod name;
 pub mod object;
 mod pem;
+pub mod profile;
 pub mod reflog;
 pub mod sqlite;
 mod stored_properties;

@@ -3,10 +3,12 @@
 //! * [`sqlite`]: makes whole SQLite files, page by page, always the same bytes for the same rows;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, written through it;
 //! * [`head`]: manifests and whitelists, signed;
+//! * [`bundle`]: specifications of bundles;
 //! * [`keys`]: the private keys and the certificate of a publisher.
 //!
 //! Nothing here asks for the time or a random number: both come from the caller.
 
+pub mod bundle;
 pub mod catalog;
 pub mod encode;
 pub mod head;

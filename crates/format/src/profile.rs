@@ -1,0 +1,237 @@
+//! Profiles: what a command read of a repository, in order. Anyone can record one and send it to a publisher, who
+//! makes bundles of it.
+//!
+//! The form is ours: JSON for people to look into, one file and one read a line. It holds observations, not
+//! conclusions: which file announces which others is for the publisher to say.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bundle::absolute;
+use crate::name::{NameError, RepositoryName};
+use crate::time::UnixTime;
+
+/// The largest profile that is read: room for 200,000 files.
+pub const BYTES_MAX: usize = 64 << 20;
+
+const FORMAT: &str = "esker-profile";
+const VERSION: u32 = 1;
+
+/// What a command read of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// The repository.
+    pub repository: RepositoryName,
+    /// The revision that the command saw.
+    pub revision: u64,
+    /// The command, for people.
+    pub command: String,
+    /// When it ran.
+    pub recorded: UnixTime,
+    /// Files that whoever recorded it wants to announce others, besides those that are found to do so.
+    pub triggers: Vec<String>,
+    /// The files that were read, in the order of their first reads.
+    pub files: Vec<ProfileFile>,
+    /// What was read of them, in order.
+    pub reads: Vec<ProfileRead>,
+}
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileFile {
+    /// Its path from the root of the repository.
+    pub path: String,
+    /// Its size.
+    pub size: u64,
+    /// Whether it may be executed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub program: bool,
+}
+
+/// A first look at a file, or at a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileRead {
+    /// The number of the file in [`Profile::files`].
+    pub file: usize,
+    /// Milliseconds since the command began.
+    pub ms: u64,
+    /// Which bytes were read; none if the file is small enough to be taken whole.
+    pub range: Option<Range<u64>>,
+}
+
+/// Why a profile can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// It is larger than any that is of use.
+    #[error("it has {0} bytes, {BYTES_MAX} are allowed")]
+    TooLarge(usize),
+    /// It is not JSON, or lacks a member.
+    #[error("it is not a profile")]
+    Syntax(#[from] serde_json::Error),
+    /// It is something else, or of a later version.
+    #[error("it has format `{format}`, version {version}; `{FORMAT}`, version {VERSION} is known")]
+    Unsupported {
+        /// What it says it is.
+        format: String,
+        /// Which version.
+        version: u32,
+    },
+    /// The name of the repository is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A path in it is none.
+    #[error("`{0}` is not the path of a file in a repository")]
+    Path(String),
+    /// A read in it makes no sense.
+    #[error("read {0} makes no sense")]
+    Read(usize),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: String,
+    version: u32,
+    repository: String,
+    revision: u64,
+    command: String,
+    recorded: i64,
+    #[serde(default)]
+    triggers: Vec<String>,
+    files: Vec<ProfileFile>,
+    reads: Vec<StoredRead>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredRead {
+    file: usize,
+    ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    range: Option<(u64, u64)>,
+}
+
+impl Profile {
+    /// Reads a profile.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ProfileError> {
+        if bytes.len() > BYTES_MAX {
+            return Err(ProfileError::TooLarge(bytes.len()));
+        }
+        let stored: Stored = serde_json::from_slice(bytes)?;
+        if stored.format != FORMAT || stored.version != VERSION {
+            let format = stored.format.chars().take(40).collect();
+            return Err(ProfileError::Unsupported { format, version: stored.version });
+        }
+        for path in stored.files.iter().map(|file| &file.path).chain(&stored.triggers) {
+            if !is_path(path) {
+                return Err(ProfileError::Path(path.chars().take(200).collect()));
+            }
+        }
+        let mut reads = Vec::with_capacity(stored.reads.len());
+        for (number, read) in stored.reads.iter().enumerate() {
+            let range = read.range.map(|(start, end)| start..end);
+            if read.file >= stored.files.len() || range.as_ref().is_some_and(Range::is_empty) {
+                return Err(ProfileError::Read(number));
+            }
+            reads.push(ProfileRead { file: read.file, ms: read.ms, range });
+        }
+        Ok(Self {
+            repository: RepositoryName::parse(&stored.repository)?,
+            revision: stored.revision,
+            command: stored.command,
+            recorded: UnixTime(stored.recorded),
+            triggers: stored.triggers,
+            files: stored.files,
+            reads,
+        })
+    }
+
+    /// Writes the profile.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut text = String::from("{\n");
+        let mut member = |name: &str, value: serde_json::Value| {
+            text.push_str(&format!("\"{name}\": {value},\n"));
+        };
+        member("format", FORMAT.into());
+        member("version", VERSION.into());
+        member("repository", self.repository.as_str().into());
+        member("revision", self.revision.into());
+        member("command", self.command.as_str().into());
+        member("recorded", self.recorded.0.into());
+        member("triggers", self.triggers.clone().into());
+        push_lines(&mut text, "files", self.files.iter());
+        text.push_str(",\n");
+        let stored = |read: &ProfileRead| StoredRead {
+            file: read.file,
+            ms: read.ms,
+            range: read.range.as_ref().map(|range| (range.start, range.end)),
+        };
+        push_lines(&mut text, "reads", self.reads.iter().map(stored));
+        text.push_str("\n}\n");
+        text.into_bytes()
+    }
+}
+
+/// Tells whether a text is the path of something in a repository, in the one form that paths have there.
+pub fn is_path(text: &str) -> bool {
+    text.starts_with('/') && absolute(text.as_bytes(), b"").is_some()
+}
+
+fn push_lines(text: &mut String, name: &str, items: impl Iterator<Item = impl Serialize>) {
+    let line = |item| {
+        serde_json::to_string(&item).expect("numbers and texts become JSON because all their keys are text")
+    };
+    let lines: Vec<String> = items.map(line).collect();
+    text.push_str(&format!("\"{name}\": [\n{}\n]", lines.join(",\n")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile() -> Profile {
+        let file = |path: &str, size, program| ProfileFile { path: path.to_owned(), size, program };
+        Profile {
+            repository: RepositoryName::parse("sw.example.org").unwrap(),
+            revision: 7,
+            command: "python -c 'import \"x\"'".to_owned(),
+            recorded: UnixTime(1_700_000_000),
+            triggers: vec!["/app/main.py".to_owned()],
+            files: vec![file("/bin/python", 6 << 20, true), file("/lib/ü.py", 10, false)],
+            reads: vec![
+                ProfileRead { file: 0, ms: 1, range: Some(0..1 << 20) },
+                ProfileRead { file: 1, ms: 2, range: None },
+            ],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = profile().to_json();
+        assert_eq!(Profile::parse(&text).unwrap(), profile());
+        let lines = String::from_utf8(text).unwrap();
+        assert!(lines.lines().any(|line| line == r#"{"path":"/lib/ü.py","size":10}"#), "{lines}");
+        assert!(lines.lines().any(|line| line.starts_with(r#"{"file":0,"ms":1,"range":[0,1048576]}"#)));
+        let empty = Profile { files: Vec::new(), reads: Vec::new(), ..profile() };
+        assert_eq!(Profile::parse(&empty.to_json()).unwrap(), empty);
+    }
+
+    #[test]
+    fn refused() {
+        let good = String::from_utf8(profile().to_json()).unwrap();
+        for (from, to, expected) in [
+            ("esker-profile", "other", "format `other`, version 1"),
+            ("\"version\": 1", "\"version\": 2", "version 2"),
+            ("sw.example.org", "/", "not a repository name"),
+            ("/lib/ü.py", "/lib/../x", "`/lib/../x` is not the path"),
+            ("/app/main.py", "main.py", "`main.py` is not the path"),
+            ("\"file\":1", "\"file\":2", "read 1 makes no sense"),
+            ("[0,1048576]", "[5,5]", "read 0 makes no sense"),
+            ("\"reads\"", "\"read\"", "not a profile"),
+        ] {
+            let bad = good.replacen(from, to, 1);
+            assert_ne!(bad, good, "{from}");
+            let error = Profile::parse(bad.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}
