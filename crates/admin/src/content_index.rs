@@ -167,7 +167,7 @@ mod tests {
         let object = |text: &str| {
             ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, text.as_bytes()), ObjectKind::Chunk)
         };
-        let open = || ContentIndex::new(Arc::new(esker_store::RealDisk), folder.path());
+        let open = || ContentIndex::new(Arc::new(esker_store::RealDisk::PRIVATE), folder.path());
         let index = open();
         let texts: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
         texts.iter().for_each(|text| index.insert(key(text), &object(text)));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use esker_format::catalog::{Counters, Flags, PathKey};
+use esker_format::catalog::{Counters, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest::{self, Manifest};
@@ -11,7 +11,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog;
 use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
-use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
+use esker_format::write::catalog::{CatalogHeader, CatalogWriter};
 use esker_format::write::head::{sign_manifest, sign_whitelist};
 use esker_format::write::keys::{PrivateKey, Publisher};
 use esker_format::write::reflog::ReflogDraft;
@@ -19,6 +19,7 @@ use esker_store::{LocalSink, Sink};
 
 use crate::disks::Disks;
 use crate::encode::Encoder;
+use crate::entry;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::repository::{has_manifest, make_state};
@@ -142,22 +143,7 @@ impl NewRepository {
 
     fn empty_catalog(&self, now: UnixTime) -> Vec<u8> {
         let mut writer = CatalogWriter::new();
-        let root = Entry {
-            name: Vec::new(),
-            mode: 0o040_755,
-            size: 4096,
-            mtime: now.0,
-            mtime_ns: self.settings.nanoseconds.then_some(0),
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
-            flags: Flags(0),
-            hash: None,
-            chunks: Vec::new(),
-            symlink: Vec::new(),
-            xattrs: None,
-            hardlink_group: 0,
-            link_count: 2,
-        };
+        let root = entry::new_directory(b"", now, &self.settings);
         writer.push(PathKey::of(b""), PathKey::NONE, root);
         let header = CatalogHeader { last_modified: now, ttl: Some(self.ttl), ..CatalogHeader::default() };
         writer.finish(&header, Counters::default()).bytes

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use esker_store::{Disk, RealDisk, ServedDisk};
+use esker_store::{Disk, RealDisk};
 
 /// Every file that a publisher writes goes through one of these, so that tests can let any operation fail or be
 /// lost in a crash.
@@ -17,7 +17,7 @@ pub struct Disks {
 
 impl Default for Disks {
     fn default() -> Self {
-        Self { served: Arc::new(ServedDisk), private: Arc::new(RealDisk) }
+        Self { served: Arc::new(RealDisk::SERVED), private: Arc::new(RealDisk::PRIVATE) }
     }
 }
 

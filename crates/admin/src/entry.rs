@@ -1,6 +1,7 @@
 //! Entries as the source shows them, and when two are the same.
 
 use esker_format::catalog::{EntryKind, Flags};
+use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
 use crate::settings::Settings;
@@ -43,6 +44,26 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
         hardlink_group: 0,
         // Directories are counted when their catalog is written.
         link_count: if facts.is_directory() { 2 } else { 1 },
+    }
+}
+
+/// A directory that nobody described, made now by whoever publishes.
+pub(crate) fn new_directory(name: &[u8], now: UnixTime, settings: &Settings) -> Entry {
+    Entry {
+        name: name.to_vec(),
+        mode: 0o040_755,
+        size: 4096,
+        mtime: now.0,
+        mtime_ns: settings.nanoseconds.then_some(0),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        flags: Flags(0),
+        hash: None,
+        chunks: Vec::new(),
+        symlink: Vec::new(),
+        xattrs: None,
+        hardlink_group: 0,
+        link_count: 2,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::content_index::ContentIndex;
 use crate::create::DAY;
 use crate::dirtab::Dirtab;
 use crate::encode::Encoder;
+use crate::entry;
 use crate::error::AdminError;
 use crate::known::KnownFiles;
 use crate::path;
@@ -133,22 +134,8 @@ impl<'r> Context<'r> {
 
     /// A directory that leads to the target and that nobody described.
     pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
-        Entry {
-            name: path::split(path).map(|(_, name)| name.to_vec()).unwrap_or_default(),
-            mode: 0o040_755,
-            size: 4096,
-            mtime: self.now.0,
-            mtime_ns: self.repository.settings.nanoseconds.then_some(0),
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
-            flags: Flags(0),
-            hash: None,
-            chunks: Vec::new(),
-            symlink: Vec::new(),
-            xattrs: None,
-            hardlink_group: 0,
-            link_count: 2,
-        }
+        let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
+        entry::new_directory(name, self.now, &self.repository.settings)
     }
 
     /// A report of what was found and stored so far.

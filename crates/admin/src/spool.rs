@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn locks_and_checksums() {
         let folder = tempfile::tempdir().unwrap();
-        let claim = |folder: &Path| Spool::claim(Arc::new(esker_store::ServedDisk), folder);
+        let claim = |folder: &Path| Spool::claim(Arc::new(esker_store::RealDisk::SERVED), folder);
         assert!(claim(&folder.path().join("none")).unwrap().is_none());
         let spool = claim(folder.path()).unwrap().unwrap();
         assert!(matches!(claim(folder.path()), Err(AdminError::Locked { pid: Some(_), .. })));

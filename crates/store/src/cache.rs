@@ -141,7 +141,7 @@ struct Opened {
 impl Cache {
     /// Opens a cache folder, making it if need be, and becomes its writer.
     pub fn open(engine: &Engine, folder: &Path, options: CacheOptions) -> Result<Self, StoreError> {
-        Self::open_on(Arc::new(RealDisk), engine, folder, options)
+        Self::open_on(Arc::new(RealDisk::PRIVATE), engine, folder, options)
     }
 
     /// The same on a given disk.

@@ -151,7 +151,7 @@ impl HeadKeeper {
         heads: &Path,
         options: HeadOptions,
     ) -> Self {
-        Self::new_on(Arc::new(RealDisk), engine, source, store, heads, options)
+        Self::new_on(Arc::new(RealDisk::PRIVATE), engine, source, store, heads, options)
     }
 
     /// The same on a given disk.

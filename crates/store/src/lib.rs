@@ -44,7 +44,7 @@ pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Re
 pub use http::HttpOptions;
 pub use objects::Objects;
 pub use retry::RetryPolicy;
-pub use sink::{LocalSink, Put, ServedDisk, Sink};
+pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{CacheStatus, StoreStatus, TrafficStatus};
 pub use store::{Holder, ObjectStore};

@@ -4,14 +4,12 @@
 //! can be seen is whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put
 //! last, after everything it leads to was flushed.
 
-mod disk;
 mod local;
 
 use esker_format::object::ObjectName;
 
 use crate::error::StoreError;
 
-pub use disk::ServedDisk;
 pub use local::LocalSink;
 
 /// What became of an object that was put.

@@ -102,7 +102,7 @@ impl FaultDisk {
             crashed: None,
             watcher: None,
         };
-        Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk) }
+        Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk::PRIVATE) }
     }
 
     /// The same disk, on which files are made as another one makes them.

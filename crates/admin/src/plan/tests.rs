@@ -39,7 +39,7 @@ fn compare(known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan
 }
 
 fn read(folder: &std::path::Path) -> KnownFiles {
-    KnownFiles::read(std::sync::Arc::new(esker_store::RealDisk), folder, b"/d")
+    KnownFiles::read(std::sync::Arc::new(esker_store::RealDisk::PRIVATE), folder, b"/d")
 }
 
 fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> KnownFiles {

@@ -8,7 +8,7 @@ use esker_admin::{AdminError, Disks, Ingest, KeyFolder, Owner, Publish, Report, 
 use esker_format::chunker::ChunkSizes;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_store::ServedDisk;
+use esker_store::RealDisk;
 use esker_testkit::check::{Findings, check};
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
 use esker_testkit::listing::Entry;
@@ -46,7 +46,7 @@ const REFLOG_CHECKSUM: &str = "reflog.chksum";
 
 /// The disks of a publisher, all of whose operations are seen by one.
 pub(crate) fn disks(disk: &FaultDisk) -> Disks {
-    Disks { served: Arc::new(disk.making(ServedDisk)), private: Arc::new(disk.clone()) }
+    Disks { served: Arc::new(disk.making(RealDisk::SERVED)), private: Arc::new(disk.clone()) }
 }
 
 impl Scene {

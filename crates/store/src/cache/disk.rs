@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 /// All operations that a [`Cache`](crate::Cache), the saved heads and a publisher do on a disk. Reading by those
 /// who were given a file is not among them.
 pub trait Disk: Send + Sync {
-    /// Makes a folder that only its owner may use; one that exists already is fine.
+    /// Makes a folder; one that exists already is fine.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Creates a file that must not exist yet, for writing.
@@ -70,28 +70,34 @@ pub struct FileFacts {
     pub regular: bool,
 }
 
-/// The disk.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RealDisk;
+/// The disk, on which files and folders are made with certain permissions, less what the umask takes.
+#[derive(Clone, Copy, Debug)]
+pub struct RealDisk {
+    file_mode: u32,
+    folder_mode: u32,
+}
 
-/// Files are for their owner only: users never trust each other's files, nor read each other's software.
-const FILE_MODE: u32 = 0o600;
-const FOLDER_MODE: u32 = 0o700;
+impl RealDisk {
+    /// Files are for their owner only: users never trust each other's files, nor read each other's software.
+    pub const PRIVATE: Self = Self { file_mode: 0o600, folder_mode: 0o700 };
+    /// Others may read, as a web server has to.
+    pub const SERVED: Self = Self { file_mode: 0o666, folder_mode: 0o777 };
+}
 
 impl Disk for RealDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
-        match fs::DirBuilder::new().mode(FOLDER_MODE).create(path) {
+        match fs::DirBuilder::new().mode(self.folder_mode).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         }
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
+        OpenOptions::new().write(true).create_new(true).mode(self.file_mode).open(path)
     }
 
     fn create_spool(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+        OpenOptions::new().read(true).write(true).create_new(true).mode(self.file_mode).open(path)
     }
 
     fn write(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {

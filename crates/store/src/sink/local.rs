@@ -18,11 +18,11 @@ use std::sync::Arc;
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
 
-use crate::cache::disk::{Disk, make_dirs, persist, read_file, remove_unfinished};
+use crate::cache::disk::{Disk, RealDisk, make_dirs, persist, read_file, remove_unfinished};
 use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 
-use super::{Put, ServedDisk, Sink};
+use super::{Put, Sink};
 
 /// Objects on their way are made durable when they are this many bytes …
 const BATCH_BYTES: u64 = 256 << 20;
@@ -56,7 +56,7 @@ struct Pending {
 impl LocalSink {
     /// A repository that exists.
     pub fn open(root: impl Into<PathBuf>) -> Self {
-        Self::on(root, Arc::new(ServedDisk))
+        Self::on(root, Arc::new(RealDisk::SERVED))
     }
 
     /// The same on a disk of the caller's.

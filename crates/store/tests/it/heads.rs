@@ -62,7 +62,7 @@ impl Site {
     }
 
     fn seat_with(&self, options: HeadOptions) -> Seat {
-        self.seat_on(Arc::new(RealDisk), self.folder.path(), options)
+        self.seat_on(Arc::new(RealDisk::PRIVATE), self.folder.path(), options)
     }
 
     /// A keeper as a new process would have it.
@@ -447,13 +447,13 @@ fn a_saved_head_survives_power_loss_at_every_change() {
                 for seed in 0..10 {
                     let after = disk.crash_now(Loss::Some(seed));
                     let _rule = site.offline();
-                    let revived = site.seat_on(Arc::new(RealDisk), after.path(), site.options());
+                    let revived = site.seat_on(Arc::new(RealDisk::PRIVATE), after.path(), site.options());
                     assert_eq!(revived.start().unwrap().head.revision(), new);
                 }
                 return;
             };
             let rule = site.offline();
-            let revived = site.seat_on(Arc::new(RealDisk), after.path(), site.options());
+            let revived = site.seat_on(Arc::new(RealDisk::PRIVATE), after.path(), site.options());
             let revision = revived.start().unwrap().head.revision();
             rule.lift();
             assert!([old, new].contains(&revision));
