@@ -172,7 +172,7 @@ fn text(digest: &[u8], algorithm: Algorithm) -> String {
 
 /// Opens a database from its bytes; the file lives as long as the first half of the pair.
 pub fn open(database: &[u8]) -> (tempfile::NamedTempFile, Connection) {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let file = crate::disk::scratch_file();
     std::fs::write(file.path(), database).expect("writing a database");
     let connection = Connection::open(file.path()).expect("opening a database");
     (file, connection)

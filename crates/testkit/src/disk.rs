@@ -17,9 +17,17 @@ use esker_store::{Disk, FileFacts, RealDisk};
 
 use image::Image;
 
-/// A temporary folder in memory where the machine has one, for disks whose power is only said to go.
+/// Where files are that need not outlast anything, if the machine has it.
+const MEMORY: &str = "/dev/shm";
+
+/// A temporary folder in memory, for disks whose power is only said to go.
 pub fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+    tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A temporary file in memory.
+pub(crate) fn scratch_file() -> tempfile::NamedTempFile {
+    tempfile::NamedTempFile::new_in(MEMORY).or_else(|_| tempfile::NamedTempFile::new()).unwrap()
 }
 
 /// What is to go wrong.
