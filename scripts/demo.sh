@@ -27,7 +27,10 @@ cleanup() {
         "$esker" umount "$DEMO_FOLDER/mnt" || "$esker" umount --lazy "$DEMO_FOLDER/mnt"
     fi
     [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>/dev/null
-    chmod -R u+rwX "$DEMO_FOLDER"
+    # As many files as were published: a while on a slow disk.
+    echo "removing $DEMO_FOLDER"
+    # The command may have made folders that even their owner can't empty.
+    [ ! -d "$OUT" ] || chmod -R u+rwX "$OUT"
     rm -rf "$DEMO_FOLDER"
     # What was interrupted may need a moment.
     for _ in {1..50}; do
@@ -45,7 +48,7 @@ cleanup() {
 # A folder that cleanup doesn't know of yet would stay.
 trap '' INT TERM HUP
 DEMO_FOLDER=$(mktemp -d -p "$(realpath "${TMPDIR:-$(dirname "$esker")}")" esker-demo.XXXXXX)
-export DEMO_FOLDER
+export DEMO_FOLDER OUT=$DEMO_FOLDER/out
 trap cleanup EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -54,7 +57,7 @@ trap 'exit 129' HUP
 wrong() { echo "$*" >&2; exit 2; }
 tell() { printf '\n$ %s\n' "$*"; }
 
-export ESKER=$esker OUT=$DEMO_FOLDER/out
+export ESKER=$esker
 mkdir "$OUT"
 if [ -z "${DEMO_DIR:-}" ]; then
     DEMO_DIR=$(rustc --print sysroot)
