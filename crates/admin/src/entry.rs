@@ -29,21 +29,14 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
         _ => 0,
     };
     Entry {
-        name: Vec::new(),
-        mode: facts.mode,
         size,
         mtime: facts.mtime.seconds,
         mtime_ns: settings.nanoseconds.then_some(facts.mtime.nanoseconds),
         uid: facts.uid,
         gid: facts.gid,
-        flags: Flags(0),
-        hash: None,
-        chunks: Vec::new(),
-        symlink: Vec::new(),
-        xattrs: None,
-        hardlink_group: 0,
         // Directories are counted when their catalog is written.
         link_count: if facts.is_directory() { 2 } else { 1 },
+        ..Entry::of_mode(facts.mode)
     }
 }
 
@@ -51,19 +44,13 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
 pub(crate) fn new_directory(name: &[u8], now: UnixTime, settings: &Settings) -> Entry {
     Entry {
         name: name.to_vec(),
-        mode: 0o040_755,
         size: 4096,
         mtime: now.0,
         mtime_ns: settings.nanoseconds.then_some(0),
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
-        flags: Flags(0),
-        hash: None,
-        chunks: Vec::new(),
-        symlink: Vec::new(),
-        xattrs: None,
-        hardlink_group: 0,
         link_count: 2,
+        ..Entry::of_mode(0o040_755)
     }
 }
 

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
 use tar::EntryType;
 
@@ -136,19 +135,11 @@ fn describe<R: Read>(
     let is_device = matches!(type_bits, 0o020_000 | 0o060_000);
     let mut entry = Entry {
         name: path::split(&place).map(|(_, name)| name.to_vec()).unwrap_or_default(),
-        mode: header.mode().map_err(bad)? & 0o7777 | type_bits,
         size: if is_device { special } else { 0 },
         mtime: i64::try_from(header.mtime().map_err(bad)?).unwrap_or(i64::MAX),
-        mtime_ns: None,
         uid: u32::try_from(header.uid().map_err(bad)?).unwrap_or(u32::MAX),
         gid: u32::try_from(header.gid().map_err(bad)?).unwrap_or(u32::MAX),
-        flags: Flags(0),
-        hash: None,
-        chunks: Vec::new(),
-        symlink: Vec::new(),
-        xattrs: None,
-        hardlink_group: 0,
-        link_count: 1,
+        ..Entry::of_mode(header.mode().map_err(bad)? & 0o7777 | type_bits)
     };
     if type_bits == 0o120_000 {
         entry.symlink = member.link_name_bytes().map(|target| target.into_owned()).unwrap_or_default();

@@ -48,6 +48,26 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// An entry of which nothing is known but its mode.
+    pub fn of_mode(mode: u32) -> Self {
+        Self {
+            name: Vec::new(),
+            mode,
+            size: 0,
+            mtime: 0,
+            mtime_ns: None,
+            uid: 0,
+            gid: 0,
+            flags: Flags(0),
+            hash: None,
+            chunks: Vec::new(),
+            symlink: Vec::new(),
+            xattrs: None,
+            hardlink_group: 0,
+            link_count: 1,
+        }
+    }
+
     /// Takes over an entry of a published catalog; `chunks` are those that the catalog lists for it.
     pub fn from_row(row: &Row<'_>, chunks: Vec<Chunk>) -> Result<Self, CatalogError> {
         let what = "its extended attributes are damaged";

@@ -6,19 +6,11 @@ use crate::hash::HashAlgorithm;
 fn entry(name: &str, mode: u32) -> Entry {
     Entry {
         name: name.as_bytes().to_vec(),
-        mode,
-        size: 0,
         mtime: 1_700_000_000,
         mtime_ns: Some(5),
         uid: 1000,
         gid: 4_000_000_000,
-        flags: Flags(0),
-        hash: None,
-        chunks: Vec::new(),
-        symlink: Vec::new(),
-        xattrs: None,
-        hardlink_group: 0,
-        link_count: 1,
+        ..Entry::of_mode(mode)
     }
 }
 
