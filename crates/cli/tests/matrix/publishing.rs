@@ -108,7 +108,23 @@ fn revisions_are_made_of_differences() {
     let tree = workshop.tree();
     let dry = workshop.json(&["publish", NAME, &tree, "--dry-run"]);
     assert_eq!((&dry["published"], &dry["differences"]["added"]["files"]), (&false.into(), &3.into()));
-    assert_eq!(workshop.json(&["publish", NAME, &tree, "--tag", "first"])["tag"], "first");
+    let first = workshop.json(&["publish", NAME, &tree, "--tag", "first"]);
+    assert_eq!(first["tag"], "first");
+    // Scripts rely on these names.
+    let names =
+        |value: &Value| value.as_object().map(|object| object.keys().cloned().collect::<Vec<_>>().join(" "));
+    assert_eq!(
+        names(&first),
+        Some(
+            "bytes_read catalog_bytes catalogs_written differences files_read object_bytes_present \
+         object_bytes_stored objects_present objects_stored published revision root seconds tag warnings"
+                .into()
+        )
+    );
+    assert_eq!(names(&first["seconds"]), Some("catalogs commit scan store total".into()));
+    assert_eq!(names(&first["differences"]), Some("added changed removed unchanged xattrs_left_out".into()));
+    let seconds = first["seconds"].as_object().expect("an object").values().filter_map(Value::as_f64);
+    assert!(seconds.sum::<f64>() > 0.0, "{first}");
     let again = workshop.json(&["publish", NAME, &tree]);
     assert_eq!((&again["published"], &again["revision"]), (&false.into(), &1.into()));
     let part = workshop.json(&["publish", NAME, &format!("{tree}/bin"), "--to", "/copy/of/bin"]);
