@@ -3,6 +3,7 @@
 //! Read [`server`] for who waits for whom, [`route`] for what can be reached at all, [`answer`] for headers.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod connection;
 mod date;

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
+use crate::accept::accept;
 use crate::answer::{Answer, NOT_FOUND, Status};
-use crate::connection::Connection;
 use crate::file;
 use crate::info;
 use crate::listing::Listing;
@@ -94,6 +94,10 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    pub(crate) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts an answer, and the bytes of its body if all of them were sent.
     pub(crate) fn answered(&self, status: Status, sent: Option<u64>) {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +122,7 @@ impl Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Serving,
-    /// Every connection is taken and somebody waits for one: the idle ones go.
+    /// Every connection or descriptor is taken and somebody waits for one: the idle ones go.
     Crowded,
     Stopping,
 }
@@ -239,53 +243,4 @@ impl Server {
         runtime.shutdown_background();
         Ok(Served { cut, ..shared.counters.so_far() })
     }
-}
-
-async fn accept(
-    listener: &tokio::net::TcpListener,
-    shared: &Arc<Shared>,
-    state: &watch::Sender<State>,
-    slots: &Arc<Semaphore>,
-) {
-    let mut changes = state.subscribe();
-    let serving = async {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // Out of descriptors, or the client is gone already: wait for others to give theirs back.
-                sleep(Duration::from_millis(20)).await;
-                continue;
-            };
-            let slot = slot(slots, state).await;
-            shared.counters.connections.fetch_add(1, Ordering::Relaxed);
-            let connection = Connection::new(stream, shared.clone(), state.subscribe());
-            tokio::spawn(async move {
-                connection.run().await;
-                drop(slot);
-            });
-        }
-    };
-    tokio::select! {
-        () = serving => {}
-        _ = changes.wait_for(|state| *state == State::Stopping) => {}
-    }
-}
-
-/// Waits for a connection to be free, and makes the idle ones leave if there is none.
-async fn slot(slots: &Arc<Semaphore>, state: &watch::Sender<State>) -> OwnedSemaphorePermit {
-    let change = |from: State, to: State| {
-        state.send_if_modified(|state| {
-            let changes = *state == from;
-            if changes {
-                *state = to;
-            }
-            changes
-        })
-    };
-    if let Ok(slot) = slots.clone().try_acquire_owned() {
-        return slot;
-    }
-    change(State::Serving, State::Crowded);
-    let slot = slots.clone().acquire_owned().await;
-    change(State::Crowded, State::Serving);
-    slot.expect("there is a slot because nobody closes the semaphore")
 }

@@ -1,0 +1,177 @@
+//! Taking connections: one slot each, and patience while there is none or no descriptor for it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::connection::Connection;
+use crate::server::{Shared, State};
+
+/// How long to wait for one of our own connections to end before a failed attempt is repeated all the same, because
+/// descriptors and memory also come free elsewhere.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// What that grows to while nothing changes.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Takes connections until the server is stopped.
+pub(crate) async fn accept(
+    listener: &TcpListener,
+    shared: &Arc<Shared>,
+    state: &watch::Sender<State>,
+    slots: &Arc<Semaphore>,
+) {
+    let mut changes = state.subscribe();
+    let ended = Arc::new(Notify::new());
+    let serving = async {
+        loop {
+            let (stream, _) = next(async || listener.accept().await, &ended, state, pauses()).await;
+            let slot = slot(slots, state).await;
+            shared.counters.connected();
+            let connection = Connection::new(stream, shared.clone(), state.subscribe());
+            let ended = ended.clone();
+            tokio::spawn(async move {
+                connection.run().await;
+                drop(slot);
+                ended.notify_one();
+            });
+        }
+    };
+    tokio::select! {
+        () = serving => {}
+        _ = changes.wait_for(|state| *state == State::Stopping) => {}
+    }
+}
+
+/// How long to wait after the first failure, the second, …
+fn pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(PAUSE_MIN), |pause| Some((*pause * 2).min(PAUSE_MAX)))
+}
+
+/// The next client. While it can't be taken, for want of descriptors or memory, the idle ones go, and every connection
+/// that ends is reason to try again.
+async fn next<T>(
+    mut accept: impl AsyncFnMut() -> io::Result<T>,
+    ended: &Notify,
+    state: &watch::Sender<State>,
+    mut pauses: impl Iterator<Item = Duration>,
+) -> T {
+    loop {
+        match accept().await {
+            Ok(client) => {
+                change(state, State::Crowded, State::Serving);
+                return client;
+            }
+            // Only this client is gone.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => {
+                change(state, State::Serving, State::Crowded);
+                // Either is a reason to try again.
+                let _ = timeout(pauses.next().unwrap_or(PAUSE_MAX), ended.notified()).await;
+            }
+        }
+    }
+}
+
+/// Waits for a connection to be free, and makes the idle ones leave if there is none.
+async fn slot(slots: &Arc<Semaphore>, state: &watch::Sender<State>) -> OwnedSemaphorePermit {
+    if let Ok(slot) = slots.clone().try_acquire_owned() {
+        return slot;
+    }
+    change(state, State::Serving, State::Crowded);
+    let slot = slots.clone().acquire_owned().await;
+    change(state, State::Crowded, State::Serving);
+    slot.expect("there is a slot because nobody closes the semaphore")
+}
+
+fn change(state: &watch::Sender<State>, from: State, to: State) {
+    state.send_if_modified(|state| {
+        let changes = *state == from;
+        if changes {
+            *state = to;
+        }
+        changes
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::iter::repeat;
+
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    const FOR_EVER: Duration = Duration::from_secs(86_400);
+
+    fn no_descriptors() -> io::Error {
+        io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error())
+    }
+
+    fn run(test: impl Future) {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime")
+            .block_on(test);
+    }
+
+    #[test]
+    fn without_descriptors_the_end_of_a_connection_is_waited_for() {
+        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let tries = Cell::new(0);
+        let accept = async || {
+            tries.set(tries.get() + 1);
+            if tries.get() <= 3 { Err(no_descriptors()) } else { Ok("a client") }
+        };
+        let others = async {
+            for tried in 1..=3 {
+                for _ in 0..10 {
+                    yield_now().await;
+                }
+                assert_eq!((tries.get(), *state.borrow()), (tried, State::Crowded));
+                ended.notify_one();
+            }
+        };
+        run(async {
+            let (client, ()) = tokio::join!(next(accept, &ended, &state, repeat(FOR_EVER)), others);
+            assert_eq!((client, tries.get(), *state.borrow()), ("a client", 4, State::Serving));
+        });
+    }
+
+    #[test]
+    fn descriptors_that_come_free_elsewhere_are_found() {
+        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let mut failures = 5;
+        let accept = async || {
+            failures -= 1;
+            if failures > 0 { Err(no_descriptors()) } else { Ok(()) }
+        };
+        run(next(accept, &ended, &state, repeat(Duration::ZERO)));
+        assert_eq!((failures, *state.borrow()), (0, State::Serving));
+    }
+
+    #[test]
+    fn a_client_that_went_away_is_waited_for_by_nobody() {
+        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let mut gone = true;
+        let accept = async || match std::mem::take(&mut gone) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        };
+        run(next(accept, &ended, &state, repeat(FOR_EVER)));
+    }
+
+    #[test]
+    fn a_minute_without_descriptors_takes_few_attempts() {
+        let minute = pauses().scan(Duration::ZERO, |past, pause| {
+            *past += pause;
+            (*past < Duration::from_secs(60)).then_some(())
+        });
+        assert_eq!(minute.count(), 16);
+    }
+}
