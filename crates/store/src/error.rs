@@ -89,6 +89,14 @@ pub enum Cause {
     /// The server refuses or fails.
     #[error("the server answered with status {0}")]
     Status(u16),
+    /// The server has too much to do, and says when to come back.
+    #[error("the server answered with status {status} and wants to be left alone for {} s", after.as_secs())]
+    Overloaded {
+        /// The HTTP status.
+        status: u16,
+        /// For how long.
+        after: Duration,
+    },
     /// The server points elsewhere; redirects are not followed.
     #[error("the server redirects to `{location}`; redirects are not followed, so name that server instead")]
     Redirected {
@@ -220,6 +228,7 @@ impl Cause {
             | Cause::Broken(_)
             | Cause::Missing { .. }
             | Cause::Status(_)
+            | Cause::Overloaded { .. }
             | Cause::Redirected { .. }
             | Cause::Untrusted(_)
             | Cause::SavedHeadTooOld { .. } => Blame::Host,
@@ -240,6 +249,7 @@ impl Cause {
             | Cause::Unreachable(_)
             | Cause::TimedOut { .. }
             | Cause::Broken(_)
+            | Cause::Overloaded { .. }
             | Cause::SavedHeadTooOld { .. }
             | Cause::Full { .. }
             | Cause::Busy { .. } => true,

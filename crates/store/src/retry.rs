@@ -18,15 +18,38 @@ pub struct RetryPolicy {
     pub first_pause: Duration,
     /// Each later pause is up to twice as long, up to this.
     pub longest_pause: Duration,
+    /// A server may ask to be left alone for up to this. If it asks for longer the request fails at once: nobody waits
+    /// that long, and asking earlier would only add to its work.
+    pub longest_asked: Duration,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { attempts: 4, first_pause: Duration::from_millis(500), longest_pause: Duration::from_secs(5) }
+        Self {
+            attempts: 4,
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(5),
+            longest_asked: Duration::from_secs(20),
+        }
     }
 }
 
 impl RetryPolicy {
+    /// The pause before the next attempt, after so many that failed, the last one like this; `None` if there is no use
+    /// in another one.
+    fn next(&self, failed: u32, error: &StoreError) -> Option<Duration> {
+        let elsewhere = matches!(error.blame(), Blame::Host | Blame::Proxy);
+        if !error.may_pass() || !elsewhere || failed >= self.attempts {
+            return None;
+        }
+        let own = self.pause(failed);
+        match error.cause() {
+            // Everybody was told the same, so what is ours is added to it.
+            Cause::Overloaded { after, .. } => (*after <= self.longest_asked).then(|| *after + own),
+            _ => Some(own),
+        }
+    }
+
     /// The pause after so many failed attempts. Random, so that the nodes of a cluster that lost their server
     /// together don't come back together.
     fn pause(&self, failed: u32) -> Duration {
@@ -83,12 +106,10 @@ impl Shared {
             fetch.fresh = true;
             return self.attempt(fetch, failed, done);
         }
-        let elsewhere = matches!(error.blame(), Blame::Host | Blame::Proxy);
-        if !error.may_pass() || !elsewhere || failed >= self.policy.attempts {
-            return done.err(error);
+        match self.policy.next(failed, &error) {
+            None => done.err(error),
+            Some(pause) => self.network.clone().later(pause, move || self.attempt(fetch, failed, done)),
         }
-        let pause = self.policy.pause(failed);
-        self.network.clone().later(pause, move || self.attempt(fetch, failed, done));
     }
 }
 
@@ -105,5 +126,23 @@ mod tests {
             assert!(pause >= policy.first_pause / 2, "{failed}: {pause:?}");
         }
         assert!(policy.pause(10) >= policy.longest_pause / 2);
+    }
+
+    #[test]
+    fn a_server_is_left_alone_for_as_long_as_it_asks() {
+        let policy = RetryPolicy::default();
+        let overloaded = |seconds| {
+            let after = Duration::from_secs(seconds);
+            StoreError::new("an object", Cause::Overloaded { status: 503, after })
+        };
+        for asked in [0, 7, 20] {
+            let pause = policy.next(1, &overloaded(asked)).expect("another attempt");
+            assert!(pause >= Duration::from_secs(asked) + policy.first_pause / 2, "{asked}: {pause:?}");
+            assert!(pause <= Duration::from_secs(asked) + policy.first_pause, "{asked}: {pause:?}");
+        }
+        for asked in [21, u64::MAX] {
+            assert_eq!(policy.next(1, &overloaded(asked)), None);
+        }
+        assert_eq!(policy.next(policy.attempts, &overloaded(1)), None, "attempts are counted all the same");
     }
 }

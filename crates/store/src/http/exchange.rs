@@ -182,8 +182,19 @@ fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
             let location = location.and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
             Err(Cause::Redirected { location: location.chars().take(200).collect() })
         }
-        _ => Err(Cause::Status(status.as_u16())),
+        _ => Err(match (status, retry_after(response)) {
+            (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(after)) => {
+                Cause::Overloaded { status: status.as_u16(), after }
+            }
+            _ => Cause::Status(status.as_u16()),
+        }),
     }
+}
+
+/// What the server says in seconds; a date would need its clock to agree with ours.
+fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
+    let seconds = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 fn length(response: &Response<Incoming>) -> Option<u64> {

@@ -151,6 +151,28 @@ fn server_errors() {
 }
 
 #[test]
+fn a_server_that_asks_for_more_patience_than_there_is_is_left_alone() {
+    let stand = Stand::new();
+    let error = stand.refused(Fault::RetryAfter(3600));
+    assert!(
+        matches!(error.cause(), Cause::Overloaded { status: 503, after } if after.as_secs() == 3600),
+        "{error}"
+    );
+    assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
+    assert_eq!(stand.mirror.requests().len() - 1, 1);
+}
+
+#[test]
+fn a_server_is_asked_again_after_the_time_it_wants() {
+    let stand = Stand::new();
+    let error = stand.refused(Fault::RetryAfter(1));
+    assert!(matches!(error.cause(), Cause::Overloaded { .. }), "{error}");
+    let requests = stand.mirror.requests();
+    assert_eq!(requests.len() - 1, 2);
+    assert!(requests[1].at - requests[0].at >= Duration::from_secs(1));
+}
+
+#[test]
 fn redirects_are_named_not_followed() {
     let error = Stand::new().refused(Fault::Status(302));
     assert!(matches!(error.cause(), Cause::Redirected { .. }), "{error}");

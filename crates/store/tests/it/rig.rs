@@ -33,6 +33,7 @@ pub(crate) fn engine_with(change: impl FnOnce(&mut EngineOptions)) -> Engine {
         attempts: 2,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(20),
+        ..RetryPolicy::default()
     };
     let mut options = EngineOptions { retry, ..EngineOptions::default() };
     change(&mut options);

@@ -52,6 +52,10 @@ impl Response {
             let body = format!("status {status} on request\n").into_bytes();
             return Response { status: *status, headers: String::new(), body, without_body };
         }
+        if let Some(Fault::RetryAfter(seconds)) = fault {
+            let headers = format!("Retry-After: {seconds}\r\n");
+            return Response { status: 503, headers, body: Vec::new(), without_body };
+        }
         let Some(mut body) = content else {
             let body = b"no such file\n".to_vec();
             return Response { status: 404, headers: String::new(), body, without_body };

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub enum Fault {
     /// Answers with this status and a short text.
     Status(u16),
+    /// Answers with status 503 and asks to be left alone for so many seconds.
+    RetryAfter(u64),
     /// Answers 404 although the file is there.
     Missing,
     /// Answers 200 with a web page, as login portals do.

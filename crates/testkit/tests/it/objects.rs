@@ -48,7 +48,8 @@ fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
     let mirror = Mirror::serve(repository.document_root());
     let folder = tempfile::tempdir().expect("a folder");
     let pause = Duration::from_millis(1);
-    let retry = RetryPolicy { attempts: 2, first_pause: pause, longest_pause: pause };
+    let retry =
+        RetryPolicy { attempts: 2, first_pause: pause, longest_pause: pause, ..RetryPolicy::default() };
     let engine = Engine::start(EngineOptions { retry, ..EngineOptions::default() }).expect("an engine");
     let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 30)).expect("a cache");
     let source = connect(&engine, &mirror.url("full.test")).expect("a source");
