@@ -261,7 +261,7 @@ impl Served {
             nodes: counters.nodes,
             notifications: counters.notifications,
             view: status::View::from(&view.counters),
-            fetched: status::Fetched { objects: store.traffic.fetched, bytes: store.traffic.fetched_bytes },
+            fetched: status::Fetched::from(&store.traffic),
             cache: status::Cache {
                 directory: self.repository.store.cache().to_owned(),
                 writer: self.repository.store.is_writer(),

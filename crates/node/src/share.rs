@@ -28,8 +28,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, CacheStatus, Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, TrafficStatus,
-    Wanted,
+    CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted,
+    Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -368,6 +368,30 @@ impl ObjectStore for Shared {
         }
     }
 
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        let role = self.role.read();
+        match &*role {
+            Role::Writer { store, .. } => {
+                let store = store.clone();
+                drop(role);
+                store.warm(wanted, errand, done);
+            }
+            Role::Client(client) => {
+                let client = client.clone();
+                drop(role);
+                if self.kept(&wanted).is_some() {
+                    return done.ok(Warmed::Here);
+                }
+                client.warm(&wanted, errand, done);
+            }
+            // Nobody waits for it, so it need not wait for a writer.
+            Role::Electing | Role::Closed => {
+                drop(role);
+                done.err(StoreError::new(wanted.label(), Cause::Closed));
+            }
+        }
+    }
+
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
         match &*self.role.read() {
             Role::Writer { store, .. } => store.cached(wanted),
@@ -400,12 +424,7 @@ impl ObjectStore for Shared {
             opened_unclean: status.opened_unclean,
             ..CacheStatus::default()
         };
-        let traffic = TrafficStatus {
-            fetched: status.fetched,
-            fetched_bytes: status.fetched_bytes,
-            ..TrafficStatus::default()
-        };
-        StoreStatus { cache, traffic, ..StoreStatus::default() }
+        StoreStatus { cache, traffic: status.traffic, ..StoreStatus::default() }
     }
 }
 

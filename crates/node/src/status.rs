@@ -118,6 +118,24 @@ pub struct Fetched {
     pub objects: u64,
     /// Their bytes, as they are stored.
     pub bytes: u64,
+    /// Of the objects, those that nobody had demanded when they were asked for.
+    #[serde(default)]
+    pub prefetched_objects: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub prefetched_bytes: u64,
+    /// Of the prefetched objects, those that somebody used since.
+    #[serde(default)]
+    pub prefetched_used_objects: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub prefetched_used_bytes: u64,
+    /// Prefetches that failed.
+    #[serde(default)]
+    pub prefetches_failed: u64,
+    /// Prefetches that are queued or on their way now.
+    #[serde(default)]
+    pub prefetches_queued: u64,
 }
 
 /// What the cache tells.
@@ -168,6 +186,21 @@ impl From<&esker_view::ViewCounters> for View {
             misses: counters.misses,
             switches: counters.switches,
             held: counters.held,
+        }
+    }
+}
+
+impl From<&esker_store::TrafficStatus> for Fetched {
+    fn from(traffic: &esker_store::TrafficStatus) -> Self {
+        Self {
+            objects: traffic.fetched,
+            bytes: traffic.fetched_bytes,
+            prefetched_objects: traffic.prefetched,
+            prefetched_bytes: traffic.prefetched_bytes,
+            prefetched_used_objects: traffic.prefetched_used,
+            prefetched_used_bytes: traffic.prefetched_used_bytes,
+            prefetches_failed: traffic.prefetches_failed,
+            prefetches_queued: traffic.warming,
         }
     }
 }

@@ -202,6 +202,15 @@ pub enum Cause {
     /// The store was shut down, or dropped a request unanswered.
     #[error("the store was closed before there was an answer")]
     Closed,
+    /// A prefetch whose errand ended before it was asked for.
+    #[error("it was called off, because nobody needs it any more")]
+    CalledOff,
+    /// Too many prefetches are queued already.
+    #[error("{limit} prefetches are queued, and no more are taken")]
+    QueueFull {
+        /// How many may be.
+        limit: usize,
+    },
     /// A failure in a store of another process.
     #[error("{text}")]
     Remote {
@@ -237,7 +246,11 @@ impl Cause {
             | Cause::Undecodable(_)
             | Cause::WrongSize { .. } => Blame::Object,
             Cause::Disk { .. } | Cause::NotPrivate { .. } | Cause::Full { .. } => Blame::Disk,
-            Cause::Busy { .. } | Cause::BadUrl { .. } | Cause::Closed => Blame::Caller,
+            Cause::Busy { .. }
+            | Cause::BadUrl { .. }
+            | Cause::Closed
+            | Cause::CalledOff
+            | Cause::QueueFull { .. } => Blame::Caller,
             Cause::Remote { blame, .. } => *blame,
         }
     }
@@ -252,7 +265,8 @@ impl Cause {
             | Cause::Overloaded { .. }
             | Cause::SavedHeadTooOld { .. }
             | Cause::Full { .. }
-            | Cause::Busy { .. } => true,
+            | Cause::Busy { .. }
+            | Cause::QueueFull { .. } => true,
             // An older head: another server, or this one later, may have a newer one.
             Cause::Untrusted(error) => {
                 matches!(error, TrustError::OlderTimestamp { .. } | TrustError::OlderRevision { .. })
@@ -268,7 +282,8 @@ impl Cause {
             | Cause::WrongSize { .. }
             | Cause::NotPrivate { .. }
             | Cause::BadUrl { .. }
-            | Cause::Closed => false,
+            | Cause::Closed
+            | Cause::CalledOff => false,
         }
     }
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::cache::Entry;
 use crate::done::Done;
-use crate::error::StoreError;
+use crate::errand::Errand;
+use crate::error::{Cause, StoreError};
 use crate::handle::Handle;
-use crate::objects::Shared;
+use crate::objects::{Seat, Shared, Trip};
+use crate::store::Warmed;
 use crate::urgency::{Priority, Urgency};
 use crate::wanted::{CacheKey, Wanted};
 
@@ -28,66 +31,214 @@ struct Flight {
 pub(crate) struct Waiter {
     pub(crate) store: Arc<Shared>,
     pub(crate) wanted: Wanted,
-    pub(crate) done: Done<Handle>,
+    pub(crate) answer: Answer,
+}
+
+/// What somebody waits for.
+pub(crate) enum Answer {
+    /// The object, open.
+    Open(Done<Handle>),
+    /// That it is in the cache.
+    Warm { errand: Errand, done: Done<Warmed>, seat: Seat },
+}
+
+impl Answer {
+    fn priority(&self) -> Priority {
+        match self {
+            Answer::Open(_) => Priority::new(Urgency::Demand),
+            Answer::Warm { errand, .. } => Priority::prefetch(errand.clone()),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self, Answer::Open(_))
+    }
+}
+
+impl Waiter {
+    fn fail(self, error: StoreError) {
+        match self.answer {
+            Answer::Open(done) => done.err(error),
+            Answer::Warm { done, seat, .. } => {
+                drop(seat);
+                done.err(error);
+            }
+        }
+    }
+
+    fn start_over(self) {
+        match self.answer {
+            Answer::Open(done) => self.store.get(self.wanted, done),
+            Answer::Warm { errand, done, seat } => self.store.warm_seated(self.wanted, errand, done, seat),
+        }
+    }
 }
 
 impl Flights {
     /// Joins the flight for this object. Returns its priority if there was none, so that the caller leads.
     pub(crate) fn join(&self, waiter: Waiter) -> Option<Priority> {
         let key = waiter.wanted.key();
-        let urgency = waiter.wanted.urgency;
         let mut under_way = self.under_way.lock();
-        if let Some(flight) = under_way.get_mut(&key) {
-            flight.waiters.push(waiter);
-            let priority = flight.priority.clone();
-            drop(under_way);
-            if urgency == Urgency::Demand {
-                priority.raise();
+        let Some(flight) = under_way.get_mut(&key) else {
+            let priority = waiter.answer.priority();
+            under_way.insert(key, Flight { priority: priority.clone(), waiters: vec![waiter] });
+            return Some(priority);
+        };
+        let priority = flight.priority.clone();
+        let demanded = match &waiter.answer {
+            Answer::Open(_) => true,
+            Answer::Warm { errand, .. } => {
+                priority.also_for(errand.clone());
+                false
             }
-            return None;
+        };
+        flight.waiters.push(waiter);
+        drop(under_way);
+        if demanded {
+            priority.raise();
         }
-        let priority = Priority::new(urgency);
-        under_way.insert(key, Flight { priority: priority.clone(), waiters: vec![waiter] });
-        Some(priority)
+        None
+    }
+
+    /// Tells everyone who only wants the object to be in the cache that it is. Ends the flight if nobody wants
+    /// more; otherwise hands the trip back.
+    pub(crate) fn land_warm(&self, mut trip: Trip, entry: &Entry) -> Option<Trip> {
+        let (warm, rest) = {
+            let mut under_way = self.under_way.lock();
+            let key = trip.wanted.key();
+            let flight = under_way.get_mut(&key)?;
+            let (open, warm): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut flight.waiters).into_iter().partition(|waiter| waiter.answer.is_open());
+            if open.is_empty() {
+                under_way.remove(&key);
+                (warm, false)
+            } else {
+                flight.waiters = open;
+                (warm, true)
+            }
+        };
+        for waiter in warm {
+            tell_warm(waiter, &mut trip, entry.plain_len);
+        }
+        rest.then_some(trip)
     }
 
     /// Ends the flight and tells everyone.
-    pub(crate) fn land(&self, key: &CacheKey, outcome: Result<Handle, StoreError>) {
-        let flight = self.under_way.lock().remove(key);
-        let mut waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
-        match outcome {
-            Ok(handle) => {
-                let last = waiters.pop();
-                for waiter in waiters {
-                    waiter.done.give(waiter.store.fitting(&waiter.wanted, handle.clone()));
-                }
-                // Not a clone: once the last is told, nothing of ours is in use any more.
-                if let Some(waiter) = last {
-                    waiter.done.give(waiter.store.fitting(&waiter.wanted, handle));
-                }
-            }
-            Err(error) => fail(waiters, &error),
+    pub(crate) fn land(&self, mut trip: Trip, outcome: Result<Handle, StoreError>) {
+        let flight = self.under_way.lock().remove(&trip.wanted.key());
+        let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
+        let handle = match outcome {
+            Ok(handle) => handle,
+            Err(error) => return fail(&trip, waiters, &error),
+        };
+        let (mut open, warm): (Vec<_>, Vec<_>) =
+            waiters.into_iter().partition(|waiter| waiter.answer.is_open());
+        for waiter in warm {
+            tell_warm(waiter, &mut trip, handle.len());
+        }
+        let last = open.pop();
+        for waiter in open {
+            tell_open(waiter, handle.clone());
+        }
+        // Not a clone: once the last is told, nothing of ours is in use any more.
+        if let Some(waiter) = last {
+            tell_open(waiter, handle);
         }
     }
 }
 
+fn tell_open(waiter: Waiter, handle: Handle) {
+    let Answer::Open(done) = waiter.answer else { return };
+    done.give(waiter.store.fitting(&waiter.wanted, handle.len()).map(|()| handle));
+}
+
+fn tell_warm(waiter: Waiter, trip: &mut Trip, plain_len: u64) {
+    let Answer::Warm { done, seat, .. } = waiter.answer else { return };
+    // First, so that whoever is told may ask for the next.
+    drop(seat);
+    // Those who joined cost nothing.
+    let fetched = if trip.is_prefetch { trip.fetched.take() } else { None };
+    let warmed = fetched.map_or(Warmed::Here, Warmed::Fetched);
+    done.give(waiter.store.fitting(&waiter.wanted, plain_len).map(|()| warmed));
+}
+
 /// Tells of a failure. Those who joined with other conditions than the leader's (another repository, another
-/// size) may succeed where it failed, so they start over.
-fn fail(waiters: Vec<Waiter>, error: &StoreError) {
-    let mut waiters = waiters.into_iter();
-    let Some(leader) = waiters.next() else { return };
-    let (same, other): (Vec<_>, Vec<_>) = waiters.partition(|waiter| {
-        Arc::ptr_eq(&waiter.store, &leader.store)
-            && waiter.wanted.size == leader.wanted.size
-            && waiter.wanted.limit == leader.wanted.limit
-            && waiter.wanted.alternative_path == leader.wanted.alternative_path
-    });
-    leader.store.traffic.note_failure(error);
-    leader.done.err(error.clone());
+/// size) may succeed where it failed, so they start over; so do demands that joined a prefetch too late, after
+/// it was given up.
+fn fail(trip: &Trip, waiters: Vec<Waiter>, error: &StoreError) {
+    let given_up = trip.priority.is_given_up();
+    let called_off = matches!(error.cause(), Cause::CalledOff);
+    let starts_over = |waiter: &Waiter| {
+        !trip.stands_for(waiter)
+            || match &waiter.answer {
+                Answer::Open(_) => given_up,
+                Answer::Warm { errand, .. } => called_off && !errand.is_over(),
+            }
+    };
+    let (other, same): (Vec<_>, Vec<_>) = waiters.into_iter().partition(starts_over);
+    let traffic = &trip.store.traffic;
+    if same.iter().any(|waiter| waiter.answer.is_open()) {
+        traffic.note_failure(error);
+    } else if !called_off {
+        traffic.note_failed_prefetch();
+    }
     for waiter in same {
-        waiter.done.err(error.clone().on(waiter.wanted.label()));
+        let error = error.clone().on(waiter.wanted.label());
+        waiter.fail(error);
     }
     for waiter in other {
-        waiter.store.get(waiter.wanted, waiter.done);
+        waiter.start_over();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+    use esker_format::object::{ObjectKind, ObjectName};
+
+    use super::*;
+    use crate::cache::{Cache, CacheOptions};
+    use crate::engine::{Engine, EngineOptions};
+    use crate::objects::Objects;
+    use crate::source::{Fetch, Source, Stored};
+    use crate::store::ObjectStore;
+
+    /// Gives a prefetch up; when a demand has joined it after that, fails it.
+    #[derive(Default)]
+    struct GivesUp(Mutex<Vec<(Fetch, Done<Stored>)>>);
+
+    impl Source for GivesUp {
+        fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+            if fetch.priority.give_up() {
+                self.0.lock().push((fetch, done));
+            } else {
+                done.ok(Stored::in_memory(b"bytes".to_vec()));
+            }
+        }
+
+        fn describe(&self) -> String {
+            "a test".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_demand_that_joined_too_late_starts_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::start(EngineOptions::default()).unwrap();
+        let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 30)).unwrap();
+        let source = Arc::<GivesUp>::default();
+        let store = Objects::new(&cache, source.clone());
+        let hash = ContentHash::of(HashAlgorithm::Sha1, b"bytes");
+        let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), Compression::Stored, "/a/file");
+        let (told, outcome) = std::sync::mpsc::channel();
+        store.warm(wanted.clone(), &Errand::new(), Done::new(move |warmed| told.send(warmed).unwrap()));
+        let (told, demanded) = std::sync::mpsc::channel();
+        store.get(wanted, Done::new(move |got| told.send(got).unwrap()));
+        let (fetch, done) = source.0.lock().pop().unwrap();
+        assert_eq!(fetch.priority.urgency(), Urgency::Prefetch);
+        done.err(StoreError::new("it", Cause::Status(503)));
+        assert!(outcome.recv().unwrap().is_err());
+        assert_eq!(demanded.recv().unwrap().unwrap().read_all().unwrap(), b"bytes");
     }
 }

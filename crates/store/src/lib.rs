@@ -13,6 +13,7 @@
 mod cache;
 mod done;
 mod engine;
+mod errand;
 mod error;
 mod file_lock;
 mod flight;
@@ -37,6 +38,7 @@ pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, 
 pub use cache::{Cache, CacheOptions};
 pub use done::Done;
 pub use engine::{Engine, EngineOptions, connect};
+pub use errand::Errand;
 pub use error::{Blame, Cause, Phase, StoreError};
 pub use file_lock::{FileLock, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
@@ -47,6 +49,6 @@ pub use retry::RetryPolicy;
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{CacheStatus, StoreStatus, TrafficStatus};
-pub use store::{Holder, ObjectStore};
+pub use store::{Holder, ObjectStore, Warmed};
 pub use urgency::{Priority, Urgency};
 pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};

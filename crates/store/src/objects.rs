@@ -2,17 +2,18 @@
 
 mod keep;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::cache::{Cache, Entry, Inner, Leased};
 use crate::done::Done;
+use crate::errand::Errand;
 use crate::error::{Cause, StoreError, is_full};
-use crate::flight::Waiter;
+use crate::flight::{Answer, Waiter};
 use crate::handle::Handle;
 use crate::source::{Fetch, Source};
 use crate::status::{StoreStatus, Traffic};
-use crate::store::{Holder, ObjectStore};
+use crate::store::{Holder, ObjectStore, Warmed};
 use crate::urgency::{Priority, Urgency};
 use crate::wanted::Wanted;
 
@@ -25,6 +26,28 @@ pub(crate) struct Shared {
     pub(crate) cache: Arc<Inner>,
     source: Arc<dyn Source>,
     pub(crate) traffic: Traffic,
+    /// Prefetches that are queued or on their way.
+    warming: AtomicUsize,
+}
+
+/// Prefetches that one store may have queued or on their way: what the largest programs touch, several times
+/// over. Who asks for more is refused.
+const WARMING_MAX: usize = 16_384;
+
+/// A place among the prefetches of a store; free again on drop.
+pub(crate) struct Seat(Arc<Shared>);
+
+impl Seat {
+    fn take(store: &Arc<Shared>) -> Option<Self> {
+        let seat = Self(store.clone());
+        (store.warming.fetch_add(1, Ordering::Relaxed) < WARMING_MAX).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.warming.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One object on its way, led by the request that missed it first.
@@ -32,18 +55,30 @@ pub(crate) struct Trip {
     pub(crate) store: Arc<Shared>,
     pub(crate) wanted: Wanted,
     pub(crate) priority: Priority,
+    /// Whether nobody demanded it when it began.
+    pub(crate) is_prefetch: bool,
+    /// The stored bytes, once they came.
+    pub(crate) fetched: Option<u64>,
 }
 
 impl Objects {
     /// Objects of the repository at `source`, kept in `cache`.
     pub fn new(cache: &Cache, source: Arc<dyn Source>) -> Self {
-        Self { shared: Arc::new(Shared { cache: cache.inner.clone(), source, traffic: Traffic::default() }) }
+        let (cache, traffic, warming) = (cache.inner.clone(), Traffic::default(), AtomicUsize::new(0));
+        Self { shared: Arc::new(Shared { cache, source, traffic, warming }) }
     }
 }
 
 impl ObjectStore for Objects {
     fn get(&self, wanted: Wanted, done: Done<Handle>) {
         self.shared.get(wanted, done);
+    }
+
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        match Seat::take(&self.shared) {
+            Some(seat) => self.shared.warm_seated(wanted, errand.clone(), done, seat),
+            None => done.err(StoreError::new(wanted.label(), Cause::QueueFull { limit: WARMING_MAX })),
+        }
     }
 
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
@@ -55,7 +90,9 @@ impl ObjectStore for Objects {
     }
 
     fn status(&self) -> StoreStatus {
-        self.shared.traffic.status(self.shared.cache.status())
+        let mut status = self.shared.traffic.status(self.shared.cache.status());
+        status.traffic.warming = self.shared.warming.load(Ordering::Relaxed) as u64;
+        status
     }
 }
 
@@ -66,30 +103,51 @@ impl Shared {
         let fits = wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit;
         if fits {
             self.traffic.hits.fetch_add(1, Ordering::Relaxed);
+            self.traffic.note_use(&entry);
         }
         fits.then_some(handle)
     }
 
     pub(crate) fn get(self: &Arc<Self>, wanted: Wanted, done: Done<Handle>) {
-        if let Some(handle) = self.cached(&wanted) {
-            return done.ok(handle);
-        }
-        let waiter = Waiter { store: self.clone(), wanted: wanted.clone(), done };
-        match self.cache.flights.join(waiter) {
-            Some(priority) => Trip { store: self.clone(), wanted, priority }.look_again(),
-            None => {
-                self.traffic.joined.fetch_add(1, Ordering::Relaxed);
-            }
+        match self.cached(&wanted) {
+            Some(handle) => done.ok(handle),
+            None => self.set_out(wanted, Answer::Open(done)),
         }
     }
 
-    /// A handle of the right object, if it has the size that this request knows of.
-    pub(crate) fn fitting(&self, wanted: &Wanted, handle: Handle) -> Result<Handle, StoreError> {
-        let actual = handle.len();
+    /// Brings an object into the cache for an errand that has a seat.
+    pub(crate) fn warm_seated(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        errand: Errand,
+        done: Done<Warmed>,
+        seat: Seat,
+    ) {
+        // An entry still to be checked counts as well: whoever reads it has it checked, or fetched again.
+        match self.cache.find(&wanted.key()) {
+            Some(entry) => done.give(self.fitting(&wanted, entry.plain_len).map(|()| Warmed::Here)),
+            None if errand.is_over() => done.err(StoreError::new(wanted.label(), Cause::CalledOff)),
+            None => self.set_out(wanted, Answer::Warm { errand, done, seat }),
+        }
+    }
+
+    /// Leads or joins the flight for an object.
+    fn set_out(self: &Arc<Self>, wanted: Wanted, answer: Answer) {
+        let waiter = Waiter { store: self.clone(), wanted: wanted.clone(), answer };
+        let Some(priority) = self.cache.flights.join(waiter) else {
+            self.traffic.joined.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let is_prefetch = priority.urgency() == Urgency::Prefetch;
+        Trip { store: self.clone(), wanted, priority, is_prefetch, fetched: None }.look_again();
+    }
+
+    /// Whether the right object has the size that this request knows of.
+    pub(crate) fn fitting(&self, wanted: &Wanted, actual: u64) -> Result<(), StoreError> {
         let cause = match wanted.size {
             Some(expected) if expected != actual => Cause::WrongSize { expected, actual },
             _ if actual > wanted.limit => Cause::TooLarge { limit: wanted.limit },
-            _ => return Ok(handle),
+            _ => return Ok(()),
         };
         let error = StoreError::new(wanted.label(), cause);
         self.traffic.note_failure(&error);
@@ -102,18 +160,35 @@ impl Trip {
         self.priority.urgency()
     }
 
+    /// Whether a failure of this trip is one of that request, too.
+    pub(crate) fn stands_for(&self, waiter: &Waiter) -> bool {
+        Arc::ptr_eq(&waiter.store, &self.store)
+            && waiter.wanted.size == self.wanted.size
+            && waiter.wanted.limit == self.wanted.limit
+            && waiter.wanted.alternative_path == self.wanted.alternative_path
+    }
+
     /// Ends the trip.
     fn land(self, outcome: Result<Handle, Cause>) {
         let outcome = outcome.map_err(|cause| StoreError::new(self.wanted.label(), cause));
-        self.store.cache.flights.land(&self.wanted.key(), outcome);
+        let cache = self.store.cache.clone();
+        cache.flights.land(self, outcome);
     }
 
     /// Looks into the cache once more: the object may have come between the miss and the flight, or be there
     /// unchecked, or lack a descriptor.
     fn look_again(self) {
         match self.store.cache.find(&self.wanted.key()) {
-            Some(entry) => self.open(entry),
+            Some(entry) => self.found(entry),
             None => self.fetch(),
+        }
+    }
+
+    /// The object is in the cache; opens it if somebody wants it open.
+    fn found(self, entry: Arc<Entry>) {
+        let cache = self.store.cache.clone();
+        if let Some(trip) = cache.flights.land_warm(self, &entry) {
+            trip.open(entry);
         }
     }
 
@@ -125,20 +200,23 @@ impl Trip {
             Leased::Unchecked => cache.clone().pool.run(urgency, move || {
                 cache.with_slot(urgency, move |slot| {
                     let leased = self.store.cache.lease_checked(&entry, slot);
-                    self.opened(leased);
+                    self.opened(&entry, leased);
                 });
             }),
             Leased::NoSlot => cache.with_slot(urgency, move |slot| {
                 let leased = self.store.cache.lease_with(&entry, slot);
-                self.opened(leased);
+                self.opened(&entry, leased);
             }),
-            leased => self.opened(leased),
+            leased => self.opened(&entry, leased),
         }
     }
 
-    fn opened(self, leased: Leased) {
+    fn opened(self, entry: &Entry, leased: Leased) {
         match leased {
-            Leased::Handle(handle) => self.land(Ok(handle)),
+            Leased::Handle(handle) => {
+                self.store.traffic.note_use(entry);
+                self.land(Ok(handle));
+            }
             // What can't be opened may still be fetched and served.
             Leased::Gone | Leased::Unchecked | Leased::NoSlot | Leased::Failed => self.fetch(),
         }
@@ -147,7 +225,7 @@ impl Trip {
     fn fetch(self) {
         self.fetch_or(|trip, error| {
             // The stored bytes go through the disk if they are many; if that is full, make room once.
-            if !says_full(error.cause()) {
+            if !says_full(error.cause()) || trip.priority.give_up() {
                 return trip.fail(error);
             }
             let (cache, bytes) = (trip.store.cache.clone(), trip.wanted.stored_limit());
@@ -157,7 +235,8 @@ impl Trip {
     }
 
     fn fail(self, error: StoreError) {
-        self.store.cache.flights.land(&self.wanted.key(), Err(error));
+        let cache = self.store.cache.clone();
+        cache.flights.land(self, Err(error));
     }
 
     fn fetch_or(self, failed: impl FnOnce(Self, StoreError) + Send + 'static) {

@@ -101,6 +101,10 @@ impl Shared {
     }
 
     fn failed(self: Arc<Self>, mut fetch: Fetch, failed: u32, error: StoreError, done: Done<Stored>) {
+        // What nobody waits for is not asked for again: a server in trouble has enough to do.
+        if fetch.priority.give_up() {
+            return done.err(error);
+        }
         if matches!(error.cause(), Cause::Corrupt { .. }) && !fetch.fresh {
             // A cache on the way may hold damaged bytes; a pause would not help.
             fetch.fresh = true;

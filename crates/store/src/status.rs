@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
+use crate::cache::Entry;
 use crate::error::StoreError;
 
 /// A snapshot of counters and states.
@@ -65,6 +66,18 @@ pub struct TrafficStatus {
     pub fetched: u64,
     /// Stored bytes of them.
     pub fetched_bytes: u64,
+    /// Of the objects fetched, those that nobody had demanded when they were asked for.
+    pub prefetched: u64,
+    /// Stored bytes of them.
+    pub prefetched_bytes: u64,
+    /// Of those, the ones that somebody has used since.
+    pub prefetched_used: u64,
+    /// Stored bytes of them.
+    pub prefetched_used_bytes: u64,
+    /// Prefetches that failed; nobody noticed.
+    pub prefetches_failed: u64,
+    /// Prefetches that are queued or on their way.
+    pub warming: u64,
     /// Requests that joined another one for the same object.
     pub joined: u64,
     /// Requests that failed.
@@ -78,14 +91,48 @@ const ERRORS_KEPT: usize = 16;
 #[derive(Default)]
 pub(crate) struct Traffic {
     pub(crate) hits: AtomicU64,
-    pub(crate) fetched: AtomicU64,
-    pub(crate) fetched_bytes: AtomicU64,
+    fetched: Amount,
+    prefetched: Amount,
+    used: Amount,
+    prefetches_failed: AtomicU64,
     pub(crate) joined: AtomicU64,
     failed: AtomicU64,
     errors: Mutex<VecDeque<(u64, String)>>,
 }
 
+/// Objects and their stored bytes.
+#[derive(Default)]
+struct Amount {
+    objects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Amount {
+    fn add(&self, bytes: u64) {
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
 impl Traffic {
+    pub(crate) fn note_fetch(&self, stored_bytes: u64, is_prefetch: bool) {
+        self.fetched.add(stored_bytes);
+        if is_prefetch {
+            self.prefetched.add(stored_bytes);
+        }
+    }
+
+    /// Counts the first use of an object that was prefetched.
+    pub(crate) fn note_use(&self, entry: &Entry) {
+        if let Some(stored_bytes) = entry.first_use() {
+            self.used.add(stored_bytes);
+        }
+    }
+
+    pub(crate) fn note_failed_prefetch(&self) {
+        self.prefetches_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn note_failure(&self, error: &StoreError) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -100,8 +147,14 @@ impl Traffic {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = TrafficStatus {
             hits: get(&self.hits),
-            fetched: get(&self.fetched),
-            fetched_bytes: get(&self.fetched_bytes),
+            fetched: get(&self.fetched.objects),
+            fetched_bytes: get(&self.fetched.bytes),
+            prefetched: get(&self.prefetched.objects),
+            prefetched_bytes: get(&self.prefetched.bytes),
+            prefetched_used: get(&self.used.objects),
+            prefetched_used_bytes: get(&self.used.bytes),
+            prefetches_failed: get(&self.prefetches_failed),
+            warming: 0,
             joined: get(&self.joined),
             failed: get(&self.failed),
         };

@@ -3,6 +3,7 @@
 use std::sync::Weak;
 
 use crate::done::Done;
+use crate::errand::Errand;
 use crate::handle::Handle;
 use crate::status::StoreStatus;
 use crate::wanted::{CacheKey, Wanted};
@@ -13,6 +14,12 @@ pub trait ObjectStore: Send + Sync {
     /// Gets an object; never blocks. The answer may come before the call returns.
     fn get(&self, wanted: Wanted, done: Done<Handle>);
 
+    /// Brings an object into the cache, so that somebody finds it there later. It is asked for only as far as
+    /// that delays nothing that is demanded, once (a failure is not repeated), and not opened; a demand for it
+    /// takes it over where it is. Never blocks; dropped when the errand ends before it was asked for, refused if
+    /// too much is queued.
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>);
+
     /// The object if it is in the cache, verified, and can be opened now. No I/O beyond that opening.
     fn cached(&self, wanted: &Wanted) -> Option<Handle>;
 
@@ -21,6 +28,15 @@ pub trait ObjectStore: Send + Sync {
 
     /// How the store is doing.
     fn status(&self) -> StoreStatus;
+}
+
+/// What came of [`ObjectStore::warm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmed {
+    /// The object was there, or on its way for somebody else.
+    Here,
+    /// It came, with so many stored bytes.
+    Fetched(u64),
 }
 
 /// Somebody who gave objects to a kernel, which may still use them.

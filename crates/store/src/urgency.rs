@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::errand::Errand;
+
 /// How much somebody waits for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Urgency {
@@ -15,20 +17,36 @@ pub enum Urgency {
     Demand,
 }
 
-/// The urgency of one request on its way, which rises when a demand joins a prefetch.
+/// The urgency of one request on its way. It rises when a demand joins a prefetch, unless the prefetch was
+/// given up before.
 #[derive(Clone)]
 pub struct Priority(Arc<Inner>);
 
 struct Inner {
     demand: AtomicBool,
-    on_raise: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    on_raise: Vec<Box<dyn FnOnce() + Send>>,
+    /// What it is prefetched for. Without any it is never pointless.
+    errands: Vec<Errand>,
+    given_up: bool,
 }
 
 impl Priority {
     /// Starts with an urgency.
     pub fn new(urgency: Urgency) -> Self {
         let demand = AtomicBool::new(urgency == Urgency::Demand);
-        Self(Arc::new(Inner { demand, on_raise: Mutex::new(Vec::new()) }))
+        Self(Arc::new(Inner { demand, state: Mutex::default() }))
+    }
+
+    /// A prefetch that has a point as long as one of its errands is open.
+    pub(crate) fn prefetch(errand: Errand) -> Self {
+        let priority = Self::new(Urgency::Prefetch);
+        priority.0.state.lock().errands.push(errand);
+        priority
     }
 
     /// The urgency now.
@@ -36,12 +54,16 @@ impl Priority {
         if self.0.demand.load(Ordering::Acquire) { Urgency::Demand } else { Urgency::Prefetch }
     }
 
-    /// Makes it a demand and tells everyone who queues it.
+    /// Makes it a demand and tells everyone who queues it. Too late for what was given up: who joined it has
+    /// to start over.
     pub fn raise(&self) {
         let told = {
-            let mut on_raise = self.0.on_raise.lock();
+            let mut state = self.0.state.lock();
+            if state.given_up {
+                return;
+            }
             self.0.demand.store(true, Ordering::Release);
-            std::mem::take(&mut *on_raise)
+            std::mem::take(&mut state.on_raise)
         };
         for tell in told {
             tell();
@@ -50,18 +72,76 @@ impl Priority {
 
     /// Calls `tell` when the urgency rises; at once if it is a demand already.
     pub fn on_raise(&self, tell: impl FnOnce() + Send + 'static) {
-        let mut on_raise = self.0.on_raise.lock();
+        let mut state = self.0.state.lock();
         if self.urgency() == Urgency::Prefetch {
-            on_raise.push(Box::new(tell));
+            state.on_raise.push(Box::new(tell));
         } else {
-            drop(on_raise);
+            drop(state);
             tell();
         }
+    }
+
+    /// Adds a reason to prefetch it.
+    pub(crate) fn also_for(&self, errand: Errand) {
+        let mut state = self.0.state.lock();
+        state.errands.retain(|errand| !errand.is_over());
+        state.errands.push(errand);
+    }
+
+    /// Gives up a prefetch that nobody demands, for good; false if it is a demand.
+    pub(crate) fn give_up(&self) -> bool {
+        let mut state = self.0.state.lock();
+        state.given_up = self.urgency() == Urgency::Prefetch;
+        state.given_up
+    }
+
+    /// Gives up a prefetch if all its errands are over.
+    pub(crate) fn give_up_if_pointless(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let over = !state.errands.is_empty() && state.errands.iter().all(Errand::is_over);
+        state.given_up |= over && self.urgency() == Urgency::Prefetch;
+        state.given_up
+    }
+
+    /// Whether it was given up.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.0.state.lock().given_up
     }
 }
 
 impl fmt::Debug for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Priority").field(&self.urgency()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_up_is_not_raised_and_the_other_way_round() {
+        let priority = Priority::new(Urgency::Prefetch);
+        assert!(priority.give_up());
+        priority.raise();
+        assert_eq!(priority.urgency(), Urgency::Prefetch);
+        let priority = Priority::new(Urgency::Prefetch);
+        priority.raise();
+        assert!(!priority.give_up() && !priority.is_given_up());
+    }
+
+    #[test]
+    fn a_prefetch_has_a_point_as_long_as_one_errand_is_open() {
+        let errands = [Errand::new(), Errand::new()];
+        let priority = Priority::prefetch(errands[0].clone());
+        priority.also_for(errands[1].clone());
+        errands[0].end();
+        assert!(!priority.give_up_if_pointless());
+        errands[1].end();
+        assert!(priority.give_up_if_pointless());
+        let demanded = Priority::prefetch(errands[0].clone());
+        demanded.raise();
+        assert!(!demanded.give_up_if_pointless());
+        assert!(!Priority::new(Urgency::Prefetch).give_up_if_pointless());
     }
 }

@@ -6,8 +6,6 @@ use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::ObjectName;
 
-use crate::urgency::Urgency;
-
 /// Under what an object is kept: the hash of its stored bytes, and how they become plain ones. The kind of
 /// the object is not part of it, because the hash doesn't cover it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,8 +61,6 @@ pub struct Wanted {
     pub size: Option<u64>,
     /// The most plain bytes it may have.
     pub limit: u64,
-    /// Who waits.
-    pub urgency: Urgency,
     /// What it is for people: a path, "root catalog".
     pub what: String,
     /// Whether it is asked for under the name that the manifest's alternative paths give it.
@@ -75,14 +71,13 @@ pub struct Wanted {
 pub const UNSTATED_SIZE_LIMIT: u64 = 1 << 32;
 
 impl Wanted {
-    /// An object that somebody waits for, of any size up to [`UNSTATED_SIZE_LIMIT`].
+    /// An object of any size up to [`UNSTATED_SIZE_LIMIT`].
     pub fn new(name: ObjectName, compression: Compression, what: impl Into<String>) -> Self {
         Self {
             name,
             compression,
             size: None,
             limit: UNSTATED_SIZE_LIMIT,
-            urgency: Urgency::Demand,
             what: what.into(),
             alternative_path: false,
         }
@@ -100,13 +95,6 @@ impl Wanted {
     #[must_use]
     pub fn limit(mut self, limit: u64) -> Self {
         self.limit = limit;
-        self
-    }
-
-    /// Nobody waits for it yet.
-    #[must_use]
-    pub fn prefetch(mut self) -> Self {
-        self.urgency = Urgency::Prefetch;
         self
     }
 

@@ -8,7 +8,7 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, Handle, Mapped, ObjectStore, StoreError, Urgency, Wanted};
+use esker_store::{CacheKey, Done, Handle, Mapped, ObjectStore, StoreError, Wanted};
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
@@ -100,7 +100,7 @@ impl Catalogs {
 
     /// Attaches a catalog and tells `waiter`, at once or from a thread of the store. A failure is told to
     /// those who wait now and not remembered: the next call tries again.
-    pub(crate) fn attach(self: &Arc<Self>, wanted: WantedCatalog, urgency: Urgency, waiter: Waiter) {
+    pub(crate) fn attach(self: &Arc<Self>, wanted: WantedCatalog, waiter: Waiter) {
         let mut loading = self.loading.lock();
         if let Some(attached) = self.get(&wanted.hash) {
             drop(loading);
@@ -113,18 +113,18 @@ impl Catalogs {
         }
         drop(loading);
         let catalogs = Arc::clone(self);
-        let object = object(&wanted, urgency);
+        let object = object(&wanted);
         self.store.get(object, Done::new(move |answer| catalogs.arrived(&wanted, answer)));
     }
 
     /// Attaches a catalog for a thread that may wait for it.
-    pub(crate) fn attach_soon(self: &Arc<Self>, wanted: WantedCatalog, urgency: Urgency) -> Pending {
+    pub(crate) fn attach_soon(self: &Arc<Self>, wanted: WantedCatalog) -> Pending {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let deliver = move |answer| {
             // Whoever asked may have given up.
             let _ = sender.send(answer);
         };
-        self.attach(wanted, urgency, Box::new(deliver));
+        self.attach(wanted, Box::new(deliver));
         Pending(receiver)
     }
 
@@ -162,13 +162,12 @@ impl Pending {
     }
 }
 
-fn object(wanted: &WantedCatalog, urgency: Urgency) -> Wanted {
+fn object(wanted: &WantedCatalog) -> Wanted {
     let name = ObjectName::new(wanted.hash, ObjectKind::Catalog);
     let mut object = Wanted::new(name, Compression::Zlib, wanted.describe()).limit(CATALOG_BYTES_MAX);
     if let Some(size) = wanted.size.filter(|size| *size <= CATALOG_BYTES_MAX) {
         object = object.size(size);
     }
-    object.urgency = urgency;
     object.alternative_path = wanted.alternative_path;
     object
 }

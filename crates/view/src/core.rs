@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use esker_format::name::RepositoryName;
-use esker_store::{ObjectStore, Urgency};
+use esker_store::ObjectStore;
 use esker_vfs::{ErrorKind, Reply, TreeError, Watcher};
 use parking_lot::Mutex;
 
@@ -103,7 +103,7 @@ impl Core {
             }
             drop(answer);
         };
-        self.catalogs.attach(wanted, Urgency::Demand, Box::new(go_on));
+        self.catalogs.attach(wanted, Box::new(go_on));
     }
 
     /// Answers a call whose attempt owns what it needs.

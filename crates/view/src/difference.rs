@@ -11,7 +11,6 @@ use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
 
 use esker_format::catalog::{CatalogError, Flags, PathKey, Row};
-use esker_store::Urgency;
 use esker_vfs::{Change, Kind, NodeKey, TreeError};
 
 use crate::catalogs::{Attached, Catalogs, WantedCatalog};
@@ -179,7 +178,7 @@ impl Comparison<'_> {
             .into_iter()
             .map(|(seen, nested)| {
                 let wanted = WantedCatalog::new(nested.hash, nested.size, &seen.path);
-                let answer = self.catalogs.attach_soon(wanted, Urgency::Demand);
+                let answer = self.catalogs.attach_soon(wanted);
                 (seen, nested, answer)
             })
             .collect();
@@ -200,7 +199,7 @@ impl Comparison<'_> {
             return Ok(Arc::clone(mount));
         }
         let wanted = WantedCatalog::new(seen.hash, seen.size, &seen.path);
-        let attached: Result<Arc<Attached>, _> = self.catalogs.attach_soon(wanted, Urgency::Demand).wait();
+        let attached: Result<Arc<Attached>, _> = self.catalogs.attach_soon(wanted).wait();
         let mount = attached.and_then(|attached| Mounted::new(attached, &seen.path));
         mount.map(Arc::new).map_err(|_| Stop::Everything)
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use esker_store::{HeadKeeper, Urgency};
+use esker_store::HeadKeeper;
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::{Condvar, Mutex};
 
@@ -181,7 +181,7 @@ impl Core {
             tag: None,
             since: SystemTime::now(),
         };
-        let root = self.catalogs.attach_soon(head.root_catalog(), Urgency::Demand).wait()?;
+        let root = self.catalogs.attach_soon(head.root_catalog()).wait()?;
         let new = Revision::new(label, root, &self.show, self.attached_max)?;
         let difference = difference::compare(&self.show, &self.catalogs, &old, &new)?;
         drop(old);

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use esker_format::compress::Compression;
 use esker_format::history::{History, Tag};
 use esker_format::name::RepositoryName;
-use esker_store::{Done, HeadKeeper, Holder, ObjectStore, Urgency, Wanted};
+use esker_store::{Done, HeadKeeper, Holder, ObjectStore, Wanted};
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
@@ -56,7 +56,7 @@ impl View {
             Some(Pin::Root(hash)) => Start::at_root(WantedCatalog::new(*hash, None, b"")),
         };
         let catalogs = Arc::new(Catalogs::new(Arc::clone(&store)));
-        let root = catalogs.attach_soon(start.root, Urgency::Demand).wait()?;
+        let root = catalogs.attach_soon(start.root).wait()?;
         let number = start.number.unwrap_or(root.catalog.properties().revision);
         let since = SystemTime::now();
         let label = Label { serial: 1, number, published: start.published, tag: start.tag, since };

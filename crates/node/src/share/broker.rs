@@ -3,6 +3,7 @@
 //! Each client costs two threads. An answer that a client has not taken yet holds an open file; a client that
 //! takes none for a while is hung up on (and comes back when it runs again).
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,13 +13,16 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use esker_store::{Done, Handle, Holder, ObjectStore, StoreError, StoreStatus};
+use esker_store::{Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed};
 use parking_lot::Mutex;
 
 use super::Writer;
 use super::address::{self, Listener};
 use super::release::RemoteHolder;
-use super::wire::{ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, keys_to_text, send};
+use super::wire::{
+    ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
+    keys_to_text, send,
+};
 
 /// Requests that one client may have under way: far more than a kernel has reads waiting. A client that
 /// asks for more is broken and hung up on.
@@ -143,6 +147,15 @@ fn greet(
     }
 }
 
+/// What one client says.
+struct Hearing<'a> {
+    store: &'a dyn ObjectStore,
+    outbox: &'a Sender<Out>,
+    under_way: &'a AtomicUsize,
+    /// The client's errands that are not over, by its own numbers.
+    errands: HashMap<u64, Errand>,
+}
+
 fn hear_all(
     receiver: &mut Receiver,
     store: &dyn ObjectStore,
@@ -150,27 +163,15 @@ fn hear_all(
     outbox: &Sender<Out>,
     under_way: &AtomicUsize,
 ) -> io::Result<()> {
+    let mut hearing = Hearing { store, outbox, under_way, errands: HashMap::new() };
     loop {
         match receiver.next()?.0 {
-            ToWriter::Get { id, object } => {
-                let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-                if under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
-                    return Err(io::ErrorKind::QuotaExceeded.into());
+            ToWriter::Get { id, object } => hearing.get(id, object)?,
+            ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
+            ToWriter::Over { errand } => {
+                if let Some(errand) = hearing.errands.remove(&errand) {
+                    errand.end();
                 }
-                let outbox = outbox.clone();
-                store.get(
-                    wanted,
-                    Done::new(move |outcome: Result<Handle, StoreError>| {
-                        let out = match outcome {
-                            Ok(handle) => Out::Object { id, handle },
-                            Err(error) => {
-                                Out::Message(ToClient::Failed { id, error: ErrorMessage::new(&error) })
-                            }
-                        };
-                        // The client may be gone by now.
-                        let _ = outbox.send(out);
-                    }),
-                );
             }
             ToWriter::Released { id, held } => holder.answer(id, held),
             ToWriter::Status { id } => {
@@ -182,11 +183,67 @@ fn hear_all(
     }
 }
 
+impl Hearing<'_> {
+    fn begin(&self) -> io::Result<()> {
+        if self.under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(())
+    }
+
+    fn get(&self, id: u64, object: WantedMessage) -> io::Result<()> {
+        let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
+        self.begin()?;
+        let outbox = self.outbox.clone();
+        let answer = Done::new(move |outcome: Result<Handle, StoreError>| {
+            let out = match outcome {
+                Ok(handle) => Out::Object { id, handle },
+                Err(error) => Out::Message(ToClient::Failed { id, error: ErrorMessage::new(&error) }),
+            };
+            // The client may be gone by now.
+            let _ = outbox.send(out);
+        });
+        self.store.get(wanted, answer);
+        Ok(())
+    }
+
+    fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
+        let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
+        self.begin()?;
+        // A client never has more errands open than prefetches.
+        if self.errands.len() >= WARMING_MAX && !self.errands.contains_key(&errand) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let errand = self.errands.entry(errand).or_default();
+        let outbox = self.outbox.clone();
+        let answer = Done::new(move |outcome: Result<Warmed, StoreError>| {
+            let message = match outcome {
+                Ok(Warmed::Here) => ToClient::Warmed { id, fetched_bytes: None },
+                Ok(Warmed::Fetched(bytes)) => ToClient::Warmed { id, fetched_bytes: Some(bytes) },
+                Err(error) => ToClient::Failed { id, error: ErrorMessage::new(&error) },
+            };
+            let _ = outbox.send(Out::Message(message));
+        });
+        self.store.warm(wanted, errand, answer);
+        Ok(())
+    }
+}
+
+impl Drop for Hearing<'_> {
+    /// Nobody needs what a client that is gone wanted prefetched.
+    fn drop(&mut self) {
+        self.errands.values().for_each(Errand::end);
+    }
+}
+
 /// Sends what is to be sent; after a failure only takes it, so that the files are closed.
 fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, under_way: &AtomicUsize) {
     let mut connected = true;
     while let Ok(out) = inbox.recv() {
-        let answers = matches!(&out, Out::Object { .. } | Out::Message(ToClient::Failed { .. }));
+        let answers = matches!(
+            &out,
+            Out::Object { .. } | Out::Message(ToClient::Failed { .. } | ToClient::Warmed { .. })
+        );
         if connected {
             let sent = match &out {
                 Out::Object { id, handle } => {
@@ -223,8 +280,7 @@ impl StatusMessage {
             damaged: cache.damaged,
             unchecked: cache.unchecked,
             opened_unclean: cache.opened_unclean,
-            fetched: status.traffic.fetched,
-            fetched_bytes: status.traffic.fetched_bytes,
+            traffic: status.traffic.clone(),
         }
     }
 }

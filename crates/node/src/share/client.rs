@@ -1,6 +1,6 @@
 //! A connection to the writer of a cache.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Handle, Holder, StoreError};
+use esker_store::{CacheKey, Cause, Done, Errand, Handle, Holder, StoreError, Wanted, Warmed};
 use parking_lot::{Condvar, Mutex};
 
 use super::received::Received;
 use super::wire::{
-    Receiver, StatusMessage, ToClient, ToWriter, VERSION, WantedMessage, keys_from_text, send,
+    Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
 };
 use super::{Pending, address};
 
@@ -51,8 +51,17 @@ pub(super) struct Client {
 struct State {
     next: u64,
     pending: HashMap<u64, Pending>,
+    warming: HashMap<u64, Warming>,
+    /// Errands that the writer has to be told of when they end.
+    errands: HashSet<u64>,
     statuses: HashMap<u64, StatusMessage>,
     lost: bool,
+}
+
+/// A prefetch under way.
+struct Warming {
+    label: String,
+    done: Done<Warmed>,
 }
 
 impl Client {
@@ -103,6 +112,40 @@ impl Client {
         Ok(())
     }
 
+    /// Asks for an object to be brought into the cache; refused if the writer is gone.
+    pub(super) fn warm(self: &Arc<Self>, wanted: &Wanted, errand: &Errand, done: Done<Warmed>) {
+        let (label, number) = (wanted.label(), errand.number());
+        let object = WantedMessage::new(wanted);
+        let mut state = self.state.lock();
+        let refused = if state.lost {
+            Some(Cause::Closed)
+        } else if state.warming.len() >= WARMING_MAX {
+            Some(Cause::QueueFull { limit: WARMING_MAX })
+        } else if errand.is_over() {
+            Some(Cause::CalledOff)
+        } else {
+            None
+        };
+        if let Some(cause) = refused {
+            drop(state);
+            return done.err(StoreError::new(label, cause));
+        }
+        let id = state.take_id();
+        state.warming.insert(id, Warming { label, done });
+        let is_new = state.errands.insert(number);
+        let _ = self.outbox.send(ToWriter::Warm { id, errand: number, object });
+        drop(state);
+        if is_new {
+            let me = Arc::downgrade(self);
+            errand.on_end(move || {
+                if let Some(client) = me.upgrade() {
+                    client.state.lock().errands.remove(&number);
+                    let _ = client.outbox.send(ToWriter::Over { errand: number });
+                }
+            });
+        }
+    }
+
     /// Asks the writer how its cache is; `None` if it doesn't say soon.
     pub(super) fn status(&self) -> Option<StatusMessage> {
         let deadline = Instant::now() + STATUS_PATIENCE;
@@ -144,8 +187,17 @@ impl Client {
                     Some(file) => self.answered(id, file, len),
                     None => break,
                 },
+                ToClient::Warmed { id, fetched_bytes } => {
+                    let warming = self.state.lock().warming.remove(&id);
+                    if let Some(warming) = warming {
+                        warming.done.ok(fetched_bytes.map_or(Warmed::Here, Warmed::Fetched));
+                    }
+                }
                 ToClient::Failed { id, error } => {
-                    if let Some(pending) = self.take(id) {
+                    let warming = self.state.lock().warming.remove(&id);
+                    if let Some(Warming { label, done }) = warming {
+                        done.err(error.read(label));
+                    } else if let Some(pending) = self.take(id) {
                         let label = pending.wanted.label();
                         pending.done.err(error.read(label));
                     }
@@ -182,11 +234,13 @@ impl Client {
 
     fn end(&self, owner: &Weak<dyn Owner>) {
         self.close();
-        let pending = {
+        let (pending, warming) = {
             let mut state = self.state.lock();
             state.lost = true;
-            std::mem::take(&mut state.pending)
+            (std::mem::take(&mut state.pending), std::mem::take(&mut state.warming))
         };
+        // Dropped, which answers them: whoever needs one of these objects asks the next writer for it.
+        drop(warming);
         self.status_came.notify_all();
         let mut unanswered: Vec<(u64, Pending)> = pending.into_iter().collect();
         unanswered.sort_by_key(|(id, _)| *id);

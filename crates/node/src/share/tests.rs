@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Blame, FileLock};
+use esker_store::{Blame, FileLock, TrafficStatus};
 use parking_lot::Condvar;
 
 use super::wire::{ToClient, ToWriter, VERSION, send};
@@ -29,6 +29,11 @@ struct World {
     parked: Mutex<Vec<(Wanted, Done<Handle>)>>,
     parked_changed: Condvar,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+    /// Prefetches that are held back.
+    warming: Mutex<usize>,
+    warming_changed: Condvar,
+    called_off: Mutex<usize>,
+    called_off_changed: Condvar,
 }
 
 struct FakeStore(Arc<World>);
@@ -50,6 +55,28 @@ impl ObjectStore for FakeStore {
         }
     }
 
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        let there = self.0.objects.lock().get(&wanted.key()).map(|bytes| bytes.len() as u64);
+        match there {
+            Some(bytes) if !self.0.silent.load(Ordering::SeqCst) => done.ok(Warmed::Fetched(bytes)),
+            Some(_) => {
+                let (label, world) = (wanted.label(), Arc::downgrade(&self.0));
+                let parked = Mutex::new(Some(done));
+                errand.on_end(move || {
+                    let Some(done) = parked.lock().take() else { return };
+                    done.err(StoreError::new(label.clone(), Cause::CalledOff));
+                    if let Some(world) = world.upgrade() {
+                        *world.called_off.lock() += 1;
+                        world.called_off_changed.notify_all();
+                    }
+                });
+                *self.0.warming.lock() += 1;
+                self.0.warming_changed.notify_all();
+            }
+            None => done.err(StoreError::new(wanted.label(), Cause::Missing { status: "404".into() })),
+        }
+    }
+
     fn cached(&self, _: &Wanted) -> Option<Handle> {
         None
     }
@@ -60,7 +87,8 @@ impl ObjectStore for FakeStore {
 
     fn status(&self) -> StoreStatus {
         let cache = CacheStatus { quota: 17, ..CacheStatus::default() };
-        StoreStatus { cache, ..StoreStatus::default() }
+        let traffic = TrafficStatus { prefetched_used_bytes: 18, ..TrafficStatus::default() };
+        StoreStatus { cache, traffic, ..StoreStatus::default() }
     }
 }
 
@@ -169,6 +197,65 @@ fn the_second_reads_through_the_first() {
     assert_eq!(read(&second, &wanted), b"shared");
     assert_eq!(bench.world.asked.load(Ordering::SeqCst), asked, "a kept file was asked for again");
     assert_eq!(second.status().cache.quota, 17);
+    assert_eq!(second.status().traffic.prefetched_used_bytes, 18);
+}
+
+fn warm(shared: &Shared, wanted: &Wanted, errand: &Errand) -> Receiver<Result<Warmed, StoreError>> {
+    let (sender, receiver) = channel();
+    let done = Done::new(move |outcome| {
+        let _ = sender.send(outcome);
+    });
+    shared.warm(wanted.clone(), errand, done);
+    receiver
+}
+
+#[test]
+fn a_mount_that_is_not_the_writer_prefetches_too() {
+    let bench = Bench::new();
+    let (there, mut missing) = (bench.add(b"there"), bench.add(b"missing"));
+    missing.name.hash = ContentHash::of(HashAlgorithm::Sha1, b"nowhere");
+    let (_first, second) = (bench.open(), bench.open());
+    let errand = Errand::new();
+    let outcome = |wanted| warm(&second, wanted, &errand).recv_timeout(PATIENCE).expect("an answer");
+    assert_eq!(outcome(&there).expect("warmed"), Warmed::Fetched(5));
+    let error = outcome(&missing).expect_err("missing").to_string();
+    assert!(error.starts_with(&missing.label()) && error.contains("404"), "{error}");
+    assert_eq!(read(&second, &there), b"there");
+    assert_eq!(outcome(&there).expect("warmed"), Warmed::Here, "it is open in this process");
+}
+
+/// The end of an errand reaches the writer; so does the end of a client, which is the end of its errands.
+#[test]
+fn prefetches_are_called_off_across_processes() {
+    let bench = Bench::new();
+    let wanted: Vec<Wanted> = (0..6u8).map(|n| bench.add(&[n])).collect();
+    bench.world.silent.store(true, Ordering::SeqCst);
+    let (_first, second, third) = (bench.open(), bench.open(), bench.open());
+    let (over, open) = (Errand::new(), Errand::new());
+    let waiting: Vec<_> = wanted[..3].iter().map(|wanted| warm(&second, wanted, &over)).collect();
+    let others: Vec<_> = wanted[3..].iter().map(|wanted| warm(&third, wanted, &open)).collect();
+    wait_for(&bench.world.warming, &bench.world.warming_changed, 6);
+    over.end();
+    for waiting in waiting {
+        let error = waiting.recv_timeout(PATIENCE).expect("an answer").expect_err("called off");
+        assert!(error.to_string().contains("called off"), "{error}");
+    }
+    assert_eq!(*bench.world.called_off.lock(), 3, "the other errand is still open");
+    third.close();
+    wait_for(&bench.world.called_off, &bench.world.called_off_changed, 6);
+    for waiting in others {
+        assert!(waiting.recv_timeout(PATIENCE).expect("an answer").is_err());
+    }
+    let late = warm(&second, &wanted[0], &over).recv_timeout(PATIENCE).expect("an answer");
+    assert!(matches!(late.expect_err("over").cause(), Cause::CalledOff));
+}
+
+fn wait_for(count: &Mutex<usize>, changed: &Condvar, wanted: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut count = count.lock();
+    while *count < wanted {
+        assert!(!changed.wait_until(&mut count, deadline).timed_out(), "{count} of {wanted}");
+    }
 }
 
 #[test]

@@ -6,11 +6,14 @@
 //! ```text
 //!  client → writer   hello      first: protocol version, which repository
 //!                    get        an object; many may be under way at once, told apart by their ids
+//!                    warm       bring an object into the cache; many may be under way, too
+//!                    over       an errand ended: what is queued for it is pointless
 //!                    released   answer to `release`: which objects the kernel still uses
 //!                    status     how is the cache?
 //!  writer → client   welcome    answer to `hello`
 //!                    object     answer to `get`, with the descriptor
-//!                    failed     answer to `hello` (id 0) or `get`
+//!                    warmed     answer to `warm`
+//!                    failed     answer to `hello` (id 0), `get` or `warm`
 //!                    release    the writer wants to evict these: ask the kernel to let go of them
 //!                    status     answer to `status`
 //! ```
@@ -23,7 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
-use esker_store::{Blame, CacheKey, Cause, StoreError, Urgency, Wanted};
+use esker_store::{Blame, CacheKey, Cause, StoreError, TrafficStatus, Wanted};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -32,13 +35,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
 
 /// Most keys in one release.
 pub(super) const RELEASE_MAX: usize = 512;
+
+/// Prefetches that a client may have under way.
+pub(super) const WARMING_MAX: usize = 8192;
 
 /// Longest text of an error or path that is sent; the rest is cut.
 const TEXT_MAX: usize = 8 * 1024;
@@ -49,6 +55,8 @@ const TEXT_MAX: usize = 8 * 1024;
 pub(super) enum ToWriter {
     Hello { version: u32, url: String },
     Get { id: u64, object: WantedMessage },
+    Warm { id: u64, errand: u64, object: WantedMessage },
+    Over { errand: u64 },
     Released { id: u64, held: Vec<bool> },
     Status { id: u64 },
 }
@@ -58,10 +66,27 @@ pub(super) enum ToWriter {
 #[serde(rename_all = "snake_case")]
 pub(super) enum ToClient {
     Welcome,
-    Object { id: u64, len: u64 },
-    Failed { id: u64, error: ErrorMessage },
-    Release { id: u64, keys: Vec<String> },
-    Status { id: u64, status: Box<StatusMessage> },
+    Object {
+        id: u64,
+        len: u64,
+    },
+    /// Without a number it was there.
+    Warmed {
+        id: u64,
+        fetched_bytes: Option<u64>,
+    },
+    Failed {
+        id: u64,
+        error: ErrorMessage,
+    },
+    Release {
+        id: u64,
+        keys: Vec<String>,
+    },
+    Status {
+        id: u64,
+        status: Box<StatusMessage>,
+    },
 }
 
 /// A [`Wanted`] on the wire.
@@ -71,7 +96,6 @@ pub(super) struct WantedMessage {
     compression: u8,
     size: Option<u64>,
     limit: u64,
-    demand: bool,
     what: String,
     alternative_path: bool,
 }
@@ -83,7 +107,6 @@ impl WantedMessage {
             compression: wanted.compression.to_flag(),
             size: wanted.size,
             limit: wanted.limit,
-            demand: wanted.urgency == Urgency::Demand,
             what: cut(&wanted.what),
             alternative_path: wanted.alternative_path,
         }
@@ -95,7 +118,6 @@ impl WantedMessage {
             compression: Compression::from_flag(self.compression)?,
             size: self.size,
             limit: self.limit,
-            urgency: if self.demand { Urgency::Demand } else { Urgency::Prefetch },
             what: self.what,
             alternative_path: self.alternative_path,
         })
@@ -162,8 +184,25 @@ pub(super) struct StatusMessage {
     pub(super) damaged: u64,
     pub(super) unchecked: u64,
     pub(super) opened_unclean: bool,
-    pub(super) fetched: u64,
-    pub(super) fetched_bytes: u64,
+    #[serde(with = "TrafficMessage")]
+    pub(super) traffic: TrafficStatus,
+}
+
+/// A [`TrafficStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TrafficStatus")]
+struct TrafficMessage {
+    hits: u64,
+    fetched: u64,
+    fetched_bytes: u64,
+    prefetched: u64,
+    prefetched_bytes: u64,
+    prefetched_used: u64,
+    prefetched_used_bytes: u64,
+    prefetches_failed: u64,
+    warming: u64,
+    joined: u64,
+    failed: u64,
 }
 
 /// Keys as text, two digits a byte.

@@ -18,6 +18,8 @@ pub(crate) struct Entry {
     pub(crate) plain_len: u64,
     /// Position in the order of last reads: the value of the cache's read counter then.
     pub(crate) last_read: AtomicU64,
+    /// One more than the stored bytes that were prefetched, until somebody uses them; otherwise 0.
+    prefetched: AtomicU64,
     /// Mappings and other uses that need the content but no descriptor.
     pins: AtomicU32,
     pub(super) state: Mutex<State>,
@@ -44,6 +46,7 @@ impl Entry {
             key,
             plain_len,
             last_read: AtomicU64::new(last_read),
+            prefetched: AtomicU64::new(0),
             pins: AtomicU32::new(0),
             state: Mutex::new(State { checked, gone: false, users: 0, file: None, listed: false }),
         })
@@ -51,6 +54,19 @@ impl Entry {
 
     pub(super) fn read_at(&self) -> u64 {
         self.last_read.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_prefetched(&self, stored_bytes: Option<u64>) {
+        self.prefetched.store(stored_bytes.map_or(0, |bytes| bytes + 1), Ordering::Relaxed);
+    }
+
+    /// The stored bytes if this is the first use of a prefetched object.
+    pub(crate) fn first_use(&self) -> Option<u64> {
+        // Most uses are not; they cost no write.
+        if self.prefetched.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.prefetched.swap(0, Ordering::Relaxed).checked_sub(1)
     }
 
     pub(super) fn is_pinned(&self) -> bool {

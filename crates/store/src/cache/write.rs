@@ -52,8 +52,13 @@ impl Writing {
         self.cache.failed("writing", &self.path, source)
     }
 
-    /// Gives the object its name in the cache.
-    pub(crate) fn keep(mut self, key: CacheKey, reservation: Reservation) -> Result<Arc<Entry>, Cause> {
+    /// Gives the object its name in the cache; `prefetched` has the stored bytes if nobody demanded it.
+    pub(crate) fn keep(
+        mut self,
+        key: CacheKey,
+        reservation: Reservation,
+        prefetched: Option<u64>,
+    ) -> Result<Arc<Entry>, Cause> {
         let trailer = Trailer { key, plain_len: self.len, digest: self.digest.digest128() };
         let file = self.file.take().expect("the file is open because only the last step takes it");
         self.cache.disk.write(&file, &trailer.encode()).map_err(|source| self.failed(source))?;
@@ -67,6 +72,7 @@ impl Writing {
         self.path = PathBuf::new();
         let now = self.cache.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let entry = Entry::new(key, self.len, now, true);
+        entry.set_prefetched(prefetched);
         reservation.keep(self.cache.charge_of(self.len));
         if let Some(replaced) = self.cache.table.insert(entry.clone()) {
             self.cache.retire(&replaced);

@@ -12,6 +12,7 @@ use super::exchange::{self, Connection};
 use super::network::World;
 use super::url::BaseUrl;
 use crate::done::Done;
+use crate::error::Cause;
 use crate::source::{Fetch, Stored};
 use crate::urgency::Urgency;
 
@@ -85,6 +86,11 @@ impl Host {
                 if may { self.prefetch.borrow_mut().pop_front() } else { None }
             });
             let Some(job) = next else { return };
+            if job.fetch.priority.give_up_if_pointless() {
+                let error = job.fetch.error(Cause::CalledOff);
+                job.done.err(error);
+                continue;
+            }
             let turn = Turn::take(self.clone(), job.fetch.priority.urgency());
             tokio::task::spawn_local(async move {
                 let Job { base, fetch, done } = job;

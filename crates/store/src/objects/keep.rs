@@ -1,7 +1,5 @@
 //! From stored bytes to an object in the cache.
 
-use std::sync::atomic::Ordering;
-
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 
 use super::{Trip, says_full};
@@ -40,14 +38,13 @@ enum Attempt {
 
 impl Trip {
     /// Verifies what came, then decompresses and keeps it. Runs on the pool.
-    pub(super) fn arrived(self, stored: Stored) {
+    pub(super) fn arrived(mut self, stored: Stored) {
         let stored = match stored.verify(&self.wanted.name.hash) {
             Ok(stored) => stored,
             Err(cause) => return self.land(Err(cause)),
         };
-        let traffic = &self.store.traffic;
-        traffic.fetched.fetch_add(1, Ordering::Relaxed);
-        traffic.fetched_bytes.fetch_add(stored.len(), Ordering::Relaxed);
+        self.store.traffic.note_fetch(stored.len(), self.is_prefetch);
+        self.fetched = Some(stored.len());
         let most = self.wanted.size.unwrap_or(self.wanted.limit);
         if stored.memory().is_none() || most > WHOLE_MAX {
             return self.keep_in_pieces(stored, Attempt::First);
@@ -56,6 +53,11 @@ impl Trip {
             Ok(plain) => self.keep_whole(plain, Attempt::First),
             Err(cause) => self.land(Err(cause)),
         }
+    }
+
+    /// The stored bytes of an object that nobody demanded when it was asked for.
+    fn prefetched(&self) -> Option<u64> {
+        self.fetched.filter(|_| self.is_prefetch)
     }
 
     fn whole(&self, stored: Stored) -> Result<Plain, Cause> {
@@ -92,10 +94,10 @@ impl Trip {
     fn write_whole(self, plain: Plain, reservation: Reservation, attempt: Attempt) {
         let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
             writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
-            writing.keep(self.wanted.key(), reservation)
+            writing.keep(self.wanted.key(), reservation, self.prefetched())
         });
         match written {
-            Ok(entry) => self.open(entry),
+            Ok(entry) => self.found(entry),
             Err(cause) if attempt == Attempt::First && says_full(&cause) => {
                 let bytes = self.store.cache.charge_of(plain.bytes().len() as u64);
                 let (cache, urgency) = (self.store.cache.clone(), self.urgency());
@@ -111,6 +113,9 @@ impl Trip {
     /// Serves an object that can't be kept for the reason `cause`: from a file without a name if only the
     /// cache is full, from memory if the disk fails.
     fn serve_unkept(self, plain: Plain, cause: Cause) {
+        if self.priority.give_up() {
+            return self.land(Err(cause));
+        }
         if matches!(cause, Cause::Full { .. }) {
             let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
                 writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
@@ -148,12 +153,12 @@ impl Trip {
         });
         let full = |cause: &Cause| attempt == Attempt::First && says_full(cause);
         let outcome = match (written, granted) {
-            (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation),
+            (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation, self.prefetched()),
             (Ok(writing), Err(no_room)) => return self.serve_file(writing, no_room),
             (Err(cause), _) => Err(cause),
         };
         match outcome {
-            Ok(entry) => self.open(entry),
+            Ok(entry) => self.found(entry),
             Err(cause) if full(&cause) => {
                 let (bytes, urgency) = (cache.charge_of(stored.len()), self.urgency());
                 cache.clone().space.make_room(bytes, move || {
@@ -185,6 +190,9 @@ impl Trip {
     }
 
     fn serve_file(self, writing: Writing, cause: Cause) {
+        if self.priority.give_up() {
+            return self.land(Err(cause));
+        }
         let cache = self.store.cache.clone();
         let Some(share) = cache.unkept_files.take(writing.len()) else { return self.land(Err(cause)) };
         cache.with_slot(self.urgency(), move |slot| {

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use esker_store::{Cause, Done, ObjectStore, Urgency};
+use esker_store::{Cause, Done, Errand, ObjectStore};
 use esker_testkit::mirror::{Fault, Mirror};
 
 use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, zlib};
@@ -68,7 +68,7 @@ fn a_prefetch_never_delays_a_demand() {
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects[..39] {
-        store.get(object.wanted.clone().prefetch(), Done::new(drop));
+        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
     }
     rule.wait_for_hits(4);
     assert_eq!(bytes(&store, &objects[39].wanted).unwrap(), objects[39].plain);
@@ -94,8 +94,9 @@ fn a_prefetch_under_way_stands_still_for_a_demand() {
     let store = rig.open(&mirror.url("repo"));
     let (sender, order) = mpsc::channel();
     let prefetched = sender.clone();
-    store.get(
-        large.wanted.clone().prefetch(),
+    store.warm(
+        large.wanted.clone(),
+        &Errand::new(),
         Done::new(move |got| prefetched.send(("prefetch", got.map(drop))).unwrap()),
     );
     slow.wait_for_hits(1);
@@ -125,9 +126,7 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects {
-        let mut wanted = object.wanted.clone();
-        wanted.urgency = Urgency::Prefetch;
-        store.get(wanted, Done::new(drop));
+        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
     }
     rule.wait_for_hits(2);
     assert_eq!(bytes(&store, &objects[9].wanted).unwrap(), objects[9].plain);

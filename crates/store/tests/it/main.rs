@@ -14,3 +14,4 @@ mod rig;
 mod single_flight;
 mod sources;
 mod spooled;
+mod warm;

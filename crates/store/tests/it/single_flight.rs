@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 
-use esker_store::{Cause, Done, ObjectStore, Urgency};
+use esker_store::{Cause, Done, Errand, ObjectStore, Urgency};
 
 use crate::rig::{Rig, Shelf, bytes, noise, zlib};
 
@@ -49,7 +49,7 @@ fn a_demand_raises_the_prefetch_it_joins() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    store.get(object.wanted.clone().prefetch(), Done::new(drop));
+    store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
     shelf.wait_for(1);
     let priority = shelf.asked()[0].priority.clone();
     assert_eq!(priority.urgency(), Urgency::Prefetch);

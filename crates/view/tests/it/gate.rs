@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use esker_format::hash::ContentHash;
-use esker_store::{Cause, Done, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted};
+use esker_store::{
+    Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted, Warmed,
+};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) struct Gate {
@@ -93,6 +95,10 @@ impl ObjectStore for Gate {
                 self.inner.get(wanted, done);
             }
         }
+    }
+
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        self.inner.warm(wanted, errand, done);
     }
 
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
