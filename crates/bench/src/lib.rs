@@ -3,6 +3,8 @@
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
 //! * [`lookup`]: paths in large catalogs, from several threads;
+//! * [`link`]: the way to a server that is far away;
+//! * [`prepare`]: a repository in which a tree is one of many;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
 //! * [`measure`]: one run of a command, and what it cost;
 //! * [`conditions`]: on what machine all this was.
@@ -10,9 +12,11 @@
 
 pub mod conditions;
 pub mod hold;
+pub mod link;
 pub mod lookup;
 pub mod measure;
 pub mod plot;
+pub mod prepare;
 pub mod publish;
 pub mod startup;
 pub mod statistics;

@@ -6,15 +6,17 @@
     reason = "a program of its own, with a terminal to talk to"
 )]
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use esker_bench::conditions::Conditions;
+use esker_bench::link::{self, Profile};
 use esker_bench::startup::report::Report;
 use esker_bench::startup::roots::{Client, Clients, Root};
 use esker_bench::startup::{self, State};
-use esker_bench::{lookup, publish};
+use esker_bench::{lookup, prepare, publish};
 use serde::Serialize;
 
 /// Measures Esker beside other ways to the same thing.
@@ -30,6 +32,8 @@ enum Scenario {
     Startup(Startup),
     Publish(Publish),
     Lookup(Lookup),
+    Link(Link),
+    Prepare(Prepare),
 }
 
 /// Starts a command from a directory and from mounts, cold, warm and hot.
@@ -139,6 +143,78 @@ struct Lookup {
     json: Option<PathBuf>,
 }
 
+/// Puts a server further away: a relay with distance, a bottleneck and losses.
+///
+/// Example: esker-bench link --to 127.0.0.1:8000 --profile ocean
+#[derive(clap::Args)]
+struct Link {
+    /// The server
+    #[arg(long, value_name = "ADDR:PORT", required_unless_present = "check")]
+    to: Option<SocketAddr>,
+
+    /// How far: proxy, local, continent or ocean
+    #[arg(long)]
+    profile: Profile,
+
+    /// Where clients connect to
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+
+    /// Compare what the link promises with what it does, on loopback
+    #[arg(long, conflicts_with = "to")]
+    check: bool,
+
+    /// Rounds of the comparison
+    #[arg(long, value_name = "COUNT", default_value_t = 11, requires = "check")]
+    repetitions: usize,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE", requires = "check")]
+    json: Option<PathBuf>,
+}
+
+/// Publishes a tree among other versions of it and other packages, so that it is a small part of a repository.
+///
+/// The other versions have the same files with the same sizes, and share no content with it.
+#[derive(clap::Args)]
+struct Prepare {
+    /// The tree
+    #[arg(long, value_name = "DIR")]
+    tree: PathBuf,
+
+    /// Versions of it
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    versions: usize,
+
+    /// Which of them is the tree as it is
+    #[arg(long, value_name = "NUMBER", default_value_t = 2)]
+    original: usize,
+
+    /// A folder to publish beside it; may be given more than once
+    #[arg(long, value_name = "DIR")]
+    package: Vec<PathBuf>,
+
+    /// A rule of .cvmfsdirtab beside /versions/* and /packages/*; may be given more than once
+    #[arg(long, value_name = "RULE")]
+    nested: Vec<String>,
+
+    /// Name of the repository
+    #[arg(long, value_name = "NAME", default_value = "bench.example.org")]
+    name: String,
+
+    /// Where it is made: repo and keys in this folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// The binary
+    #[arg(long, value_name = "FILE", default_value = "esker")]
+    binary: PathBuf,
+
+    /// Where one version at a time is written and removed again
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+}
+
 fn main() -> Result<()> {
     match Bench::parse().scenario {
         Scenario::Startup(args) => run_startup(args),
@@ -165,7 +241,38 @@ fn main() -> Result<()> {
             print!("{}", report.table());
             write_json(args.json.as_deref(), &report)
         }
+        Scenario::Link(args) => run_link(&args),
+        Scenario::Prepare(args) => run_prepare(args),
     }
+}
+
+fn run_link(args: &Link) -> Result<()> {
+    let Some(to) = args.to else {
+        let report = link::check(args.profile, args.repetitions)?;
+        print!("{}", report.table());
+        return write_json(args.json.as_deref(), &report);
+    };
+    let link = link::Link::start(args.profile, to, args.listen)
+        .with_context(|| format!("can't listen at {}", args.listen))?;
+    println!("{} is {} behind {}", to, link.profile(), link.address());
+    link.wait().context("the link ended")
+}
+
+fn run_prepare(args: Prepare) -> Result<()> {
+    let plan = prepare::Plan {
+        tree: args.tree,
+        versions: args.versions,
+        original: args.original,
+        packages: args.package,
+        nested: args.nested,
+        name: args.name,
+        out: args.out,
+        esker: args.binary,
+        scratch: args.scratch,
+    };
+    let prepared = prepare::run(&plan, |what| eprintln!("{what}"))?;
+    println!("{}", serde_json::to_string_pretty(&prepared)?);
+    Ok(())
 }
 
 fn run_startup(args: Startup) -> Result<()> {
@@ -248,8 +355,10 @@ mod tests {
                 Scenario::Startup(_) => "startup",
                 Scenario::Publish(_) => "publish",
                 Scenario::Lookup(_) => "lookup",
+                Scenario::Link(_) => "link",
+                Scenario::Prepare(_) => "prepare",
             });
         }
-        assert_eq!(scenarios, ["startup", "publish", "lookup"]);
+        assert_eq!(scenarios, ["startup", "publish", "lookup", "link", "link", "prepare"]);
     }
 }

@@ -121,7 +121,7 @@ fn archive(tree: &Path, to: &Path) -> Command {
 }
 
 /// Regular files below a folder, and their bytes.
-fn size(folder: &Path) -> Result<(u64, u64)> {
+pub(crate) fn size(folder: &Path) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {

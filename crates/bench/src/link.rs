@@ -1,0 +1,96 @@
+//! A way between client and server as it is elsewhere: a relay with distance, a bottleneck and losses.
+//!
+//! It relays TCP in user space, so it needs no privilege and no network of its own. What it can't do is delay a
+//! connection's opening: `connect` returns at once, and the handshake's round trip is paid by the first bytes.
+
+mod check;
+mod connection;
+mod counts;
+mod model;
+mod profile;
+mod relay;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use check::{Check, check};
+use counts::Counters;
+pub use counts::Counts;
+pub use profile::Profile;
+use relay::Relay;
+
+/// A relay that lives as long as this.
+#[derive(Debug)]
+pub struct Link {
+    profile: Profile,
+    address: SocketAddr,
+    counters: Arc<Counters>,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<io::Result<Duration>>>,
+}
+
+impl Link {
+    /// Relays from `listen`, port 0 being any free one, to `to`.
+    pub fn start(profile: Profile, to: SocketAddr, listen: SocketAddr) -> io::Result<Self> {
+        let counters = Arc::new(Counters::default());
+        let relay = Relay::new(profile, to, listen, Arc::clone(&counters))?;
+        let (address, stop) = (relay.address()?, relay.stopper());
+        let thread = std::thread::Builder::new().name("link".into()).spawn(move || relay.run())?;
+        Ok(Self { profile, address, counters, stop, thread: Some(thread) })
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it is like.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// What went over it so far.
+    pub fn counts(&self) -> Counts {
+        self.counters.get()
+    }
+
+    /// Relays until it fails.
+    pub fn wait(mut self) -> io::Result<()> {
+        self.join().map(|_| ())
+    }
+
+    /// Ends all connections; gives the processor time that the relay used.
+    pub fn stop(mut self) -> io::Result<Duration> {
+        self.ask_to_stop();
+        self.join()
+    }
+
+    fn ask_to_stop(&self) {
+        // An event counter takes any eight bytes that aren't all ones, and this one is written at most twice.
+        let _ = rustix::io::write(&*self.stop, &[1; 8]);
+    }
+
+    fn join(&mut self) -> io::Result<Duration> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Ok(Duration::ZERO),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.ask_to_stop();
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Distances between a client and its server, as sites report them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Even where the product of rate and round trip is small, switches have room for this much.
+const QUEUE_MIN: u64 = 256 << 10;
+
+/// A way between two machines.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Profile {
+    /// What it is called.
+    pub name: &'static str,
+    /// Time of a small packet there and back.
+    pub round_trip: Duration,
+    /// Bits a second that the narrowest place lets through, in each direction.
+    pub rate: u64,
+    /// Share of the segments that get lost on the way, beside those that find the queue full.
+    pub loss: f64,
+}
+
+impl Profile {
+    /// The distances that sites report start-up times for. Nobody reports their losses; those here are what long ways
+    /// without a fault have.
+    pub const ALL: [Self; 4] = [
+        Self::new("proxy", Duration::from_micros(200), 10_000_000_000, 0.0),
+        Self::new("local", Duration::from_micros(700), 940_000_000, 0.0),
+        Self::new("continent", Duration::from_millis(14), 930_000_000, 1e-5),
+        Self::new("ocean", Duration::from_millis(84), 280_000_000, 1e-5),
+    ];
+
+    const fn new(name: &'static str, round_trip: Duration, rate: u64, loss: f64) -> Self {
+        Self { name, round_trip, rate, loss }
+    }
+
+    /// Time of a small packet from one end to the other.
+    pub fn one_way(&self) -> Duration {
+        self.round_trip / 2
+    }
+
+    /// Seconds that this many bytes take at the full rate.
+    pub fn seconds(&self, bytes: u64) -> f64 {
+        bytes as f64 * 8.0 / self.rate as f64
+    }
+
+    /// Bytes that can wait before the narrowest place: as many as it lets through in a round trip.
+    pub(crate) fn queue(&self) -> u64 {
+        let product = self.round_trip.as_secs_f64() * self.rate as f64 / 8.0;
+        (product as u64).max(QUEUE_MIN)
+    }
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|profile| profile.name == name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|profile| profile.name).collect();
+            format!("no such distance; there are {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = self.rate as f64 / 1e6;
+        write!(f, "{} ({} ms, {rate} Mb/s", self.name, self.round_trip.as_secs_f64() * 1e3)?;
+        if self.loss > 0.0 {
+            write!(f, ", 1 of {:.0} segments lost", 1.0 / self.loss)?;
+        }
+        write!(f, ")")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_understood() {
+        let ocean: Profile = "ocean".parse().expect("a profile");
+        assert_eq!(ocean.one_way(), Duration::from_millis(42));
+        assert_eq!(ocean.queue(), 2_940_000);
+        assert_eq!(ocean.to_string(), "ocean (84 ms, 280 Mb/s, 1 of 100000 segments lost)");
+        assert!("moon".parse::<Profile>().is_err_and(|error| error.contains("continent")));
+    }
+}
