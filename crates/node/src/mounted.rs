@@ -262,6 +262,8 @@ impl Served {
             notifications: counters.notifications,
             view: status::View::from(&view.counters),
             fetched: status::Fetched::from(&store.traffic),
+            network: status::Network::from(&store.network),
+            work: status::Work::from(&store.work),
             cache: status::Cache {
                 directory: self.repository.store.cache().to_owned(),
                 writer: self.repository.store.is_writer(),

@@ -424,7 +424,13 @@ impl ObjectStore for Shared {
             opened_unclean: status.opened_unclean,
             ..CacheStatus::default()
         };
-        StoreStatus { cache, traffic: status.traffic, ..StoreStatus::default() }
+        StoreStatus {
+            cache,
+            traffic: status.traffic,
+            network: status.network,
+            work: status.work,
+            errors: Vec::new(),
+        }
     }
 }
 

@@ -51,6 +51,12 @@ pub struct MountStatus {
     pub view: View,
     /// What came over the network.
     pub fetched: Fetched,
+    /// The way to the server.
+    #[serde(default)]
+    pub network: Network,
+    /// How long hashing, inflating and writing waited for a thread.
+    #[serde(default)]
+    pub work: Work,
     /// The cache.
     pub cache: Cache,
 }
@@ -138,6 +144,45 @@ pub struct Fetched {
     pub prefetches_queued: u64,
 }
 
+/// What the requests to the server came to, and how the way there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// Bytes of answers, without their headers.
+    pub received_bytes: u64,
+    /// The least round trip lately, in microseconds; 0 before there was a connection.
+    pub round_trip_us: u64,
+    /// The fastest delivery lately.
+    pub bytes_per_second: u64,
+    /// Requests at once up to which prefetches are started.
+    pub window: u64,
+}
+
+/// How long work waited for a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// What was demanded.
+    pub demand: Waits,
+    /// What was prefetched.
+    pub prefetch: Waits,
+    /// Of both, what came while a thread for it had nothing to do.
+    pub idle: Waits,
+}
+
+/// Waits, as powers of two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// Jobs.
+    pub jobs: u64,
+    /// What half of them waited at most, in microseconds.
+    pub half_us: u64,
+    /// What 99 of 100 waited at most.
+    pub p99_us: u64,
+}
+
 /// What the cache tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
@@ -202,6 +247,30 @@ impl From<&esker_store::TrafficStatus> for Fetched {
             prefetches_failed: traffic.prefetches_failed,
             prefetches_queued: traffic.warming,
         }
+    }
+}
+
+impl From<&esker_store::NetworkStatus> for Network {
+    fn from(network: &esker_store::NetworkStatus) -> Self {
+        Self {
+            requests: network.requests,
+            connections: network.connections,
+            received_bytes: network.received_bytes,
+            round_trip_us: network.round_trip_us,
+            bytes_per_second: network.bytes_per_second,
+            window: network.window,
+        }
+    }
+}
+
+impl From<&esker_store::WorkStatus> for Work {
+    fn from(work: &esker_store::WorkStatus) -> Self {
+        let waits = |waits: &esker_store::WaitStatus| Waits {
+            jobs: waits.jobs,
+            half_us: waits.half_us,
+            p99_us: waits.p99_us,
+        };
+        Self { demand: waits(&work.demand), prefetch: waits(&work.prefetch), idle: waits(&work.idle) }
     }
 }
 

@@ -1,17 +1,22 @@
 //! HTTP/1.1, on one thread of its own.
 //!
 //! Callers hand requests to the network's thread and get called back. That thread runs an async runtime that
-//! nobody else sees. Per server it keeps connections alive, opens no more than a stated number, and starts
-//! demanded transfers before prefetched ones; a prefetch under way stands still while something is demanded
-//! from the same server, so that it never delays a demanded byte.
+//! nobody else sees. Per server it keeps connections alive, sends no more than a stated number of requests at
+//! once, and starts demands before prefetches; prefetches fill the path without making a queue on it, so that
+//! what they add to a demanded byte is a fraction of a round trip (decision 0050).
 
+mod connections;
+mod counts;
 mod exchange;
 mod host;
 mod meter;
 mod names;
 mod network;
+mod path;
 mod receive;
+mod turn;
 mod url;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +24,8 @@ use std::time::Duration;
 use crate::done::Done;
 use crate::error::StoreError;
 use crate::source::{Fetch, Source, Stored};
+use crate::status::NetworkStatus;
+use counts::Counts;
 use url::BaseUrl;
 
 pub(crate) use network::Network;
@@ -26,10 +33,14 @@ pub(crate) use network::Network;
 /// Connections and deadlines.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Connections to one server for what is demanded.
-    pub connections: usize,
-    /// Connections to one server for prefetching, besides those.
-    pub prefetch_connections: usize,
+    /// Requests, and connections, to one server at most. A quarter of them is for demands only.
+    pub connections_near: usize,
+    /// The same for a server that is far away: each waits longer, and hides that of the others.
+    pub connections_far: usize,
+    /// The round trip from which on a server is far away.
+    pub far: Duration,
+    /// Connections to a far server that are opened before anybody needs them.
+    pub spare: usize,
     /// Until a name is resolved and, again, until a connection is made.
     pub connect: Duration,
     /// Until the first byte of the answer.
@@ -42,24 +53,26 @@ pub struct HttpOptions {
     pub attempt: Duration,
     /// …and longer for larger ones: a second for each so many bytes.
     pub attempt_speed: u64,
-    /// How long a connection is kept without use. Shorter than what servers usually keep theirs.
+    /// How long a connection is kept without use, if the server doesn't say how long it keeps it.
     pub idle: Duration,
 }
 
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            // The reference client uses 16; a node that starts a job wants more, and sites let a node have
-            // some dozens of connections to their proxies.
-            connections: 32,
-            prefetch_connections: 16,
+            // The reference client uses 16. More to a server at hand only queue there, and sites let a node
+            // have some dozens of connections to their proxies.
+            connections_near: 16,
+            connections_far: 64,
+            far: Duration::from_millis(2),
+            spare: 3,
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(10),
             low_speed: 1024,
             low_speed_window: Duration::from_secs(10),
             attempt: Duration::from_secs(60),
             attempt_speed: 16 << 10,
-            idle: Duration::from_secs(4),
+            idle: Duration::from_secs(15),
         }
     }
 }
@@ -68,25 +81,43 @@ impl Default for HttpOptions {
 /// [`Retrying`](crate::retry::Retrying).
 pub(crate) struct HttpSource {
     network: Arc<Network>,
-    base: Arc<BaseUrl>,
+    site: Arc<Site>,
+}
+
+/// Where a repository is, and what its traffic came to.
+pub(super) struct Site {
+    base: BaseUrl,
+    counts: Counts,
+}
+
+impl Site {
+    /// The server, for whom all its repositories queue together.
+    fn server(&self) -> (String, u16) {
+        (self.base.host.clone(), self.base.port)
+    }
 }
 
 impl HttpSource {
     pub(crate) fn new(network: Arc<Network>, url: &str) -> Result<Self, StoreError> {
-        Ok(Self { network, base: Arc::new(BaseUrl::parse(url)?) })
+        let site = Site { base: BaseUrl::parse(url)?, counts: Counts::default() };
+        Ok(Self { network, site: Arc::new(site) })
     }
 }
 
 impl Source for HttpSource {
     fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
-        let place: Arc<str> = self.base.to_string().into();
+        let place: Arc<str> = self.site.base.to_string().into();
         let named = Done::new(move |outcome: Result<Stored, StoreError>| {
             done.give(outcome.map_err(|error| error.from_place(place)));
         });
-        self.network.fetch(self.base.clone(), fetch, named);
+        self.network.fetch(self.site.clone(), fetch, named);
     }
 
     fn describe(&self) -> String {
-        self.base.to_string()
+        self.site.base.to_string()
+    }
+
+    fn network(&self) -> NetworkStatus {
+        self.site.counts.status()
     }
 }

@@ -32,6 +32,7 @@ mod store;
 mod sys;
 mod urgency;
 mod verify;
+mod waits;
 mod wanted;
 
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
@@ -48,7 +49,7 @@ pub use objects::Objects;
 pub use retry::RetryPolicy;
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
-pub use status::{CacheStatus, StoreStatus, TrafficStatus};
+pub use status::{CacheStatus, NetworkStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus};
 pub use store::{Holder, ObjectStore, Warmed};
 pub use urgency::{Priority, Urgency};
 pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};

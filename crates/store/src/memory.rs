@@ -15,6 +15,11 @@ impl Budget {
         Arc::new(Self { limit, used: AtomicU64::new(0) })
     }
 
+    /// How many lie there now.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// An empty share, to be grown.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
         Share { budget: self.clone(), bytes: 0 }

@@ -91,6 +91,8 @@ impl ObjectStore for Objects {
 
     fn status(&self) -> StoreStatus {
         let mut status = self.shared.traffic.status(self.shared.cache.status());
+        status.work = self.shared.cache.pool.status();
+        status.network = self.shared.source.network();
         status.traffic.warming = self.shared.warming.load(Ordering::Relaxed) as u64;
         status
     }
@@ -245,6 +247,7 @@ impl Trip {
             what: self.wanted.label().into(),
             expect: Some(self.wanted.name.hash),
             limit: self.wanted.stored_limit(),
+            plain_size: self.wanted.size,
             fresh: false,
             priority: self.priority.clone(),
             spool: Some(self.store.cache.clone()),

@@ -1,16 +1,31 @@
 //! Threads for hashing, inflating and writing: all cores, demand before prefetch.
+//!
+//! Each kind of work has as many threads as there are cores, so that either can use all of them. When both
+//! want them, the kernel decides: the threads for prefetches are nice, so a demand that comes gets its core at
+//! once, and a program that computes is hardly slowed by what is inflated ahead of it.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::status::WorkStatus;
 use crate::urgency::Urgency;
+use crate::waits::Waits;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// How nice the threads for prefetches are: about a tenth of a contended core.
+const NICE: i32 = 10;
+
+struct Job {
+    run: Box<dyn FnOnce() + Send>,
+    queued: Instant,
+    /// Whether a thread had nothing to do when it came.
+    was_idle: bool,
+}
 
 /// A fixed number of threads. Jobs that are left when it is dropped are dropped too.
 pub(crate) struct Pool {
@@ -18,44 +33,71 @@ pub(crate) struct Pool {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
+    demand: Kind,
+    prefetch: Kind,
+    /// Waits of jobs that came while a thread had nothing to do.
+    idle_waits: Waits,
+}
+
+/// What the threads of one kind share besides the state.
+#[derive(Default)]
+struct Kind {
     wake: Condvar,
-    /// One thread less than there are, so that a demand never waits for a long prefetch job.
-    prefetch_max: usize,
+    waits: Waits,
 }
 
 #[derive(Default)]
 struct State {
-    demand: VecDeque<Job>,
-    prefetch: VecDeque<Job>,
-    prefetch_running: usize,
+    demand: Line,
+    prefetch: Line,
     stopping: bool,
 }
 
+#[derive(Default)]
+struct Line {
+    jobs: VecDeque<Job>,
+    idle_threads: usize,
+}
+
+impl State {
+    fn line(&mut self, urgency: Urgency) -> &mut Line {
+        match urgency {
+            Urgency::Demand => &mut self.demand,
+            Urgency::Prefetch => &mut self.prefetch,
+        }
+    }
+}
+
 thread_local! {
-    /// The queue whose worker this thread is, as an address that is only compared.
-    static WORKS_FOR: Cell<usize> = const { Cell::new(0) };
+    /// The queue whose worker this thread is, as an address that is only compared, and its kind of work.
+    static WORKS_FOR: Cell<(usize, Urgency)> = const { Cell::new((0, Urgency::Prefetch)) };
 }
 
 impl Pool {
-    /// Starts one thread a core, at least two: a thread may wait for the disk.
+    /// Starts one thread of each kind a core, at least two for demands: a thread may wait for the disk.
     pub(crate) fn start() -> std::io::Result<Arc<Self>> {
-        let count = std::thread::available_parallelism().map_or(2, usize::from).max(2);
-        let queue =
-            Arc::new(Queue { state: Mutex::default(), wake: Condvar::new(), prefetch_max: count - 1 });
-        let mut threads = Vec::with_capacity(count);
-        for number in 0..count {
-            let queue = queue.clone();
-            let name = format!("esker-work-{number}");
-            threads.push(std::thread::Builder::new().name(name).spawn(move || queue.work())?);
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let queue = Arc::<Queue>::default();
+        let mut threads = Vec::new();
+        let kinds =
+            [(Urgency::Demand, "esker-work", cores.max(2)), (Urgency::Prefetch, "esker-ahead", cores)];
+        for (urgency, name, count) in kinds {
+            for number in 0..count {
+                let queue = queue.clone();
+                let name = format!("{name}-{number}");
+                threads.push(std::thread::Builder::new().name(name).spawn(move || queue.work(urgency))?);
+            }
         }
         Ok(Arc::new(Self { queue, threads: Mutex::new(threads) }))
     }
 
-    /// Runs a job on the pool: at once if the caller is one of its threads.
+    /// Runs a job on the pool: at once if the caller is one of its threads, and not a nice one for a demand.
     pub(crate) fn run(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
-        if WORKS_FOR.get() == self.queue.address() { job() } else { self.spawn(urgency, job) }
+        let (address, kind) = WORKS_FOR.get();
+        if address == self.queue.address() && kind >= urgency { job() } else { self.spawn(urgency, job) }
     }
 
     /// Queues a job.
@@ -65,12 +107,20 @@ impl Pool {
             drop(state);
             return;
         }
-        match urgency {
-            Urgency::Demand => state.demand.push_back(Box::new(job)),
-            Urgency::Prefetch => state.prefetch.push_back(Box::new(job)),
-        }
+        let line = state.line(urgency);
+        let was_idle = line.idle_threads > line.jobs.len();
+        line.jobs.push_back(Job { run: Box::new(job), queued: Instant::now(), was_idle });
         drop(state);
-        self.queue.wake.notify_one();
+        self.queue.kind(urgency).wake.notify_one();
+    }
+
+    /// How long jobs waited so far.
+    pub(crate) fn status(&self) -> WorkStatus {
+        WorkStatus {
+            demand: self.queue.demand.waits.status(),
+            prefetch: self.queue.prefetch.waits.status(),
+            idle: self.queue.idle_waits.status(),
+        }
     }
 
     /// Stops taking jobs, drops those that wait and waits for those that run.
@@ -78,9 +128,10 @@ impl Pool {
         let left = {
             let mut state = self.queue.state.lock();
             state.stopping = true;
-            (std::mem::take(&mut state.demand), std::mem::take(&mut state.prefetch))
+            (std::mem::take(&mut state.demand.jobs), std::mem::take(&mut state.prefetch.jobs))
         };
-        self.queue.wake.notify_all();
+        self.queue.demand.wake.notify_all();
+        self.queue.prefetch.wake.notify_all();
         drop(left);
         let threads = std::mem::take(&mut *self.threads.lock());
         let me = std::thread::current().id();
@@ -104,33 +155,41 @@ impl Queue {
         std::ptr::from_ref(self).addr()
     }
 
-    fn work(&self) {
-        WORKS_FOR.set(self.address());
+    fn kind(&self, urgency: Urgency) -> &Kind {
+        match urgency {
+            Urgency::Demand => &self.demand,
+            Urgency::Prefetch => &self.prefetch,
+        }
+    }
+
+    fn work(&self, urgency: Urgency) {
+        WORKS_FOR.set((self.address(), urgency));
+        if urgency == Urgency::Prefetch {
+            // On Linux it is the calling thread that becomes nice. Where that is refused, both kinds are equal.
+            let _ = rustix::process::setpriority_process(None, NICE);
+        }
+        let kind = self.kind(urgency);
         let mut state = self.state.lock();
         loop {
             if state.stopping {
                 return;
             }
-            let (job, prefetch) = if let Some(job) = state.demand.pop_front() {
-                (job, false)
-            } else if state.prefetch_running < self.prefetch_max
-                && let Some(job) = state.prefetch.pop_front()
-            {
-                (job, true)
-            } else {
-                self.wake.wait(&mut state);
+            let Some(job) = state.line(urgency).jobs.pop_front() else {
+                state.line(urgency).idle_threads += 1;
+                kind.wake.wait(&mut state);
+                state.line(urgency).idle_threads -= 1;
                 continue;
             };
-            state.prefetch_running += usize::from(prefetch);
             drop(state);
+            let waited = job.queued.elapsed();
+            kind.waits.note(waited);
+            if job.was_idle {
+                self.idle_waits.note(waited);
+            }
             // A panic is a bug that the hook reports; the request it served is answered by its drop, and
             // the others still need this thread.
-            let _ = catch_unwind(AssertUnwindSafe(job));
+            let _ = catch_unwind(AssertUnwindSafe(job.run));
             state = self.state.lock();
-            state.prefetch_running -= usize::from(prefetch);
-            if prefetch && !state.prefetch.is_empty() {
-                self.wake.notify_one();
-            }
         }
     }
 }
@@ -141,7 +200,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn demand_overtakes_prefetch_and_one_thread_is_kept_for_it() {
+    fn a_demand_waits_for_no_prefetch() {
         let pool = Pool::start().unwrap();
         let threads = pool.threads.lock().len();
         let (go, wait) = mpsc::channel::<()>();
@@ -159,6 +218,26 @@ mod tests {
         assert_eq!(finished.recv().unwrap(), "demand");
         drop(go);
         assert_eq!(finished.iter().take(threads * 2).filter(|what| *what == "prefetch").count(), threads * 2);
+        let status = pool.status();
+        assert_eq!((status.demand.jobs, status.prefetch.jobs), (1, threads as u64 * 2));
+    }
+
+    /// What was raised while it was worked on goes on where it is not outdone by other programs.
+    #[test]
+    fn a_demand_leaves_the_nice_threads() {
+        let pool = Pool::start().unwrap();
+        let (told, names) = mpsc::channel();
+        let name = || std::thread::current().name().unwrap_or_default().to_owned();
+        let again = pool.clone();
+        pool.spawn(Urgency::Prefetch, move || {
+            told.send(name()).unwrap();
+            let same = told.clone();
+            again.run(Urgency::Prefetch, move || same.send(name()).unwrap());
+            again.run(Urgency::Demand, move || told.send(name()).unwrap());
+        });
+        let names: Vec<_> = names.iter().collect();
+        assert_eq!(names[0], names[1]);
+        assert!(names[0].starts_with("esker-ahead") && names[2].starts_with("esker-work"), "{names:?}");
     }
 
     #[test]

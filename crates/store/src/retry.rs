@@ -8,6 +8,7 @@ use crate::done::Done;
 use crate::error::{Blame, Cause, StoreError};
 use crate::http::Network;
 use crate::source::{Fetch, Source, Stored};
+use crate::status::NetworkStatus;
 
 /// How often and after how long a request is repeated.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,10 @@ impl Source for Retrying {
 
     fn describe(&self) -> String {
         self.shared.inner.describe()
+    }
+
+    fn network(&self) -> NetworkStatus {
+        self.shared.inner.network()
     }
 }
 

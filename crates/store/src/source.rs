@@ -16,6 +16,7 @@ use esker_format::hash::{ContentHash, Hasher};
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
 use crate::memory::Share;
+use crate::status::NetworkStatus;
 use crate::urgency::{Priority, Urgency};
 
 /// A place that has stored objects.
@@ -25,6 +26,11 @@ pub trait Source: Send + Sync {
 
     /// The place for messages, for example its URL.
     fn describe(&self) -> String;
+
+    /// What its traffic came to; nothing for a place that is not on a network.
+    fn network(&self) -> NetworkStatus {
+        NetworkStatus::default()
+    }
 }
 
 /// One request to a [`Source`].
@@ -38,6 +44,8 @@ pub struct Fetch {
     pub expect: Option<ContentHash>,
     /// The most bytes accepted.
     pub limit: u64,
+    /// How many plain bytes that are, if it is known.
+    pub plain_size: Option<u64>,
     /// Asks caches on the way not to answer.
     pub fresh: bool,
     /// Who waits.
@@ -54,6 +62,7 @@ impl Fetch {
             what: what.into(),
             expect: None,
             limit,
+            plain_size: None,
             fresh: false,
             priority: Priority::new(Urgency::Demand),
             spool: None,

@@ -16,6 +16,10 @@ pub struct StoreStatus {
     pub cache: CacheStatus,
     /// The traffic.
     pub traffic: TrafficStatus,
+    /// The requests that it took.
+    pub network: NetworkStatus,
+    /// How long work waited for a thread, for all stores of this engine.
+    pub work: WorkStatus,
     /// The last failures, newest last: seconds since 1970, and the text.
     pub errors: Vec<(u64, String)>,
 }
@@ -82,6 +86,45 @@ pub struct TrafficStatus {
     pub joined: u64,
     /// Requests that failed.
     pub failed: u64,
+}
+
+/// What the requests of a repository to its server came to, and how the way there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkStatus {
+    /// Requests sent.
+    pub requests: u64,
+    /// Connections opened for them.
+    pub connections: u64,
+    /// Bytes of answers, without their headers.
+    pub received_bytes: u64,
+    /// The least round trip lately, in microseconds; 0 before there was a connection.
+    pub round_trip_us: u64,
+    /// The fastest delivery lately.
+    pub bytes_per_second: u64,
+    /// Requests at once up to which prefetches are started.
+    pub window: u64,
+}
+
+/// How long hashing, inflating and writing waited for a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkStatus {
+    /// What was demanded.
+    pub demand: WaitStatus,
+    /// What was prefetched.
+    pub prefetch: WaitStatus,
+    /// Of both, what came while a thread for it had nothing to do.
+    pub idle: WaitStatus,
+}
+
+/// How long jobs waited. Times are powers of two, the upper ends of what was counted together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitStatus {
+    /// Jobs.
+    pub jobs: u64,
+    /// What half of them waited at most, in microseconds.
+    pub half_us: u64,
+    /// What 99 of 100 waited at most.
+    pub p99_us: u64,
 }
 
 /// How many failures are remembered.
@@ -158,6 +201,7 @@ impl Traffic {
             joined: get(&self.joined),
             failed: get(&self.failed),
         };
-        StoreStatus { cache, traffic, errors: self.errors.lock().iter().cloned().collect() }
+        let errors = self.errors.lock().iter().cloned().collect();
+        StoreStatus { cache, traffic, errors, ..StoreStatus::default() }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::done::Done;
 use crate::pool::Pool;
 use crate::source::{Fetch, Source, Stored};
+use crate::status::NetworkStatus;
 
 /// Compares what comes from another source with the hash it must have, on the pool, whose thread then gives
 /// the answer. A damaged answer is an error of that source, so that whoever is stacked above can ask again
@@ -38,5 +39,9 @@ impl Source for Verifying {
 
     fn describe(&self) -> String {
         self.inner.describe()
+    }
+
+    fn network(&self) -> NetworkStatus {
+        self.inner.network()
     }
 }

@@ -281,6 +281,8 @@ impl StatusMessage {
             unchecked: cache.unchecked,
             opened_unclean: cache.opened_unclean,
             traffic: status.traffic.clone(),
+            network: status.network.clone(),
+            work: status.work.clone(),
         }
     }
 }

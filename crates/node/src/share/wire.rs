@@ -26,7 +26,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
-use esker_store::{Blame, CacheKey, Cause, StoreError, TrafficStatus, Wanted};
+use esker_store::{
+    Blame, CacheKey, Cause, NetworkStatus, StoreError, TrafficStatus, WaitStatus, Wanted, WorkStatus,
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -186,6 +188,43 @@ pub(super) struct StatusMessage {
     pub(super) opened_unclean: bool,
     #[serde(with = "TrafficMessage")]
     pub(super) traffic: TrafficStatus,
+    #[serde(with = "NetworkMessage")]
+    pub(super) network: NetworkStatus,
+    #[serde(with = "WorkMessage")]
+    pub(super) work: WorkStatus,
+}
+
+/// A [`NetworkStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "NetworkStatus")]
+struct NetworkMessage {
+    requests: u64,
+    connections: u64,
+    received_bytes: u64,
+    round_trip_us: u64,
+    bytes_per_second: u64,
+    window: u64,
+}
+
+/// A [`WorkStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WorkStatus")]
+struct WorkMessage {
+    #[serde(with = "WaitMessage")]
+    demand: WaitStatus,
+    #[serde(with = "WaitMessage")]
+    prefetch: WaitStatus,
+    #[serde(with = "WaitMessage")]
+    idle: WaitStatus,
+}
+
+/// A [`WaitStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WaitStatus")]
+struct WaitMessage {
+    jobs: u64,
+    half_us: u64,
+    p99_us: u64,
 }
 
 /// A [`TrafficStatus`] on the wire.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,9 +16,12 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::host::{Host, Turn};
+use super::Site;
+use super::connections::Open;
+use super::host::Host;
 use super::meter::Meter;
 use super::receive::Receiver;
+use super::turn::Turn;
 use super::url::BaseUrl;
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
@@ -25,40 +29,56 @@ use crate::source::{Fetch, Stored};
 /// After this long without a connection the next address of a server is tried beside the first.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
+/// Idle connections that the server may have closed unnoticed before a new one is opened.
+const STALE_MAX: usize = 3;
+
 /// An open connection.
-pub(super) struct Connection(SendRequest<Empty<Bytes>>);
+pub(super) struct Connection {
+    sender: SendRequest<Empty<Bytes>>,
+    /// Whether an answer came over it before; then the server may have closed it by now.
+    pub(super) is_reused: bool,
+    /// How long the server keeps it, if it says so.
+    pub(super) kept: Option<Duration>,
+    _open: Open,
+}
 
 impl Connection {
     pub(super) fn is_closed(&self) -> bool {
-        self.0.is_closed()
+        self.sender.is_closed()
     }
 }
 
 /// Asks once.
-pub(super) async fn attempt(base: &BaseUrl, fetch: &Fetch, turn: &Turn) -> Result<Stored, Cause> {
-    turn.give_way(fetch).await;
+pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Result<Stored, Cause> {
     let host = &turn.host;
-    while let Some(mut connection) = host.idle_connection() {
-        match send(&mut connection, base, fetch, host).await {
-            Ok(response) => return receive(response, connection, fetch, turn).await,
+    let mut stale = 0;
+    loop {
+        let mut connection = host.connection(site, turn.urgency(), stale >= STALE_MAX).await?;
+        let asked = Instant::now();
+        match send(&mut connection, site, fetch, host).await {
+            Ok(response) => {
+                check_status(&response)?;
+                turn.answered(asked.elapsed(), length(&response), fetch);
+                return receive(response, connection, site, fetch, turn).await;
+            }
             // The server may have closed it while nobody looked; that is no failure.
-            Err(Cause::Broken(_)) => {}
+            Err(Cause::Broken(_)) if connection.is_reused => stale += 1,
             Err(cause) => return Err(cause),
         }
     }
-    let mut connection = connect(host).await?;
-    let response = send(&mut connection, base, fetch, host).await?;
-    receive(response, connection, fetch, turn).await
 }
 
-async fn connect(host: &Host) -> Result<Connection, Cause> {
+/// Opens a connection.
+pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Cause> {
     let limit = host.world.options.connect;
     let late = |phase| move |_| Cause::TimedOut { phase, limit };
     let resolving = host.world.names.resolve(&host.name, host.port);
     let addresses = timeout(limit, resolving).await.map_err(late(Phase::Resolve))??;
     let connecting = first_to_connect(addresses);
-    let stream = timeout(limit, connecting).await.map_err(late(Phase::Connect))?;
-    let stream = stream.map_err(Cause::Unreachable)?;
+    let connected = timeout(limit, connecting).await.map_err(late(Phase::Connect))?;
+    let (stream, took) = connected.map_err(Cause::Unreachable)?;
+    host.path.borrow_mut().connected(took, Instant::now());
+    site.counts.connected();
     // Requests are single small packets; waiting to fill them only costs a round trip.
     let _ = stream.set_nodelay(true);
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -66,11 +86,11 @@ async fn connect(host: &Host) -> Result<Connection, Cause> {
         // Its errors reach the request that is under way.
         let _ = connection.await;
     });
-    Ok(Connection(sender))
+    Ok(Connection { sender, is_reused: false, kept: None, _open: host.connections.counted() })
 }
 
 /// Connects to whichever address answers first, starting one after the other.
-async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<(TcpStream, Duration)> {
     let mut addresses = addresses.into_iter();
     let mut racing = JoinSet::new();
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -78,12 +98,16 @@ async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
         let next = addresses.next();
         let more = next.is_some();
         if let Some(address) = next {
-            racing.spawn_local(TcpStream::connect(address));
+            let began = Instant::now();
+            racing.spawn_local(async move {
+                let stream = TcpStream::connect(address).await?;
+                Ok((stream, began.elapsed()))
+            });
         }
         let joined =
             if more { timeout(NEXT_ADDRESS, racing.join_next()).await } else { Ok(racing.join_next().await) };
         match joined {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
+            Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
             Ok(Some(Ok(Err(error)))) => failure = error,
             Ok(Some(Err(error))) => failure = io::Error::other(error),
             Ok(None) => return Err(failure),
@@ -94,15 +118,16 @@ async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 
 async fn send(
     connection: &mut Connection,
-    base: &BaseUrl,
+    site: &Site,
     fetch: &Fetch,
     host: &Host,
 ) -> Result<Response<Incoming>, Cause> {
     let limit = host.world.options.first_byte;
-    let request = request(base, fetch)?;
+    let request = request(&site.base, fetch)?;
+    site.counts.asked();
     let answer = async {
-        connection.0.ready().await?;
-        connection.0.send_request(request).await
+        connection.sender.ready().await?;
+        connection.sender.send_request(request).await
     };
     timeout(limit, answer)
         .await
@@ -128,12 +153,13 @@ fn request(base: &BaseUrl, fetch: &Fetch) -> Result<Request<Empty<Bytes>>, Cause
 
 async fn receive(
     response: Response<Incoming>,
-    connection: Connection,
+    mut connection: Connection,
+    site: &Site,
     fetch: &Fetch,
     turn: &Turn,
 ) -> Result<Stored, Cause> {
-    check_status(&response)?;
     let announced = length(&response);
+    connection.kept = kept(&response);
     if announced.is_some_and(|len| len > fetch.limit) {
         return Err(Cause::TooLarge { limit: fetch.limit });
     }
@@ -154,6 +180,8 @@ async fn receive(
             Ok(Some(Ok(frame))) => {
                 if let Ok(data) = frame.into_data() {
                     meter.add(data.len() as u64);
+                    site.counts.received(data.len() as u64);
+                    turn.received(data.len() as u64);
                     receiver.take(&data).await?;
                 }
             }
@@ -197,6 +225,13 @@ fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
+/// How long the server keeps the connection without use, less what its message may take.
+fn kept<T>(response: &Response<T>) -> Option<Duration> {
+    let value = response.headers().get("keep-alive")?.to_str().ok()?;
+    let timeout = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    Some(Duration::from_secs(timeout.trim().parse::<u64>().ok()?.saturating_sub(1)))
+}
+
 fn length(response: &Response<Incoming>) -> Option<u64> {
     response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -208,4 +243,19 @@ fn broken(error: hyper::Error) -> Cause {
         text = format!("{text}: {source}");
     }
     Cause::Broken(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_kept_as_long_as_the_server_says() {
+        let kept = |value: &str| kept(&Response::builder().header("keep-alive", value).body(()).unwrap());
+        assert_eq!(kept("timeout=5, max=100"), Some(Duration::from_secs(4)));
+        assert_eq!(kept("max=100, timeout=60"), Some(Duration::from_secs(59)));
+        assert_eq!(kept("timeout=0"), Some(Duration::ZERO));
+        assert_eq!(kept("timeout=99999999999999999999"), None);
+        assert_eq!(kept("max=3"), None);
+    }
 }

@@ -1,24 +1,46 @@
-//! One server: its connections, and whose turn it is.
+//! One server: whose turn it is.
+//!
+//! A demand starts at once, before all prefetches, as long as fewer requests are under way than one server is
+//! sent at most. A prefetch starts while fewer are under way than the [`Window`] and fewer bytes than the
+//! [`Path`] holds. So whatever is demanded finds a path without a queue of ours, and a place among the requests.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::exchange::{self, Connection};
+use super::Site;
+use super::connections::Connections;
+use super::exchange;
 use super::network::World;
-use super::url::BaseUrl;
+use super::path::Path;
+use super::turn::Turn;
+use super::window::Window;
 use crate::done::Done;
-use crate::error::Cause;
+use crate::error::{Blame, Cause};
 use crate::source::{Fetch, Stored};
 use crate::urgency::Urgency;
 
+/// What a server at hand is sent at most, a part of which only demands may use.
+const FOR_DEMANDS: usize = 4;
+/// Bytes of bodies that nobody has worked on yet beyond which nothing is prefetched: the cores are behind.
+const UNWORKED_MAX: u64 = 32 << 20;
+/// How soon it is looked again whether they have caught up.
+const CAUGHT_UP: Duration = Duration::from_millis(2);
+/// What an object of unknown size is taken for.
+const UNKNOWN_SIZE: u64 = 16 << 10;
+/// The part of its size that an object takes when stored, until some were seen.
+const USUAL_RATIO: f64 = 0.4;
+
 /// A request that waits or is served.
 pub(super) struct Job {
-    pub(super) base: Arc<BaseUrl>,
+    /// In the order of arrival, and the name of a queued prefetch.
+    pub(super) number: u64,
+    pub(super) site: Arc<Site>,
     pub(super) fetch: Fetch,
     pub(super) done: Done<Stored>,
 }
@@ -28,27 +50,39 @@ pub(super) struct Host {
     pub(super) world: Rc<World>,
     pub(super) name: String,
     pub(super) port: u16,
+    pub(super) connections: Connections,
+    pub(super) path: RefCell<Path>,
+    pub(super) window: RefCell<Window>,
     demand: RefCell<VecDeque<Job>>,
-    prefetch: RefCell<VecDeque<Job>>,
-    demand_active: Cell<usize>,
-    prefetch_active: Cell<usize>,
-    idle: RefCell<Vec<(Instant, Connection)>>,
+    prefetch: RefCell<BTreeMap<u64, Job>>,
+    pub(super) demand_active: Cell<usize>,
+    pub(super) prefetch_active: Cell<usize>,
+    /// Bytes of bodies that are still to come, as far as known.
+    pub(super) coming: Cell<u64>,
+    /// Stored bytes for each plain one.
+    ratio: Cell<f64>,
     /// Wakes prefetches that stand still.
-    calm: Notify,
+    pub(super) calm: Notify,
+    waking: Cell<bool>,
 }
 
 impl Host {
-    pub(super) fn new(world: Rc<World>, base: &BaseUrl) -> Rc<Self> {
+    pub(super) fn new(world: Rc<World>, site: &Site) -> Rc<Self> {
         Rc::new(Self {
             world,
-            name: base.host.clone(),
-            port: base.port,
+            name: site.base.host.clone(),
+            port: site.base.port,
+            connections: Connections::default(),
+            path: RefCell::new(Path::new()),
+            window: RefCell::new(Window::new()),
             demand: RefCell::default(),
             prefetch: RefCell::default(),
             demand_active: Cell::new(0),
             prefetch_active: Cell::new(0),
-            idle: RefCell::default(),
+            coming: Cell::new(0),
+            ratio: Cell::new(USUAL_RATIO),
             calm: Notify::new(),
+            waking: Cell::new(false),
         })
     }
 
@@ -56,45 +90,47 @@ impl Host {
     pub(super) fn add(self: &Rc<Self>, job: Job) {
         match job.fetch.priority.urgency() {
             Urgency::Demand => self.demand.borrow_mut().push_back(job),
-            Urgency::Prefetch => self.prefetch.borrow_mut().push_back(job),
+            Urgency::Prefetch => {
+                let site = job.site.clone();
+                let queued = {
+                    let mut prefetch = self.prefetch.borrow_mut();
+                    prefetch.insert(job.number, job);
+                    prefetch.len()
+                };
+                if self.is_far() {
+                    self.open_ahead(&site, queued.min(self.most_prefetched()));
+                }
+            }
         }
         self.start();
     }
 
-    /// Some queued or running prefetch became a demand.
-    pub(super) fn raised(self: &Rc<Self>) {
-        let queued = std::mem::take(&mut *self.prefetch.borrow_mut());
-        let is_demand = |job: &Job| job.fetch.priority.urgency() == Urgency::Demand;
-        let (raised, still): (Vec<_>, Vec<_>) = queued.into_iter().partition(is_demand);
-        self.prefetch.borrow_mut().extend(still);
-        self.demand.borrow_mut().extend(raised);
+    /// A queued or running prefetch became a demand.
+    pub(super) fn raised(self: &Rc<Self>, number: u64) {
+        let job = self.prefetch.borrow_mut().remove(&number);
+        if let Some(job) = job {
+            self.demand.borrow_mut().push_back(job);
+        }
         self.start();
         self.calm.notify_waiters();
     }
 
-    fn start(self: &Rc<Self>) {
-        loop {
-            let options = &self.world.options;
-            let next = if self.demand_active.get() < options.connections.max(1) {
-                self.demand.borrow_mut().pop_front()
-            } else {
-                None
-            };
-            let next = next.or_else(|| {
-                let may =
-                    !self.is_demanded() && self.prefetch_active.get() < options.prefetch_connections.max(1);
-                if may { self.prefetch.borrow_mut().pop_front() } else { None }
-            });
-            let Some(job) = next else { return };
-            if job.fetch.priority.give_up_if_pointless() {
-                let error = job.fetch.error(Cause::CalledOff);
-                job.done.err(error);
-                continue;
-            }
-            let turn = Turn::take(self.clone(), job.fetch.priority.urgency());
+    /// The first connection tells how far away the server is.
+    pub(super) fn is_connected(self: &Rc<Self>, site: &Arc<Site>) {
+        if self.is_far() {
+            self.open_ahead(site, self.world.options.spare);
+        }
+        self.start();
+    }
+
+    pub(super) fn start(self: &Rc<Self>) {
+        while let Some(job) = self.next() {
+            let expected = self.expected(&job.fetch);
+            let turn = Turn::take(self.clone(), job.fetch.priority.urgency(), expected);
             tokio::task::spawn_local(async move {
-                let Job { base, fetch, done } = job;
-                let outcome = exchange::attempt(&base, &fetch, &turn).await;
+                let Job { site, fetch, done, .. } = job;
+                let outcome = exchange::attempt(&site, &fetch, &turn).await;
+                turn.host.note(&site, &outcome);
                 // First, so that whoever is told may find the turn free.
                 drop(turn);
                 done.give(outcome.map_err(|cause| fetch.error(cause)));
@@ -102,79 +138,119 @@ impl Host {
         }
     }
 
-    fn is_demanded(&self) -> bool {
+    fn next(self: &Rc<Self>) -> Option<Job> {
+        if self.active() >= self.most() {
+            return None;
+        }
+        let demand = self.demand.borrow_mut().pop_front();
+        demand.or_else(|| self.next_prefetch())
+    }
+
+    fn next_prefetch(self: &Rc<Self>) -> Option<Job> {
+        while self.has_queued_prefetches() && self.may_prefetch() {
+            let job = self.prefetch.borrow_mut().pop_first()?.1;
+            if !job.fetch.priority.give_up_if_pointless() {
+                return Some(job);
+            }
+            let error = job.fetch.error(Cause::CalledOff);
+            job.done.err(error);
+        }
+        None
+    }
+
+    /// Whether one more prefetch may be sent for now.
+    fn may_prefetch(self: &Rc<Self>) -> bool {
+        let now = Instant::now();
+        let held = self.window.borrow().held();
+        if let Some(until) = held.filter(|until| *until > now) {
+            self.wake_at(until);
+            return false;
+        }
+        if self.world.budget.used() > UNWORKED_MAX {
+            self.wake_at(now + CAUGHT_UP);
+            return false;
+        }
+        let active = self.active();
+        if active >= self.window.borrow().size(self.most_prefetched()) {
+            self.window.borrow_mut().is_full();
+            return false;
+        }
+        let mut path = self.path.borrow_mut();
+        if active > 0 && self.coming.get() >= path.budget() {
+            path.is_full();
+            return false;
+        }
+        true
+    }
+
+    fn wake_at(self: &Rc<Self>, when: Instant) {
+        if self.waking.replace(true) {
+            return;
+        }
+        let host = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep_until(when).await;
+            if let Some(host) = host.upgrade() {
+                host.waking.set(false);
+                host.start();
+            }
+        });
+    }
+
+    pub(super) fn is_demanded(&self) -> bool {
         self.demand_active.get() > 0 || !self.demand.borrow().is_empty()
     }
 
-    /// A connection that is open and free, the one used last.
-    pub(super) fn idle_connection(&self) -> Option<Connection> {
-        let mut idle = self.idle.borrow_mut();
-        let oldest = Instant::now().checked_sub(self.world.options.idle);
-        idle.retain(|(since, connection)| {
-            oldest.is_none_or(|oldest| *since >= oldest) && !connection.is_closed()
-        });
-        idle.pop().map(|(_, connection)| connection)
+    pub(super) fn has_queued_prefetches(&self) -> bool {
+        !self.prefetch.borrow().is_empty()
     }
 
-    /// Keeps a connection for the next request.
-    pub(super) fn keep(&self, connection: Connection) {
-        if !connection.is_closed() {
-            self.idle.borrow_mut().push((Instant::now(), connection));
+    pub(super) fn active(&self) -> usize {
+        self.demand_active.get() + self.prefetch_active.get()
+    }
+
+    fn is_far(&self) -> bool {
+        self.path.borrow().round_trip().is_some_and(|round_trip| round_trip >= self.world.options.far)
+    }
+
+    /// Requests and connections that this server is sent at most.
+    pub(super) fn most(&self) -> usize {
+        let options = &self.world.options;
+        if self.is_far() { options.connections_far } else { options.connections_near }.max(1)
+    }
+
+    /// How many may be under way for another prefetch to start.
+    pub(super) fn most_prefetched(&self) -> usize {
+        let most = self.most();
+        (most - most / FOR_DEMANDS).max(1)
+    }
+
+    /// How many bytes an object will probably be.
+    fn expected(&self, fetch: &Fetch) -> u64 {
+        let stored = |plain: u64| (plain as f64 * self.ratio.get()) as u64;
+        fetch.plain_size.map_or(UNKNOWN_SIZE, stored).min(fetch.limit)
+    }
+
+    /// Learns from an object how much smaller they are when stored.
+    pub(super) fn learn(&self, plain: u64, stored: u64) {
+        if plain > 0 {
+            let seen = (stored as f64 / plain as f64).clamp(0.01, 1.0);
+            // Large objects tell more.
+            let weight = (plain as f64 / 1e6).clamp(0.01, 0.2);
+            self.ratio.set(self.ratio.get() * (1.0 - weight) + seen * weight);
         }
     }
-}
 
-/// A place among the active transfers of a server; free again on drop.
-pub(super) struct Turn {
-    pub(super) host: Rc<Host>,
-    urgency: Cell<Urgency>,
-}
-
-impl Turn {
-    fn take(host: Rc<Host>, urgency: Urgency) -> Self {
-        host.active(urgency).set(host.active(urgency).get() + 1);
-        Self { host, urgency: Cell::new(urgency) }
-    }
-
-    /// Counts a prefetch that became a demand as one.
-    fn follow(&self, fetch: &Fetch) {
-        if self.urgency.get() == Urgency::Prefetch && fetch.priority.urgency() == Urgency::Demand {
-            self.urgency.set(Urgency::Demand);
-            self.host.prefetch_active.set(self.host.prefetch_active.get() - 1);
-            self.host.demand_active.set(self.host.demand_active.get() + 1);
+    /// Takes note of how a request ended.
+    fn note(&self, site: &Site, outcome: &Result<Stored, Cause>) {
+        if let Err(cause) = outcome
+            && cause.may_pass()
+            && cause.blame() == Blame::Host
+        {
+            let wait = if let Cause::Overloaded { after, .. } = cause { Some(*after) } else { None };
+            self.window.borrow_mut().failed(wait, Instant::now());
         }
-    }
-
-    /// Stands still while this is a prefetch and something is demanded; tells whether it did.
-    pub(super) async fn give_way(&self, fetch: &Fetch) -> bool {
-        let mut stood = false;
-        loop {
-            self.follow(fetch);
-            if self.urgency.get() == Urgency::Demand || !self.host.is_demanded() {
-                return stood;
-            }
-            stood = true;
-            self.host.calm.notified().await;
-        }
-    }
-}
-
-impl Host {
-    fn active(&self, urgency: Urgency) -> &Cell<usize> {
-        match urgency {
-            Urgency::Demand => &self.demand_active,
-            Urgency::Prefetch => &self.prefetch_active,
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let active = self.host.active(self.urgency.get());
-        active.set(active.get() - 1);
-        if !self.host.is_demanded() {
-            self.host.calm.notify_waiters();
-        }
-        self.host.start();
+        let (path, window) = (self.path.borrow(), self.window.borrow().size(self.most_prefetched()));
+        site.counts.path(path.round_trip().unwrap_or_default(), path.rate(), window);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,25 +13,26 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 
-use super::HttpOptions;
 use super::host::{Host, Job};
 use super::names::Names;
-use super::url::BaseUrl;
+use super::{HttpOptions, Site};
 use crate::done::Done;
 use crate::memory::Budget;
 use crate::source::{Fetch, Stored};
+use crate::urgency::Urgency;
 
 /// The network's thread.
 pub(crate) struct Network {
     /// Taken when the network ends, which ends the thread.
     orders: Mutex<Option<UnboundedSender<Order>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    requests: AtomicU64,
 }
 
 enum Order {
-    Fetch(Arc<BaseUrl>, Fetch, Done<Stored>),
-    /// The priority of a request to this server rose.
-    Raised(Arc<BaseUrl>),
+    Fetch(Box<Job>),
+    /// The priority of this request to this server rose.
+    Raised(Arc<Site>, u64),
     Later(Duration, Box<dyn FnOnce() + Send>),
 }
 
@@ -55,19 +57,21 @@ impl Network {
             LocalSet::new().block_on(&runtime, work(world, queue));
             // What is under way is dropped here, and thereby answered.
         })?;
-        Ok(Arc::new(Self { orders: Mutex::new(Some(orders)), thread: Mutex::new(Some(thread)) }))
+        let (orders, thread) = (Mutex::new(Some(orders)), Mutex::new(Some(thread)));
+        Ok(Arc::new(Self { orders, thread, requests: AtomicU64::new(0) }))
     }
 
-    /// Fetches a file below a base.
-    pub(super) fn fetch(self: &Arc<Self>, base: Arc<BaseUrl>, fetch: Fetch, done: Done<Stored>) {
-        let (weak, server) = (Arc::downgrade(self), base.clone());
+    /// Fetches a file of a site.
+    pub(super) fn fetch(self: &Arc<Self>, site: Arc<Site>, fetch: Fetch, done: Done<Stored>) {
+        let (weak, place) = (Arc::downgrade(self), site.clone());
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let priority = fetch.priority.clone();
-        let queued = priority.urgency() == crate::urgency::Urgency::Prefetch;
-        self.order(Order::Fetch(base, fetch, done));
+        let queued = priority.urgency() == Urgency::Prefetch;
+        self.order(Order::Fetch(Box::new(Job { number, site, fetch, done })));
         if queued {
             priority.on_raise(move || {
                 if let Some(network) = weak.upgrade() {
-                    network.order(Order::Raised(server));
+                    network.order(Order::Raised(place, number));
                 }
             });
         }
@@ -105,18 +109,18 @@ async fn work(world: Rc<World>, mut queue: UnboundedReceiver<Order>) {
     let hosts: RefCell<HashMap<(String, u16), Rc<Host>>> = RefCell::default();
     while let Some(order) = queue.recv().await {
         match order {
-            Order::Fetch(base, fetch, done) => {
-                let key = (base.host.clone(), base.port);
+            Order::Fetch(job) => {
                 let host = {
                     let mut hosts = hosts.borrow_mut();
-                    hosts.entry(key).or_insert_with(|| Host::new(world.clone(), &base)).clone()
+                    let new = || Host::new(world.clone(), &job.site);
+                    hosts.entry(job.site.server()).or_insert_with(new).clone()
                 };
-                host.add(Job { base, fetch, done });
+                host.add(*job);
             }
-            Order::Raised(base) => {
-                let host = hosts.borrow().get(&(base.host.clone(), base.port)).cloned();
+            Order::Raised(site, number) => {
+                let host = hosts.borrow().get(&site.server()).cloned();
                 if let Some(host) = host {
-                    host.raised();
+                    host.raised(number);
                 }
             }
             Order::Later(pause, then) => {

@@ -1,8 +1,9 @@
 //! Connections: reused, bounded, demand first.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
-use esker_store::{Cause, Done, Errand, ObjectStore};
+use esker_store::{Cause, Done, Engine, Errand, ObjectStore, Warmed};
 use esker_testkit::mirror::{Fault, Mirror};
 
 use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, zlib};
@@ -20,11 +21,20 @@ fn serve(objects: &[Made]) -> (Mirror, tempfile::TempDir) {
     (mirror, folder)
 }
 
+/// So many requests to a server at once, near or far, and patience with silent ones.
+fn at_most(count: usize) -> Engine {
+    engine_with(|options| {
+        options.http.connections_near = count;
+        options.http.connections_far = count;
+        options.http.first_byte = Duration::from_secs(600);
+    })
+}
+
 #[test]
 fn connections_are_bounded_and_reused() {
     let objects = objects(60);
     let (mirror, _folder) = serve(&objects);
-    let engine = engine_with(|options| options.http.connections = 5);
+    let engine = at_most(5);
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     let (sender, answers) = mpsc::channel();
@@ -60,22 +70,19 @@ fn a_prefetch_never_delays_a_demand() {
     let (mirror, _folder) = serve(&objects);
     let demanded = format!("/repo/{}", objects[39].wanted.name.path());
     let rule = mirror.fault(move |path| path != demanded, Fault::NoAnswer);
-    let engine = engine_with(|options| {
-        options.http.connections = 1;
-        options.http.prefetch_connections = 4;
-        options.http.first_byte = std::time::Duration::from_secs(30);
-    });
+    let engine = at_most(8);
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects[..39] {
         store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
     }
-    rule.wait_for_hits(4);
+    rule.wait_for_hits(6);
     assert_eq!(bytes(&store, &objects[39].wanted).unwrap(), objects[39].plain);
-    assert_eq!(rule.hits(), 4, "no more prefetches were started than have connections");
+    assert_eq!(rule.hits(), 6, "a quarter of the places is for demands");
 }
 
-/// A prefetch in the middle of its transfer stands still while something is demanded.
+/// A prefetch of more than the path holds, in the middle of its transfer, stands still while something is
+/// demanded.
 #[test]
 fn a_prefetch_under_way_stands_still_for_a_demand() {
     let large = zlib(&noise(77, 3_000_000));
@@ -87,7 +94,7 @@ fn a_prefetch_under_way_stands_still_for_a_demand() {
     let slow = mirror.fault(move |path| path == large_path, Fault::Slow(1_500_000));
     let silent = mirror.fault(move |path| path == small_path, Fault::NoAnswer);
     let engine = engine_with(|options| {
-        options.http.first_byte = std::time::Duration::from_millis(3000);
+        options.http.first_byte = Duration::from_millis(3000);
         options.retry.attempts = 1;
     });
     let rig = Rig::with(engine, roomy());
@@ -112,6 +119,106 @@ fn a_prefetch_under_way_stands_still_for_a_demand() {
     outcome.unwrap();
 }
 
+/// A demand that waits for the server does not keep prefetches from coming.
+#[test]
+fn prefetches_go_on_while_something_is_demanded() {
+    let objects = objects(40);
+    let (mirror, _folder) = serve(&objects);
+    let demanded = format!("/repo/{}", objects[39].wanted.name.path());
+    let rule = mirror.fault(move |path| path == demanded, Fault::NoAnswer);
+    let rig = Rig::with(at_most(16), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, answers) = mpsc::channel();
+    store.get(objects[39].wanted.clone(), Done::new(drop));
+    rule.wait_for_hits(1);
+    for object in &objects[..39] {
+        let sender = sender.clone();
+        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
+        store.warm(object.wanted.clone(), &Errand::new(), done);
+    }
+    drop(sender);
+    let warmed: Vec<Warmed> = answers.iter().map(Result::unwrap).collect();
+    assert_eq!(warmed.len(), 39);
+    assert_eq!(store.status().network.requests, 40);
+    assert!(store.status().network.connections <= 16);
+}
+
+/// Before anything is known of the path, few bytes are sent for: here two objects, although more requests
+/// would be allowed.
+#[test]
+fn prefetches_on_their_way_are_bounded_in_bytes() {
+    let objects: Vec<Made> = (0..20).map(|seed| zlib(&noise(seed, 400_000))).collect();
+    let (mirror, _folder) = serve(&objects);
+    let demanded = format!("/repo/{}", objects[19].wanted.name.path());
+    let rule = mirror.fault(move |path| path != demanded, Fault::Delay(Duration::from_secs(600)));
+    let rig = Rig::with(at_most(16), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, answers) = mpsc::channel();
+    for object in &objects[..19] {
+        let sender = sender.clone();
+        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
+        store.warm(object.wanted.clone(), &Errand::new(), done);
+    }
+    drop(sender);
+    rule.wait_for_hits(2);
+    assert_eq!(bytes(&store, &objects[19].wanted).unwrap(), objects[19].plain);
+    assert_eq!(rule.hits(), 2);
+    rule.lift();
+    assert!(answers.iter().all(|warmed| warmed.is_ok()));
+}
+
+/// A server that fails is not sent the rest of the queue at once; what is demanded is tried all the same.
+#[test]
+fn prefetches_are_held_back_from_a_server_in_trouble() {
+    let objects = objects(41);
+    let (mirror, _folder) = serve(&objects);
+    let demanded = format!("/repo/{}", objects[40].wanted.name.path());
+    let rule = mirror.fault(move |path| path != demanded, Fault::RetryAfter(20));
+    let rig = Rig::with(at_most(16), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let (sender, answers) = mpsc::channel();
+    let errand = Errand::new();
+    for object in &objects[..40] {
+        let sender = sender.clone();
+        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
+        store.warm(object.wanted.clone(), &errand, done);
+    }
+    assert!(answers.recv().unwrap().is_err());
+    rule.assert_hit();
+    assert_eq!(bytes(&store, &objects[40].wanted).unwrap(), objects[40].plain);
+    assert!(rule.hits() <= 8, "{} requests went to a server that refuses them", rule.hits());
+}
+
+/// On a long way connections are opened before they are needed.
+#[test]
+fn connections_are_opened_ahead() {
+    let objects = objects(30);
+    let (mirror, _folder) = serve(&objects);
+    let engine = engine_with(|options| {
+        options.http.far = Duration::ZERO;
+        options.http.connections_far = 12;
+    });
+    let rig = Rig::with(engine, roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let connections = || store.status().network.connections;
+    let wait_for = |count| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while connections() < count {
+            assert!(std::time::Instant::now() < deadline, "{} of {count} connections", connections());
+            std::thread::yield_now();
+        }
+    };
+    bytes(&store, &objects[0].wanted).unwrap();
+    wait_for(4);
+    let rule = mirror.fault(|_| true, Fault::Delay(Duration::from_secs(600)));
+    for object in &objects[1..] {
+        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
+    }
+    rule.wait_for_hits(8);
+    wait_for(9);
+    assert!(connections() <= 12);
+}
+
 /// A demand that joins a queued prefetch takes it to the front.
 #[test]
 fn a_demand_upgrades_the_prefetch_it_joins() {
@@ -119,16 +226,13 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
     let (mirror, _folder) = serve(&objects);
     let last = format!("/repo/{}", objects[9].wanted.name.path());
     let rule = mirror.fault(move |path| path != last, Fault::NoAnswer);
-    let engine = engine_with(|options| {
-        options.http.prefetch_connections = 2;
-        options.http.first_byte = std::time::Duration::from_secs(30);
-    });
+    let engine = at_most(4);
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects {
         store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
     }
-    rule.wait_for_hits(2);
+    rule.wait_for_hits(3);
     assert_eq!(bytes(&store, &objects[9].wanted).unwrap(), objects[9].plain);
     assert_eq!(store.status().traffic.joined, 1);
 }
@@ -139,7 +243,7 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
 fn a_thousand_waiting_reads_delay_nobody() {
     let objects = objects(1002);
     let (mirror, _folder) = serve(&objects[..1]);
-    let engine = engine_with(|options| options.http.first_byte = std::time::Duration::from_secs(600));
+    let engine = engine_with(|options| options.http.first_byte = Duration::from_secs(600));
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     bytes(&store, &objects[0].wanted).unwrap();
@@ -147,7 +251,7 @@ fn a_thousand_waiting_reads_delay_nobody() {
     for object in &objects[1..1001] {
         store.get(object.wanted.clone(), Done::new(drop));
     }
-    rule.wait_for_hits(32);
+    rule.wait_for_hits(16);
     assert!(store.cached(&objects[0].wanted).is_some());
     let (sender, answer) = mpsc::channel();
     store.get(objects[0].wanted.clone(), Done::new(move |got| sender.send(got.map(drop)).unwrap()));
