@@ -197,6 +197,17 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
+    /// A profile can't be used.
+    #[error("profile `{}` can't be used: {reason}", path.display())]
+    Profile {
+        /// The file, or the name it was to get.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// There is no such profile.
+    #[error("there is no profile `{0}`")]
+    NoProfile(String),
     /// Whoever asked wants it to stop.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,

@@ -54,8 +54,9 @@ impl Ingest<'_> {
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
         let index = repository.content_index();
-        let collected = self.collect(&context, &index, true)?;
+        let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
+        report.woven(&mut context.weave(&mut collected.changes, &self.how.profiles, false)?);
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
         Ok(report)
     }

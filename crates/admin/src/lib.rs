@@ -11,8 +11,10 @@
 #![deny(unsafe_code)]
 
 mod balance;
+mod bundles;
 mod catalogs;
 mod changes;
+mod clusters;
 mod commit;
 mod content_index;
 mod create;
@@ -27,6 +29,7 @@ mod known;
 mod path;
 mod pipeline;
 mod plan;
+mod profiles;
 mod progress;
 mod publish;
 mod published;
@@ -41,6 +44,8 @@ mod signed;
 mod source;
 mod spool;
 
+pub use bundles::BundleCounts;
+pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS};
 pub use disks::Disks;
@@ -49,6 +54,7 @@ pub use error::AdminError;
 pub use ingest::{Ingest, Owner};
 pub use key_folder::KeyFolder;
 pub use plan::{Differences, KindCounts};
+pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use report::{Report, Seconds};

@@ -1,12 +1,14 @@
 //! What a publish will do: computed first, then done or only shown.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use esker_format::bundle;
 use esker_format::catalog::{Flags, PathKey};
 use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 use serde::Serialize;
 
+use crate::bundles;
 use crate::changes::Changes;
 use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
@@ -143,7 +145,6 @@ pub(crate) struct Comparison<'r> {
 /// Times within this many seconds of the look at a file may stay the same when it is changed again: some file
 /// systems count in steps of two seconds.
 const CLOCK_STEP: i64 = 2;
-const BUNDLE_PREFIX: &[u8] = b".cvmfsbundle-";
 
 impl Comparison<'_> {
     /// Compares a directory of the source with the published one. `found` has the entries of the source with
@@ -164,11 +165,11 @@ impl Comparison<'_> {
         }
         self.keep_markers(directory, facts, &found, &mut old, &mut plan)?;
         let mut groups = Groups::of(&found);
-        let triggers = bundle_triggers(&found);
+        let triggers = bundle_triggers(&found, &mut old, &mut plan);
         for (source, xattrs) in found {
             let mut new = entry::of_source(&source, xattrs, self.settings);
             groups.assign(&source, &mut new);
-            if triggers.contains(&new.name) {
+            if triggers.contains(&(source.facts.device, source.facts.inode)) {
                 new.flags.0 |= Flags::BUNDLE_TRIGGER;
             }
             let before = old.remove(&new.name);
@@ -336,10 +337,29 @@ impl Groups {
     }
 }
 
-/// The files that announce a bundle: those with a specification beside them.
-fn bundle_triggers(found: &[(SourceEntry, Option<Vec<u8>>)]) -> Vec<Vec<u8>> {
-    let names = found.iter().filter(|(source, _)| source.facts.is_file()).map(|(source, _)| &source.name);
-    names.filter_map(|name| name.strip_prefix(BUNDLE_PREFIX).map(<[u8]>::to_vec)).collect()
+/// The files that announce a bundle, by device and inode, so that all names of one do: those with a specification
+/// beside them, in the source or made of a profile. The latter are no part of the comparison, but go with their
+/// triggers, and before one that is in the source.
+fn bundle_triggers(
+    found: &[(SourceEntry, Option<Vec<u8>>)],
+    old: &mut HashMap<Vec<u8>, Entry>,
+    plan: &mut DirectoryPlan,
+) -> HashSet<(u64, u64)> {
+    let files = || found.iter().map(|(source, _)| source).filter(|source| source.facts.is_file());
+    let names: HashSet<&[u8]> = files().map(|source| source.name.as_slice()).collect();
+    let mut triggers: HashSet<Vec<u8>> =
+        names.iter().filter_map(|name| bundle::trigger_of(name)).map(<[u8]>::to_vec).collect();
+    let ours: Vec<Vec<u8>> =
+        old.values().filter(|entry| bundles::is_ours(entry)).map(|entry| entry.name.clone()).collect();
+    for name in ours {
+        old.remove(&name);
+        match bundle::trigger_of(&name).filter(|trigger| names.contains(trigger)) {
+            Some(trigger) => _ = triggers.insert(trigger.to_vec()),
+            None => plan.removals.push(name),
+        }
+    }
+    let is_trigger = |source: &&SourceEntry| triggers.contains(&source.name);
+    files().filter(is_trigger).map(|source| (source.facts.device, source.facts.inode)).collect()
 }
 
 /// Everything a publish will do.

@@ -42,8 +42,9 @@ impl Publish<'_> {
     /// Says what a publish would do, and does nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
-        let plan = self.plan(&context)?;
+        let mut plan = self.plan(&context)?;
         let mut report = context.report(plan.differences);
+        report.woven(&mut context.weave(&mut plan.changes, &self.how.profiles, false)?);
         (report.files_read, report.bytes_read) = (plan.jobs as u64, plan.bytes_to_read);
         report.seconds.scan = context.seconds();
         report.seconds.total = report.seconds.scan;

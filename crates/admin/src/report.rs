@@ -4,6 +4,7 @@ use std::error::Error as _;
 
 use serde::Serialize;
 
+use crate::bundles::{BundleCounts, Woven};
 use crate::error::AdminError;
 use crate::plan::Differences;
 
@@ -32,6 +33,8 @@ pub struct Report {
     pub objects_present: u64,
     /// Their plain bytes.
     pub object_bytes_present: u64,
+    /// Bundles that come from profiles.
+    pub bundles: BundleCounts,
     /// Catalogs that were written.
     pub catalogs_written: u64,
     /// Their bytes, compressed.
@@ -43,6 +46,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Notes what became of the bundles.
+    pub(crate) fn woven(&mut self, woven: &mut Woven) {
+        self.bundles = woven.counts;
+        self.warnings.append(&mut woven.warnings);
+    }
+
     /// Notes whether something was written that only saves time, next time. The revision is public by then, so a
     /// failure is none of the publish.
     pub(crate) fn remembered(&mut self, outcome: Result<(), AdminError>) {

@@ -16,6 +16,7 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::known;
+use crate::profiles::{self, Profiles};
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
@@ -114,6 +115,11 @@ impl Repository {
         ContentIndex::new(self.disks.private.clone(), &self.state)
     }
 
+    /// The profiles from which bundles are made.
+    pub fn profiles(&self) -> Profiles<'_> {
+        Profiles::new(self.disks.private.clone(), &self.state, self.name.as_str())
+    }
+
     /// The folder of what the publisher remembers.
     pub(crate) fn state(&self) -> &Path {
         &self.state
@@ -135,7 +141,8 @@ pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminErr
     let state = root.join(STATE);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
-    for folder in [state.clone(), state.join(known::FOLDER), state.join(content_index::FOLDER)] {
+    let folders = [known::FOLDER, content_index::FOLDER, profiles::FOLDER].map(|folder| state.join(folder));
+    for folder in [state.clone()].into_iter().chain(folders) {
         match remove_unfinished(disk, &folder, |_| true) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(AdminError::file("removing leftovers in", &folder)(error));

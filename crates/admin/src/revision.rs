@@ -26,6 +26,7 @@ use crate::known::KnownFiles;
 use crate::path;
 use crate::pipeline::Pipeline;
 use crate::plan::{Comparison, Differences};
+use crate::profiles::NamedProfile;
 use crate::progress::{Counters, Phase, Progress};
 use crate::published::Published;
 use crate::report::Report;
@@ -42,6 +43,8 @@ pub struct How<'r> {
     pub threads: usize,
     /// Set by whoever wants it to end early.
     pub stop: Arc<AtomicBool>,
+    /// Profiles to keep with those that the publisher has, for this and every later revision.
+    pub profiles: Vec<NamedProfile>,
     /// Told now and then how far it is.
     pub progress: &'r mut dyn FnMut(Progress),
 }
@@ -179,9 +182,16 @@ impl<'r> Context<'r> {
         how: &mut How<'_>,
         report: &mut Report,
     ) -> Result<(), AdminError> {
+        let shelf = self.repository.profiles();
+        how.profiles.iter().try_for_each(|added| shelf.add(added))?;
+        let mut woven = self.weave(changes, &how.profiles, true)?;
+        report.woven(&mut woven);
         if changes.is_empty() {
+            report.remembered(shelf.remember(&woven.triggers));
             return Ok(());
         }
+        // Before they are public: a bundle that nobody remembers could not be taken back.
+        shelf.remember(&woven.all_triggers)?;
         let begun = self.seconds();
         (how.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));
         let outlines = balance::decide(&self.published, changes, &self.comparison())?;
@@ -199,6 +209,7 @@ impl<'r> Context<'r> {
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
         report.published = true;
+        report.remembered(shelf.remember(&woven.triggers));
         Ok(())
     }
 

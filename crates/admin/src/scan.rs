@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::bundles;
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
@@ -184,7 +185,9 @@ impl Scan<'_> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.published.list(&directory)? {
-                part.differences.removed.add(&entry);
+                if !bundles::is_ours(&entry) {
+                    part.differences.removed.add(&entry);
+                }
                 if entry.is_directory() {
                     waiting.push(path::join(&directory, &entry.name));
                 }

@@ -6,6 +6,7 @@ pub(crate) mod ingest;
 pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod mount;
+pub(crate) mod profile;
 pub(crate) mod publish;
 pub(crate) mod repo;
 pub(crate) mod run;

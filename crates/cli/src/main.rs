@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod around;
 mod browse;
 mod commands;
 mod entry;
@@ -13,6 +14,7 @@ mod log;
 mod meter;
 mod output;
 mod publisher;
+mod recorder;
 mod settings;
 mod stop;
 mod walk;
@@ -50,7 +52,8 @@ enum Command {
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
-    #[command(name = commands::run::INSIDE, hide = true)]
+    Profile(commands::profile::Args),
+    #[command(name = around::INSIDE, hide = true)]
     Inside(commands::inside::Args),
 }
 
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files),
+        Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Inside(_) => unreachable!("handled above"),
         Command::Mount(args) => commands::mount::run(args, &settings),
         Command::Umount(args) => commands::umount::run(args, &settings),

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{AdminError, Deflate, How, KeyFolder, Progress, Report, Repository, TagRequest};
+use esker_admin::{
+    AdminError, BundleCounts, Deflate, How, KeyFolder, Progress, Report, Repository, TagRequest,
+};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
+use crate::commands::profile;
 use crate::exit::{Context, Failure, Kind, chain, of_store};
 use crate::output::{Output, size};
 use crate::settings::Settings;
@@ -71,6 +74,10 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT", requires = "tag")]
     pub(crate) message: Option<String>,
 
+    /// A profile to keep with the repository: its bundles are written now and in every later revision
+    #[arg(long, value_name = "FILE")]
+    pub(crate) profile: Vec<PathBuf>,
+
     /// Say what would be done, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -109,14 +116,20 @@ impl From<DeflateArg> for Deflate {
 
 impl HowArgs {
     /// What the library has to know of it.
-    pub(crate) fn how<'p>(&self, stop: Arc<AtomicBool>, progress: &'p mut dyn FnMut(Progress)) -> How<'p> {
+    pub(crate) fn how<'p>(
+        &self,
+        stop: Arc<AtomicBool>,
+        progress: &'p mut dyn FnMut(Progress),
+    ) -> Result<How<'p>, Failure> {
         let description = self.message.clone().unwrap_or_default();
-        How {
+        let profiles = self.profile.iter().map(|file| profile::read(file)).collect::<Result<_, _>>()?;
+        Ok(How {
             tag: TagRequest { name: self.tag.clone(), description },
             threads: self.threads(),
             stop,
+            profiles,
             progress,
-        }
+        })
     }
 
     fn threads(&self) -> usize {
@@ -176,6 +189,12 @@ pub(crate) fn print_report(report: &Report, dry_run: bool, json: bool) -> Result
         );
         out.line(format!("  {}", out.warning(&text)))?;
     }
+    if report.bundles.bundles > 0 {
+        let BundleCounts { bundles, files, files_missing } = report.bundles;
+        let missing =
+            if files_missing > 0 { format!("; {files_missing} more are not there") } else { String::new() };
+        out.line(format!("  bundles   {bundles}, of {files} files{missing}"))?;
+    }
     for warning in &report.warnings {
         out.line(format!("  {}", out.warning(warning)))?;
     }
@@ -212,6 +231,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
         | AdminError::Settings { .. }
+        | AdminError::Profile { .. }
+        | AdminError::NoProfile(_)
         | AdminError::Tag(_)
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }
@@ -247,6 +268,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
+        AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` says which there are"),
         _ => failure,
     }
 }

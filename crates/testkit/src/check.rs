@@ -4,10 +4,12 @@
 //! * the head: manifest, whitelist, certificate, their signatures;
 //! * every object that the head leads to: its name is the hash of its bytes, and it decompresses;
 //! * every catalog: tables, keys of paths, flags, link counts, chunks, counters, nested catalogs;
+//! * bundles: flags of triggers, and what is listed;
 //! * history and reflog.
 //!
 //! What is wrong is collected, not panicked about, so that tests can damage a repository and see it noticed.
 
+mod bundles;
 mod catalogs;
 mod head;
 mod objects;
@@ -27,6 +29,8 @@ pub struct Findings {
     pub problems: Vec<String>,
     /// What the head's revision shows, by path; `/` is the root. Entries that listings leave out are not in it.
     pub tree: BTreeMap<Vec<u8>, Entry>,
+    /// The files that the bundles made by the publisher list, by the path of the specification.
+    pub bundles: BTreeMap<Vec<u8>, Vec<String>>,
     /// The number of entries of each catalog, by mountpoint.
     pub catalogs: BTreeMap<String, u64>,
     /// The tags of the history: name and revision.
@@ -73,6 +77,7 @@ pub fn check(repository: &Path, name: &str, public_key: &str) -> Findings {
     head::check_history(&head, &objects, &mut findings);
     head::check_reflog(repository, &head, &mut findings);
     catalogs::check(&head, &objects, &mut findings);
+    bundles::targets(&mut findings);
     findings.objects = objects.seen();
     findings
 }

@@ -15,6 +15,7 @@ mod identity;
 mod listing;
 mod lookup;
 mod mounted;
+mod observe;
 mod options;
 mod order;
 mod paths;
@@ -27,6 +28,7 @@ mod view;
 mod xattrs;
 
 pub use follow::Refreshed;
+pub use observe::Observer;
 pub use options::{Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
 pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus};

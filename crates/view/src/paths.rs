@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use esker_vfs::{Cookie, Data, DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError};
 
+use crate::lookup::Scene;
+use crate::payload::Notes;
 use crate::view::View;
 
 /// Most symbolic links followed on one path, as in Linux.
@@ -78,6 +80,16 @@ impl View {
             Ok((name, value))
         };
         names.into_iter().map(with_value).collect()
+    }
+
+    /// The path of a node in the present revision, or the one it came from; none if that can't be told at once.
+    pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        let revision = self.core.current.load();
+        let scene = Scene::new(&self.core, &revision);
+        match Notes::of(node).ok()? {
+            notes if notes.root => Some(Vec::new()),
+            notes => scene.path_of(&notes).ok(),
+        }
     }
 
     /// The path of a node, for messages.

@@ -39,6 +39,7 @@ impl Tree for View {
 
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         self.core.counters.reads.count();
+        self.observed(node, offset, len);
         self.core.read(node, offset, len, reply);
     }
 

@@ -1,6 +1,6 @@
 //! A repository, open.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::failure;
 use crate::follow::{Follower, Refreshed, Sightings};
 use crate::head::Head;
+use crate::observe::Observer;
 use crate::options::{Pin, ViewOptions};
 use crate::revision::{Label, Revision};
 use crate::show::Show;
@@ -29,6 +30,7 @@ pub struct View {
     pub(crate) core: Arc<Core>,
     follower: Arc<Follower>,
     pinned: bool,
+    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
 }
 
 /// Where a view begins.
@@ -85,7 +87,7 @@ impl View {
         let ttl = start.head.map(|head| head.ttl).unwrap_or_default();
         let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(keeper), options.ttl, ttl)
             .map_err(|error| TreeError::on(ErrorKind::Local, "the follower's thread").because(error))?;
-        Ok(Arc::new(Self { core, follower, pinned }))
+        Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
     }
 
     /// Looks for a new head now, moves to it, and returns once the mounts know. A pinned view stays.

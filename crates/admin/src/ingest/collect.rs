@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use esker_format::write::catalog::Entry;
 
+use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, NewTree};
 use crate::entry::{self, MARKER};
 use crate::error::AdminError;
@@ -242,6 +243,9 @@ impl<'r> Collector<'r> {
         let mut differences = self.removed;
         for directory in self.changes.paths() {
             self.mend_groups(&directory)?;
+            for entry in with_flags_mended(self.tree(), &directory)? {
+                self.changes.put(&directory, entry);
+            }
             self.compare(&directory, &mut differences)?;
         }
         Ok(Collected { changes: self.changes, differences })

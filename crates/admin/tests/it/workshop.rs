@@ -108,7 +108,13 @@ pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> R
 }
 
 pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
-    How { tag: TagRequest::default(), threads: 3, stop: Arc::new(AtomicBool::new(false)), progress }
+    How {
+        tag: TagRequest::default(),
+        threads: 3,
+        stop: Arc::new(AtomicBool::new(false)),
+        profiles: Vec::new(),
+        progress,
+    }
 }
 
 pub(crate) fn assert_same_trees(expected: &[Entry], found: &[Entry]) {

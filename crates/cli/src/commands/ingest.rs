@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         delete,
         owner: args.owner.unwrap_or_default(),
         nested: args.nested,
-        how: args.how.how(stop, &mut progress),
+        how: args.how.how(stop, &mut progress)?,
     };
     let done = match args.how.dry_run {
         true => ingest.dry_run(&repository, now()),

@@ -48,7 +48,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let mut publish = Publish {
         source: args.source,
         target: args.to.into_os_string().into_vec(),
-        how: args.how.how(stop, &mut progress),
+        how: args.how.how(stop, &mut progress)?,
     };
     let done = match args.how.dry_run {
         true => publish.dry_run(&repository, now()),

@@ -14,44 +14,48 @@ use serde_json::Value;
 use crate::person::Person;
 use crate::world::{World, words};
 
-const NAME: &str = "made.test";
+pub(crate) const NAME: &str = "made.test";
 
 /// Folders for a publisher, who works in their own home.
-struct Workshop {
-    world: World,
+pub(crate) struct Workshop {
+    pub(crate) world: World,
 }
 
 impl Workshop {
     fn new(person: Person) -> Workshop {
+        Workshop::with(person, make_tree)
+    }
+
+    pub(crate) fn with(person: Person, make_tree: impl FnOnce(&Path) + Send) -> Workshop {
         let workshop = Workshop { world: World::new(person, fixture::RMD) };
         let tree = workshop.tree();
         person.does(|| make_tree(Path::new(&tree)));
         workshop
     }
 
-    fn home(&self, name: &str) -> String {
+    pub(crate) fn home(&self, name: &str) -> String {
         self.world.path("home").join(name).display().to_string()
     }
 
-    fn tree(&self) -> String {
+    pub(crate) fn tree(&self) -> String {
         self.home("tree")
     }
 
-    fn esker(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn esker(&self, arguments: &[&str]) -> Output {
         let (storage, keys) = (self.home("storage"), self.home("keys"));
         let places = ["--storage", &storage, "--keys", &keys];
         self.world.esker(&[arguments, &places].concat()).output().expect("running esker")
     }
 
     #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.esker(&[arguments, &["--json", "--quiet"]].concat());
         assert!(output.status.success(), "{}", words(&output));
         serde_json::from_slice(&output.stdout).expect("JSON from esker")
     }
 
     #[track_caller]
-    fn create(&self) {
+    pub(crate) fn create(&self) {
         let output = self.esker(&["repo", "create", NAME]);
         assert!(output.status.success(), "{}", words(&output));
     }
@@ -116,7 +120,7 @@ fn revisions_are_made_of_differences() {
     assert_eq!(
         names(&first),
         Some(
-            "bytes_read catalog_bytes catalogs_written differences files_read object_bytes_present \
+            "bundles bytes_read catalog_bytes catalogs_written differences files_read object_bytes_present \
          object_bytes_stored objects_present objects_stored published revision root seconds tag warnings"
                 .into()
         )

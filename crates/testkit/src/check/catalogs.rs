@@ -9,9 +9,9 @@ use crate::contents;
 use crate::listing::Entry;
 use crate::object::{self, Algorithm};
 
-use super::Findings;
 use super::head::{Head, integrity};
 use super::objects::Objects;
+use super::{Findings, bundles};
 
 const S_IFMT: u32 = 0o170_000;
 const DIRECTORY: u64 = 1;
@@ -23,7 +23,7 @@ const ROOT: u64 = 32;
 const CHUNKED: u64 = 64;
 const EXTERNAL: u64 = 128;
 const BIND: u64 = 1 << 14;
-const HIDDEN: u64 = 1 << 15;
+pub(super) const HIDDEN: u64 = 1 << 15;
 
 /// The names of the counters, without prefix.
 const COUNTERS: [&str; 12] = [
@@ -42,18 +42,18 @@ const COUNTERS: [&str; 12] = [
 ];
 type Counts = BTreeMap<&'static str, u64>;
 
-struct Row {
+pub(super) struct Row {
     rowid: i64,
     key: [i64; 2],
     parent: [i64; 2],
-    hardlinks: u64,
-    hash: Option<Vec<u8>>,
+    pub(super) hardlinks: u64,
+    pub(super) hash: Option<Vec<u8>>,
     size: i64,
-    mode: u32,
+    pub(super) mode: u32,
     mtime: i64,
     mtime_ns: Option<i64>,
-    flags: u64,
-    name: Vec<u8>,
+    pub(super) flags: u64,
+    pub(super) name: Vec<u8>,
     symlink: Vec<u8>,
     uid: u32,
     gid: u32,
@@ -142,6 +142,7 @@ impl Judge<'_> {
                 ));
             }
             self.groups(&what, &path, &children);
+            self.bundles(&what, &path, &children);
             for child in children {
                 let path = [&path[..], b"/", &child.name].concat();
                 if child.key != key_of(&path) {
@@ -264,6 +265,18 @@ impl Judge<'_> {
                     "{what}: group {group} of {:?} does not fit together",
                     lossy(directory)
                 ));
+            }
+        }
+    }
+
+    fn bundles(&mut self, what: &str, directory: &[u8], children: &[Row]) {
+        for spec in bundles::siblings(what, directory, children, self.findings) {
+            let path = [directory, b"/", &spec.name].concat();
+            let hash = spec.hash.as_ref().map(|hash| text(hash, self.objects.algorithm()));
+            let plain =
+                hash.and_then(|hash| self.objects.plain(&hash, "", spec.flags >> 11 & 7, self.findings));
+            if let Some(plain) = plain {
+                bundles::content(&path, &plain, self.findings);
             }
         }
     }
@@ -429,7 +442,7 @@ impl Judge<'_> {
     }
 }
 
-fn lossy(bytes: &[u8]) -> String {
+pub(super) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -1,0 +1,106 @@
+//! A command with a repository around it: the machinery of `run`, which others use too.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use esker_fuse::SessionOptions;
+use esker_node::mounted::{MountPlan, Mounted};
+use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
+use esker_view::{View, ViewOptions};
+
+use crate::exit::{Failure, Kind, chain, warn};
+use crate::join::{Checked, offline_warning};
+use crate::limits::OpenFiles;
+use crate::settings::Settings;
+
+/// The name of the hidden subcommand that the child runs.
+pub(crate) const INSIDE: &str = "run-inside";
+
+/// A command that is to run, and what it sees.
+pub(crate) struct Around<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) files: OpenFiles,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) view: ViewOptions,
+    pub(crate) session: SessionOptions,
+    /// Put an overlay of the kernel above the mount.
+    pub(crate) shield: bool,
+}
+
+/// Takes over the signals that are for the command. Call it first thing: a signal must find a thread that knows what
+/// to do with it.
+pub(crate) fn take_signals() -> Result<Forwarding, Failure> {
+    Forwarding::begin().map_err(|error| of_run(&error))
+}
+
+impl Around<'_> {
+    /// Runs the command. `before` sees the view before anything is read, `after` once the command has ended.
+    pub(crate) fn run<T>(
+        self,
+        checked: Checked,
+        forwarding: Forwarding,
+        before: impl FnOnce(&View),
+        after: impl FnOnce(&View) -> T,
+    ) -> Result<(Ending, T), Failure> {
+        let point = Point {
+            path: PathBuf::from("/cvmfs").join(&checked.address.name),
+            source: checked.address.url.clone(),
+            shield: self.shield,
+        };
+        let (repository, view) = checked.open(&self.view)?;
+        warn(offline_warning(&view.status()).as_deref());
+        before(&view);
+        let mut launcher = Command::new("/proc/self/exe");
+        launcher.arg0("esker").arg(INSIDE);
+        let plan = MountPlan {
+            mountpoint: point.path.clone(),
+            runtime: self.settings.runtime.clone(),
+            session: self.session,
+            command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
+            shield: self.shield,
+        };
+        let failed = |error: RunError| of_run(&error);
+        let mut outside = Outside::start(launcher, vec![point], self.command, self.files.before, forwarding)
+            .map_err(failed)?;
+        // There is one point, so there is one device.
+        let device = outside
+            .devices()
+            .and_then(|mut devices| devices.pop().ok_or(RunError::NoDevice))
+            .map_err(failed)?;
+        let (mounted, unregistered) = Mounted::attach(plan, device, repository, Arc::clone(&view))
+            .map_err(|error| Failure::failed(chain(&error)))?;
+        let unregistered =
+            unregistered.map(|error| format!("`esker status` won't show it: {}", chain(&error)));
+        warn(unregistered.as_deref());
+        let ending = outside.go().and_then(|()| outside.wait());
+        let seen = after(&view);
+        // What the command left running loses its mount when this process ends.
+        mounted.abandon();
+        Ok((ending.map_err(failed)?, seen))
+    }
+}
+
+/// Ends as the command did.
+pub(crate) fn end_as(ending: Ending) -> ExitCode {
+    match ending {
+        Ending::Code(code) => ExitCode::from(code),
+        Ending::Signal(signal) => die_by(signal),
+    }
+}
+
+fn of_run(error: &RunError) -> Failure {
+    match error {
+        RunError::Child { code, text } => {
+            let (message, remedy) = text.split_once('\n').unwrap_or((text, ""));
+            let failure = Failure::failed(message).with_code(*code);
+            if remedy.is_empty() { failure } else { failure.hint(remedy) }
+        }
+        RunError::Vanished(status) if status.signal() == Some(libc::SIGINT) => {
+            Failure::new(Kind::Interrupted, "interrupted before the command began")
+        }
+        _ => Failure::failed(chain(error)),
+    }
+}

@@ -1,0 +1,222 @@
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use esker_admin::{AdminError, Cluster, NamedProfile, clusters, extent};
+use esker_format::profile::{self, Profile};
+use esker_store::{RealDisk, read_file};
+use serde_json::{Value, json};
+
+use crate::exit::{Failure, Kind};
+use crate::limits::OpenFiles;
+use crate::output::{Output, size};
+use crate::publisher::{Place, PublisherArgs, of_admin};
+use crate::settings::Settings;
+
+/// Records what programs read, so that others have it fetched ahead.
+///
+/// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls -R /cvmfs/sw.example.org
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Record(record::Args),
+    Show(ShowArgs),
+    Add(AddArgs),
+    List(ListArgs),
+    Remove(RemoveArgs),
+}
+
+/// Says what is in a profile, and which files would announce which others.
+///
+/// Example: esker profile show tool.profile.json
+#[derive(clap::Args, Debug)]
+struct ShowArgs {
+    /// The profile
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keeps profiles for a repository: every later publish writes bundles of them.
+///
+/// A profile is known by the name of its file, without the ending `.profile.json`; one of the same name is replaced.
+///
+/// Example: esker profile add sw.example.org tool.profile.json
+#[derive(clap::Args, Debug)]
+struct AddArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// The profiles
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+}
+
+/// Lists the profiles that are kept for a repository.
+///
+/// Example: esker profile list sw.example.org
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Gives profiles of a repository up; the next publish takes their bundles back.
+///
+/// Example: esker profile remove sw.example.org tool
+#[derive(clap::Args, Debug)]
+struct RemoveArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// The names of the profiles, as `esker profile list` says them
+    #[arg(value_name = "PROFILE", required = true)]
+    profiles: Vec<String>,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
+    let done = match args.command {
+        Command::Record(args) => return record::run(args, settings, files),
+        Command::Show(args) => show(&args),
+        Command::Add(args) => add(&args, settings),
+        Command::List(args) => list(&args, settings),
+        Command::Remove(args) => remove(&args, settings),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Reads a profile that somebody recorded.
+pub(crate) fn read(path: &Path) -> Result<NamedProfile, Failure> {
+    let what = || format!("can't read the profile {}", path.display());
+    let text = read_file(&RealDisk::PRIVATE, path, profile::BYTES_MAX as u64)
+        .map_err(|error| Failure::new(Kind::Usage, format!("{}: {error}", what())))?
+        .ok_or_else(|| {
+            Failure::usage(format!("{}: there is no such file", what()))
+                .hint("record one with `esker profile record URL -- COMMAND`")
+        })?;
+    NamedProfile::from_file(path, &text).map_err(|error| of_admin("can't read a profile", &error))
+}
+
+fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(AdminError) -> Failure + 'p {
+    move |error| of_admin(&format!("{what} of {}", place.name), &error)
+}
+
+fn show(args: &ShowArgs) -> Result<(), Failure> {
+    let NamedProfile { name, profile } = read(&args.file)?;
+    let clusters = clusters(&profile);
+    let mut out = Output::new();
+    if args.json {
+        out.json(&as_json(&name, &profile, &clusters))?;
+        return out.finish();
+    }
+    let bytes = profile.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
+    out.line(out.bold(&profile.command))?;
+    out.line(format!("  repository  {}, revision {}", profile.repository, profile.revision))?;
+    out.line(format!("  recorded    {}", profile.recorded))?;
+    out.line(format!("  read        {} files, {}", profile.files.len(), size(bytes)))?;
+    if clusters.is_empty() {
+        out.line("  nothing in it announces anything else")?;
+    }
+    for cluster in &clusters {
+        let (files, bytes) = extent(&profile, cluster);
+        let trigger = &profile.files[cluster.trigger].path;
+        out.line(format!("  {trigger} announces {files} files, {}", size(bytes)))?;
+    }
+    out.finish()
+}
+
+fn as_json(name: &str, profile: &Profile, clusters: &[Cluster]) -> Value {
+    let bundles = clusters.iter().map(|cluster| {
+        let (files, bytes) = extent(profile, cluster);
+        json!({ "trigger": profile.files[cluster.trigger].path, "files": files, "bytes": bytes })
+    });
+    json!({
+        "name": name,
+        "repository": profile.repository.as_str(),
+        "revision": profile.revision,
+        "command": profile.command,
+        "recorded": profile.recorded.0,
+        "files": profile.files.len(),
+        "reads": profile.reads.len(),
+        "bundles": bundles.collect::<Vec<_>>(),
+    })
+}
+
+fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
+    let profiles = args.files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    let place = args.place.place(&args.name, settings)?;
+    let repository = place.open()?;
+    let mut out = Output::new();
+    for profile in &profiles {
+        repository.profiles().add(profile).map_err(failed("can't keep a profile", &place))?;
+        out.line(format!("profile {} is kept; the next publish writes its bundles", profile.name))?;
+    }
+    out.finish()
+}
+
+fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let repository = place.open()?;
+    let failed = failed("can't list the profiles", &place);
+    let shelf = repository.profiles();
+    let names = shelf.names().map_err(&failed)?;
+    let mut out = Output::new();
+    if args.json {
+        let profiles = names.iter().map(|name| shelf.get(name)).collect::<Result<Vec<_>, _>>();
+        let profiles = profiles.map_err(&failed)?;
+        out.json_array(
+            profiles.iter().map(|named| as_json(&named.name, &named.profile, &clusters(&named.profile))),
+        )?;
+        return out.finish();
+    }
+    if names.is_empty() {
+        out.line(format!("no profile is kept for {}", place.name))?;
+    }
+    for name in names {
+        match shelf.get(&name) {
+            Ok(NamedProfile { profile, .. }) => {
+                out.line(format!("{name}  {} files  {}", profile.files.len(), profile.command))?;
+            }
+            Err(error @ AdminError::Profile { .. }) => out.line(out.warning(&error.to_string()))?,
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    out.finish()
+}
+
+fn remove(args: &RemoveArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let repository = place.open()?;
+    let mut out = Output::new();
+    for name in &args.profiles {
+        repository.profiles().remove(name).map_err(failed("can't give up a profile", &place))?;
+        out.line(format!("profile {name} is given up; the next publish takes its bundles back"))?;
+    }
+    out.finish()
+}

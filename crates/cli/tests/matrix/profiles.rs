@@ -1,0 +1,144 @@
+//! Profiles: what a command reads is recorded, published as bundles, and comes ahead of its use.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Output;
+
+use esker_testkit::mirror::Mirror;
+use serde_json::Value;
+
+use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
+use crate::world::words;
+
+/// What the tool reads after itself, in this order. The endings differ, so that no file is a guess from another.
+const READ: [&str; 4] = ["data/z.one", "nested/deep/a.two", "lib/m.three", "large.four"];
+
+/// A program that reads files all over the tree, among others that it doesn't read.
+fn make_tree(top: &Path) {
+    for folder in ["bin", "data", "nested/deep", "lib", "other"] {
+        fs::create_dir_all(top.join(folder)).expect("folders");
+    }
+    fs::write(top.join("nested/.cvmfscatalog"), "").expect("a file");
+    let files = READ.map(|file| format!("/cvmfs/{NAME}/{file}")).join(" ");
+    fs::write(top.join("bin/tool"), format!("#!/bin/sh\ncat {files} | wc -c\n")).expect("a file");
+    fs::set_permissions(top.join("bin/tool"), fs::Permissions::from_mode(0o755)).expect("a mode");
+    for (number, file) in READ.iter().enumerate() {
+        let size = if file.starts_with("large") { 3_000_000 } else { 1000 };
+        fs::write(top.join(file), noise(size, number as u32)).expect("a file");
+    }
+    for number in 0..8 {
+        fs::write(top.join(format!("other/{number}.five")), noise(500, 100 + number)).expect("a file");
+    }
+}
+
+fn noise(len: usize, seed: u32) -> Vec<u8> {
+    let mut x = seed;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A publisher whose repository is served.
+struct Shop {
+    workshop: Workshop,
+    mirror: Mirror,
+}
+
+impl Shop {
+    /// Makes a repository of small chunks and publishes the tree.
+    fn open(person: Person, make_tree: impl FnOnce(&Path) + Send) -> Shop {
+        let workshop = Workshop::with(person, make_tree);
+        let output = workshop.esker(&["repo", "create", NAME, "--chunks", "64K,128K,256K"]);
+        assert!(output.status.success(), "{}", words(&output));
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let mirror = Mirror::serve(workshop.home("storage"));
+        Shop { workshop, mirror }
+    }
+
+    fn key(&self) -> String {
+        self.workshop.home(&format!("keys/{NAME}.pub"))
+    }
+
+    /// Records what a command reads.
+    fn record(&self, file: &str, options: &[&str], command: &[&str]) -> Output {
+        let (url, key, cache) = (self.mirror.url(NAME), self.key(), self.workshop.home("cache"));
+        let arguments = ["profile", "record", &url, "--public-key", &key, "--cache", &cache, "-o", file];
+        let arguments = [&arguments[..], options, &["--"], command].concat();
+        self.workshop.world.esker(&arguments).output().expect("running esker")
+    }
+}
+
+/// The profile says which files were read, in order, and the command's output and exit code are its own.
+#[test]
+fn what_a_command_reads_is_recorded() {
+    for person in Person::all() {
+        let shop = Shop::open(person, make_tree);
+        let tool = format!("/cvmfs/{NAME}/bin/tool");
+        let file = shop.workshop.home("tool.profile.json");
+        let output = shop.record(&file, &[], &[&tool]);
+        assert!(output.status.success(), "{}", words(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "3003000");
+        let profile: Value = serde_json::from_slice(&fs::read(&file).expect("a profile")).expect("JSON");
+        let files = profile["files"].as_array().expect("files");
+        let paths: Vec<&str> = files.iter().filter_map(|file| file["path"].as_str()).collect();
+        let expected = [&["bin/tool"][..], &READ].concat();
+        assert_eq!(paths, expected.iter().map(|path| format!("/{path}")).collect::<Vec<_>>(), "{profile:#}");
+        assert_eq!((&files[0]["program"], &files[1]["program"]), (&true.into(), &Value::Null));
+        assert_eq!((&profile["repository"], &profile["revision"]), (&NAME.into(), &1.into()));
+        let large: Vec<&Value> =
+            profile["reads"].as_array().expect("reads").iter().filter(|read| read["file"] == 4).collect();
+        assert_eq!(large[0]["range"], serde_json::json!([0, 3_000_000]), "{profile:#}");
+
+        // What is cached is seen all the same, and so is the exit code.
+        let failing =
+            shop.record(&file, &["--trigger", "/data/z.one"], &["sh", "-c", &format!("{tool}; exit 7")]);
+        assert_eq!(failing.status.code(), Some(7), "{}", words(&failing));
+        let again: Value = serde_json::from_slice(&fs::read(&file).expect("a profile")).expect("JSON");
+        assert_eq!(again["files"], profile["files"]);
+
+        let show = shop.workshop.world.esker(&["profile", "show", &file, "--json"]).output();
+        let shown: Value = serde_json::from_slice(&show.expect("running esker").stdout).expect("JSON");
+        // Named, it cuts the program's cluster to less than is worth a bundle.
+        let expected = serde_json::json!([{ "trigger": "/data/z.one", "files": 3, "bytes": 3_002_000 }]);
+        assert_eq!(shown["bundles"], expected);
+    }
+}
+
+#[test]
+fn profiles_are_kept_listed_and_given_up() {
+    let shop = Shop::open(Person::ordinary(), make_tree);
+    let workshop = &shop.workshop;
+    let file = workshop.home("tool.profile.json");
+    let output = shop.record(&file, &[], &[&format!("/cvmfs/{NAME}/bin/tool")]);
+    assert!(output.status.success(), "{}", words(&output));
+    let tree = workshop.tree();
+    let dry = workshop.json(&["publish", NAME, &tree, "--profile", &file, "--dry-run"]);
+    assert_eq!((&dry["bundles"]["bundles"], &dry["bundles"]["files"]), (&1.into(), &4.into()));
+    let published = workshop.json(&["publish", NAME, &tree, "--profile", &file]);
+    assert_eq!((&published["revision"], &published["bundles"]["bundles"]), (&2.into(), &1.into()));
+    let list = workshop.esker(&["profile", "list", NAME, "--json"]);
+    let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    assert_eq!((&list[0]["name"], &list[0]["bundles"][0]["files"]), (&"tool".into(), &4.into()));
+    assert_eq!(workshop.json(&["publish", NAME, &tree])["published"], false);
+    let expect = |arguments: &[&str], code: i32, said: &str| {
+        let output = workshop.esker(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", words(&output));
+        assert!(words(&output).contains(said), "{arguments:?}: {}", words(&output));
+    };
+    expect(&["profile", "add", NAME, "/no/such/file"], 2, "/no/such/file");
+    expect(&["profile", "remove", NAME, "another"], 2, "there is no profile `another`");
+    expect(&["profile", "remove", NAME, "tool"], 0, "the next publish takes its bundles back");
+    expect(&["profile", "list", NAME], 0, "no profile is kept");
+    let without = workshop.json(&["publish", NAME, &tree]);
+    assert_eq!((&without["revision"], &without["bundles"]["bundles"]), (&3.into(), &0.into()));
+    expect(&["profile", "add", NAME, &file], 0, "the next publish writes its bundles");
+    let other = workshop.home("other.json");
+    let text = fs::read_to_string(&file).expect("a profile").replace(NAME, "another.test");
+    workshop.world.person.does(|| fs::write(&other, text)).expect("a file");
+    expect(&["profile", "add", NAME, &other], 2, "recorded in `another.test`");
+    assert_eq!(workshop.json(&["publish", NAME, &tree])["bundles"]["bundles"], 1);
+}
