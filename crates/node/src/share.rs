@@ -34,7 +34,7 @@ use esker_store::{
 use parking_lot::{Mutex, RwLock};
 
 use self::broker::Broker;
-use self::client::{Client, Owner, Refused};
+use self::client::{Client, Owner, Refused, SILENCE};
 use self::received::Received;
 
 /// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
@@ -96,6 +96,7 @@ pub struct Shared {
     queue: Mutex<VecDeque<Pending>>,
     received: Arc<Received>,
     holders: Arc<Holders>,
+    silence: Duration,
     events: Sender<Event>,
     me: Weak<Shared>,
     service: Mutex<Option<thread::JoinHandle<()>>>,
@@ -108,6 +109,15 @@ struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 impl Shared {
     /// Joins those who use `cache`, or opens it if nobody does.
     pub fn open(cache: &Path, url: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(cache, url, open, SILENCE)
+    }
+
+    fn open_with(
+        cache: &Path,
+        url: &str,
+        open: OpenWriter,
+        silence: Duration,
+    ) -> Result<Arc<Self>, StoreError> {
         let (events, inbox) = channel();
         let wake = events.clone();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -121,6 +131,7 @@ impl Shared {
             // A closed service has nothing to wake for.
             received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
             holders: Arc::default(),
+            silence,
             events,
             me: me.clone(),
             service: Mutex::default(),
@@ -238,7 +249,7 @@ impl Shared {
                 Err(error) => return Err(error),
             };
             let owner: Weak<dyn Owner> = self.me.clone();
-            match Client::connect(&self.cache, &self.url, self.received.clone(), owner) {
+            match Client::connect(&self.cache, &self.url, self.received.clone(), owner, self.silence) {
                 Ok(client) => return Ok(Role::Client(client)),
                 Err(Refused::Error(error)) => return Err(error),
                 Err(Refused::Gone) => {}

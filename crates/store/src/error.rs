@@ -191,6 +191,14 @@ pub enum Cause {
         /// The process, if it left its number.
         pid: Option<u32>,
     },
+    /// The process that writes the cache says nothing.
+    #[error("the cache `{}` is written by another process{}, which does not answer; is it stopped?", path.display(), owner_text(*pid))]
+    Silent {
+        /// The cache folder.
+        path: PathBuf,
+        /// The process, if the kernel knows.
+        pid: Option<u32>,
+    },
     /// The address of the repository makes no sense.
     #[error("`{url}` can't be used as an address: {reason}")]
     BadUrl {
@@ -246,6 +254,7 @@ impl Cause {
             | Cause::Undecodable(_)
             | Cause::WrongSize { .. } => Blame::Object,
             Cause::Disk { .. } | Cause::NotPrivate { .. } | Cause::Full { .. } => Blame::Disk,
+            Cause::Silent { .. } => Blame::Disk,
             Cause::Busy { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
@@ -266,6 +275,7 @@ impl Cause {
             | Cause::SavedHeadTooOld { .. }
             | Cause::Full { .. }
             | Cause::Busy { .. }
+            | Cause::Silent { .. }
             | Cause::QueueFull { .. } => true,
             // An older head: another server, or this one later, may have a newer one.
             Cause::Untrusted(error) => {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -17,11 +17,16 @@ use super::wire::{
     Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
 };
 use super::{Pending, address};
+use crate::peer;
 
 /// How long a new writer may take to answer a greeting: it may be checking its index.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// How long `esker status` waits for the writer's numbers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a writer that owes answers may say nothing before it is asked for a sign of life, and how long that may take
+/// before the requests fail. It answers such a question without waiting for anything, so it is stopped, or worse.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
 /// Why there is no connection.
 pub(super) enum Refused {
@@ -41,6 +46,7 @@ pub(super) trait Owner: Send + Sync {
 
 pub(super) struct Client {
     socket: OwnedFd,
+    cache: PathBuf,
     outbox: Sender<ToWriter>,
     received: Arc<Received>,
     state: Mutex<State>,
@@ -54,7 +60,10 @@ struct State {
     warming: HashMap<u64, Warming>,
     /// Errands that the writer has to be told of when they end.
     errands: HashSet<u64>,
-    statuses: HashMap<u64, StatusMessage>,
+    /// The newest one, and which question it answered.
+    status: Option<(u64, StatusMessage)>,
+    /// The writer was asked for a sign of life and has said nothing since.
+    silent: bool,
     lost: bool,
 }
 
@@ -71,6 +80,7 @@ impl Client {
         url: &str,
         received: Arc<Received>,
         owner: Weak<dyn Owner>,
+        silence: Duration,
     ) -> Result<Arc<Self>, Refused> {
         let gone = |_: io::Error| Refused::Gone;
         let socket = address::dial(cache).map_err(gone)?;
@@ -83,10 +93,11 @@ impl Client {
             (ToClient::Failed { error, .. }, _) => return Err(Refused::Error(error.read(url.to_owned()))),
             _ => return Err(Refused::Gone),
         }
-        address::limit_receives(&socket, None).map_err(gone)?;
+        address::limit_receives(&socket, Some(silence)).map_err(gone)?;
         let (outbox, inbox) = channel();
         let state = Mutex::default();
-        let client = Arc::new(Self { socket, outbox, received, state, status_came: Condvar::new() });
+        let cache = cache.to_owned();
+        let client = Arc::new(Self { socket, cache, outbox, received, state, status_came: Condvar::new() });
         let start = || -> io::Result<()> {
             let out = client.socket.try_clone()?;
             thread::Builder::new().name("cache-ask".into()).spawn(move || send_all(&out, &inbox))?;
@@ -146,18 +157,24 @@ impl Client {
         }
     }
 
-    /// Asks the writer how its cache is; `None` if it doesn't say soon.
+    /// Asks the writer how its cache is; what it said last if it doesn't say soon.
     pub(super) fn status(&self) -> Option<StatusMessage> {
         let deadline = Instant::now() + STATUS_PATIENCE;
         let mut state = self.state.lock();
-        let id = state.take_id();
-        self.outbox.send(ToWriter::Status { id }).ok()?;
-        while !state.lost && !state.statuses.contains_key(&id) {
+        let id = self.ask_status(&mut state);
+        while !state.lost && state.status.as_ref().is_none_or(|(answered, _)| *answered < id) {
             if self.status_came.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
         }
-        state.statuses.remove(&id)
+        state.status.as_ref().map(|(_, status)| status.clone())
+    }
+
+    fn ask_status(&self, state: &mut State) -> u64 {
+        let id = state.take_id();
+        // As with other requests: if nobody sends it any more, the connection is about to be lost.
+        let _ = self.outbox.send(ToWriter::Status { id });
+        id
     }
 
     /// Whether the writer is known to be gone.
@@ -181,7 +198,16 @@ impl Client {
                 .name("cache-release".into())
                 .spawn(move || release_all(&questions, &received, &*holder, &outbox));
         }
-        while let Ok((message, descriptor)) = receiver.next::<ToClient>() {
+        loop {
+            let (message, descriptor) = match receiver.next::<ToClient>() {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.doubt();
+                    continue;
+                }
+                Err(_) => break,
+            };
+            self.state.lock().silent = false;
             match message {
                 ToClient::Object { id, len } => match descriptor {
                     Some(file) => self.answered(id, file, len),
@@ -208,7 +234,7 @@ impl Client {
                     None => break,
                 },
                 ToClient::Status { id, status } => {
-                    self.state.lock().statuses.insert(id, *status);
+                    self.state.lock().status = Some((id, *status));
                     self.status_came.notify_all();
                 }
                 ToClient::Welcome => break,
@@ -226,6 +252,29 @@ impl Client {
         let handle = Handle::from_fd(file, len, slot);
         self.received.keep(pending.wanted.key(), &handle);
         pending.done.ok(handle);
+    }
+
+    /// The writer has said nothing for a while. That is fine if nobody waits for it; otherwise it has to show that it is
+    /// there, or those who wait are told. The connection stays: a process that was stopped may go on.
+    fn doubt(&self) {
+        let mut state = self.state.lock();
+        if state.pending.is_empty() && state.warming.is_empty() {
+            state.silent = false;
+        } else if !std::mem::replace(&mut state.silent, true) {
+            self.ask_status(&mut state);
+        } else {
+            let unanswered = std::mem::take(&mut state.pending);
+            let not_warmed = std::mem::take(&mut state.warming);
+            drop(state);
+            let pid = peer::pid(&self.socket);
+            let cause = || Cause::Silent { path: self.cache.clone(), pid };
+            for pending in unanswered.into_values() {
+                pending.done.err(StoreError::new(pending.wanted.label(), cause()));
+            }
+            for warming in not_warmed.into_values() {
+                warming.done.err(StoreError::new(warming.label, cause()));
+            }
+        }
     }
 
     fn take(&self, id: u64) -> Option<Pending> {

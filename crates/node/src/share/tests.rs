@@ -135,17 +135,20 @@ impl Bench {
 
     fn try_open(&self, url: &str) -> Result<Arc<Shared>, StoreError> {
         let (folder, world) = (self.folder.path().to_owned(), self.world.clone());
-        let open = move || -> Result<Arc<dyn Writer>, StoreError> {
+        Box::new(move || -> Result<Arc<dyn Writer>, StoreError> {
             if world.taken.load(Ordering::SeqCst) {
                 world.refusals.fetch_add(1, Ordering::SeqCst);
                 return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
             }
+        Shared::open(self.folder.path(), url, self.open_writer())
+    }
+
+    fn open_writer(&self) -> OpenWriter {
             let asked = FileLock::try_take(&folder.join("lock")).expect("a lock file");
             let busy = |pid| StoreError::new("cache", Cause::Busy { path: folder.clone(), pid });
             let lock = asked.or_held(busy)?;
             Ok(Arc::new(FakeWriter { world: world.clone(), lock: Mutex::new(Some(lock)) }))
-        };
-        Shared::open(self.folder.path(), url, Box::new(open))
+        })
     }
 
     fn add(&self, bytes: &[u8]) -> Wanted {
@@ -340,6 +343,48 @@ fn a_closed_store_answers_with_an_error() {
     let (first, second) = (bench.open(), bench.open());
     bench.world.silent.store(true, Ordering::SeqCst);
     let waiting = ask(&second, &wanted);
+/// A writer that was stopped, and goes on later.
+#[test]
+fn a_writer_that_says_nothing_is_named() {
+    let bench = Bench::new();
+    let wanted = bench.add(b"late");
+    bench.world.taken.store(true, Ordering::SeqCst);
+    let listener = address::Listener::bind(bench.folder.path()).expect("a socket");
+    let (folder, open) = (bench.folder.path().to_owned(), bench.open_writer());
+    let opening =
+        thread::spawn(move || Shared::open_with(&folder, "http://far/a", open, Duration::from_millis(100)));
+    let socket = listener.accept().expect("a client");
+    let mut receiver = wire::Receiver::new(socket.try_clone().expect("a descriptor"));
+    assert!(matches!(receiver.next(), Ok((ToWriter::Hello { .. }, None))));
+    send(socket.as_fd(), &ToClient::Welcome, None).expect("sent");
+    let shared = opening.join().expect("no panic").expect("open");
+    for _ in 0..2 {
+        let error = ask(&shared, &wanted).recv_timeout(PATIENCE).expect("an answer").expect_err("no object");
+        let ours = std::process::id();
+        assert!(matches!(error.cause(), Cause::Silent { pid: Some(pid), .. } if *pid == ours), "{error}");
+        assert!(error.may_pass(), "a page fault has to wait");
+    }
+    thread::spawn(move || {
+        while let Ok((message, _)) = receiver.next() {
+            let object = tempfile::tempfile().expect("a file");
+            let sent = match message {
+                ToWriter::Get { id, .. } => {
+                    send(socket.as_fd(), &ToClient::Object { id, len: 0 }, Some(object.as_fd()))
+                }
+                ToWriter::Status { id } => {
+                    send(socket.as_fd(), &ToClient::Status { id, status: Box::default() }, None)
+                }
+                _ => break,
+            };
+            sent.expect("sent");
+        }
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = ask(&shared, &wanted).recv_timeout(PATIENCE).expect("an answer") {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+}
+
     bench.wait_until_parked(1);
     second.close();
     assert!(waiting.recv_timeout(PATIENCE).expect("an answer").is_err());
