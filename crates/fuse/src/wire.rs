@@ -65,6 +65,7 @@ pub(crate) fn statfs(sizes: StatFs) -> StatFsOut {
         bfree: blocks(sizes.free_bytes),
         bavail: blocks(sizes.free_bytes),
         files: sizes.files,
+        ffree: sizes.free_files,
         bsize: BLOCK_SIZE,
         namelen: 255,
         frsize: BLOCK_SIZE,

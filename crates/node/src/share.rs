@@ -28,8 +28,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted,
-    Warmed,
+    CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError, StoreStatus,
+    Wanted, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -412,6 +412,16 @@ impl ObjectStore for Shared {
 
     fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.holders.0.lock().push(holder);
+    }
+
+    fn room(&self) -> Room {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => store.room(),
+            Role::Client(client) => client
+                .last_status()
+                .map_or_else(Room::default, |status| Room { quota: status.quota, used: status.used }),
+            Role::Electing | Role::Closed => Room::default(),
+        }
     }
 
     fn status(&self) -> StoreStatus {

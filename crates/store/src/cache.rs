@@ -45,7 +45,7 @@ use crate::error::{Cause, StoreError};
 use crate::file_lock::FileLock;
 use crate::flight::Flights;
 use crate::pool::Pool;
-use crate::status::CacheStatus;
+use crate::status::{CacheStatus, Room};
 use crate::store::Holder;
 use crate::urgency::Urgency;
 use crate::wanted::CacheKey;
@@ -283,6 +283,10 @@ impl Inner {
         {
             let _ = evictor.join();
         }
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        Room { quota: self.space.marks.quota, used: self.space.used() }
     }
 
     pub(crate) fn status(&self) -> CacheStatus {

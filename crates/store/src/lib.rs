@@ -49,7 +49,7 @@ pub use objects::Objects;
 pub use retry::RetryPolicy;
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
-pub use status::{CacheStatus, NetworkStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus};
+pub use status::{CacheStatus, NetworkStatus, Room, StoreStatus, TrafficStatus, WaitStatus, WorkStatus};
 pub use store::{Holder, ObjectStore, Warmed};
 pub use urgency::{Priority, Urgency};
 pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};

@@ -12,7 +12,7 @@ use crate::error::{Cause, StoreError, is_full};
 use crate::flight::{Answer, Waiter};
 use crate::handle::Handle;
 use crate::source::{Fetch, Source};
-use crate::status::{StoreStatus, Traffic};
+use crate::status::{Room, StoreStatus, Traffic};
 use crate::store::{Holder, ObjectStore, Warmed};
 use crate::urgency::{Priority, Urgency};
 use crate::wanted::Wanted;
@@ -87,6 +87,10 @@ impl ObjectStore for Objects {
 
     fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.shared.cache.add_holder(holder);
+    }
+
+    fn room(&self) -> Room {
+        self.shared.cache.room()
     }
 
     fn status(&self) -> StoreStatus {

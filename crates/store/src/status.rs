@@ -61,6 +61,15 @@ pub struct CacheStatus {
     pub leftovers: u64,
 }
 
+/// How much a cache may hold and does hold, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// The quota.
+    pub quota: u64,
+    /// What objects take.
+    pub used: u64,
+}
+
 /// What was fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficStatus {

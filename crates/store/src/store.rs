@@ -5,7 +5,7 @@ use std::sync::Weak;
 use crate::done::Done;
 use crate::errand::Errand;
 use crate::handle::Handle;
-use crate::status::StoreStatus;
+use crate::status::{Room, StoreStatus};
 use crate::wanted::{CacheKey, Wanted};
 
 /// Gives out verified objects of one repository: from the cache, or fetched. Implemented in this process by
@@ -25,6 +25,9 @@ pub trait ObjectStore: Send + Sync {
 
     /// Adds somebody to ask before objects are evicted; a dead one is forgotten.
     fn add_holder(&self, holder: Weak<dyn Holder>);
+
+    /// How full the cache is, as far as it is known without waiting.
+    fn room(&self) -> Room;
 
     /// How the store is doing.
     fn status(&self) -> StoreStatus;

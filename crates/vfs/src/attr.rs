@@ -102,7 +102,8 @@ impl Attr {
     }
 }
 
-/// What statfs(2) says of a tree; sizes in bytes.
+/// What statfs(2) says of a tree; sizes in bytes. A read-only tree that says nothing is free looks full to whoever
+/// watches a machine, so free is what may still be fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Bytes in all.
@@ -111,4 +112,6 @@ pub struct StatFs {
     pub free_bytes: u64,
     /// Number of files and directories.
     pub files: u64,
+    /// How many of them count as free.
+    pub free_files: u64,
 }

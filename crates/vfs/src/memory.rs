@@ -447,7 +447,7 @@ impl Tree for MemoryTree {
 
     fn statfs(&self) -> StatFs {
         let files = self.state().paths.len() as u64;
-        StatFs { total_bytes: 1 << 30, free_bytes: 0, files }
+        StatFs { total_bytes: 1 << 30, free_bytes: 1 << 29, files, free_files: 3 }
     }
 
     fn hold(&self, node: &Node) {

@@ -42,7 +42,8 @@ pub(crate) struct Revision {
     pub(crate) root: Arc<Mounted>,
     /// The root directory, which must be had without waiting.
     pub(crate) root_found: Found,
-    pub(crate) totals: Totals,
+    /// Files and directories of the whole repository.
+    pub(crate) entries: u64,
     mounts: Mounts,
     /// Everything that was ever mounted in this revision or answered from in an earlier one that it shares
     /// content with: what the kernel may know of, whether it is still attached or not.
@@ -52,13 +53,6 @@ pub(crate) struct Revision {
     attached_max: usize,
     /// Dropped with the revision, which is the signal.
     gone: parking_lot::Mutex<Option<Sender<()>>>,
-}
-
-/// Sizes of the whole repository.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) bytes: u64,
-    pub(crate) entries: u64,
 }
 
 /// A catalog that answers came from.
@@ -85,16 +79,11 @@ impl Revision {
         }
         drop(row);
         let statistics = root.attached.catalog.statistics().map_err(|error| root.damaged(error))?;
-        let (own, below) = (statistics.own, statistics.subtree);
-        let totals = Totals {
-            bytes: own.file_size.saturating_add(below.file_size),
-            entries: own.entries().saturating_add(below.entries()),
-        };
         let revision = Self {
             label,
             root: Arc::clone(&root),
             root_found,
-            totals,
+            entries: statistics.own.entries().saturating_add(statistics.subtree.entries()),
             mounts: Mounts::new(),
             seen: Arc::default(),
             clock: AtomicU64::new(1),
@@ -112,6 +101,14 @@ impl Revision {
 
     pub(crate) fn mounts(&self) -> MountsRef<'_> {
         self.mounts.pin()
+    }
+
+    /// How many of them the attached catalogs describe.
+    pub(crate) fn entries_attached(&self) -> u64 {
+        let of = |mount: &Arc<Mounted>| {
+            mount.attached.catalog.statistics().map_or(0, |counted| counted.own.entries())
+        };
+        self.mounts().values().map(of).fold(0, u64::saturating_add)
     }
 
     /// The sender is dropped when nobody holds the revision any more.

@@ -100,10 +100,17 @@ impl Core {
         revision.root_found
     }
 
-    /// Sizes as the catalogs count them.
+    /// The room in the cache, and as many files as the catalogs count, of which those are free that no attached catalog
+    /// describes: what the reference implementation answers, and what does not look full while nothing is amiss.
     fn statfs(&self) -> StatFs {
         let revision = self.current.load();
-        StatFs { total_bytes: revision.totals.bytes, free_bytes: 0, files: revision.totals.entries }
+        let room = self.store.room();
+        StatFs {
+            total_bytes: room.quota,
+            free_bytes: room.quota.saturating_sub(room.used),
+            files: revision.entries,
+            free_files: revision.entries.saturating_sub(revision.entries_attached()),
+        }
     }
 
     /// The path of a node for messages, without waiting for anything.

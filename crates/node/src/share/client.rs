@@ -98,6 +98,8 @@ impl Client {
         let state = Mutex::default();
         let cache = cache.to_owned();
         let client = Arc::new(Self { socket, cache, outbox, received, state, status_came: Condvar::new() });
+        // So that something is known when somebody asks who can't wait.
+        client.ask_status(&mut client.state.lock());
         let start = || -> io::Result<()> {
             let out = client.socket.try_clone()?;
             thread::Builder::new().name("cache-ask".into()).spawn(move || send_all(&out, &inbox))?;
@@ -167,6 +169,13 @@ impl Client {
                 break;
             }
         }
+        state.status.as_ref().map(|(_, status)| status.clone())
+    }
+
+    /// What the writer said last, without waiting; asks for what will be said next time.
+    pub(super) fn last_status(&self) -> Option<StatusMessage> {
+        let mut state = self.state.lock();
+        self.ask_status(&mut state);
         state.status.as_ref().map(|(_, status)| status.clone())
     }
 

@@ -36,6 +36,8 @@ struct World {
     called_off_changed: Condvar,
 }
 
+const ROOM: Room = Room { quota: 17, used: 11 };
+
 struct FakeStore(Arc<World>);
 
 impl ObjectStore for FakeStore {
@@ -86,9 +88,13 @@ impl ObjectStore for FakeStore {
     }
 
     fn status(&self) -> StoreStatus {
-        let cache = CacheStatus { quota: 17, ..CacheStatus::default() };
+        let cache = CacheStatus { quota: ROOM.quota, used: ROOM.used, ..CacheStatus::default() };
         let traffic = TrafficStatus { prefetched_used_bytes: 18, ..TrafficStatus::default() };
         StoreStatus { cache, traffic, ..StoreStatus::default() }
+    }
+
+    fn room(&self) -> Room {
+        ROOM
     }
 }
 
@@ -134,16 +140,16 @@ impl Bench {
     }
 
     fn try_open(&self, url: &str) -> Result<Arc<Shared>, StoreError> {
+        Shared::open(self.folder.path(), url, self.open_writer())
+    }
+
+    fn open_writer(&self) -> OpenWriter {
         let (folder, world) = (self.folder.path().to_owned(), self.world.clone());
         Box::new(move || -> Result<Arc<dyn Writer>, StoreError> {
             if world.taken.load(Ordering::SeqCst) {
                 world.refusals.fetch_add(1, Ordering::SeqCst);
                 return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
             }
-        Shared::open(self.folder.path(), url, self.open_writer())
-    }
-
-    fn open_writer(&self) -> OpenWriter {
             let asked = FileLock::try_take(&folder.join("lock")).expect("a lock file");
             let busy = |pid| StoreError::new("cache", Cause::Busy { path: folder.clone(), pid });
             let lock = asked.or_held(busy)?;
@@ -201,6 +207,7 @@ fn the_second_reads_through_the_first() {
     assert_eq!(bench.world.asked.load(Ordering::SeqCst), asked, "a kept file was asked for again");
     assert_eq!(second.status().cache.quota, 17);
     assert_eq!(second.status().traffic.prefetched_used_bytes, 18);
+    assert_eq!((first.room(), second.room()), (ROOM, ROOM), "what the writer said last");
 }
 
 fn warm(shared: &Shared, wanted: &Wanted, errand: &Errand) -> Receiver<Result<Warmed, StoreError>> {
@@ -336,13 +343,6 @@ fn closing_ends_an_election() {
     is_closed.recv_timeout(PATIENCE).expect("closing ends");
 }
 
-#[test]
-fn a_closed_store_answers_with_an_error() {
-    let bench = Bench::new();
-    let wanted = bench.add(b"x");
-    let (first, second) = (bench.open(), bench.open());
-    bench.world.silent.store(true, Ordering::SeqCst);
-    let waiting = ask(&second, &wanted);
 /// A writer that was stopped, and goes on later.
 #[test]
 fn a_writer_that_says_nothing_is_named() {
@@ -385,6 +385,13 @@ fn a_writer_that_says_nothing_is_named() {
     }
 }
 
+#[test]
+fn a_closed_store_answers_with_an_error() {
+    let bench = Bench::new();
+    let wanted = bench.add(b"x");
+    let (first, second) = (bench.open(), bench.open());
+    bench.world.silent.store(true, Ordering::SeqCst);
+    let waiting = ask(&second, &wanted);
     bench.wait_until_parked(1);
     second.close();
     assert!(waiting.recv_timeout(PATIENCE).expect("an answer").is_err());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use esker_format::hash::ContentHash;
 use esker_store::{
-    Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Wanted, Warmed,
+    Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError, StoreStatus, Wanted, Warmed,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -108,6 +108,10 @@ impl ObjectStore for Gate {
 
     fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.holders.lock().push(holder);
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
     }
 
     fn status(&self) -> StoreStatus {

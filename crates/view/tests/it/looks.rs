@@ -214,13 +214,18 @@ fn catalogs_that_are_not_used_are_detached_and_come_back() {
 }
 
 #[test]
-fn sizes_of_the_whole_are_those_that_the_catalogs_count() {
+fn a_mount_is_as_full_as_its_cache_and_its_attached_catalogs() {
     let site = Site::of(FULL);
     let view = site.following();
-    let sizes = view.statfs();
+    let before = view.statfs();
     let found = walk(&view);
-    let bytes: u64 =
-        found.values().filter(|found| found.node.kind == Kind::File).map(|found| found.attr.size).sum();
-    assert_eq!(sizes.total_bytes, bytes);
-    assert!(sizes.files >= found.len() as u64);
+    let after = view.statfs();
+    let room = site.store.room();
+    assert!(room.used > 0);
+    assert_eq!((after.total_bytes, after.free_bytes), (room.quota, room.quota - room.used));
+    assert!(after.free_bytes < before.free_bytes, "nested catalogs were fetched");
+    assert_eq!(before.files, after.files);
+    assert!(after.files >= found.len() as u64);
+    assert!(before.free_files > 0);
+    assert_eq!(after.free_files, 0, "every catalog is attached");
 }
