@@ -5,6 +5,7 @@
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
+//! * [`serve`]: a server for the time of a measurement;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
 //! * [`measure`]: one run of a command, and what it cost;
 //! * [`conditions`]: on what machine all this was.
@@ -18,6 +19,7 @@ pub mod measure;
 pub mod plot;
 pub mod prepare;
 pub mod publish;
+pub mod serve;
 pub mod startup;
 pub mod statistics;
 mod sys;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
 use crate::sys;
@@ -35,18 +35,37 @@ impl Cost {
 }
 
 /// Runs a command to its end; one that fails is an error, because its time means nothing.
-pub fn run(mut command: Command) -> Result<Cost> {
-    let shown = format!("{command:?}");
-    command.stdin(Stdio::null()).stdout(Stdio::null());
+pub fn run(command: Command) -> Result<Cost> {
+    run_all([command])
+}
+
+/// Runs commands at the same time until all have ended. Processor times are those of all of them.
+pub fn run_all(commands: impl IntoIterator<Item = Command>) -> Result<Cost> {
     let start = Instant::now();
-    let child = command.spawn().with_context(|| format!("can't start {shown}"))?;
-    let ended = sys::wait(child).with_context(|| format!("can't wait for {shown}"))?;
-    let real = start.elapsed();
-    if !ended.status.success() {
-        bail!("{shown} failed: {}", ended.status);
+    let mut running = Vec::new();
+    let mut failed = Ok(());
+    for mut command in commands {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        match command.spawn() {
+            Ok(child) => running.push((command, child)),
+            Err(error) => {
+                failed = Err(error).with_context(|| format!("can't start {command:?}"));
+                break;
+            }
+        }
     }
-    let seconds = |time: Duration| time.as_secs_f64();
-    Ok(Cost { real: seconds(real), user: seconds(ended.user), sys: seconds(ended.system), peak: ended.peak })
+    let (mut user, mut system, mut peak) = (Duration::ZERO, Duration::ZERO, 0);
+    for (command, child) in running {
+        let ended = sys::wait(child).with_context(|| format!("can't wait for {command:?}"))?;
+        if !ended.status.success() && failed.is_ok() {
+            failed = Err(anyhow!("{command:?} failed: {}", ended.status));
+        }
+        user += ended.user;
+        system += ended.system;
+        peak = peak.max(ended.peak);
+    }
+    let real = start.elapsed().as_secs_f64();
+    failed.map(|()| Cost { real, user: user.as_secs_f64(), sys: system.as_secs_f64(), peak })
 }
 
 /// A shell command.
@@ -76,5 +95,14 @@ mod tests {
         let idle = run(shell("sleep 0.2")).expect("sleep");
         assert!(idle.real >= 0.2 && idle.blocked_percent() > 50.0, "{idle:?}");
         assert!(run(shell("exit 3")).is_err());
+    }
+
+    #[test]
+    fn all_are_waited_for_and_one_that_fails_is_told() {
+        let loops = || shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
+        assert!(run_all((0..3).map(|_| loops())).expect("loops").user > 0.0);
+        let error = run_all([loops(), shell("exit 3"), loops()]).expect_err("one failed");
+        assert!(error.to_string().contains("exit 3"), "{error}");
+        assert!(run_all([loops(), Command::new("/nonexistent/command")]).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! How long a command takes to start from different roots: a directory, memory, mounts of several clients.
 //!
-//! * cold: nothing is on the client. A client's cache is emptied, the page cache dropped, the root mounted anew.
+//! * cold: nothing is on the client. Its cache is emptied, its process is gone, the page cache dropped, the root mounted
+//!   anew, perhaps over a link that makes the server far away.
 //! * warm: a client's cache on disk is filled, the page cache dropped, the root mounted anew.
 //! * hot: the command ran before, everything is in memory.
 //!
@@ -9,13 +10,19 @@
 
 pub mod report;
 pub mod roots;
+pub mod status;
+
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::hold::{self, Held};
+use crate::link::{Counts, Link, Profile};
 use crate::measure::{self, Cost, drop_page_cache};
-use roots::{Callbacks, Root};
+use crate::serve;
+use roots::Root;
+use status::{Callbacks, Fetched};
 
 /// How much of what a command reads is near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -29,6 +36,34 @@ pub enum State {
     Hot,
 }
 
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Which states, in this order.
+    pub states: Vec<State>,
+    /// How far the server is when a mount is cold; as it is if there are none.
+    pub links: Vec<Profile>,
+    /// How many processes run the command at the same time.
+    pub processes: Vec<usize>,
+    /// The command, in whose words `{root}` stands for the root.
+    pub command: Vec<String>,
+    /// Runs of each root in each setting.
+    pub repetitions: usize,
+    /// The repository, for clients that mount it.
+    pub url: Option<String>,
+}
+
+/// What distinguishes one series of runs from another of the same root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Setting {
+    /// How near things are.
+    pub state: State,
+    /// How far the server is, if something makes it far.
+    pub link: Option<String>,
+    /// How many run the command at once.
+    pub processes: usize,
+}
+
 /// One run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
@@ -37,49 +72,45 @@ pub struct Run {
     pub cost: Cost,
     /// Seconds that mounting took before it, if that was part of the state.
     pub mount: Option<f64>,
+    /// Processor seconds of the client's process meanwhile, mounting included where that was part of it.
+    pub daemon: Option<f64>,
     /// What the client answered meanwhile, if it can tell.
     pub callbacks: Callbacks,
+    /// What went over the link from mounting to unmounting, if there is one.
+    pub traffic: Option<Counts>,
+    /// What the client says it fetched, if it was cold and can tell.
+    pub fetched: Option<Fetched>,
 }
 
-/// The runs of one root in one state, in the order they were made.
+/// The runs of one root in one setting, in the order they were made.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// How near things were.
-    pub state: State,
+    /// In which setting.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// The root's name.
     pub root: String,
     /// The runs.
     pub runs: Vec<Run>,
 }
 
-/// Runs `command`, in whose words `{root}` stands for the root, `repetitions` times a root and state.
-pub fn run(
-    roots: &mut [Root],
-    states: &[State],
-    command: &[String],
-    repetitions: usize,
-    mut say: impl FnMut(&str),
-) -> Result<Vec<Series>> {
-    ensure!(!command.is_empty(), "no command to run");
+/// Runs the command from all roots in all settings.
+pub fn run(roots: &mut [Root], plan: &Plan, mut say: impl FnMut(&str)) -> Result<Vec<Series>> {
+    ensure!(!plan.command.is_empty(), "no command to run");
     let mut all = Vec::new();
-    for state in states {
-        let mut series: Vec<Series> = roots
-            .iter()
-            .map(|root| Series { state: *state, root: root.name().to_owned(), runs: Vec::new() })
-            .collect();
-        prepare(roots, *state, command)?;
-        let held = if *state == State::Hot { hold_what_was_read(roots, &mut say)? } else { None };
-        for repetition in 0..repetitions {
-            say(&format!("{state:?}, {} of {repetitions}", repetition + 1));
-            for place in 0..roots.len() {
-                let at = (place + repetition) % roots.len();
-                let run = once(&mut roots[at], *state, command)
-                    .with_context(|| format!("{}, {state:?}", roots[at].name()))?;
-                series[at].runs.push(run);
+    for &state in &plan.states {
+        let links = match state {
+            State::Cold if !plan.links.is_empty() => plan.links.iter().copied().map(Some).collect(),
+            _ => vec![None],
+        };
+        for profile in links {
+            let link = profile.map(|profile| open_link(profile, plan)).transpose()?;
+            prepare(roots, state, plan)?;
+            for &processes in &plan.processes {
+                let stage = Stage { plan, state, link: link.as_ref(), processes };
+                all.append(&mut stage.run(roots, &mut say)?);
             }
         }
-        drop(held);
-        all.append(&mut series);
     }
     for root in roots {
         root.unmount()?;
@@ -87,8 +118,22 @@ pub fn run(
     Ok(all)
 }
 
+/// What goes over the fastest link from mounting to unmounting when the command runs once from this root, cold. With a
+/// client that fetches nothing ahead that is what is needed.
+pub fn needed(root: &mut Root, plan: &Plan) -> Result<Counts> {
+    let link = open_link(Profile::ALL[0], plan)?;
+    let stage = Stage { plan, state: State::Cold, link: Some(&link), processes: 1 };
+    stage.once(root)?.traffic.context("nothing went over the link")
+}
+
+fn open_link(profile: Profile, plan: &Plan) -> Result<Link> {
+    let url = plan.url.as_deref().context("a link needs a repository to lead to")?;
+    let server = serve::address(url)?;
+    Link::start(profile, server, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).context("can't start the link")
+}
+
 /// Makes the state true for what is not measured: caches filled for warm, memory for hot.
-fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
+fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
     if state == State::Cold {
         return Ok(());
     }
@@ -97,10 +142,10 @@ fn prepare(roots: &mut [Root], state: State, command: &[String]) -> Result<()> {
         let _ = drop_page_cache();
     }
     for root in roots {
-        root.mount()?;
+        root.mount(plan.url.as_deref().unwrap_or_default())?;
         // Twice: the first run may still write what it fetched.
         for _ in 0..2 {
-            measure::run(root.command(command))
+            measure::run(root.command(&plan.command))
                 .with_context(|| format!("{}, to fill caches", root.name()))?;
         }
     }
@@ -123,18 +168,99 @@ fn hold_what_was_read(roots: &[Root], say: &mut impl FnMut(&str)) -> Result<Opti
     }
 }
 
-fn once(root: &mut Root, state: State, command: &[String]) -> Result<Run> {
-    let mut mount = None;
-    if state != State::Hot {
-        root.unmount()?;
-        if state == State::Cold {
-            root.empty_cache()?;
-        }
-        drop_page_cache()?;
-        mount = root.mount()?;
+/// One setting, being measured.
+struct Stage<'a> {
+    plan: &'a Plan,
+    state: State,
+    link: Option<&'a Link>,
+    processes: usize,
+}
+
+impl Stage<'_> {
+    fn setting(&self) -> Setting {
+        let link = self.link.map(|link| link.profile().name.to_owned());
+        Setting { state: self.state, link, processes: self.processes }
     }
-    let before = root.callbacks()?;
-    let cost = measure::run(root.command(command))?;
-    let callbacks = root.callbacks()?.since(&before);
-    Ok(Run { cost, mount, callbacks })
+
+    fn run(&self, roots: &mut [Root], say: &mut impl FnMut(&str)) -> Result<Vec<Series>> {
+        // Distance changes nothing for what has no server; the first root is measured as the baseline.
+        let takes_part = |at: usize, root: &Root| at == 0 || self.link.is_none() || root.is_remote();
+        let taking_part: Vec<usize> = (0..roots.len()).filter(|at| takes_part(*at, &roots[*at])).collect();
+        let mut series: Vec<Series> = taking_part
+            .iter()
+            .map(|at| Series {
+                setting: self.setting(),
+                root: roots[*at].name().to_owned(),
+                runs: Vec::new(),
+            })
+            .collect();
+        let held = if self.state == State::Hot { hold_what_was_read(roots, say)? } else { None };
+        for repetition in 0..self.plan.repetitions {
+            say(&format!("{}, {} of {}", self.setting(), repetition + 1, self.plan.repetitions));
+            for place in 0..taking_part.len() {
+                let at = (place + repetition) % taking_part.len();
+                let root = &mut roots[taking_part[at]];
+                let run = self.once(root).with_context(|| format!("{}, {}", root.name(), self.setting()))?;
+                series[at].runs.push(run);
+            }
+        }
+        drop(held);
+        Ok(series)
+    }
+
+    fn once(&self, root: &mut Root) -> Result<Run> {
+        let near = self.plan.url.as_deref().unwrap_or_default();
+        let url = match self.link {
+            Some(link) => serve::at(near, link.address())?,
+            None => near.to_owned(),
+        };
+        let traffic_before = self.link.map(Link::counts);
+        let mut mount = None;
+        if self.state != State::Hot {
+            root.unmount()?;
+            if self.state == State::Cold {
+                root.empty_cache()?;
+            }
+            drop_page_cache()?;
+            mount = root.mount(&url)?;
+        }
+        let before = root.status()?;
+        // Mounting belongs to the state, and so does what the client's process did for it.
+        let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
+        let commands = (0..self.processes).map(|_| root.command(&self.plan.command));
+        let cost = measure::run_all(commands)?;
+        let after = root.status()?;
+        let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);
+        if self.state == State::Cold {
+            // What it still fetches has to end before it is counted.
+            root.unmount()?;
+        }
+        let traffic =
+            self.link.map(Link::counts).zip(traffic_before).map(|(after, before)| after.since(&before));
+        Ok(Run {
+            cost,
+            mount,
+            daemon,
+            callbacks: after.callbacks.since(&before.callbacks),
+            traffic: traffic.filter(|_| root.is_remote()),
+            fetched: after.fetched.filter(|_| self.state == State::Cold),
+        })
+    }
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.state {
+            State::Cold => "cold",
+            State::Warm => "warm",
+            State::Hot => "hot",
+        })?;
+        if let Some(link) = &self.link {
+            write!(f, " {link}")?;
+        }
+        if self.processes > 1 {
+            write!(f, " × {}", self.processes)?;
+        }
+        Ok(())
+    }
 }

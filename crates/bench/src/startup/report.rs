@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Run, Series, State};
+use super::{Run, Series, Setting, State};
 use crate::conditions::Conditions;
+use crate::link::Counts;
 use crate::plot::{self, Bar};
 use crate::statistics::{Estimate, median, median_of, ratio_of};
 use crate::table;
@@ -17,25 +18,30 @@ pub struct Report {
     pub conditions: Conditions,
     /// The command, with `{root}` for the root.
     pub command: Vec<String>,
-    /// One row a root and state.
+    /// What goes over a link when nothing is fetched ahead, if that was measured.
+    pub needed: Option<Counts>,
+    /// One row a root and setting.
     pub rows: Vec<Row>,
     /// Every single run.
     pub series: Vec<Series>,
 }
 
-/// Medians over the runs of one root in one state.
+/// Medians over the runs of one root in one setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// How near things were.
-    pub state: State,
+    /// In which setting.
+    #[serde(flatten)]
+    pub setting: Setting,
     /// The root's name.
     pub root: String,
     /// How many runs.
     pub runs: usize,
     /// Seconds on the clock.
     pub real: Estimate,
-    /// To the first root in the same state.
+    /// To the first root in the same setting.
     pub ratio: Option<Estimate>,
+    /// To the first root's median when it is hot, if that was measured.
+    pub to_hot: Option<f64>,
     /// Processor seconds in user mode.
     pub user: f64,
     /// Processor seconds in the kernel.
@@ -46,31 +52,57 @@ pub struct Row {
     pub blocked_percent: f64,
     /// Seconds that mounting took before a run.
     pub mount: Option<f64>,
+    /// Processor seconds of the client's process.
+    pub daemon: Option<f64>,
+    /// What went over the link.
+    pub traffic: Option<Traffic>,
     /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
     pub callbacks: BTreeMap<String, (f64, f64)>,
 }
 
+/// Medians of what went over a link, in bytes where nothing else is said.
+#[derive(Clone, Debug, Serialize)]
+pub struct Traffic {
+    /// Number of connections.
+    pub connections: f64,
+    /// Number of requests.
+    pub requests: f64,
+    /// What came, heads of answers included.
+    pub fetched: f64,
+    /// Of the objects' bytes, those that somebody used, if the client can tell.
+    pub used: Option<f64>,
+    /// Those that nobody used: as the client tells, or what came beyond what is needed.
+    pub wasted: Option<f64>,
+}
+
 impl Report {
     /// Sums up.
-    pub fn new(conditions: Conditions, command: Vec<String>, series: Vec<Series>) -> Self {
-        let rows = series.iter().map(|one| row(one, baseline(&series, one))).collect();
-        Self { conditions, command, rows, series }
+    pub fn new(
+        conditions: Conditions,
+        command: Vec<String>,
+        needed: Option<Counts>,
+        series: Vec<Series>,
+    ) -> Self {
+        let rows = series.iter().map(|one| row(one, &series, needed.as_ref())).collect();
+        Self { conditions, command, needed, rows, series }
     }
 
     /// For terminals.
     pub fn table(&self) -> String {
         let header = [
-            "state",
+            "setting",
             "root",
             "real s",
             "95 %",
             "ratio",
             "95 %",
+            "to hot",
             "user",
             "sys",
             "CPU %",
             "blocked %",
             "mount s",
+            "daemon",
             "callbacks ms",
         ];
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::cells).collect();
@@ -80,6 +112,7 @@ impl Report {
             self.conditions.line(),
             table::layout(&header, &rows)
         );
+        text += &self.traffic_table();
         for row in self.rows.iter().filter(|row| !row.callbacks.is_empty()) {
             let mut causes: Vec<_> = row.callbacks.iter().collect();
             causes.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
@@ -87,9 +120,36 @@ impl Report {
                 .iter()
                 .map(|(name, (count, busy))| format!("{name} {busy:.2} ms in {count:.0}"))
                 .collect();
-            text += &format!("\n{:?}, {}: {}", row.state, row.root, causes.join(", "));
+            text += &format!("\n{}, {}: {}", row.setting, row.root, causes.join(", "));
         }
         text + "\n"
+    }
+
+    /// What went over links; nothing if there were none.
+    fn traffic_table(&self) -> String {
+        let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
+        let needed = self.needed.map(|counts| counts.down as f64);
+        let cells = |row: &Row| {
+            let traffic = row.traffic.as_ref()?;
+            Some(vec![
+                row.setting.to_string(),
+                row.root.clone(),
+                format!("{:.0}", traffic.connections),
+                format!("{:.0}", traffic.requests),
+                needed.map(megabytes).unwrap_or_default(),
+                megabytes(traffic.fetched),
+                traffic.used.map(megabytes).unwrap_or_default(),
+                traffic.wasted.map(megabytes).unwrap_or_default(),
+                needed.map(|needed| format!("{:.3}", traffic.fetched / needed)).unwrap_or_default(),
+            ])
+        };
+        let rows: Vec<_> = self.rows.iter().filter_map(cells).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let header =
+            ["over the link", "", "conns", "requests", "needed MB", "fetched", "used", "wasted", "ratio"];
+        format!("\n{}", table::layout(&header, &rows))
     }
 
     /// For documents.
@@ -99,7 +159,7 @@ impl Report {
             .iter()
             .map(|row| Bar {
                 label: row.root.clone(),
-                group: format!("{:?}", row.state),
+                group: row.setting.to_string(),
                 value: row.real,
                 note: match &row.ratio {
                     Some(ratio) => format!("{:.3} s, {:.3} × native", row.real.point, ratio.point),
@@ -111,14 +171,45 @@ impl Report {
     }
 }
 
-/// What a series is compared with: the first root in the same state, unless it is that itself.
+/// What a series is compared with: the first root in the same setting, unless it is that itself.
 fn baseline<'a>(all: &'a [Series], one: &Series) -> Option<&'a Series> {
-    all.iter().find(|other| other.state == one.state).filter(|other| other.root != one.root)
+    all.iter().find(|other| other.setting == one.setting).filter(|other| other.root != one.root)
 }
 
-fn row(series: &Series, baseline: Option<&Series>) -> Row {
+fn reals(series: &Series) -> Vec<f64> {
+    series.runs.iter().map(|run| run.cost.real).collect()
+}
+
+fn traffic(series: &Series, needed: Option<&Counts>) -> Option<Traffic> {
+    let counts: Vec<Counts> = series.runs.iter().filter_map(|run| run.traffic).collect();
+    if counts.is_empty() {
+        return None;
+    }
+    let of = |value: &dyn Fn(&Counts) -> u64| {
+        median(&counts.iter().map(|counts| value(counts) as f64).collect::<Vec<_>>())
+    };
+    let fetched = of(&|counts| counts.down);
+    let told: Vec<_> = series.runs.iter().filter_map(|run| run.fetched).collect();
+    let told = |value: &dyn Fn(&super::status::Fetched) -> u64| {
+        let values: Vec<f64> = told.iter().map(|fetched| value(fetched) as f64).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    Some(Traffic {
+        connections: of(&|counts| counts.connections),
+        requests: of(&|counts| counts.requests),
+        fetched,
+        used: told(&|fetched| fetched.used()),
+        wasted: told(&|fetched| fetched.wasted())
+            .or_else(|| needed.map(|needed| (fetched - needed.down as f64).max(0.0))),
+    })
+}
+
+fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
+    let baseline = baseline(all, series);
+    let hot = all.iter().find(|other| {
+        other.setting.state == State::Hot && other.setting.processes == series.setting.processes
+    });
     let of = |value: &dyn Fn(&Run) -> f64| median(&series.runs.iter().map(value).collect::<Vec<_>>());
-    let real = |series: &Series| series.runs.iter().map(|run| run.cost.real).collect::<Vec<_>>();
     let mounts: Vec<f64> = series.runs.iter().filter_map(|run| run.mount).collect();
     let names = series.runs.iter().flat_map(|run| run.callbacks.0.keys());
     let callbacks = names
@@ -128,17 +219,22 @@ fn row(series: &Series, baseline: Option<&Series>) -> Row {
             (name.clone(), (count, of(&|run| callback(run).busy_us as f64 / 1000.0)))
         })
         .collect();
+    let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
+    let real = median_of(&reals(series));
     Row {
-        state: series.state,
+        setting: series.setting.clone(),
         root: series.root.clone(),
         runs: series.runs.len(),
-        real: median_of(&real(series)),
-        ratio: baseline.map(|baseline| ratio_of(&real(series), &real(baseline))),
+        real,
+        ratio: baseline.map(|baseline| ratio_of(&reals(series), &reals(baseline))),
+        to_hot: hot.map(|hot| real.point / median(&reals(hot))),
         user: of(&|run| run.cost.user),
         sys: of(&|run| run.cost.sys),
         cpu_percent: of(&|run| run.cost.cpu_percent()),
         blocked_percent: of(&|run| run.cost.blocked_percent()),
         mount: (!mounts.is_empty()).then(|| median(&mounts)),
+        daemon: (!daemons.is_empty()).then(|| median(&daemons)),
+        traffic: traffic(series, needed),
         callbacks,
     }
 }
@@ -148,17 +244,19 @@ impl Row {
         let range = |estimate: &Estimate| format!("{:.3}–{:.3}", estimate.low, estimate.high);
         let busy: f64 = self.callbacks.values().map(|(_, busy)| busy).sum();
         vec![
-            format!("{:?}", self.state).to_lowercase(),
+            self.setting.to_string(),
             self.root.clone(),
             format!("{:.3}", self.real.point),
             range(&self.real),
             self.ratio.map_or_else(|| "1".into(), |ratio| format!("{:.3}", ratio.point)),
             self.ratio.map_or_else(String::new, |ratio| range(&ratio)),
+            self.to_hot.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             format!("{:.3}", self.user),
             format!("{:.3}", self.sys),
             format!("{:.0}", self.cpu_percent),
             format!("{:.0}", self.blocked_percent),
             self.mount.map_or_else(String::new, |mount| format!("{mount:.3}")),
+            self.daemon.map_or_else(String::new, |daemon| format!("{daemon:.2}")),
             if self.callbacks.is_empty() { String::new() } else { format!("{busy:.1}") },
         ]
     }

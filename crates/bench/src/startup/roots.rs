@@ -1,17 +1,17 @@
 //! The roots a command is run from.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::status::Status;
 use crate::measure;
 
-/// A client, as a file describes it. In its lines `{mountpoint}` and `{cache}` stand for folders made for it.
+/// A client, as a file describes it. In its lines `{mountpoint}` and `{cache}` stand for folders made for it, and `{url}`
+/// for the repository, perhaps through a link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
@@ -47,54 +47,6 @@ impl Clients {
     }
 }
 
-/// What a client answered the kernel, by the protocol's name of the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Callbacks(pub BTreeMap<String, Callback>);
-
-/// Requests of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Callback {
-    /// How many.
-    pub requests: u64,
-    /// Of these, how many waited for the network.
-    pub parked: u64,
-    /// Microseconds the client's threads spent on them.
-    pub busy_us: u64,
-}
-
-impl Callbacks {
-    /// Reads what `esker status --json` prints for one mount.
-    pub fn parse(json: &[u8]) -> Result<Self> {
-        let status: Value = serde_json::from_slice(json).context("the status isn't JSON")?;
-        let requests = status["mounts"][0]["requests"].as_array().context("the status has no requests")?;
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let each = requests.iter().map(|request| {
-            let name = request["name"].as_str().context("a request without a name")?.to_owned();
-            let callback = Callback {
-                requests: number(&request["requests"]),
-                parked: number(&request["parked"]),
-                busy_us: number(&request["busy_us"]),
-            };
-            Ok((name, callback))
-        });
-        Ok(Self(each.collect::<Result<_>>()?))
-    }
-
-    /// What came after `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        let difference = |(name, now): (&String, &Callback)| {
-            let then = before.0.get(name).copied().unwrap_or_default();
-            let callback = Callback {
-                requests: now.requests.saturating_sub(then.requests),
-                parked: now.parked.saturating_sub(then.parked),
-                busy_us: now.busy_us.saturating_sub(then.busy_us),
-            };
-            (callback != Callback::default()).then(|| (name.clone(), callback))
-        };
-        Self(self.0.iter().filter_map(difference).collect())
-    }
-}
-
 /// Somewhere to run from. A mount ends with it.
 #[derive(Debug)]
 pub enum Root {
@@ -113,8 +65,8 @@ pub enum Root {
         client: Box<Client>,
         /// Its mountpoint and its cache.
         folder: TempDir,
-        /// Whether it is mounted.
-        mounted: bool,
+        /// Whether it is mounted, and where from.
+        mounted: Option<String>,
     },
 }
 
@@ -139,7 +91,7 @@ impl Root {
         for name in ["mountpoint", "cache"] {
             std::fs::create_dir(folder.path().join(name))?;
         }
-        Ok(Self::Mount { client: Box::new(client), folder, mounted: false })
+        Ok(Self::Mount { client: Box::new(client), folder, mounted: None })
     }
 
     /// What it is called in the results.
@@ -168,46 +120,59 @@ impl Root {
         command
     }
 
-    fn line(line: &str, folder: &TempDir) -> Command {
+    fn line(line: &str, folder: &TempDir, url: &str) -> Command {
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-        measure::shell(&line.replace("{mountpoint}", &path("mountpoint")).replace("{cache}", &path("cache")))
+        let line = line.replace("{mountpoint}", &path("mountpoint")).replace("{cache}", &path("cache"));
+        measure::shell(&line.replace("{url}", url))
     }
 
-    /// Mounts it if it isn't; gives the seconds that took.
-    pub fn mount(&mut self) -> Result<Option<f64>> {
-        let Self::Mount { client, folder, mounted } = self else { return Ok(None) };
-        if *mounted {
-            return Ok(None);
+    /// Whether what it reads comes from a repository's URL.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Mount { client, .. } if client.mount.contains("{url}"))
+    }
+
+    /// Mounts it from this URL if it isn't; gives the seconds that took.
+    pub fn mount(&mut self, url: &str) -> Result<Option<f64>> {
+        let Self::Mount { mounted, .. } = self else { return Ok(None) };
+        match mounted {
+            Some(from) if from == url => return Ok(None),
+            Some(_) => self.unmount()?,
+            None => {}
         }
-        let cost = measure::run(Self::line(&client.mount, folder))?;
-        *mounted = true;
+        let Self::Mount { client, folder, mounted } = self else { return Ok(None) };
+        let cost = measure::run(Self::line(&client.mount, folder, url))?;
+        *mounted = Some(url.to_owned());
         Ok(Some(cost.real))
     }
 
     /// Unmounts it if it is mounted.
     pub fn unmount(&mut self) -> Result<()> {
         let Self::Mount { client, folder, mounted } = self else { return Ok(()) };
-        if std::mem::take(mounted) {
-            measure::run(Self::line(&client.unmount, folder))?;
+        if let Some(url) = mounted.take() {
+            measure::run(Self::line(&client.unmount, folder, &url))?;
         }
         Ok(())
     }
 
-    /// Empties a client's cache.
+    /// Empties a client's cache, and makes sure that nothing is left of its folder: not what it has learned either.
     pub fn empty_cache(&self) -> Result<()> {
-        if let Self::Mount { client, folder, .. } = self {
-            measure::run(Self::line(&client.drop_cache, folder))?;
+        if let Self::Mount { client, folder, mounted } = self {
+            ensure!(mounted.is_none(), "{} is mounted while its cache is emptied", client.name);
+            measure::run(Self::line(&client.drop_cache, folder, ""))?;
+            let cache = folder.path().join("cache");
+            std::fs::remove_dir_all(&cache).with_context(|| format!("can't remove {}", cache.display()))?;
+            std::fs::create_dir(&cache)?;
         }
         Ok(())
     }
 
-    /// What its client has answered so far; nothing if it can't tell.
-    pub fn callbacks(&self) -> Result<Callbacks> {
-        let Self::Mount { client, folder, .. } = self else { return Ok(Callbacks::default()) };
-        let Some(status) = &client.status else { return Ok(Callbacks::default()) };
-        let output = Self::line(status, folder).stdin(Stdio::null()).output()?;
+    /// What its client tells; nothing if it can't.
+    pub fn status(&self) -> Result<Status> {
+        let Self::Mount { client, folder, .. } = self else { return Ok(Status::default()) };
+        let Some(status) = &client.status else { return Ok(Status::default()) };
+        let output = Self::line(status, folder, "").stdin(Stdio::null()).output()?;
         ensure!(output.status.success(), "{status} failed: {}", String::from_utf8_lossy(&output.stderr));
-        Callbacks::parse(&output.stdout)
+        Status::parse(&output.stdout)
     }
 }
 
@@ -223,35 +188,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callbacks_are_differences() {
-        let status = |reads: u64| {
-            let text = format!(
-                r#"{{"mounts":[{{"requests":[{{"name":"READ","requests":{reads},"parked":1,"busy_us":{}}},{{"name":"INIT","requests":1,"parked":0,"busy_us":3}}]}}]}}"#,
-                reads * 10
-            );
-            Callbacks::parse(text.as_bytes()).expect("a status")
-        };
-        let since = status(7).since(&status(5));
-        assert_eq!(since.0.len(), 1, "what didn't happen isn't told");
-        assert_eq!(since.0["READ"], Callback { requests: 2, parked: 0, busy_us: 20 });
-        assert!(Callbacks::parse(b"{}").is_err());
-    }
-
-    #[test]
     fn a_client_is_described_by_a_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("clients.toml");
-        let text = "[[client]]\nname = 'copy'\nmount = 'touch {mountpoint}/mounted'\nunmount = 'rm {mountpoint}/mounted'\n\
+        let text = "[[client]]\nname = 'copy'\nmount = 'echo {url} > {mountpoint}/mounted'\nunmount = 'rm {mountpoint}/mounted'\n\
                     drop_cache = 'rm -rf {cache}/*'\ninside = 'sub'\n";
         std::fs::write(&file, text).expect("a file");
         let client = Clients::read(&file).expect("clients").client.remove(0);
         let mut root = Root::of_client(client, folder.path()).expect("a root");
-        assert!(root.mount().expect("mounting").is_some());
-        assert!(root.mount().expect("mounted already").is_none());
+        assert!(root.is_remote());
+        assert!(root.mount("http://near").expect("mounting").is_some());
+        assert!(root.mount("http://near").expect("mounted already").is_none());
+        assert!(root.mount("http://far").expect("mounted anew").is_some());
+        let mounted = std::fs::read_to_string(root.path().parent().expect("above").join("mounted"));
+        assert_eq!(mounted.expect("a file"), "http://far\n");
+        assert!(root.empty_cache().is_err(), "it is in use");
         let command = format!("{:?}", root.command(&["{root}/bin/x".into(), "--at={root}".into()]));
         assert!(command.contains("mountpoint/sub/bin/x") && !command.contains("{root}"), "{command}");
-        root.empty_cache().expect("an empty cache");
         root.unmount().expect("unmounting");
+        root.empty_cache().expect("an empty cache");
         std::fs::write(&file, "[[client]]\nname = 'x'\nmont = 'y'\n").expect("a file");
         assert!(Clients::read(&file).is_err());
     }

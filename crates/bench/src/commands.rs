@@ -1,0 +1,19 @@
+//! One module a command: its arguments, whose comment is the help, and what it does.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+pub(crate) mod link;
+pub(crate) mod lookup;
+pub(crate) mod prepare;
+pub(crate) mod publish;
+pub(crate) mod startup;
+
+pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+}

@@ -1,0 +1,153 @@
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use esker_bench::conditions::Conditions;
+use esker_bench::link::Profile;
+use esker_bench::serve::Served;
+use esker_bench::startup::report::Report;
+use esker_bench::startup::roots::{Client, Clients, Root};
+use esker_bench::startup::{self, State};
+
+/// Starts a command from a directory and from mounts, cold, warm and hot.
+///
+/// Example: esker-bench startup --native /opt/python --esker http://server/cvmfs/sw.example.org
+/// --public-key sw.example.org.pub --inside python -- {root}/bin/python3 -B -c "import numpy"
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The directory that the others are compared with
+    #[arg(long, value_name = "DIR")]
+    native: PathBuf,
+
+    /// Compare a copy of it in memory too
+    #[arg(long)]
+    tmpfs: bool,
+
+    /// URL of the repository that Esker mounts
+    #[arg(long, value_name = "URL", requires = "public_key")]
+    esker: Option<String>,
+
+    /// The repository's folder, which is served on loopback for as long as this runs
+    #[arg(long, value_name = "DIR", requires = "public_key", conflicts_with = "esker")]
+    serve: Option<PathBuf>,
+
+    /// Its master public key
+    #[arg(long, value_name = "FILE")]
+    public_key: Option<PathBuf>,
+
+    /// Options of a mount of Esker to measure; may be given more than once
+    #[arg(long, value_name = "OPTIONS", default_values = ["", "--fixed"], allow_hyphen_values = true)]
+    variant: Vec<String>,
+
+    /// Options with which a mount of Esker fetches nothing ahead, to find out what is needed
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    without_prefetch: String,
+
+    /// How far the server is in cold runs: proxy, local, continent, ocean
+    #[arg(long, value_name = "PROFILE", value_delimiter = ',')]
+    link: Vec<Profile>,
+
+    /// Processes that run the command at the same time
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [1])]
+    processes: Vec<usize>,
+
+    /// Where in the repository the tree lies
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    inside: PathBuf,
+
+    /// The binary
+    #[arg(long, value_name = "FILE", default_value = "esker")]
+    binary: String,
+
+    /// Other clients, as docs/benchmarks.md describes them
+    #[arg(long, value_name = "FILE")]
+    clients: Option<PathBuf>,
+
+    /// Which states
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["cold", "warm", "hot"])]
+    states: Vec<State>,
+
+    /// Runs of each root in each state
+    #[arg(long, value_name = "COUNT", default_value_t = 11)]
+    repetitions: usize,
+
+    /// Where mountpoints and caches are made, on a disk
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    scratch: PathBuf,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Draw it
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// The command; {root} stands for the directory
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut roots = vec![Root::directory(&args.native)?];
+    if args.tmpfs {
+        roots.push(Root::in_memory(&args.native)?);
+    }
+    let served = args.serve.as_deref().map(|folder| Served::start(&args.binary, folder)).transpose()?;
+    let url = served.as_ref().map(|served| served.url.clone()).or(args.esker);
+    let esker = |name: &str, options: &str| {
+        let key = args.public_key.as_deref().context("a repository's public key is needed")?;
+        Root::of_client(esker_client(name, &args.binary, options, key, &args.inside)?, &args.scratch)
+    };
+    if url.is_some() {
+        for options in &args.variant {
+            roots.push(esker(format!("esker {options}").trim(), options)?);
+        }
+    }
+    for client in args.clients.as_deref().map(Clients::read).transpose()?.unwrap_or_default().client {
+        roots.push(Root::of_client(client, &args.scratch)?);
+    }
+    let conditions = Conditions::now(&[&args.binary]);
+    if conditions.load > 0.5 * conditions.cores as f64 {
+        eprintln!("the machine is busy (load {}); what follows says little", conditions.load);
+    }
+    let plan = startup::Plan {
+        states: args.states,
+        links: args.link,
+        processes: args.processes,
+        command: args.command,
+        repetitions: args.repetitions,
+        url,
+    };
+    let needed = if plan.links.is_empty() || !plan.states.contains(&State::Cold) {
+        None
+    } else {
+        eprintln!("finding out what is needed");
+        Some(startup::needed(&mut esker("without prefetch", &args.without_prefetch)?, &plan)?)
+    };
+    let series = startup::run(&mut roots, &plan, |what| eprintln!("{what}"))?;
+    let report = Report::new(conditions, plan.command, needed, series);
+    print!("{}", report.table());
+    if let Some(path) = &args.svg {
+        std::fs::write(path, report.svg()).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    super::write_json(args.json.as_deref(), &report)
+}
+
+/// How Esker itself is mounted, in the same words as any other client.
+fn esker_client(name: &str, binary: &str, options: &str, key: &Path, inside: &Path) -> Result<Client> {
+    let key = key.canonicalize().with_context(|| format!("can't find {}", key.display()))?;
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+    let Some(key) = key.to_str() else { bail!("{} isn't text", key.display()) };
+    let esker = quoted(binary);
+    Ok(Client {
+        name: name.into(),
+        mount: format!(
+            "{esker} mount '{{url}}' {{mountpoint}} --public-key {} --cache {{cache}} {options}",
+            quoted(key)
+        ),
+        unmount: format!("{esker} umount {{mountpoint}}"),
+        drop_cache: "find {cache} -mindepth 1 -delete".into(),
+        status: Some(format!("{esker} status --json {{mountpoint}}")),
+        inside: inside.to_owned(),
+    })
+}

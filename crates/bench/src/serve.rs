@@ -1,0 +1,102 @@
+//! A server of this machine that lives as long as what is measured with it.
+
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// `esker serve`, stopped when this is dropped.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    /// The URL of its first repository.
+    pub url: String,
+}
+
+impl Served {
+    /// Serves a repository's folder on loopback.
+    pub fn start(esker: &str, folder: &Path) -> Result<Self> {
+        let mut command = Command::new(esker);
+        command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json"]);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("can't start {esker}"))?;
+        let url = child.stdout.take().context("no pipe").and_then(|stdout| {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line)?;
+            let ready: Value = serde_json::from_str(&line)
+                .with_context(|| format!("`esker serve {}` didn't become ready", folder.display()))?;
+            let url = ready["repositories"][0]["url"].as_str();
+            Ok(url.with_context(|| format!("{} holds no repository", folder.display()))?.to_owned())
+        });
+        match url {
+            Ok(url) => Ok(Self { child, url }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            // A server that has ended already needs no signal.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// The server's address in `http://HOST:PORT/…`.
+pub fn address(url: &str) -> Result<SocketAddr> {
+    let (host, _) = split(url)?;
+    let with_port = if host.rsplit(']').next().is_some_and(|tail| tail.contains(':')) {
+        host.to_owned()
+    } else {
+        format!("{host}:80")
+    };
+    let mut found = with_port.to_socket_addrs().with_context(|| format!("can't look up {host}"))?;
+    found.next().with_context(|| format!("{host} has no address"))
+}
+
+/// The same URL at another address.
+pub fn at(url: &str, address: SocketAddr) -> Result<String> {
+    let (_, path) = split(url)?;
+    Ok(format!("http://{address}{path}"))
+}
+
+fn split(url: &str) -> Result<(&str, &str)> {
+    let rest = url.strip_prefix("http://").with_context(|| format!("{url} isn't an http:// URL"))?;
+    Ok(rest.split_at(rest.find('/').unwrap_or(rest.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_move() {
+        let url = "http://127.0.0.1:8000/cvmfs/a.b";
+        let there: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+        assert_eq!(at(url, there).expect("a url"), "http://127.0.0.1:9/cvmfs/a.b");
+        assert_eq!(address(url).expect("an address").port(), 8000);
+        assert_eq!(address("http://127.0.0.1/x").expect("an address").port(), 80);
+        assert_eq!(address("http://[::1]/x").expect("an address").port(), 80);
+        assert_eq!(address("http://[::1]:81").expect("an address").port(), 81);
+        assert!(address("https://a/").is_err());
+    }
+}

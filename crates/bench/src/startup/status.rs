@@ -1,0 +1,153 @@
+//! What a client tells about itself, in the words of `esker status --json`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// What a client answered the kernel, by the protocol's name of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Callbacks(pub BTreeMap<String, Callback>);
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Callback {
+    /// How many.
+    pub requests: u64,
+    /// Of these, how many waited for the network.
+    pub parked: u64,
+    /// Microseconds the client's threads spent on them.
+    pub busy_us: u64,
+}
+
+/// What a client fetched since it was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fetched {
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes, as they are stored.
+    pub bytes: u64,
+    /// Of these, bytes that nobody had asked for.
+    pub prefetched_bytes: u64,
+    /// Of the bytes that nobody had asked for, those that somebody used since.
+    pub prefetched_used_bytes: u64,
+}
+
+impl Fetched {
+    /// Bytes that somebody used.
+    pub fn used(&self) -> u64 {
+        self.bytes.saturating_sub(self.wasted())
+    }
+
+    /// Bytes that nobody used.
+    pub fn wasted(&self) -> u64 {
+        self.prefetched_bytes.saturating_sub(self.prefetched_used_bytes)
+    }
+}
+
+/// A client's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Its process.
+    pub pid: Option<u32>,
+    /// What it answered.
+    pub callbacks: Callbacks,
+    /// What it fetched.
+    pub fetched: Option<Fetched>,
+}
+
+#[derive(Deserialize)]
+struct All {
+    mounts: Vec<Mount>,
+}
+
+#[derive(Deserialize)]
+struct Mount {
+    pid: Option<u32>,
+    requests: Vec<Request>,
+    fetched: Option<Fetched>,
+}
+
+#[derive(Deserialize)]
+struct Request {
+    name: String,
+    requests: u64,
+    parked: u64,
+    busy_us: u64,
+}
+
+impl Status {
+    /// Reads what `esker status --json` prints for one mount.
+    pub fn parse(json: &[u8]) -> Result<Self> {
+        let all: All = serde_json::from_slice(json).context("the status isn't what `esker status` prints")?;
+        let mount = all.mounts.into_iter().next().context("the status has no mount")?;
+        let callbacks = mount.requests.into_iter().map(|request| {
+            let Request { name, requests, parked, busy_us } = request;
+            (name, Callback { requests, parked, busy_us })
+        });
+        Ok(Self { pid: mount.pid, callbacks: Callbacks(callbacks.collect()), fetched: mount.fetched })
+    }
+
+    /// Processor seconds its process has used, if it is known and lives.
+    pub fn cpu(&self) -> Option<f64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
+        ticks(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+}
+
+/// User and system time of a line of `/proc/PID/stat`; the name in it may hold anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+impl Callbacks {
+    /// What came after `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let difference = |(name, now): (&String, &Callback)| {
+            let then = before.0.get(name).copied().unwrap_or_default();
+            let callback = Callback {
+                requests: now.requests.saturating_sub(then.requests),
+                parked: now.parked.saturating_sub(then.parked),
+                busy_us: now.busy_us.saturating_sub(then.busy_us),
+            };
+            (callback != Callback::default()).then(|| (name.clone(), callback))
+        };
+        Self(self.0.iter().filter_map(difference).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callbacks_are_differences() {
+        let status = |reads: u64| {
+            let text = format!(
+                r#"{{"mounts":[{{"pid":7,"requests":[{{"name":"READ","requests":{reads},"parked":1,"busy_us":{}}},
+                {{"name":"INIT","requests":1,"parked":0,"busy_us":3}}],
+                "fetched":{{"objects":3,"bytes":100,"prefetched_bytes":40,"prefetched_used_bytes":30}}}}]}}"#,
+                reads * 10
+            );
+            Status::parse(text.as_bytes()).expect("a status")
+        };
+        let since = status(7).callbacks.since(&status(5).callbacks);
+        assert_eq!(since.0.len(), 1, "what didn't happen isn't told");
+        assert_eq!(since.0["READ"], Callback { requests: 2, parked: 0, busy_us: 20 });
+        let fetched = status(7).fetched.expect("told");
+        assert_eq!((fetched.used(), fetched.wasted()), (90, 10));
+        assert!(Status::parse(b"{}").is_err());
+    }
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let line = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 110 25 0 0 20 0 3 0 5 6 7";
+        assert_eq!(ticks(line), Some(135));
+        assert_eq!(ticks("42 (a"), None);
+        let own = Status { pid: Some(std::process::id()), ..Status::default() };
+        assert!(own.cpu().is_some());
+    }
+}
