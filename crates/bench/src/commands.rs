@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) mod clients;
 pub(crate) mod link;
+pub(crate) mod lists;
 pub(crate) mod lookup;
 pub(crate) mod prepare;
 pub(crate) mod publish;

@@ -3,23 +3,28 @@
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
 //! * [`lookup`]: paths in large catalogs, from several threads;
+//! * [`clients`]: many clients behind one proxy;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
-//! * [`serve`]: a server for the time of a measurement;
+//! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
+//! * [`lists`]: files that a command opens, for small readers;
 //! * [`measure`]: one run of a command, and what it cost;
 //! * [`conditions`]: on what machine all this was.
 #![deny(unsafe_code)]
 
+pub mod clients;
 pub mod conditions;
 pub mod hold;
 pub mod link;
+pub mod lists;
 pub mod lookup;
 pub mod measure;
 pub mod plot;
 pub mod prepare;
 pub mod publish;
 pub mod serve;
+pub mod squid;
 pub mod startup;
 pub mod statistics;
 mod sys;

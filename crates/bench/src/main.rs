@@ -10,7 +10,7 @@ mod commands;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{link, lookup, prepare, publish, startup};
+use commands::{clients, link, lists, lookup, prepare, publish, startup};
 
 /// Measures Esker beside other ways to the same thing.
 #[derive(Parser)]
@@ -27,6 +27,9 @@ enum Scenario {
     Lookup(lookup::Args),
     Link(link::Args),
     Prepare(prepare::Args),
+    RecordList(lists::Record),
+    ReadList(lists::Read),
+    Clients(clients::Args),
 }
 
 fn main() -> Result<()> {
@@ -36,6 +39,9 @@ fn main() -> Result<()> {
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
+        Scenario::RecordList(args) => lists::record(&args),
+        Scenario::ReadList(args) => lists::read(&args),
+        Scenario::Clients(args) => clients::run(args),
     }
 }
 
@@ -65,9 +71,13 @@ mod tests {
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Link(_) => "link",
                 Scenario::Prepare(_) => "prepare",
+                Scenario::RecordList(_) => "record-list",
+                Scenario::ReadList(_) => "read-list",
+                Scenario::Clients(_) => "clients",
             });
         }
-        let expected = ["startup", "startup", "publish", "lookup", "link", "link", "prepare"];
+        let expected =
+            ["startup", "startup", "publish", "lookup", "link", "link", "prepare", "record-list", "startup"];
         assert_eq!(scenarios, expected);
     }
 }

@@ -45,7 +45,7 @@ pub struct Plan {
     pub links: Vec<Profile>,
     /// How many processes run the command at the same time.
     pub processes: Vec<usize>,
-    /// The command, in whose words `{root}` stands for the root.
+    /// The command, in whose words `{root}` stands for the root and `{process}` for which of how many it is.
     pub command: Vec<String>,
     /// Runs of each root in each setting.
     pub repetitions: usize,
@@ -145,7 +145,7 @@ fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
         root.mount(plan.url.as_deref().unwrap_or_default())?;
         // Twice: the first run may still write what it fetched.
         for _ in 0..2 {
-            measure::run(root.command(&plan.command))
+            measure::run(root.command(&plan.command, 0, 1))
                 .with_context(|| format!("{}, to fill caches", root.name()))?;
         }
     }
@@ -227,7 +227,7 @@ impl Stage<'_> {
         let before = root.status()?;
         // Mounting belongs to the state, and so does what the client's process did for it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
-        let commands = (0..self.processes).map(|_| root.command(&self.plan.command));
+        let commands = (0..self.processes).map(|at| root.command(&self.plan.command, at, self.processes));
         let cost = measure::run_all(commands)?;
         let after = root.status()?;
         let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// The command; {root} stands for the directory
+    /// The command; {root} stands for the directory, {process} for its number and that of all: 0/8
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }

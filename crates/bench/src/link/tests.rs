@@ -68,7 +68,8 @@ fn a_server_that_refuses_is_a_connection_that_breaks() {
 #[test]
 fn a_client_that_does_not_read_stops_the_server() {
     let server = TcpListener::bind(loopback()).expect("a listener");
-    let link = Link::start(Profile::ALL[1], server.local_addr().expect("an address"), loopback()).expect("a link");
+    let link =
+        Link::start(Profile::ALL[1], server.local_addr().expect("an address"), loopback()).expect("a link");
     let client = TcpStream::connect(link.address()).expect("a connection");
     let (stream, _) = server.accept().expect("a connection");
     stream.set_nonblocking(true).expect("set");

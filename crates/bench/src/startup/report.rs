@@ -54,6 +54,10 @@ pub struct Row {
     pub mount: Option<f64>,
     /// Processor seconds of the client's process.
     pub daemon: Option<f64>,
+    /// Processor seconds of command and client together.
+    pub cpu: Estimate,
+    /// To those of a single process of the command in the same state.
+    pub cpu_to_one: Option<f64>,
     /// What went over the link.
     pub traffic: Option<Traffic>,
     /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
@@ -103,6 +107,8 @@ impl Report {
             "blocked %",
             "mount s",
             "daemon",
+            "CPU s",
+            "to one",
             "callbacks ms",
         ];
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::cells).collect();
@@ -180,6 +186,11 @@ fn reals(series: &Series) -> Vec<f64> {
     series.runs.iter().map(|run| run.cost.real).collect()
 }
 
+fn cpus(series: &Series) -> Vec<f64> {
+    let cpu = |run: &Run| run.cost.user + run.cost.sys + run.daemon.unwrap_or(0.0);
+    series.runs.iter().map(cpu).collect()
+}
+
 fn traffic(series: &Series, needed: Option<&Counts>) -> Option<Traffic> {
     let counts: Vec<Counts> = series.runs.iter().filter_map(|run| run.traffic).collect();
     if counts.is_empty() {
@@ -219,6 +230,11 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
             (name.clone(), (count, of(&|run| callback(run).busy_us as f64 / 1000.0)))
         })
         .collect();
+    let cpu = median_of(&cpus(series));
+    let one = all.iter().filter(|_| series.setting.processes > 1).find(|other| {
+        let setting = Setting { processes: 1, ..series.setting.clone() };
+        other.root == series.root && other.setting == setting
+    });
     let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
     let real = median_of(&reals(series));
     Row {
@@ -234,6 +250,8 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         blocked_percent: of(&|run| run.cost.blocked_percent()),
         mount: (!mounts.is_empty()).then(|| median(&mounts)),
         daemon: (!daemons.is_empty()).then(|| median(&daemons)),
+        cpu,
+        cpu_to_one: one.map(|one| cpu.point / median(&cpus(one))),
         traffic: traffic(series, needed),
         callbacks,
     }
@@ -257,6 +275,8 @@ impl Row {
             format!("{:.0}", self.blocked_percent),
             self.mount.map_or_else(String::new, |mount| format!("{mount:.3}")),
             self.daemon.map_or_else(String::new, |daemon| format!("{daemon:.2}")),
+            format!("{:.2}", self.cpu.point),
+            self.cpu_to_one.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             if self.callbacks.is_empty() { String::new() } else { format!("{busy:.1}") },
         ]
     }

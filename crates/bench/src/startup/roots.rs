@@ -110,11 +110,12 @@ impl Root {
         }
     }
 
-    /// The command with `{root}` replaced.
-    pub fn command(&self, words: &[String]) -> Command {
+    /// The command with `{root}` replaced, and `{process}` by which of how many it is: `0/8` for the first of eight.
+    pub fn command(&self, words: &[String], process: usize, processes: usize) -> Command {
         let root = self.path();
         let root = root.to_string_lossy();
-        let mut words = words.iter().map(|word| word.replace("{root}", &root));
+        let part = format!("{process}/{processes}");
+        let mut words = words.iter().map(|word| word.replace("{root}", &root).replace("{process}", &part));
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words);
         command
@@ -203,8 +204,16 @@ mod tests {
         let mounted = std::fs::read_to_string(root.path().parent().expect("above").join("mounted"));
         assert_eq!(mounted.expect("a file"), "http://far\n");
         assert!(root.empty_cache().is_err(), "it is in use");
-        let command = format!("{:?}", root.command(&["{root}/bin/x".into(), "--at={root}".into()]));
-        assert!(command.contains("mountpoint/sub/bin/x") && !command.contains("{root}"), "{command}");
+        let command = format!(
+            "{:?}",
+            root.command(&["{root}/bin/x".into(), "--at={root}".into(), "{process}".into()], 2, 3)
+        );
+        assert!(
+            command.contains("mountpoint/sub/bin/x")
+                && command.contains("2/3")
+                && !command.contains("{root}"),
+            "{command}"
+        );
         root.unmount().expect("unmounting");
         root.empty_cache().expect("an empty cache");
         std::fs::write(&file, "[[client]]\nname = 'x'\nmont = 'y'\n").expect("a file");

@@ -91,9 +91,14 @@ impl Status {
 
     /// Processor seconds its process has used, if it is known and lives.
     pub fn cpu(&self) -> Option<f64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
-        ticks(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        cpu_of(self.pid?)
     }
+}
+
+/// Processor seconds that a process has used, if it lives.
+pub fn cpu_of(pid: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    ticks(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// User and system time of a line of `/proc/PID/stat`; the name in it may hold anything.

@@ -1,0 +1,245 @@
+//! Many clients behind one proxy: how long they take together, and how long a plain fetcher takes for the same bytes.
+//!
+//! An emulated client is Esker's own network code with limits and connections of its own, without hash, inflation and
+//! cache, which clients do on nodes of their own. It asks for everything at once and leaves it to that code how much is
+//! asked of the proxy at a time.
+
+pub mod plain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use esker_store::{Done, Engine, EngineOptions, Fetch, StoreError, Stored, connect};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+
+use crate::conditions::Conditions;
+use crate::serve::{self, Served};
+use crate::squid::Squid;
+use crate::startup::status::cpu_of;
+use crate::statistics::{Estimate, Random, median, median_of, ratio_of};
+use crate::table;
+
+/// No object is larger than a chunk, and none of them compresses to more.
+const OBJECT_MAX: u64 = 64 << 20;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The repository's folder.
+    pub repository: PathBuf,
+    /// How many clients.
+    pub clients: usize,
+    /// Stored bytes that each of them fetches, about.
+    pub bytes: u64,
+    /// Connections of the plain fetcher.
+    pub connections: usize,
+    /// How often.
+    pub repetitions: usize,
+    /// The binary of the server.
+    pub esker: String,
+    /// The proxy's.
+    pub squid: PathBuf,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub conditions: Conditions,
+    /// How many clients.
+    pub clients: usize,
+    /// Objects each of them fetched.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Connections of the plain fetcher.
+    pub connections: usize,
+    /// The clients and the plain fetcher.
+    pub ways: Vec<Way>,
+}
+
+/// One way of fetching.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// Which.
+    pub name: String,
+    /// Seconds until everybody had everything.
+    pub real: Estimate,
+    /// To the plain fetcher.
+    pub ratio: Option<Estimate>,
+    /// Processor seconds of the proxy.
+    pub proxy_cpu: f64,
+    /// Each run's seconds.
+    pub runs: Vec<f64>,
+}
+
+/// Measures, in turns, after everything went through the proxy once.
+pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
+    raise_descriptor_limit()?;
+    let squid_program = plan.squid.to_string_lossy().into_owned();
+    let conditions = Conditions::now(&[&plan.esker, &squid_program]);
+    let objects = choose(&plan.repository, plan.bytes)?;
+    let bytes: u64 = objects.iter().map(|object| object.bytes).sum();
+    let served = Served::start(&plan.esker, &plan.repository)?;
+    // With room to spare: what is evicted would be fetched again.
+    let squid = Squid::start(&plan.squid, serve::address(&served.url)?, 2 * bytes + (64 << 20))?;
+    let url = serve::at(&served.url, squid.address)?;
+    say(&format!("{} objects, {} MB, into the proxy", objects.len(), bytes / 1_000_000));
+    plain::fetch(squid.address, &url, &objects, 1, 4)?;
+    let names = [format!("{} clients", plan.clients), format!("{} plain connections", plan.connections)];
+    let mut reals = [Vec::new(), Vec::new()];
+    let mut cpus = [Vec::new(), Vec::new()];
+    for repetition in 0..plan.repetitions {
+        say(&format!("{} of {}", repetition + 1, plan.repetitions));
+        for place in 0..2 {
+            let way = (place + repetition) % 2;
+            let before = cpu_of(squid.pid()).context("the proxy is gone")?;
+            let start = Instant::now();
+            match way {
+                0 => emulate(&url, &objects, plan.clients)?,
+                _ => plain::fetch(squid.address, &url, &objects, plan.clients, plan.connections)?,
+            }
+            reals[way].push(start.elapsed().as_secs_f64());
+            cpus[way].push(cpu_of(squid.pid()).context("the proxy is gone")? - before);
+        }
+    }
+    let ways = names.into_iter().enumerate().map(|(way, name)| Way {
+        name,
+        real: median_of(&reals[way]),
+        ratio: (way == 0).then(|| ratio_of(&reals[0], &reals[1])),
+        proxy_cpu: median(&cpus[way]),
+        runs: reals[way].clone(),
+    });
+    let ways = ways.collect();
+    let (clients, connections) = (plan.clients, plan.connections);
+    Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, ways })
+}
+
+/// An object of the repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its path below the repository.
+    pub path: String,
+    /// Its stored bytes.
+    pub bytes: u64,
+}
+
+/// Objects of a repository in an order by chance, the same each time, until they are as many bytes.
+fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
+    let repository = folder_of(repository)?;
+    let data = repository.join("data");
+    let mut all = Vec::new();
+    for folder in fs::read_dir(&data).with_context(|| format!("can't read {}", data.display()))? {
+        let folder = folder?;
+        let prefix = folder.file_name().into_string().unwrap_or_default();
+        // Objects are in folders named after the first byte of their hash; others hold what is being written.
+        if prefix.len() != 2 {
+            continue;
+        }
+        for entry in fs::read_dir(folder.path())? {
+            let entry = entry?;
+            let name = entry.file_name().into_string().unwrap_or_default();
+            all.push(Object { path: format!("data/{prefix}/{name}"), bytes: entry.metadata()?.len() });
+        }
+    }
+    // Folders list in any order.
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut random = Random(0);
+    let (mut chosen, mut sum) = (Vec::new(), 0);
+    while sum < bytes && !all.is_empty() {
+        let object = all.swap_remove(random.below(all.len()));
+        sum += object.bytes;
+        chosen.push(object);
+    }
+    ensure!(!chosen.is_empty(), "{} has no objects", data.display());
+    Ok(chosen)
+}
+
+/// The repository in a folder that is one or holds one.
+fn folder_of(folder: &Path) -> Result<PathBuf> {
+    if folder.join("data").is_dir() {
+        return Ok(folder.to_owned());
+    }
+    let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    let mut found = entries.flatten().map(|entry| entry.path()).filter(|path| path.join("data").is_dir());
+    found.next().with_context(|| format!("{} holds no repository", folder.display()))
+}
+
+/// Lets this many clients fetch all objects at the same time, each for itself.
+fn emulate(url: &str, objects: &[Object], clients: usize) -> Result<()> {
+    let (answers, answered) = mpsc::channel();
+    let mut engines = Vec::new();
+    for _ in 0..clients {
+        let engine = Engine::start(EngineOptions::default())?;
+        let source = connect(&engine, url)?;
+        for object in objects {
+            let (answers, expected) = (answers.clone(), object.bytes);
+            let fetch = Fetch::new(object.path.clone(), object.path.clone(), OBJECT_MAX);
+            source.fetch(
+                fetch,
+                Done::new(move |outcome: Result<Stored, StoreError>| {
+                    // Nobody listens any more after a failure.
+                    let _ = answers.send(outcome.map(|stored| stored.len() == expected));
+                }),
+            );
+        }
+        engines.push((engine, source));
+    }
+    drop(answers);
+    let mut left = clients * objects.len();
+    for outcome in &answered {
+        ensure!(outcome?, "an object has another size than in the repository");
+        left -= 1;
+        if left == 0 {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("{left} answers are missing")
+}
+
+/// Fifty clients have more connections than the usual limit.
+fn raise_descriptor_limit() -> Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .context("can't raise the limit of open files")
+}
+
+impl Report {
+    /// For terminals.
+    pub fn table(&self) -> String {
+        let total = (self.bytes * self.clients as u64) as f64;
+        let rows: Vec<Vec<String>> = self
+            .ways
+            .iter()
+            .map(|way| {
+                let range = |estimate: &Estimate| format!("{:.3}–{:.3}", estimate.low, estimate.high);
+                vec![
+                    way.name.clone(),
+                    String::new(),
+                    format!("{:.3}", way.real.point),
+                    range(&way.real),
+                    way.ratio.map_or_else(|| "1".into(), |ratio| format!("{:.3}", ratio.point)),
+                    way.ratio.map_or_else(String::new, |ratio| range(&ratio)),
+                    format!("{:.0}", total / 1e6 / way.real.point),
+                    format!("{:.2}", way.proxy_cpu),
+                ]
+            })
+            .collect();
+        let header = ["", "", "real s", "95 %", "ratio", "95 %", "MB/s", "proxy CPU s"];
+        format!(
+            "{} objects, {} MB, fetched {} times\n{}\n\n{}",
+            self.objects,
+            self.bytes / 1_000_000,
+            self.clients,
+            self.conditions.line(),
+            table::layout(&header, &rows)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;
