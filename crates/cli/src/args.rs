@@ -43,13 +43,17 @@ pub(crate) struct RepositoryArgs {
     pub(crate) deadline: Option<Duration>,
 }
 
-/// Which revision a mount shows.
+/// What a mount shows, and what it fetches for it.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct RevisionArgs {
+pub(crate) struct ViewArgs {
     /// Stay at the revision found now, whatever is published later; starts of programs cost less then, because the
     /// kernel may answer more by itself
     #[arg(long)]
     pub(crate) fixed: bool,
+
+    /// Fetch nothing ahead of its use
+    #[arg(long)]
+    pub(crate) no_prefetch: bool,
 }
 
 /// How a mount behaves; for tests.

@@ -12,7 +12,7 @@ use esker_node::status::seconds;
 use esker_vfs::Time;
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
-use crate::args::{Address, RepositoryArgs, RevisionArgs, TestingArgs, public_keys};
+use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys};
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
@@ -81,13 +81,9 @@ fn blacklist() -> Result<Blacklist, Failure> {
 }
 
 /// How the view of a mount behaves for this user.
-pub(crate) fn mount_options(
-    settings: &Settings,
-    revision: &RevisionArgs,
-    testing: &TestingArgs,
-) -> ViewOptions {
-    let pin = revision.fixed.then_some(Pin::Head);
-    ViewOptions { pin, ttl: testing.ttl, ..view_options(settings) }
+pub(crate) fn mount_options(settings: &Settings, view: &ViewArgs, testing: &TestingArgs) -> ViewOptions {
+    let pin = view.fixed.then_some(Pin::Head);
+    ViewOptions { pin, ttl: testing.ttl, prefetch: !view.no_prefetch, ..view_options(settings) }
 }
 
 /// How a view behaves for this user.

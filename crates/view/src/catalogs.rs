@@ -8,7 +8,7 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, Handle, Mapped, ObjectStore, StoreError, Wanted};
+use esker_store::{CacheKey, Done, Errand, Handle, Mapped, ObjectStore, StoreError, Wanted, Warmed};
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
@@ -115,6 +115,16 @@ impl Catalogs {
         let catalogs = Arc::clone(self);
         let object = object(&wanted);
         self.store.get(object, Done::new(move |answer| catalogs.arrived(&wanted, answer)));
+    }
+
+    /// Attaches a catalog that nobody waits for: it comes as far as that delays nothing that is demanded.
+    pub(crate) fn attach_ahead(self: &Arc<Self>, wanted: WantedCatalog, errand: &Errand, waiter: Waiter) {
+        let (catalogs, ahead) = (Arc::clone(self), object(&wanted));
+        let warmed = move |answer: Result<Warmed, StoreError>| match answer {
+            Ok(_) => catalogs.attach(wanted, waiter),
+            Err(error) => waiter(Err(failure::of_store(error, wanted.describe()))),
+        };
+        self.store.warm(ahead, errand, Done::new(warmed));
     }
 
     /// Attaches a catalog for a thread that may wait for it.

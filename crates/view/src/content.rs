@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Done, Handle, StoreError, Wanted};
+use esker_store::{CacheKey, Done, Handle, StoreError, Wanted};
 use esker_vfs::{Data, ErrorKind, Kind, Node, Reply, Segment, TreeError};
 use parking_lot::Mutex;
 
@@ -21,6 +21,8 @@ const PIECES_MAX: usize = 4096;
 /// A range of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
+    /// Where in the file the object begins.
+    at: u64,
     object: ObjectName,
     compression: Compression,
     /// Plain size of the object.
@@ -46,6 +48,7 @@ impl Core {
                     return reply.err(self.no_content(node));
                 };
                 let piece = Piece {
+                    at: 0,
                     object: ObjectName::new(hash, ObjectKind::File),
                     compression,
                     size: notes.size,
@@ -94,6 +97,7 @@ impl Core {
                 let start = range.start.saturating_sub(chunk.offset);
                 let end = (range.end - chunk.offset).min(chunk.size);
                 Piece {
+                    at: chunk.offset,
                     object: ObjectName::new(chunk.hash, ObjectKind::Chunk),
                     compression,
                     size: chunk.size,
@@ -111,9 +115,10 @@ impl Core {
 
     /// Answers at once if every object is in the cache, else once all have come.
     fn serve_pieces(self: &Arc<Self>, node: &Node, pieces: Vec<Piece>, reply: Reply<Data>) {
-        let ready: Option<Vec<Segment>> =
-            pieces.iter().map(|piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece))).collect();
+        let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
+        let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
         if let Some(segments) = ready {
+            pieces.iter().for_each(|piece| self.prefetch.read(&piece.key()));
             return reply.ok(Data(segments));
         }
         self.counters.misses.count();
@@ -131,7 +136,11 @@ impl Core {
                     .map_err(|error| failure::of_store(error, &*label));
                 gathering.arrived(at, answer);
             };
-            self.store.get(piece.wanted(&name), Done::new(arrived));
+            let wanted = piece.wanted(&name);
+            let key = wanted.key();
+            self.store.get(wanted, Done::new(arrived));
+            // After it, so that what is fetched ahead never comes first.
+            self.prefetch.missed(node, piece.at, key, piece.size);
         }
     }
 
@@ -194,6 +203,10 @@ impl Gathering {
 }
 
 impl Piece {
+    fn key(&self) -> CacheKey {
+        CacheKey { hash: self.object.hash, compression: self.compression }
+    }
+
     fn wanted(&self, what: &str) -> Wanted {
         Wanted::new(self.object, self.compression, what).size(self.size)
     }

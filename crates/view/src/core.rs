@@ -15,6 +15,7 @@ use crate::follow::Sightings;
 use crate::held::Held;
 use crate::listing::Listings;
 use crate::lookup::Scene;
+use crate::prefetch::Prefetch;
 use crate::revision::Revision;
 use crate::show::Show;
 use crate::status::{Counters, Failures};
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) directories: Directories,
     pub(crate) listings: Listings,
     pub(crate) held: Held,
+    pub(crate) prefetch: Prefetch,
     pub(crate) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
     pub(crate) failures: Failures,
     pub(crate) counters: Counters,

@@ -20,6 +20,7 @@ mod options;
 mod order;
 mod paths;
 mod payload;
+mod prefetch;
 mod revision;
 mod show;
 mod status;

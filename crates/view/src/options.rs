@@ -42,6 +42,8 @@ pub struct ViewOptions {
     pub ttl: Option<Duration>,
     /// A revision to stay at.
     pub pin: Option<Pin>,
+    /// Fetch ahead what a program that misses a file will probably read next.
+    pub prefetch: bool,
     /// Most catalogs mounted at once, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

@@ -18,6 +18,7 @@ use crate::follow::{Follower, Refreshed, Sightings};
 use crate::head::Head;
 use crate::observe::Observer;
 use crate::options::{Pin, ViewOptions};
+use crate::prefetch::{self, Prefetch};
 use crate::revision::{Label, Revision};
 use crate::show::Show;
 use crate::status::{ViewCounters, ViewStatus};
@@ -66,6 +67,12 @@ impl View {
         let attached_max = options.attached_max.unwrap_or(crate::ATTACHED_MAX);
         let revision = Revision::new(label, root, &show, attached_max)?;
         let offline = start.head.as_ref().and_then(|head| head.offline.clone());
+        let (prefetch, misses) = if options.prefetch {
+            let (prefetch, misses) = Prefetch::new();
+            (prefetch, Some(misses))
+        } else {
+            (Prefetch::off(), None)
+        };
         let core = Arc::new(Core {
             name,
             show,
@@ -75,6 +82,7 @@ impl View {
             directories: Default::default(),
             listings: Default::default(),
             held: Default::default(),
+            prefetch,
             watchers: Mutex::default(),
             failures: Default::default(),
             counters: Default::default(),
@@ -83,6 +91,10 @@ impl View {
         });
         let holder: Arc<dyn Holder> = core.clone();
         core.store.add_holder(Arc::downgrade(&holder));
+        if let Some(misses) = misses {
+            prefetch::start(&core, misses)
+                .map_err(|error| TreeError::on(ErrorKind::Local, "the prefetching thread").because(error))?;
+        }
         let pinned = options.pin.is_some();
         let ttl = start.head.map(|head| head.ttl).unwrap_or_default();
         let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(keeper), options.ttl, ttl)
@@ -95,8 +107,9 @@ impl View {
         self.follower.refresh()
     }
 
-    /// Stops following the repository. The view goes on answering; dropping it does this too.
+    /// Stops following the repository and fetching ahead. The view goes on answering; dropping it does this too.
     pub fn close(&self) {
+        self.core.prefetch.close();
         self.follower.stop();
     }
 
@@ -138,7 +151,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.follower.stop();
+        self.close();
     }
 }
 

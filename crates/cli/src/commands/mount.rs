@@ -10,7 +10,7 @@ use esker_node::mounts;
 use esker_node::registry::{self, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
-use crate::args::{RepositoryArgs, RevisionArgs, TestingArgs};
+use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     repository: RepositoryArgs,
 
     #[command(flatten)]
-    revision: RevisionArgs,
+    view: ViewArgs,
 
     #[command(flatten)]
     testing: TestingArgs,
@@ -138,14 +138,14 @@ fn serve(
     refuse_taken(&mountpoint, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
-    let (repository, view) = checked.open(&mount_options(settings, &args.revision, &args.testing))?;
+    let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
     let warning = offline_warning(&view.status());
     let plan = MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
-        shield: args.revision.fixed,
+        shield: args.view.fixed,
     };
     stop.hold();
     let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;

@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::args::{RepositoryArgs, RevisionArgs, TestingArgs};
+use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::around::{Around, end_as, take_signals};
 use crate::exit::Failure;
 use crate::join::{Checked, mount_options, session_options};
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     repository: RepositoryArgs,
 
     #[command(flatten)]
-    revision: RevisionArgs,
+    view: ViewArgs,
 
     #[command(flatten)]
     testing: TestingArgs,
@@ -38,9 +38,9 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         settings,
         files,
         command: args.command,
-        view: mount_options(settings, &args.revision, &args.testing),
+        view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        shield: args.revision.fixed,
+        shield: args.view.fixed,
     };
     let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ())?;
     Ok(end_as(ending))

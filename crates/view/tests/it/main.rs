@@ -1,6 +1,7 @@
 //! Views over real stores and real repositories.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+mod ahead;
 mod difference;
 mod faults;
 mod fixtures;

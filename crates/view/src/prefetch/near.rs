@@ -1,0 +1,68 @@
+//! Folders of the present revision, for guesses.
+
+use esker_format::catalog::{EntryKind, Flags, Row};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::Wanted;
+
+use crate::catalogs::WantedCatalog;
+use crate::failure::Blocked;
+use crate::lookup::{Scene, is_name, join};
+
+use super::neighbours::{Content, Folders, Leaf, SMALL_MAX, kind};
+
+/// Most rows looked at in one folder.
+const ROWS_MAX: usize = 1 << 17;
+/// A catalog larger than this is not fetched for a guess.
+const CATALOG_MAX: u64 = 16 << 20;
+
+/// The tree as it is now. Catalogs that aren't attached are noted and left out.
+pub(super) struct Near<'s, 'a> {
+    pub(super) scene: &'s Scene<'a>,
+    pub(super) missing: Vec<WantedCatalog>,
+}
+
+impl Folders for Near<'_, '_> {
+    fn list(&mut self, path: &[u8], wanted: &[u8]) -> Content {
+        let mut content = Content::default();
+        let mount = match self.scene.resolve(path) {
+            Ok(mount) => mount,
+            Err(Blocked::On(catalog)) => {
+                if catalog.size.is_none_or(|size| size <= CATALOG_MAX) {
+                    self.missing.push(catalog);
+                }
+                return content;
+            }
+            Err(Blocked::Failed(_)) => return content,
+        };
+        let own = mount.key_of(path);
+        // What can't be read is no guess; whoever asks for it hears of the damage.
+        let Ok(children) = mount.attached.catalog.children(own) else { return content };
+        for row in children.take(ROWS_MAX).flatten() {
+            if row.flags().has(Flags::HIDDEN) || row.key() == own || !is_name(row.name()) {
+                continue;
+            }
+            match row.kind() {
+                EntryKind::Directory => content.folders.push(row.name().into()),
+                EntryKind::File if kind(row.name()) == wanted => content.files.extend(leaf(path, &row)),
+                _ => {}
+            }
+        }
+        content
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+/// A file that is small, and one object.
+fn leaf(folder: &[u8], row: &Row<'_>) -> Option<Leaf> {
+    let flags = row.flags();
+    if row.size() > SMALL_MAX || flags.has(Flags::CHUNKED) || flags.has(Flags::EXTERNAL) {
+        return None;
+    }
+    let object = ObjectName::new(row.hash()?, ObjectKind::File);
+    let path = join(folder, row.name());
+    let wanted = Wanted::new(object, row.compression()?, String::from_utf8_lossy(&path)).size(row.size());
+    Some(Leaf { name: row.name().into(), size: row.size(), wanted })
+}

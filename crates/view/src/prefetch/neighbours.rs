@@ -1,0 +1,242 @@
+//! What lies near a file that was missed: without any knowledge of the program, the best guess there is.
+//!
+//! Software reads small files by the folder: the modules of a package, the headers of a library, the extensions of an
+//! interpreter. So once a small file was missed, the small files of its kind (by the ending of their names) in its
+//! folder are likely next. And so are those in the folders beside it: as far up as the files of that kind below still
+//! are few they are taken at once, and further up once a second branch below was missed. A tree in which programs
+//! read only here and there (a folder of packages) is too large for either, and stays where it is.
+
+use std::collections::{HashMap, VecDeque};
+
+use esker_store::Wanted;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::lookup::{join, split};
+
+/// Files up to this many plain bytes are small: one costs little, and a round trip costs more.
+pub(crate) const SMALL_MAX: u64 = 1 << 20;
+
+/// Plain bytes that are taken below a folder when one branch of it was missed…
+const NARROW: u64 = 5 << 19;
+/// … and when two were. Found by replaying what `import tensorflow` and `import numpy` read over the catalog of their
+/// trees: half as much misses twice as often, twice as much saves no more misses.
+const WIDE: u64 = 40 << 20;
+
+/// Most files taken at once.
+const FILES_MAX: usize = 8192;
+/// Most folders looked at for it, which bounds the time a guess takes to some tens of milliseconds.
+const FOLDERS_MAX: usize = 8192;
+/// In a folder with more of them, this many are taken after the one that was missed.
+const WINDOW: usize = 64;
+/// Most folders of which something is remembered.
+const KNOWN_MAX: usize = 1 << 16;
+/// After this many misses in a folder that was taken already, it counts as new: its objects were evicted.
+const STALE: u8 = 8;
+
+/// The tree, as far as it is looked at here.
+pub(crate) trait Folders {
+    /// What is in the folder at `path`: its small files of a kind, and its folders. Nothing if that can't be told
+    /// now.
+    fn list(&mut self, path: &[u8], kind: &[u8]) -> Content;
+
+    /// Whether everything that was listed could be told.
+    fn is_complete(&self) -> bool;
+}
+
+/// What is in a folder.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    /// Its small files of the kind that was asked for.
+    pub(crate) files: Vec<Leaf>,
+    /// The names of its folders.
+    pub(crate) folders: Vec<Box<[u8]>>,
+}
+
+/// A small file.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaf {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) wanted: Wanted,
+    pub(crate) size: u64,
+}
+
+/// What is known of the files of one kind below one folder.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The first branch in which a file was missed.
+    branch: Option<u64>,
+    /// A file was missed in another branch, too.
+    branched: bool,
+    /// All files of the kind below it were taken (or those in it, if it is a file's own folder)…
+    taken: bool,
+    /// … and so many were missed since.
+    missed: u8,
+    /// They are too many for this many bytes.
+    refused: u64,
+}
+
+/// The folders where files were missed.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    known: HashMap<u64, Known>,
+}
+
+/// The files of one kind below a folder.
+enum Found {
+    All(Vec<Leaf>),
+    /// More than is taken at once: those that were seen.
+    TooMany(Vec<Leaf>),
+}
+
+impl Neighbours {
+    /// A small file was missed: what to fetch with it, most likely first.
+    pub(crate) fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        let Some((own, name)) = split(path) else { return Vec::new() };
+        let kind = kind(name);
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        if self.is_taken(own, kind) {
+            return Vec::new();
+        }
+        let mut files = match below(folders, own, kind, false, WIDE) {
+            Found::All(mut files) => {
+                self.known(own, kind).taken = true;
+                start_after(&mut files, name);
+                files
+            }
+            Found::TooMany(mut files) => {
+                start_after(&mut files, name);
+                files.truncate(WINDOW);
+                // The next miss may be beyond the window, and there is no use in looking further up.
+                return files;
+            }
+        };
+        files.extend(self.climb(folders, own, kind));
+        if !folders.is_complete() {
+            self.known(own, kind).taken = false;
+        }
+        files
+    }
+
+    /// The files of this kind in the largest folder around `own` that has few enough of them.
+    fn climb(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
+        let mut widest = Vec::new();
+        let mut branch = own;
+        while let Some((above, _)) = split(branch) {
+            let known = self.known(above, kind);
+            known.count(branch);
+            let limit = if known.branched { WIDE } else { NARROW };
+            if known.refused >= limit {
+                break;
+            }
+            match below(folders, above, kind, true, limit) {
+                Found::All(files) => {
+                    self.known(above, kind).taken = folders.is_complete();
+                    widest = files;
+                }
+                // What is above has even more.
+                Found::TooMany(_) => {
+                    self.known(above, kind).refused = limit;
+                    break;
+                }
+            }
+            branch = above;
+        }
+        widest
+    }
+
+    /// Whether the files of this kind in `folder`, or in one above it, were taken, and not so long ago that they are
+    /// missed again.
+    fn is_taken(&mut self, folder: &[u8], kind: &[u8]) -> bool {
+        let mut at = folder;
+        let mut taken = false;
+        loop {
+            if let Some(known) = self.known.get_mut(&key(at, kind))
+                && known.taken
+            {
+                known.missed += 1;
+                if known.missed < STALE {
+                    taken = true;
+                } else {
+                    *known = Known::default();
+                }
+            }
+            match split(at) {
+                Some((above, _)) => at = above,
+                None => return taken,
+            }
+        }
+    }
+
+    fn known(&mut self, folder: &[u8], kind: &[u8]) -> &mut Known {
+        self.known.entry(key(folder, kind)).or_default()
+    }
+}
+
+impl Known {
+    fn count(&mut self, branch: &[u8]) {
+        let branch = xxh3_64(branch);
+        self.branched |= *self.branch.get_or_insert(branch) != branch;
+    }
+}
+
+fn key(folder: &[u8], kind: &[u8]) -> u64 {
+    // No folder has a NUL in its path.
+    let mut bytes = Vec::with_capacity(folder.len() + 1 + kind.len());
+    bytes.extend_from_slice(folder);
+    bytes.push(0);
+    bytes.extend_from_slice(kind);
+    xxh3_64(&bytes)
+}
+
+/// Collects files breadth first: those nearest to the folder come first.
+fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: u64) -> Found {
+    let mut files = Vec::new();
+    let mut bytes = 0_u64;
+    let mut looked = 0;
+    let mut next: VecDeque<Vec<u8>> = VecDeque::from([top.to_vec()]);
+    while let Some(path) = next.pop_front() {
+        let content = folders.list(&path, kind);
+        bytes = content.files.iter().fold(bytes, |sum, file| sum.saturating_add(file.size));
+        files.extend(content.files);
+        looked += 1;
+        if bytes > limit || files.len() > FILES_MAX || looked > FOLDERS_MAX {
+            return Found::TooMany(files);
+        }
+        if deep {
+            next.extend(content.folders.iter().map(|name| join(&path, name)));
+        }
+    }
+    Found::All(files)
+}
+
+/// Sorts by name, from the one after `name` to the one before it: what reads in order comes to those first.
+fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
+    files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let after = files.partition_point(|file| &*file.name <= name);
+    files.rotate_left(after);
+    if files.last().is_some_and(|file| &*file.name == name) {
+        files.pop();
+    }
+}
+
+/// What sort of file a name stands for: its ending. All versions of shared libraries are one kind.
+pub(crate) fn kind(name: &[u8]) -> &[u8] {
+    if is_library(name) {
+        return b".so";
+    }
+    // A name that begins with a dot and has no other has no ending.
+    match name.iter().rposition(|byte| *byte == b'.') {
+        Some(at) if at > 0 => &name[at..],
+        _ => b"",
+    }
+}
+
+/// Whether a name is that of a shared library: `x.so`, `x.so.1.2`.
+pub(crate) fn is_library(name: &[u8]) -> bool {
+    name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use std::collections::BTreeMap;
+
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::{ObjectKind, ObjectName};
+
+use super::*;
+
+/// A tree of paths and sizes.
+#[derive(Default)]
+struct Paths {
+    files: BTreeMap<String, u64>,
+    listed: usize,
+    /// A folder below which nothing is known yet.
+    absent: Option<&'static str>,
+    met_absent: bool,
+}
+
+impl Paths {
+    fn with(mut self, folder: &str, count: usize, ending: &str, size: u64) -> Self {
+        self.files.extend((0..count).map(|number| (format!("{folder}/f{number:04}{ending}"), size)));
+        self
+    }
+}
+
+impl Folders for Paths {
+    fn list(&mut self, path: &[u8], wanted: &[u8]) -> Content {
+        self.listed += 1;
+        let path = std::str::from_utf8(path).unwrap();
+        if self.absent.is_some_and(|absent| path.starts_with(absent)) {
+            self.met_absent = true;
+            return Content::default();
+        }
+        let below = format!("{path}/");
+        let mut content = Content::default();
+        for (file, size) in self.files.range(below.clone()..) {
+            let Some(rest) = file.strip_prefix(&below) else { break };
+            match rest.split_once('/') {
+                Some((folder, _)) => {
+                    let folder: Box<[u8]> = folder.as_bytes().into();
+                    if content.folders.last() != Some(&folder) {
+                        content.folders.push(folder);
+                    }
+                }
+                None if kind(rest.as_bytes()) == wanted && *size <= SMALL_MAX => {
+                    let hash = ContentHash::new(HashAlgorithm::Sha1, [0; 20]);
+                    let object = ObjectName::new(hash, ObjectKind::File);
+                    let wanted = Wanted::new(object, Compression::Zlib, file.clone());
+                    content.files.push(Leaf { name: rest.as_bytes().into(), wanted, size: *size });
+                }
+                None => {}
+            }
+        }
+        content
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.met_absent
+    }
+}
+
+fn taken(neighbours: &mut Neighbours, paths: &mut Paths, missed: &str) -> Vec<String> {
+    paths.met_absent = false;
+    neighbours.missed(paths, missed.as_bytes()).into_iter().map(|leaf| leaf.wanted.what).collect()
+}
+
+#[test]
+fn the_small_files_of_its_kind_come_first_from_the_next_one_on() {
+    let mut paths = Paths::default().with("/a", 3, ".pyc", 1000).with("/a", 2, ".txt", 1000);
+    paths.files.insert("/a/large.pyc".into(), SMALL_MAX + 1);
+    let taken = taken(&mut Neighbours::default(), &mut paths, "/a/f0001.pyc");
+    assert_eq!(taken[..2], ["/a/f0002.pyc", "/a/f0000.pyc"]);
+    assert!(taken.iter().all(|path| path.ends_with(".pyc") && !path.contains("large")));
+}
+
+#[test]
+fn a_small_package_comes_whole_and_once() {
+    let mut paths = Paths::default().with("/s/p/x", 3, ".h", 1000).with("/s/p/y/z", 2, ".h", 1000);
+    // Too much for the package to go along with its neighbours.
+    paths = paths.with("/s/other", 100, ".h", SMALL_MAX);
+    let mut neighbours = Neighbours::default();
+    let first = taken(&mut neighbours, &mut paths, "/s/p/x/f0000.h");
+    assert!(first.contains(&"/s/p/y/z/f0001.h".into()));
+    assert!(!first.iter().any(|path| path.starts_with("/s/other")));
+    assert!(taken(&mut neighbours, &mut paths, "/s/p/y/z/f0000.h").is_empty(), "it was taken already");
+}
+
+#[test]
+fn a_larger_package_comes_with_the_second_branch() {
+    let mut paths = Paths::default();
+    for branch in 0..10 {
+        paths = paths.with(&format!("/s/p/b{branch}"), 10, ".pyc", 100_000);
+    }
+    let mut neighbours = Neighbours::default();
+    let first = taken(&mut neighbours, &mut paths, "/s/p/b1/f0000.pyc");
+    assert!(first.iter().all(|path| path.starts_with("/s/p/b1/")), "10 MB are too much to begin with");
+    let second = taken(&mut neighbours, &mut paths, "/s/p/b7/f0000.pyc");
+    assert!((0..10).all(|branch| second.iter().any(|path| path.starts_with(&format!("/s/p/b{branch}/")))));
+    assert!(second[0].starts_with("/s/p/b7/"), "the nearest first");
+}
+
+#[test]
+fn a_folder_of_many_packages_is_never_taken() {
+    let mut paths = Paths::default();
+    for package in 0..60 {
+        paths = paths.with(&format!("/s/p{package:02}/m"), 10, ".pyc", 100_000);
+    }
+    let mut neighbours = Neighbours::default();
+    for package in 0..60 {
+        let taken = taken(&mut neighbours, &mut paths, &format!("/s/p{package:02}/m/f0003.pyc"));
+        let own = format!("/s/p{package:02}/");
+        assert!(taken.len() >= 9 && taken.iter().all(|path| path.starts_with(&own)));
+    }
+    let before = paths.listed;
+    taken(&mut neighbours, &mut paths, "/s/p00/other.pyc");
+    assert!(paths.listed <= before, "and looked at no more often than it grows");
+}
+
+#[test]
+fn in_a_huge_folder_only_what_follows_is_taken() {
+    let mut paths = Paths::default().with("/d", 5000, ".dat", 50_000);
+    let mut neighbours = Neighbours::default();
+    let taken_first = taken(&mut neighbours, &mut paths, "/d/f0100.dat");
+    assert_eq!((taken_first.len(), &*taken_first[0]), (WINDOW, "/d/f0101.dat"));
+    assert_eq!(taken(&mut neighbours, &mut paths, "/d/f0300.dat")[0], "/d/f0301.dat");
+}
+
+#[test]
+fn what_was_evicted_is_taken_again() {
+    let mut paths = Paths::default().with("/a", 20, ".h", 1000);
+    let mut neighbours = Neighbours::default();
+    assert_eq!(taken(&mut neighbours, &mut paths, "/a/f0000.h").len(), 19 + 20);
+    let again = (1..).take_while(|_| taken(&mut neighbours, &mut paths, "/a/f0000.h").is_empty()).count();
+    assert_eq!(again, usize::from(STALE) - 1);
+}
+
+#[test]
+fn what_could_not_be_listed_is_asked_for_again() {
+    let mut paths = Paths::default().with("/p/own", 2, ".h", 1000).with("/p/nested", 2, ".h", 1000);
+    paths.absent = Some("/p/nested");
+    let mut neighbours = Neighbours::default();
+    let first = taken(&mut neighbours, &mut paths, "/p/own/f0000.h");
+    assert!(!first.is_empty() && !first.iter().any(|path| path.starts_with("/p/nested")));
+    paths.absent = None;
+    let second = taken(&mut neighbours, &mut paths, "/p/own/f0000.h");
+    assert!(second.iter().any(|path| path.starts_with("/p/nested")));
+}
+
+#[test]
+fn the_kinds_of_names() {
+    let kinds =
+        [("a.pyc", ".pyc"), ("a.b.h", ".h"), ("libx.so.1.2", ".so"), ("x.so", ".so"), ("Makefile", "")];
+    for (name, wanted) in
+        kinds.into_iter().chain([(".hidden", ""), ("lib.something", ".something"), ("a.", ".")])
+    {
+        assert_eq!(kind(name.as_bytes()), wanted.as_bytes(), "{name}");
+    }
+}

@@ -1,0 +1,269 @@
+//! From misses to guesses, and from guesses to requests.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use esker_format::catalog::Chunk;
+use esker_format::compress::Compression;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{CacheKey, Done, Wanted, Warmed};
+use esker_vfs::Node;
+use parking_lot::Mutex;
+
+use crate::catalogs::{Attached, WantedCatalog};
+use crate::core::Core;
+use crate::failure::Blocked;
+use crate::lookup::Scene;
+use crate::payload::Notes;
+
+use super::near::Near;
+use super::neighbours::{Leaf, Neighbours, is_library};
+use super::rest::{self, Readers};
+use super::{Event, Miss, Outcome};
+
+/// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
+/// rest of the guesses stays here, where what is more likely can still overtake it.
+const UNDER_WAY_MAX: usize = 256;
+/// Most plain bytes of them, so that few large ones don't hold up many small ones.
+const UNDER_WAY_BYTES: u64 = 128 << 20;
+/// Most guesses that wait.
+const QUEUE_MAX: usize = 1 << 16;
+/// A library or executable above this is not fetched whole because a part of it is used.
+const WHOLE_MAX: u64 = 2 << 30;
+/// Catalogs fetched at once for one guess…
+const CATALOGS_MAX: usize = 16;
+/// … and how often, as those found may name more.
+const TRIES_MAX: u32 = 8;
+/// After so many failures in a row nothing more is asked for until the next miss.
+const FAILURES_MAX: u32 = 8;
+
+const EXECUTABLE: u32 = 0o111;
+
+/// An object that may be read soon.
+struct Guess {
+    wanted: Wanted,
+    size: u64,
+}
+
+/// Guesses, and keeps the store busy with them.
+pub(super) struct Planner {
+    core: Weak<Core>,
+    neighbours: Neighbours,
+    readers: Readers,
+    /// What is likely to be read, most likely first; paid for with credit.
+    likely: VecDeque<Guess>,
+    /// The rest of libraries and executables.
+    rest: VecDeque<Guess>,
+    /// The keys of both.
+    queued: HashSet<CacheKey>,
+    under_way: HashMap<CacheKey, u64>,
+    failures: u32,
+}
+
+impl Planner {
+    pub(super) fn new(core: Weak<Core>) -> Self {
+        Self {
+            core,
+            neighbours: Neighbours::default(),
+            readers: Readers::default(),
+            likely: VecDeque::new(),
+            rest: VecDeque::new(),
+            queued: HashSet::new(),
+            under_way: HashMap::new(),
+            failures: 0,
+        }
+    }
+
+    /// Guesses.
+    pub(super) fn handle(&mut self, core: &Arc<Core>, event: Event) {
+        match event {
+            Event::Missed(miss) => self.missed(core, miss),
+            Event::Catalogs { path, attached, tries } => {
+                self.near(core, &path, tries);
+                // Mounted by now, if they were of any use.
+                drop(attached);
+            }
+            Event::Warmed { key, outcome } => self.warmed(core, &key, outcome),
+            Event::Earned => {}
+        }
+    }
+
+    fn missed(&mut self, core: &Arc<Core>, miss: Miss) {
+        let Ok(notes) = Notes::of(&miss.node) else { return };
+        self.failures = 0;
+        // Whoever waits has fetched it already.
+        let expected =
+            self.queued.remove(&miss.key) || miss.guessed || self.under_way.contains_key(&miss.key);
+        if notes.chunked {
+            self.chunk_missed(core, &miss, &notes, expected);
+        } else if !expected {
+            let revision = core.current.load();
+            let path = Scene::new(core, &revision).path_of(&notes);
+            if let Ok(path) = path {
+                self.near(core, &path, 0);
+            }
+        }
+    }
+
+    /// Guesses what is read with a small file.
+    fn near(&mut self, core: &Arc<Core>, path: &[u8], tries: u32) {
+        let revision = core.current.load();
+        let scene = Scene::new(core, &revision);
+        let mut near = Near { scene: &scene, missing: Vec::new() };
+        let files = self.neighbours.missed(&mut near, path);
+        let missing = near.missing;
+        // The newest miss tells best what comes next.
+        for Leaf { wanted, size, .. } in files.into_iter().rev() {
+            if self.admit(&wanted) {
+                self.likely.push_front(Guess { wanted, size });
+            }
+        }
+        if tries < TRIES_MAX {
+            attach(core, path, missing, tries + 1);
+        }
+    }
+
+    fn chunk_missed(&mut self, core: &Arc<Core>, miss: &Miss, notes: &Notes, expected: bool) {
+        let Some(compression) = notes.compression else { return };
+        let revision = core.current.load();
+        let scene = Scene::new(core, &revision);
+        let chunks = core.held.chunks(&miss.node.key);
+        let Some(chunks) = chunks.or_else(|| scene.chunks(&miss.node).ok()) else { return };
+        let missed = rest::chunk_at(&chunks, miss.offset);
+        let path = String::from_utf8_lossy(&scene.path_of(notes).unwrap_or_default()).into_owned();
+        let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
+        let guess = |chunk: &Chunk| {
+            let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
+            wanted(object, compression, chunk.size, &path)
+        };
+        if !whole {
+            for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
+                let wanted = guess(chunk);
+                if self.admit(&wanted) {
+                    self.likely.push_back(Guess { wanted, size: chunk.size });
+                }
+            }
+        } else if !expected {
+            for chunk in rest::around(&chunks, missed) {
+                let wanted = guess(chunk);
+                if self.admit(&wanted) {
+                    self.rest.push_back(Guess { wanted, size: chunk.size });
+                }
+            }
+        }
+    }
+
+    /// Whether an object is to be queued.
+    fn admit(&mut self, wanted: &Wanted) -> bool {
+        let key = wanted.key();
+        self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)
+    }
+
+    /// Asks the store for the next guesses.
+    pub(super) fn go_on(&mut self, core: &Arc<Core>) {
+        while self.failures < FAILURES_MAX
+            && self.under_way.len() < UNDER_WAY_MAX
+            && self.under_way.values().sum::<u64>() < UNDER_WAY_BYTES
+        {
+            let Some(Guess { wanted, size }) = self.next(core) else { return };
+            let key = wanted.key();
+            self.under_way.insert(key, size);
+            let core_then = self.core.clone();
+            let came = move |answer: Result<Warmed, _>| {
+                let outcome = match answer {
+                    Ok(Warmed::Fetched(_)) => Outcome::Fetched,
+                    Ok(Warmed::Here) => Outcome::WasThere,
+                    Err(_) => Outcome::Failed,
+                };
+                if let Some(core) = core_then.upgrade() {
+                    core.prefetch.tell(Event::Warmed { key, outcome });
+                }
+            };
+            core.store.warm(wanted, &core.prefetch.errand, Done::new(came));
+        }
+    }
+
+    /// The next guess that is allowed and that nobody has asked for in the meantime.
+    fn next(&mut self, core: &Core) -> Option<Guess> {
+        while let Some(guess) = self.likely.front() {
+            if !core.prefetch.credit.allows(guess.size) {
+                core.prefetch.starved.store(true, Ordering::Relaxed);
+                break;
+            }
+            let guess = self.likely.pop_front()?;
+            if self.queued.remove(&guess.wanted.key()) {
+                core.prefetch.credit.guess(guess.wanted.key(), guess.size);
+                return Some(guess);
+            }
+        }
+        while let Some(guess) = self.rest.pop_front() {
+            if self.queued.remove(&guess.wanted.key()) {
+                return Some(guess);
+            }
+        }
+        None
+    }
+
+    fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {
+        self.under_way.remove(key);
+        if outcome != Outcome::Fetched {
+            core.prefetch.credit.forget(key);
+        }
+        self.failures = if outcome == Outcome::Failed { self.failures + 1 } else { 0 };
+        if self.failures >= FAILURES_MAX {
+            self.likely.clear();
+            self.rest.clear();
+            self.queued.clear();
+        }
+    }
+}
+
+/// Fetches the catalogs that a guess lacked, then makes it again.
+fn attach(core: &Arc<Core>, path: &[u8], mut missing: Vec<WantedCatalog>, tries: u32) {
+    missing.truncate(CATALOGS_MAX);
+    if missing.is_empty() {
+        return;
+    }
+    let waiting = Arc::new(Waiting {
+        core: Arc::downgrade(core),
+        path: path.to_vec(),
+        tries,
+        attached: Mutex::default(),
+    });
+    for wanted in missing {
+        let waiting = Arc::clone(&waiting);
+        let came = move |answer: Result<Arc<Attached>, _>| waiting.attached.lock().extend(answer);
+        core.catalogs.attach_ahead(wanted, &core.prefetch.errand, Box::new(came));
+    }
+}
+
+/// A guess that waits for catalogs; made again when the last of them has come or failed and let go of this.
+struct Waiting {
+    core: Weak<Core>,
+    path: Vec<u8>,
+    tries: u32,
+    attached: Mutex<Vec<Arc<Attached>>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let attached = std::mem::take(self.attached.get_mut());
+        // If none came, it would only be tried in vain again.
+        if !attached.is_empty()
+            && let Some(core) = self.core.upgrade()
+        {
+            let path = std::mem::take(&mut self.path);
+            core.prefetch.tell(Event::Catalogs { path, attached, tries: self.tries });
+        }
+    }
+}
+
+/// Whether a file is a library or can be executed.
+fn is_program(scene: &Scene<'_>, node: &Node) -> Result<bool, Blocked> {
+    scene.with_row(node, |_, row| Ok(row.mode() & EXECUTABLE != 0 || is_library(row.name())))
+}
+
+fn wanted(object: ObjectName, compression: Compression, size: u64, path: &str) -> Wanted {
+    Wanted::new(object, compression, path).size(size)
+}

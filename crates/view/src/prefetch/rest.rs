@@ -1,0 +1,120 @@
+//! What follows in a large file of which one chunk was missed.
+
+use std::collections::HashMap;
+
+use esker_format::catalog::Chunk;
+use esker_vfs::NodeKey;
+
+/// Plain bytes that are fetched ahead of a program that reads a file in order, at most.
+const AHEAD_MAX: u64 = 64 << 20;
+/// Most files whose readers are remembered.
+const READERS_MAX: usize = 1024;
+
+/// Where programs read in large files.
+#[derive(Default)]
+pub(crate) struct Readers(HashMap<NodeKey, Reader>);
+
+/// How far a file was read, and fetched ahead.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    /// Chunks before this one were read or are fetched.
+    next: usize,
+    /// Chunks to fetch next time.
+    ahead: usize,
+}
+
+impl Readers {
+    /// A program waits for the chunk at `missed`: the chunks to fetch ahead of it, if it reads in order. Their number
+    /// doubles as long as it does.
+    pub(crate) fn missed<'c>(&mut self, file: NodeKey, chunks: &'c [Chunk], missed: usize) -> &'c [Chunk] {
+        if self.0.len() >= READERS_MAX && !self.0.contains_key(&file) {
+            self.0.clear();
+        }
+        let reader = self.0.entry(file).or_insert(Reader { next: 0, ahead: 1 });
+        let in_order = missed == 0 || (missed <= reader.next && missed + 1 + reader.ahead > reader.next);
+        if !in_order {
+            *reader = Reader { next: missed + 1, ahead: 1 };
+            return &[];
+        }
+        let start = (missed + 1).max(reader.next).min(chunks.len());
+        let mut bytes = 0_u64;
+        let fits = |chunk: &&Chunk| {
+            bytes = bytes.saturating_add(chunk.size);
+            bytes <= AHEAD_MAX
+        };
+        let count = chunks[start..].iter().take(reader.ahead).take_while(fits).count();
+        *reader = Reader { next: start + count, ahead: reader.ahead.saturating_mul(2) };
+        &chunks[start..start + count]
+    }
+}
+
+/// All other chunks, from the one after the missed one around to the one before it.
+pub(crate) fn around(chunks: &[Chunk], missed: usize) -> impl Iterator<Item = &Chunk> {
+    let after = missed.saturating_add(1).min(chunks.len());
+    chunks[after..].iter().chain(&chunks[..missed.min(chunks.len())])
+}
+
+/// The chunk with the byte at `offset`.
+pub(crate) fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
+    chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    use super::*;
+
+    const SIZE: u64 = 4 << 20;
+
+    fn file(count: u8) -> Vec<Chunk> {
+        let chunk = |number: u8| Chunk {
+            offset: u64::from(number) * SIZE,
+            size: SIZE,
+            hash: ContentHash::new(HashAlgorithm::Sha1, [number; 20]),
+        };
+        (0..count).map(chunk).collect()
+    }
+
+    fn places(chunks: &[Chunk]) -> Vec<u64> {
+        chunks.iter().map(|chunk| chunk.offset / SIZE).collect()
+    }
+
+    #[test]
+    fn who_reads_in_order_gets_more_each_time_and_no_chunk_twice() {
+        let chunks = file(100);
+        let mut readers = Readers::default();
+        let key = NodeKey([1; 16]);
+        let (mut at, mut ahead, mut seen) = (0, Vec::new(), vec![false; 100]);
+        while at < chunks.len() {
+            let more = readers.missed(key, &chunks, at);
+            assert!(more.len() as u64 * SIZE <= AHEAD_MAX);
+            for place in places(more) {
+                assert!(!std::mem::replace(&mut seen[place as usize], true), "{place} is fetched once");
+            }
+            ahead.push(more.len());
+            at += 1 + more.len();
+        }
+        assert_eq!(ahead[..5], [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn who_jumps_about_gets_nothing_until_it_goes_on_in_order() {
+        let chunks = file(60);
+        let mut readers = Readers::default();
+        let key = NodeKey([2; 16]);
+        for (missed, ahead) in [(50, &[][..]), (7, &[]), (8, &[9]), (59, &[]), (600, &[])] {
+            assert_eq!(places(readers.missed(key, &chunks, missed)), ahead, "{missed}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_file_begins_after_what_was_missed() {
+        let chunks = file(4);
+        let order = |missed| around(&chunks, missed).map(|chunk| chunk.offset / SIZE).collect::<Vec<_>>();
+        assert_eq!(order(0), [1, 2, 3]);
+        assert_eq!(order(2), [3, 0, 1]);
+        assert_eq!(order(9), [0, 1, 2, 3]);
+        assert_eq!([0, SIZE - 1, SIZE, 4 * SIZE].map(|offset| chunk_at(&chunks, offset)), [0, 0, 1, 4]);
+    }
+}

@@ -1,0 +1,92 @@
+//! What is fetched ahead of its use.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+
+use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
+use esker_testkit::fixture::FULL;
+use esker_view::{LastLink, View, ViewOptions};
+
+use crate::fixtures::read_all;
+use crate::support::Site;
+
+/// A store that tells what was warmed, once it is there.
+struct Told {
+    inner: Arc<dyn ObjectStore>,
+    warmed: Sender<String>,
+}
+
+impl ObjectStore for Told {
+    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+        self.inner.get(wanted, done);
+    }
+
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        let (warmed, what) = (self.warmed.clone(), wanted.what.clone());
+        let tell = Done::new(move |outcome| {
+            done.give(outcome);
+            // The test may have seen enough.
+            let _ = warmed.send(what);
+        });
+        self.inner.warm(wanted, errand, tell);
+    }
+
+    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+        self.inner.cached(wanted)
+    }
+
+    fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.inner.add_holder(holder);
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.inner.status()
+    }
+}
+
+fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
+    let (warmed, seen) = channel();
+    let store = Arc::new(Told { inner: Arc::clone(&site.store), warmed });
+    let ttl = Some(std::time::Duration::MAX);
+    let options = ViewOptions { ttl, prefetch, ..ViewOptions::default() };
+    (View::open(store, site.keeper(), options).unwrap(), seen)
+}
+
+fn read(view: &View, path: &str) {
+    let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
+    read_all(view, &found);
+}
+
+#[test]
+fn the_neighbours_of_a_missed_file_are_there_when_they_are_read() {
+    let site = Site::of(FULL);
+    let (view, warmed) = open(&site, true);
+    read(&view, "/perm/m0644");
+    let mut ahead = vec![warmed.recv().unwrap()];
+    while !ahead.iter().any(|path| path == "/perm/m0755") {
+        ahead.push(warmed.recv().unwrap());
+    }
+    let misses = view.status().counters.misses;
+    read(&view, "/perm/m0755");
+    assert_eq!(view.status().counters.misses, misses, "it was there: {ahead:?}");
+}
+
+#[test]
+fn a_listing_fetches_nothing_ahead_and_nor_does_a_view_that_was_told_not_to() {
+    let site = Site::of(FULL);
+    let (view, warmed) = open(&site, true);
+    let perm = view.find(b"/perm", LastLink::Keep).unwrap();
+    view.names(&perm.node).unwrap();
+    view.find(b"/perm/m0644", LastLink::Keep).unwrap();
+    view.close();
+    drop(view);
+    assert!(warmed.recv().is_err(), "the store is gone, and was asked for nothing");
+    let (view, warmed) = open(&site, false);
+    read(&view, "/perm/m0644");
+    drop(view);
+    assert!(warmed.recv().is_err());
+}
