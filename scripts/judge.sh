@@ -1,0 +1,307 @@
+#!/usr/bin/env bash
+# Has the reference implementation judge what Esker publishes: judge.sh BUILD [FOLDER]
+#
+# BUILD is the folder where CernVM-FS 2.12 was compiled (cvmfs_swissknife, cvmfs2 and their libraries); FOLDER takes what
+# is made, about 3 GB, and must not exist; it is removed unless something is wrong. Needs root, /dev/fuse and overlayfs.
+# ESKER and COMPARE name the binaries if they are not those of a release build.
+#
+#   1. A tree with every kind of entry, in each hash and compression that the reference knows: published, changed,
+#      published again, its whitelist signed again, an archive of it ingested; each time `check -c`. Each published
+#      revision is shown by the reference's client from `esker serve` and compared with the source. At the end it is
+#      replicated with the whole history, and the copy checked, whole and with an object removed.
+#   2. Each fixture: a revision by Esker, one by the reference inside of it, another one by each; each time `check -c`.
+#      Replicated, the copy checked, and shown by both clients and compared.
+set -euo pipefail
+build=$(realpath "${1:?the folder of a CernVM-FS build}")
+work=${2:-$(mktemp -du /tmp/esker-judge-XXXXXX)}
+cd "$(dirname "$0")/.."
+triple=$(rustc -vV | sed -n 's/^host: //p')
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+esker=$(realpath "${ESKER:-$target/$triple/release/esker}")
+compare=$(realpath "${COMPARE:-$target/$triple/release/esker-compare}")
+fixtures=$PWD/fixtures
+[ "$(id -u)" = 0 ] || { echo "judge.sh needs root: the reference mounts, and the tree has devices" >&2; exit 2; }
+for binary in "$build/cvmfs_swissknife" "$build/cvmfs2" "$esker" "$compare"; do
+    [ -x "$binary" ] || { echo "there is no $binary" >&2; exit 2; }
+done
+mkdir "$work"
+work=$(realpath "$work")
+mkdir "$work"/{keys,www,copies,tmp,mnt,union}
+export LD_LIBRARY_PATH=$build CVMFS_LIBRARY_PATH=$build LC_ALL=C
+# The reference's publisher insists on writing statistics; some builds are changed to do it elsewhere.
+statistics=${REF_STATS_DIR:-/var/spool/cvmfs}
+failures=0
+
+say() { printf '| %s | %s | %s |\n' "$@"; }
+verdict() { # WHAT DOES COMMAND…: a row of the log
+    local what=$1 does=$2 log=$work/log
+    shift 2
+    if "$@" >"$log" 2>&1; then
+        say "$what" "$does" "$(tail -n 1 "$log" | tr '|' '/')"
+    else
+        say "$what" "$does" "**FAILED**"
+        sed 's/^/    /' "$log" | tail -n 40
+        failures=$((failures + 1))
+    fi
+}
+places=(--storage "$work/www" --keys "$work/keys")
+field() { sed -n "/^--\$/q;s/^$2//p" "$work/www/$1/.cvmfspublished"; } # REPOSITORY LETTER: of its manifest
+knife() { "$build/cvmfs_swissknife" "$@"; }
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+check() { # REPOSITORY
+    knife check -r "$work/www/$1" -k "$work/keys/$1.pub" -N "$1" -c -t "$work/tmp" || return 1
+    echo "no problems found, revision $(field "$1" S)"
+}
+
+serve() { # starts the server that everything is fetched from
+    coproc SERVER { exec "$esker" serve "$work/www" --listen 127.0.0.1:0 --json 2>&1; }
+    # shellcheck disable=SC2153 # the shell names it after the coprocess
+    read -r ready <&"${SERVER[0]}"
+    url=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' <<<"$ready")/cvmfs
+}
+
+replicate() { # REPOSITORY
+    local copy=$work/copies/$1
+    mkdir -p "$copy/data/txn" "$work/tmp/pull"
+    for byte in $(seq 0 255); do mkdir "$copy/data/$(printf %02x "$byte")"; done
+    knife pull -u "$url/$1" -m "$1" -k "$work/keys/$1.pub" -r "local,$copy/data/txn,$copy" -x "$work/tmp/pull" \
+        -w "file://$copy" -R "$copy.reflog" -p -i || return 1
+    cmp <(sed '/^--$/q' "$copy/.cvmfspublished") <(sed '/^--$/q' "$work/www/$1/.cvmfspublished") || return 1
+    knife check -r "$copy" -k "$work/keys/$1.pub" -N "$1" -c -t "$work/tmp" -R "$copy.reflog" || return 1
+    echo "complete, no problems found in the copy"
+}
+
+misses() { # REPOSITORY: the checker would have noticed
+    local copy=$work/copies/$1
+    rm "$(find "$copy/data" -type f -size +1M -print -quit)" || return 1
+    ! knife check -r "$copy" -k "$work/keys/$1.pub" -N "$1" -c -t "$work/tmp" -R "$copy.reflog" >"$work/complaint" 2>&1 || return 1
+    grep -q ' missing$' "$work/complaint" || return 1
+    echo "missed"
+}
+
+mount_reference() { # REPOSITORY FOLDER [ROOT-HASH]
+    local config=$work/tmp/$1.conf cache
+    # The client before may not have gone yet.
+    cache=$(mktemp -d "$work/tmp/cache-XXXX")
+    mkdir -p "$2"
+    cat >"$config" <<EOF2
+CVMFS_SERVER_URL=$url/$1
+CVMFS_HTTP_PROXY=DIRECT
+CVMFS_PUBLIC_KEY=$work/keys/$1.pub
+CVMFS_CACHE_BASE=$cache
+CVMFS_RELOAD_SOCKETS=$cache
+CVMFS_SHARED_CACHE=no
+CVMFS_CHECK_PERMISSIONS=yes
+CVMFS_CLAIM_OWNERSHIP=no
+CVMFS_USE_GEOAPI=no
+CVMFS_MAGIC_XATTRS_VISIBILITY=never
+${3:+CVMFS_ROOT_HASH=$3}
+EOF2
+    "$build/cvmfs2" -o "config=$config,allow_other" "$1" "$2"
+}
+
+leave() { # FOLDER: the kernel may be busy with it for a moment
+    local try
+    for try in $(seq 50); do
+        if umount "$1" 2>/dev/null; then return; fi
+        sleep 0.2
+    done
+    umount "$1"
+}
+
+# What the reference's client does otherwise on purpose: it resolves variables in symlinks.
+shown_as() { # SOURCE FOLDER
+    "$compare" "$1" "$2" >"$work/differences" && return
+    local others
+    others=$(sed 1d "$work/differences" | grep -cv '^/link-variable: .* target is ' || true)
+    sed 1d "$work/differences"
+    [ "$others" = 0 ] || return 1
+    echo "$(head -n 1 "$work/differences" | cut -d: -f1): the same but for the variable in a symlink"
+}
+
+shown() { # REPOSITORY SOURCE: what the reference's client shows is the source
+    local outcome=0
+    mount_reference "$1" "$work/mnt" || return 1
+    shown_as "$2" "$work/mnt" || outcome=1
+    leave "$work/mnt" || outcome=1
+    return $outcome
+}
+
+list() { # FOLDER: everything that `find` can say, but sizes of directories
+    (cd "$1" && find . -type d -printf '%y %m %U %G %T@ %n %P\n' -o -printf '%y %m %U %G %T@ %n %s %l %P\n' | sort)
+}
+
+alike() { # REPOSITORY: both clients show the same
+    local outcome=0 count others ours=$work/tmp/ours
+    mkdir -p "$ours"
+    mount_reference "$1" "$work/mnt" || return 1
+    "$esker" mount "$url/$1" "$ours" --public-key "$work/keys/$1.pub" --cache "$work/tmp/esker.$1" || outcome=1
+    diff <(list "$work/mnt") <(list "$ours") || outcome=1
+    count=$(list "$ours" | wc -l)
+    # diff can't compare pipes and devices; their lines above are all there is to them.
+    others=$(diff -r --no-dereference "$work/mnt" "$ours" | grep -v ' is a [a-z ]* while ' || true)
+    [ -z "$others" ] || { echo "$others"; outcome=1; }
+    "$esker" umount "$ours" || outcome=1
+    leave "$work/mnt" || outcome=1
+    [ $outcome = 0 ] || return 1
+    echo "$count entries, no difference"
+}
+
+# --- publishing ------------------------------------------------------------------------------------------------------
+
+publish_esker() { # REPOSITORY SOURCE [OPTION…]
+    local name=$1 source=$2
+    shift 2
+    "$esker" publish "$name" "$source" "${places[@]}" --quiet "$@" || return 1
+    echo "revision $(field "$name" S)"
+}
+
+ingest() { # REPOSITORY ARCHIVE
+    "$esker" ingest "$1" "$2" "${places[@]}" --quiet --to /ingested/here --nested --delete /many --delete /marked || return 1
+    echo "revision $(field "$1" S)"
+}
+
+resign() { # REPOSITORY
+    "$esker" repo resign "$1" "${places[@]}" || return 1
+    echo done
+}
+
+# A revision by the reference: its client's mount below, an overlay above, and what changed in there.
+publish_reference() { # REPOSITORY COMMAND…: run in the folder that is published
+    local name=$1 base hash up outcome=0 here=$work/union
+    shift
+    base=$(field "$name" C)
+    case $base in *-rmd160) hash=rmd160 ;; *-shake128) hash=shake128 ;; *) hash=sha1 ;; esac
+    up=local,$work/www/$name/data/txn,$work/www/$name
+    rm -rf "$here"
+    mkdir -p "$here"/{below,above,work,all,tmp} "$statistics/$name"
+    mount_reference "$name" "$here/below" "$base" || return 1
+    mount -t overlay overlay -o "lowerdir=$here/below,upperdir=$here/above,workdir=$here/work,xino=off,redirect_dir=off,metacopy=off,index=off" "$here/all" || outcome=1
+    (cd "$here/all" && "$@") || outcome=1
+    printf %s "$(field "$name" Y)" >"$here/reflog"
+    [ $outcome != 0 ] || knife sync -u "$here/all" -s "$here/above" -c "$here/below" -t "$here/tmp" -b "$base" -r "$up" \
+        -w "$url/$name" -o "$here/manifest" -e "$hash" -N "$name" -K "$work/keys/$name.pub" -f overlayfs -p -k -j || outcome=1
+    leave "$here/all" || outcome=1
+    leave "$here/below" || outcome=1
+    [ $outcome = 0 ] || return 1
+    knife tag_edit -r "$up" -w "$url/$name" -t "$here/tmp" -m "$here/manifest" -p "$work/keys/$name.pub" -f "$name" \
+        -e "$hash" -x -b "$base" || return 1
+    knife sign -c "$work/keys/$name.crt" -k "$work/keys/$name.key" -n "$name" -u "$url/$name" -m "$here/manifest" \
+        -t "$here/tmp" -r "$up" -R "$here/reflog" $([ -z "$(field "$name" G)" ] || echo -g) || return 1
+    echo "revision $(field "$name" S)"
+}
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+noise() { head -c "$2" /dev/zero | openssl enc -aes-128-ctr -nosalt -K "$(printf %032x "$1")" -iv "$(printf %032x 0)"; } # SEED BYTES
+
+make_tree() { # FOLDER: every kind of entry
+    mkdir -p "$1"/{empty,deep/{a,b}/{c,d}/e,marked/below,rules/{one,two},many,owned}
+    cd "$1"
+    noise 1 40000000 >large
+    noise 2 3000000 >medium
+    head -c 300000 /dev/zero >zeros
+    : >nothing
+    truncate -s 30M sparse
+    printf x | dd of=sparse bs=1 seek=20000000 conv=notrunc status=none
+    echo one >linked && ln linked linked-too && ln linked linked-three
+    ln -s large link && ln -s /nowhere link-broken && ln -s '$(ARCH)/lib' link-variable && ln -s "$(printf 'l%.0s' {1..300})" link-long
+    mkfifo pipe
+    mknod char c 5 1
+    mknod block b 7 200
+    python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket")'
+    printf '#!/bin/sh\n' >setuid && chmod 6755 setuid
+    mkdir sticky && chmod 1777 sticky
+    echo secret >unreadable && chmod 000 unreadable
+    touch -- "$(printf 'not \377\376 UTF-8')" "$(printf 'n%.0s' {1..255})" ' space ' $'new\nline' '"quotes"' '*' '-dash'
+    setfattr -n user.short -v value medium
+    setfattr -n user.long -v "$(printf 'v%.0s' {1..200})" medium
+    setfattr -n user.empty empty
+    touch -d '1955-11-05 06:15:00.123456789 UTC' deep/a/c/e
+    touch -d '2038-01-19 03:14:08.999999999 UTC' deep/b
+    chown 1234:4321 owned && touch owned/file && chown 4000000000:3999999999 owned/file
+    touch marked/.cvmfscatalog && echo below >marked/below/file
+    printf '/rules/*\n! /rules/two\n' >.cvmfsdirtab && echo 1 >rules/one/file && echo 2 >rules/two/file
+    for number in $(seq 2500); do echo "$number" >"many/file $number"; done
+    cd - >/dev/null
+}
+
+change_tree() { # FOLDER
+    cd "$1"
+    rm -r deep/a linked-too pipe many/file\ 1* sticky
+    noise 3 100000 >>large
+    echo changed >medium
+    mv rules/one rules/three
+    rm marked/.cvmfscatalog && mkdir -p marked/again && touch marked/again/.cvmfscatalog
+    ln -sfn small link && mkdir link-broken.d && chmod 700 empty
+    rm char && echo file >char
+    setfattr -x user.short medium
+    cd - >/dev/null
+}
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+kinds() { # HASH COMPRESSION TAR-OPTION
+    local name=$1-$2.judge.test tree=$work/tree
+    rm -rf "$tree"
+    make_tree "$tree"
+    "$esker" repo create "$name" "${places[@]}" --hash "$1" --compress "$2" --json >"$work/log"
+    verdict "$name" "every kind of entry" publish_esker "$name" "$tree"
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "shown by the reference's client" shown "$name" "$tree"
+    change_tree "$tree"
+    verdict "$name" "changed" publish_esker "$name" "$tree"
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "shown by the reference's client" shown "$name" "$tree"
+    verdict "$name" "whitelist signed again" resign "$name"
+    verdict "$name" "\`check -c\`" check "$name"
+    XZ_OPT=-0 tar -C "$tree" -c"$3"f "$work/archive" --warning=no-file-ignored .
+    verdict "$name" "ingests an archive into a nested catalog, deletes" ingest "$name" "$work/archive"
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "replicated with \`pull -p\`, \`check -c\` of the copy" replicate "$name"
+    verdict "$name" "an object of the copy removed: \`check -c\`" misses "$name"
+    rm -rf "$work/copies/$name" "$work/www/$name"
+}
+
+first_edit() { mkdir reference && noise 4 9000000 >reference/file && ln -s file reference/link && rm -r esker/rules && echo more >>esker/medium; }
+second_edit() { echo again >reference/again && rm reference/link && rm -r esker/many; }
+
+continued() { # FIXTURE
+    local name=$1 tree=$work/tree
+    rm -rf "$tree"
+    make_tree "$tree"
+    tar -C "$work/www" --zstd -xf "$fixtures/$name/repository.tar.zst"
+    cp "$fixtures/$name/$name".{pub,key,crt,masterkey} "$work/keys/"
+    touch "$work/www/$name/.cvmfs_master_replica"
+    verdict "$name" "as it is: \`check -c\`" check "$name"
+    verdict "$name" "Esker adds /esker" publish_esker "$name" "$tree" --to /esker
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference adds and removes in and beside it" publish_reference "$name" first_edit
+    verdict "$name" "\`check -c\`" check "$name"
+    change_tree "$tree"
+    verdict "$name" "Esker makes /esker equal to its source" publish_esker "$name" "$tree" --to /esker
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference again" publish_reference "$name" second_edit
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "shown by both clients" alike "$name"
+    verdict "$name" "replicated with \`pull -p\`, \`check -c\` of the copy" replicate "$name"
+    rm -rf "$work/copies/$name" "$work/www/$name" "${statistics:?}/$name"
+}
+
+printf '%s, reference %s, %s, %s\n\n' "$("$esker" --version)" "$(knife version 2>/dev/null | head -n 1)" "$(uname -sr)" "$(date -u +%Y-%m-%d)"
+say "Repository" "What is done" "Result"
+echo '|---|---|---|'
+serve
+trap 'kill "$SERVER_PID" 2>/dev/null || true' EXIT
+for hash in sha1 rmd160 shake128; do
+    kinds $hash zlib J
+    kinds $hash none z
+done
+for fixture in full rmd shake; do continued $fixture.test; done
+if [ "$failures" != 0 ]; then
+    echo "$failures of these failed; what was made is in $work" >&2
+    exit 1
+fi
+rm -rf "$work"
