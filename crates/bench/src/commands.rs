@@ -11,6 +11,7 @@ pub(crate) mod lists;
 pub(crate) mod lookup;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+pub(crate) mod scale;
 pub(crate) mod startup;
 
 pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {

@@ -4,6 +4,7 @@
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
+//! * [`scale`]: the same work by more and more threads;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
 //! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
@@ -23,6 +24,7 @@ pub mod measure;
 pub mod plot;
 pub mod prepare;
 pub mod publish;
+pub mod scale;
 pub mod serve;
 pub mod squid;
 pub mod startup;

@@ -10,7 +10,7 @@ mod commands;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{clients, link, lists, lookup, prepare, publish, startup};
+use commands::{clients, link, lists, lookup, prepare, publish, scale, startup};
 
 /// Measures Esker beside other ways to the same thing.
 #[derive(Parser)]
@@ -25,6 +25,7 @@ enum Scenario {
     Startup(Box<startup::Args>),
     Publish(publish::Args),
     Lookup(lookup::Args),
+    Scale(scale::Args),
     Link(link::Args),
     Prepare(prepare::Args),
     RecordList(lists::Record),
@@ -37,6 +38,7 @@ fn main() -> Result<()> {
         Scenario::Startup(args) => startup::run(*args),
         Scenario::Publish(args) => publish::run(args),
         Scenario::Lookup(args) => lookup::run(args),
+        Scenario::Scale(args) => scale::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
         Scenario::RecordList(args) => lists::record(&args),
@@ -69,6 +71,7 @@ mod tests {
                 Scenario::Startup(_) => "startup",
                 Scenario::Publish(_) => "publish",
                 Scenario::Lookup(_) => "lookup",
+                Scenario::Scale(_) => "scale",
                 Scenario::Link(_) => "link",
                 Scenario::Prepare(_) => "prepare",
                 Scenario::RecordList(_) => "record-list",
@@ -76,8 +79,18 @@ mod tests {
                 Scenario::Clients(_) => "clients",
             });
         }
-        let expected =
-            ["startup", "startup", "publish", "lookup", "link", "link", "prepare", "record-list", "startup"];
+        let expected = [
+            "startup",
+            "startup",
+            "publish",
+            "lookup",
+            "scale",
+            "link",
+            "link",
+            "prepare",
+            "record-list",
+            "startup",
+        ];
         assert_eq!(scenarios, expected);
     }
 }

@@ -93,3 +93,26 @@ pub(crate) fn is_resident(file: &File, len: usize) -> io::Result<bool> {
     }
     Ok(pages.iter().any(|page| page & 1 == 1))
 }
+
+/// What this process has used so far, with all its threads.
+pub(crate) struct Used {
+    pub(crate) processor: Duration,
+    /// How often a thread gave its processor up because it had to wait.
+    pub(crate) sleeps: u64,
+}
+
+impl Used {
+    pub(crate) fn now() -> io::Result<Self> {
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the pointer is valid for writing for the time of the call.
+        if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it was zeroed, which is a valid value, and getrusage has filled it.
+        let usage = unsafe { usage.assume_init() };
+        Ok(Self {
+            processor: duration(usage.ru_utime) + duration(usage.ru_stime),
+            sleeps: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+        })
+    }
+}

@@ -1,0 +1,40 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use esker_bench::scale;
+
+/// Does the same work with more and more threads.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Kinds of work
+    #[arg(value_enum, value_name = "WORK", default_values = ["lookup", "read", "miss", "null"])]
+    work: Vec<scale::Work>,
+
+    /// Threads at once
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 16])]
+    threads: Vec<usize>,
+
+    /// Operations of a round
+    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    operations: usize,
+
+    /// Rounds
+    #[arg(long, value_name = "COUNT", default_value_t = 11)]
+    repetitions: usize,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let plan = scale::Plan {
+        work: args.work,
+        threads: args.threads,
+        operations: args.operations,
+        repetitions: args.repetitions,
+    };
+    let report = scale::run(&plan, |what| eprintln!("{what}"))?;
+    print!("{}", report.table());
+    super::write_json(args.json.as_deref(), &report)
+}

@@ -1,0 +1,198 @@
+//! The same work by more and more threads: what one operation costs when others are at it too.
+//!
+//! On a machine with few cores more threads can't be faster. What can be seen there is whether an operation costs more
+//! processor time, or sends threads to sleep: a lock that is contended does one or the other. `docs/benchmarks.md` says
+//! what only a larger machine can show.
+
+mod null;
+mod stored;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::conditions::Conditions;
+use crate::statistics::{Estimate, median_of, ratio_of};
+use crate::sys::{self, Used};
+use crate::table;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// Names in a view whose catalogs are attached.
+    Lookup,
+    /// Files in a view whose objects are in the cache.
+    Read,
+    /// Objects that are not in the cache and whose source is in memory.
+    Miss,
+    /// Names in a mounted tree that answers at once: the kernel's part and the mount's.
+    Null,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Kinds of work.
+    pub work: Vec<Work>,
+    /// Threads of each round; growth is told against the first.
+    pub threads: Vec<usize>,
+    /// Operations of a round, of all threads together.
+    pub operations: usize,
+    /// Rounds.
+    pub repetitions: usize,
+}
+
+/// One kind of work by some threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Which.
+    pub work: Work,
+    /// Threads at once.
+    pub threads: usize,
+    /// Processor time of an operation in nanoseconds, of the whole process.
+    pub nanoseconds: Estimate,
+    /// How often an operation sent a thread to sleep.
+    pub sleeps: Estimate,
+    /// Processor time against the first number of threads.
+    pub growth: Estimate,
+    /// Operations a second, of all threads.
+    pub rate: Estimate,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub conditions: Conditions,
+    /// One row a kind of work and number of threads.
+    pub rows: Vec<Measured>,
+}
+
+/// Something that many threads can do at once.
+trait Subject: Sync {
+    /// Makes everything ready for a round in which each number below `operations` is done once.
+    fn prepare(&mut self, operations: usize) -> Result<()>;
+    /// One operation.
+    fn operate(&self, number: usize) -> Result<()>;
+}
+
+/// Rounds of one kind of work by one number of threads.
+#[derive(Clone, Default)]
+struct Rounds {
+    nanoseconds: Vec<f64>,
+    sleeps: Vec<f64>,
+    rates: Vec<f64>,
+}
+
+/// Measures. Rounds of all thread counts are interleaved.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
+    let conditions = Conditions::now(&[]);
+    let mut rows = Vec::new();
+    for &work in &plan.work {
+        let mut subject = work.subject()?;
+        let mut rounds = vec![Rounds::default(); plan.threads.len()];
+        for repetition in 0..plan.repetitions {
+            progress(&format!("{work:?}, round {} of {}", repetition + 1, plan.repetitions));
+            for (&threads, rounds) in plan.threads.iter().zip(&mut rounds) {
+                subject.prepare(plan.operations)?;
+                rounds.add(&*subject, threads, plan.operations)?;
+            }
+        }
+        for (&threads, measured) in plan.threads.iter().zip(&rounds) {
+            rows.push(Measured {
+                work,
+                threads,
+                nanoseconds: median_of(&measured.nanoseconds),
+                sleeps: median_of(&measured.sleeps),
+                growth: ratio_of(&measured.nanoseconds, &rounds[0].nanoseconds),
+                rate: median_of(&measured.rates),
+            });
+        }
+    }
+    Ok(Report { conditions, rows })
+}
+
+impl Work {
+    fn subject(self) -> Result<Box<dyn Subject>> {
+        Ok(match self {
+            Self::Lookup => Box::new(stored::Lookups::new()?),
+            Self::Read => Box::new(stored::Reads::new()?),
+            Self::Miss => Box::new(stored::Misses::new()?),
+            Self::Null => Box::new(null::Mounted::new()?),
+        })
+    }
+}
+
+impl Rounds {
+    fn add(&mut self, subject: &dyn Subject, threads: usize, operations: usize) -> Result<()> {
+        let before = Used::now().context("getrusage")?;
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let share = |thread: usize| thread * operations / threads..(thread + 1) * operations / threads;
+            let work = |thread| move || share(thread).try_for_each(|number| subject.operate(number));
+            let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panics only if we do"))
+        })?;
+        let seconds = start.elapsed().as_secs_f64();
+        let used = sys::Used::now().context("getrusage")?;
+        let count = operations as f64;
+        self.nanoseconds.push((used.processor - before.processor).as_nanos() as f64 / count);
+        self.sleeps.push((used.sleeps - before.sleeps) as f64 / count);
+        self.rates.push(count / seconds);
+        Ok(())
+    }
+}
+
+impl Report {
+    /// For terminals.
+    pub fn table(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .rows
+            .iter()
+            .map(|row| {
+                vec![
+                    format!("{:?}", row.work).to_lowercase(),
+                    row.threads.to_string(),
+                    format!("{:.0}", row.nanoseconds.point),
+                    format!("{:.2}", row.growth.point),
+                    format!("{:.2}–{:.2}", row.growth.low, row.growth.high),
+                    format!("{:.3}", row.sleeps.point),
+                    format!("{:.0}", row.rate.point),
+                ]
+            })
+            .collect();
+        let header = ["work", "threads", "CPU ns", "growth", "95 %", "sleeps", "1/s"];
+        format!("{}\n\n{}", self.conditions.line(), table::layout(&header, &rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(work: &[Work]) -> Vec<Measured> {
+        let plan = Plan { work: work.to_vec(), threads: vec![1, 3], operations: 100, repetitions: 2 };
+        run(&plan, |_| {}).expect("a measurement").rows
+    }
+
+    #[test]
+    fn every_operation_succeeds_and_costs_something() {
+        let rows = rows(&[Work::Lookup, Work::Read, Work::Miss]);
+        assert_eq!(rows.len(), 6);
+        assert!(rows.iter().all(|row| row.rate.point > 0.0));
+        let misses = rows.iter().filter(|row| row.work == Work::Miss);
+        assert!(misses.into_iter().all(|row| row.nanoseconds.point > 0.0));
+    }
+
+    #[test]
+    fn a_mounted_tree_is_asked_for_every_name() {
+        if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+            assert!(std::env::var_os("CI").is_none(), "/dev/fuse can't be opened: {error}");
+            eprintln!("NOT TESTED: /dev/fuse can't be opened ({error})");
+            return;
+        }
+        assert_eq!(rows(&[Work::Null]).len(), 2);
+    }
+}
