@@ -22,12 +22,12 @@ clock() {
 
 # Prints how many objects and bytes the daemon has fetched.
 fetched() {
-    "$ESKER" status --json "$root" | sed -n 's/.*"fetched":{"objects":\([0-9]*\),"bytes":\([0-9]*\)}.*/\1 \2/p'
+    "$ESKER" status --json "$root" | sed -n 's/.*"fetched":{"objects":\([0-9]*\),"bytes":\([0-9]*\)[,}].*/\1 \2/p'
 }
 
 time=$(clock "$root")
 [ "$state" != native ] || exit 0
-read -r objects bytes < <(fetched)
+read -r objects bytes < <(fetched) || { echo "esker status doesn't say what was fetched" >&2; exit 1; }
 echo "$state $time $objects $bytes" >>"$DEMO_FOLDER/times"
 mv "$DEMO_FOLDER/said" "$DEMO_FOLDER/said-$state"
 [ "$state" = warm ] || exit 0
