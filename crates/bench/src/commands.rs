@@ -7,10 +7,10 @@ use serde::Serialize;
 
 pub(crate) mod clients;
 pub(crate) mod link;
-pub(crate) mod lists;
 pub(crate) mod lookup;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+pub(crate) mod record_list;
 pub(crate) mod scale;
 pub(crate) mod startup;
 

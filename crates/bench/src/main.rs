@@ -10,7 +10,7 @@ mod commands;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{clients, link, lists, lookup, prepare, publish, scale, startup};
+use commands::{clients, link, lookup, prepare, publish, record_list, scale, startup};
 
 /// Measures Esker beside other ways to the same thing.
 #[derive(Parser)]
@@ -28,8 +28,7 @@ enum Scenario {
     Scale(scale::Args),
     Link(link::Args),
     Prepare(prepare::Args),
-    RecordList(lists::Record),
-    ReadList(lists::Read),
+    RecordList(record_list::Args),
     Clients(clients::Args),
 }
 
@@ -41,8 +40,7 @@ fn main() -> Result<()> {
         Scenario::Scale(args) => scale::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
-        Scenario::RecordList(args) => lists::record(&args),
-        Scenario::ReadList(args) => lists::read(&args),
+        Scenario::RecordList(args) => record_list::run(&args),
         Scenario::Clients(args) => clients::run(args),
     }
 }
@@ -75,7 +73,6 @@ mod tests {
                 Scenario::Link(_) => "link",
                 Scenario::Prepare(_) => "prepare",
                 Scenario::RecordList(_) => "record-list",
-                Scenario::ReadList(_) => "read-list",
                 Scenario::Clients(_) => "clients",
             });
         }
