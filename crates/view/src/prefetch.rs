@@ -5,6 +5,7 @@
 //! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for the rest of a library
 //! or executable in use: it follows whole, so that a later outage doesn't fault a running job.
 
+mod announced;
 mod credit;
 mod near;
 mod neighbours;
@@ -15,14 +16,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use esker_store::{CacheKey, Errand};
+use esker_store::{CacheKey, Errand, Handle};
 use esker_vfs::Node;
 
 use crate::catalogs::Attached;
 use crate::core::Core;
+use crate::payload::Notes;
 
+use self::announced::Cluster;
 use self::credit::Credit;
 use self::plan::Planner;
+
+/// What bundles may bring that nobody has read yet, before anything was read: plain bytes. More than the largest of
+/// the packages that programs load at once, and never more than half of the cache.
+const PUBLISHED_MAX: u64 = 2 << 30;
 
 /// With so many misses not looked at yet, further ones are not worth a guess.
 const BACKLOG_MAX: usize = 1024;
@@ -35,6 +42,12 @@ pub(crate) enum Event {
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
     Warmed { key: CacheKey, outcome: Outcome },
+    /// A file that was fetched on a guess is read, and announces others.
+    Announced(Node),
+    /// The bundle of a trigger in this directory is there.
+    Spec { directory: Vec<u8>, handle: Handle },
+    /// A cluster goes on; catalogs that it needed are attached.
+    Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.
     Earned,
 }
@@ -68,6 +81,8 @@ pub(crate) struct Prefetch {
     /// Whether the planner would go on if it were allowed more.
     starved: AtomicBool,
     credit: Credit,
+    /// The same for what publishers announce, which is worth more.
+    published: Credit,
     /// All that is fetched ahead; ends with the view.
     errand: Errand,
 }
@@ -80,19 +95,29 @@ impl Prefetch {
             backlog: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
             credit: Credit::default(),
+            published: Credit::new(0),
             errand: Errand::new(),
         }
     }
 
-    /// Fetches ahead once [`start`] was called with the receiver.
-    pub(crate) fn new() -> (Self, Receiver<Event>) {
+    /// Fetches ahead into a cache of this size, once [`start`] was called with the receiver.
+    pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
-        (Self { events: Some(events), ..Self::off() }, inbox)
+        let published = Credit::new(PUBLISHED_MAX.min(quota / 2));
+        (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
     /// An object that a program reads was there.
-    pub(crate) fn read(&self, key: &CacheKey) {
-        if self.events.is_some() && self.credit.read(key) && self.starved.swap(false, Ordering::Relaxed) {
+    pub(crate) fn read(&self, node: &Node, key: &CacheKey) {
+        if self.events.is_none() {
+            return;
+        }
+        let guessed = self.credit.read(key);
+        // It would have announced others, had it been missed.
+        if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
+            self.tell(Event::Announced(*node));
+        }
+        if (self.published.read(key) || guessed) && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
     }
@@ -102,7 +127,7 @@ impl Prefetch {
         if self.events.is_none() {
             return;
         }
-        let guessed = self.credit.missed(&key, bytes);
+        let guessed = self.credit.missed(&key, bytes) | self.published.missed(&key, bytes);
         if self.backlog.fetch_add(1, Ordering::Relaxed) < BACKLOG_MAX {
             self.tell(Event::Missed(Miss { node: *node, offset, key, guessed }));
         } else {

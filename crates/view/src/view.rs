@@ -68,7 +68,7 @@ impl View {
         let revision = Revision::new(label, root, &show, attached_max)?;
         let offline = start.head.as_ref().and_then(|head| head.offline.clone());
         let (prefetch, misses) = if options.prefetch {
-            let (prefetch, misses) = Prefetch::new();
+            let (prefetch, misses) = Prefetch::new(store.status().cache.quota);
             (prefetch, Some(misses))
         } else {
             (Prefetch::off(), None)

@@ -1,5 +1,6 @@
 //! Profiles: what a command reads is recorded, published as bundles, and comes ahead of its use.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::words;
+use crate::world::{Mounted, words};
 
 /// What the tool reads after itself, in this order. The endings differ, so that no file is a guess from another.
 const READ: [&str; 4] = ["data/z.one", "nested/deep/a.two", "lib/m.three", "large.four"];
@@ -141,4 +142,103 @@ fn profiles_are_kept_listed_and_given_up() {
     workshop.world.person.does(|| fs::write(&other, text)).expect("a file");
     expect(&["profile", "add", NAME, &other], 2, "recorded in `another.test`");
     assert_eq!(workshop.json(&["publish", NAME, &tree])["bundles"]["bundles"], 1);
+}
+
+impl Shop {
+    /// Does something in a mount with an empty cache, served by a mirror of its own.
+    fn mounted<T>(&self, options: &[&str], work: impl FnOnce(&Mounted<'_>, &Mirror) -> T) -> T {
+        let world = &self.workshop.world;
+        world.empty_cache();
+        let mirror = Mirror::serve(self.workshop.home("storage"));
+        let mut mount = world.esker(&["mount", &mirror.url(NAME)]);
+        mount.arg(world.mountpoint()).args(["--public-key", &self.key(), "--cache"]).arg(world.cache());
+        let output = mount.args(options).output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        work(&world.mounted(), &mirror)
+    }
+}
+
+fn read(mounted: &Mounted<'_>, file: &str) {
+    let path = mounted.path(file);
+    mounted.does(|| fs::read(&path)).unwrap_or_else(|error| panic!("reading {file}: {error}"));
+}
+
+/// Tells whether a request is for the content of a file, whole or a chunk.
+fn is_content(path: &str) -> bool {
+    path.contains("/data/") && !path.ends_with(['C', 'H', 'X'])
+}
+
+/// The contents that were asked for.
+fn contents(mirror: &Mirror) -> BTreeSet<String> {
+    mirror.requests().into_iter().map(|request| request.path).filter(|path| is_content(path)).collect()
+}
+
+/// > A1: When a file that announces others is read for the first time, they are brought into the cache before they are read.
+#[test]
+fn the_read_of_a_trigger_brings_its_bundle() {
+    for person in Person::all() {
+        let shop = Shop::open(person, make_tree);
+        let file = shop.workshop.home("tool.profile.json");
+        let output = shop.record(&file, &[], &[&format!("/cvmfs/{NAME}/bin/tool")]);
+        assert!(output.status.success(), "{}", words(&output));
+        shop.workshop.json(&["publish", NAME, &shop.workshop.tree(), "--profile", &file]);
+        let needed = shop.mounted(&["--no-prefetch"], |mounted, mirror| {
+            READ.iter().chain(&["bin/tool"]).for_each(|file| read(mounted, file));
+            contents(mirror)
+        });
+        assert!(needed.len() > 10, "the large file has chunks");
+        shop.mounted(&[], |mounted, mirror| {
+            read(mounted, "bin/tool");
+            for object in &needed {
+                mirror.wait_for(1, |path| path == object);
+            }
+            READ.iter().for_each(|file| read(mounted, file));
+            let fetched = contents(mirror);
+            assert_eq!(
+                fetched.len(),
+                needed.len() + 1,
+                "and nothing else but the specification: {fetched:?}"
+            );
+            for object in &fetched {
+                assert_eq!(mirror.count(|path| path == object), 1, "{object}");
+            }
+        });
+    }
+}
+
+/// > A2: A bundle can waste no more than a bounded part of the cache, and nothing that it says changes what is shown.
+#[test]
+fn a_bundle_in_the_source_is_used_as_far_as_it_makes_sense() {
+    let shop = Shop::open(Person::ordinary(), |top| {
+        make_tree(top);
+        let hostile = "\"/../../etc/passwd\",\"\",\"/bin\",\"/no/such\",\"/bin/tool\",".repeat(200);
+        let spec = format!(
+            "#%CVMFS_BUNDLE version=1 encoding=UTF-8\n{{\"name\":\"CVMFS_BUNDLE\",\"version\":\"1.0.0\",\
+             \"encoding\":\"UTF-8\",\"dependencies\":[{hostile}\"../up\",\"/data/z.one\"]}}"
+        );
+        fs::write(top.join("bin/.cvmfsbundle-tool"), spec).expect("a file");
+        let spec = spec_of(&["/lib/m.three", "./1.five", "/other/.cvmfsbundle-0.five"]);
+        fs::write(top.join("other/.cvmfsbundle-0.five"), spec).expect("a file");
+    });
+    shop.mounted(&[], |mounted, mirror| {
+        read(mounted, "bin/tool");
+        read(mounted, "other/0.five");
+        // The two, their specifications, and what makes sense in those: one file and two.
+        let expected = 4 + 3;
+        mirror.wait_for(expected, is_content);
+        let xattr = |file: &str| {
+            let (path, mut value) = (mounted.path(file), [0; 16]);
+            let len = mounted.does(|| rustix::fs::getxattr(&path, "user.bundle_trigger", &mut value));
+            value[..len.expect("an attribute")].to_vec()
+        };
+        assert_eq!((xattr("other/0.five"), xattr("other/1.five")), (b"1".to_vec(), b"0".to_vec()));
+        ["lib/m.three", "other/1.five", "bin/.cvmfsbundle-tool"].iter().for_each(|file| read(mounted, file));
+        assert_eq!(mirror.count(is_content), expected, "each once");
+    });
+}
+
+fn spec_of(files: &[&str]) -> String {
+    let files: Vec<String> = files.iter().map(|file| format!("{file:?}")).collect();
+    let files = files.join(",");
+    format!(r#"{{"name":"CVMFS_BUNDLE","version":"1.0.0","encoding":"UTF-8","dependencies":[{files}]}}"#)
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_store::CacheKey;
 
-/// What may lie there unread before anything was read: plain bytes.
+/// For guesses of our own, that is this much.
 const FLOOR: u64 = 32 << 20;
 
 /// Most objects of which we remember that nobody has read them yet.
@@ -12,8 +12,9 @@ const UNREAD_MAX: usize = 1 << 16;
 
 /// Keeps what was fetched ahead and not read below what was demanded, so that prefetching at most doubles the bytes
 /// that come (beyond the first few). Guesses that come true earn more of them.
-#[derive(Default)]
 pub(crate) struct Credit {
+    /// What may lie there unread before anything was read: plain bytes.
+    floor: u64,
     /// Plain bytes that programs read.
     demanded: AtomicU64,
     /// Plain bytes that were fetched ahead and not read so far.
@@ -22,12 +23,28 @@ pub(crate) struct Credit {
     unread: papaya::HashMap<CacheKey, u64>,
 }
 
+impl Default for Credit {
+    fn default() -> Self {
+        Self::new(FLOOR)
+    }
+}
+
 impl Credit {
+    /// A credit that begins with this many plain bytes.
+    pub(crate) fn new(floor: u64) -> Self {
+        Self {
+            floor,
+            demanded: AtomicU64::new(0),
+            guessed: AtomicU64::new(0),
+            unread: papaya::HashMap::new(),
+        }
+    }
+
     /// Whether so many more bytes may be guessed.
     pub(crate) fn allows(&self, bytes: u64) -> bool {
         let demanded = self.demanded.load(Ordering::Relaxed);
         let guessed = self.guessed.load(Ordering::Relaxed);
-        guessed.saturating_add(bytes) <= FLOOR.saturating_add(demanded)
+        guessed.saturating_add(bytes) <= self.floor.saturating_add(demanded)
     }
 
     /// Notes a guess.

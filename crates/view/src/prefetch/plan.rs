@@ -1,14 +1,16 @@
 //! From misses to guesses, and from guesses to requests.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{CacheKey, Done, Wanted, Warmed};
-use esker_vfs::Node;
+use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
 
 use crate::catalogs::{Attached, WantedCatalog};
@@ -17,6 +19,7 @@ use crate::failure::Blocked;
 use crate::lookup::Scene;
 use crate::payload::Notes;
 
+use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::near::Near;
 use super::neighbours::{Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
@@ -51,11 +54,15 @@ pub(super) struct Planner {
     core: Weak<Core>,
     neighbours: Neighbours,
     readers: Readers,
+    recent: Recent,
+    clusters: u64,
+    /// What publishers announce, in order, that of the newest trigger first; paid for with credit of its own.
+    announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
     /// The rest of libraries and executables.
     rest: VecDeque<Guess>,
-    /// The keys of both.
+    /// The keys of all.
     queued: HashSet<CacheKey>,
     under_way: HashMap<CacheKey, u64>,
     failures: u32,
@@ -67,6 +74,9 @@ impl Planner {
             core,
             neighbours: Neighbours::default(),
             readers: Readers::default(),
+            recent: Recent::default(),
+            clusters: 0,
+            announced: BTreeMap::new(),
             likely: VecDeque::new(),
             rest: VecDeque::new(),
             queued: HashSet::new(),
@@ -85,6 +95,21 @@ impl Planner {
                 drop(attached);
             }
             Event::Warmed { key, outcome } => self.warmed(core, &key, outcome),
+            Event::Announced(node) => {
+                if let Ok(notes) = Notes::of(&node) {
+                    self.announced(core, node.key, &notes);
+                }
+            }
+            Event::Spec { directory, handle } => {
+                self.clusters += 1;
+                if let Some(cluster) = Cluster::of_spec(self.clusters, &handle, &directory) {
+                    self.cluster(core, Box::new(cluster));
+                }
+            }
+            Event::Cluster { cluster, attached } => {
+                self.cluster(core, cluster);
+                drop(attached);
+            }
             Event::Earned => {}
         }
     }
@@ -95,14 +120,43 @@ impl Planner {
         // Whoever waits has fetched it already.
         let expected =
             self.queued.remove(&miss.key) || miss.guessed || self.under_way.contains_key(&miss.key);
+        if notes.bundle {
+            self.announced(core, miss.node.key, &notes);
+        }
         if notes.chunked {
             self.chunk_missed(core, &miss, &notes, expected);
-        } else if !expected {
+        } else if !expected && !notes.bundle {
             let revision = core.current.load();
             let path = Scene::new(core, &revision).path_of(&notes);
             if let Ok(path) = path {
                 self.near(core, &path, 0);
             }
+        }
+    }
+
+    /// Has the bundle of a trigger fetched.
+    fn announced(&mut self, core: &Arc<Core>, trigger: NodeKey, notes: &Notes) {
+        if self.recent.begin(trigger, Instant::now()) {
+            fetch_spec(core, notes);
+        }
+    }
+
+    /// Queues the next objects of a cluster.
+    fn cluster(&mut self, core: &Arc<Core>, mut cluster: Box<Cluster>) {
+        let turn = {
+            let revision = core.current.load();
+            cluster.turn(&Scene::new(core, &revision))
+        };
+        for Announced { place: (read, part), wanted, size } in turn.objects {
+            if self.admit(&wanted) {
+                let place = (Reverse(cluster.serial), read, part);
+                self.announced.insert(place, Guess { wanted, size });
+            }
+        }
+        match turn.next {
+            Next::Turn => core.prefetch.tell(Event::Cluster { cluster, attached: Vec::new() }),
+            Next::Catalogs(missing) => attach(core, Again::Cluster(cluster), missing),
+            Next::Done => {}
         }
     }
 
@@ -112,7 +166,7 @@ impl Planner {
         let scene = Scene::new(core, &revision);
         let mut near = Near { scene: &scene, missing: Vec::new() };
         let files = self.neighbours.missed(&mut near, path);
-        let missing = near.missing;
+        let mut missing = near.missing;
         // The newest miss tells best what comes next.
         for Leaf { wanted, size, .. } in files.into_iter().rev() {
             if self.admit(&wanted) {
@@ -120,7 +174,8 @@ impl Planner {
             }
         }
         if tries < TRIES_MAX {
-            attach(core, path, missing, tries + 1);
+            missing.truncate(CATALOGS_MAX);
+            attach(core, Again::Near { path: path.to_vec(), tries: tries + 1 }, missing);
         }
     }
 
@@ -186,6 +241,17 @@ impl Planner {
 
     /// The next guess that is allowed and that nobody has asked for in the meantime.
     fn next(&mut self, core: &Core) -> Option<Guess> {
+        while let Some(first) = self.announced.first_entry() {
+            if !core.prefetch.published.allows(first.get().size) {
+                core.prefetch.starved.store(true, Ordering::Relaxed);
+                break;
+            }
+            let guess = first.remove();
+            if self.queued.remove(&guess.wanted.key()) {
+                core.prefetch.published.guess(guess.wanted.key(), guess.size);
+                return Some(guess);
+            }
+        }
         while let Some(guess) = self.likely.front() {
             if !core.prefetch.credit.allows(guess.size) {
                 core.prefetch.starved.store(true, Ordering::Relaxed);
@@ -209,9 +275,11 @@ impl Planner {
         self.under_way.remove(key);
         if outcome != Outcome::Fetched {
             core.prefetch.credit.forget(key);
+            core.prefetch.published.forget(key);
         }
         self.failures = if outcome == Outcome::Failed { self.failures + 1 } else { 0 };
         if self.failures >= FAILURES_MAX {
+            self.announced.clear();
             self.likely.clear();
             self.rest.clear();
             self.queued.clear();
@@ -220,17 +288,12 @@ impl Planner {
 }
 
 /// Fetches the catalogs that a guess lacked, then makes it again.
-fn attach(core: &Arc<Core>, path: &[u8], mut missing: Vec<WantedCatalog>, tries: u32) {
-    missing.truncate(CATALOGS_MAX);
+fn attach(core: &Arc<Core>, again: Again, missing: Vec<WantedCatalog>) {
     if missing.is_empty() {
         return;
     }
-    let waiting = Arc::new(Waiting {
-        core: Arc::downgrade(core),
-        path: path.to_vec(),
-        tries,
-        attached: Mutex::default(),
-    });
+    let again = Mutex::new(Some(again));
+    let waiting = Arc::new(Waiting { core: Arc::downgrade(core), again, attached: Mutex::default() });
     for wanted in missing {
         let waiting = Arc::clone(&waiting);
         let came = move |answer: Result<Arc<Attached>, _>| waiting.attached.lock().extend(answer);
@@ -238,11 +301,16 @@ fn attach(core: &Arc<Core>, path: &[u8], mut missing: Vec<WantedCatalog>, tries:
     }
 }
 
+/// What is tried again once catalogs have come.
+enum Again {
+    Near { path: Vec<u8>, tries: u32 },
+    Cluster(Box<Cluster>),
+}
+
 /// A guess that waits for catalogs; made again when the last of them has come or failed and let go of this.
 struct Waiting {
     core: Weak<Core>,
-    path: Vec<u8>,
-    tries: u32,
+    again: Mutex<Option<Again>>,
     attached: Mutex<Vec<Arc<Attached>>>,
 }
 
@@ -252,9 +320,12 @@ impl Drop for Waiting {
         // If none came, it would only be tried in vain again.
         if !attached.is_empty()
             && let Some(core) = self.core.upgrade()
+            && let Some(again) = self.again.get_mut().take()
         {
-            let path = std::mem::take(&mut self.path);
-            core.prefetch.tell(Event::Catalogs { path, attached, tries: self.tries });
+            core.prefetch.tell(match again {
+                Again::Near { path, tries } => Event::Catalogs { path, attached, tries },
+                Again::Cluster(cluster) => Event::Cluster { cluster, attached },
+            });
         }
     }
 }

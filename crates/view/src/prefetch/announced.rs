@@ -1,0 +1,271 @@
+//! What a file announces: the bundle that a publisher wrote beside it.
+//!
+//! The specification is any publisher's word, so all it can do is bounded: by what [`Bundle`] takes, by the objects and
+//! catalogs of one cluster, and by a credit that all bundles of a view share.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use esker_format::bundle::{self, Bundle, BundleRead};
+use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Done, Handle, Wanted};
+use esker_vfs::NodeKey;
+
+use crate::catalogs::WantedCatalog;
+use crate::core::Core;
+use crate::failure::Blocked;
+use crate::lookup::{Scene, join, split};
+use crate::mounted::Mounted;
+use crate::payload::Notes;
+
+use super::Event;
+
+/// A trigger that was read again after less than this announces nothing new.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Most triggers of which we remember when they were read.
+const RECENT_MAX: usize = 4096;
+/// Most objects of one cluster.
+const OBJECTS_MAX: usize = 32_768;
+/// Most catalogs fetched for one cluster, and the largest.
+const CATALOGS_MAX: usize = 128;
+const CATALOG_BYTES_MAX: u64 = 64 << 20;
+/// Reads that are resolved before something else has its turn: some milliseconds.
+const SLICE: usize = 1024;
+/// Most chunks looked at for one cluster, however often it names the same large file.
+const CHUNKS_MAX: usize = 1 << 20;
+
+/// When triggers were read last.
+#[derive(Default)]
+pub(super) struct Recent(HashMap<NodeKey, Instant>);
+
+impl Recent {
+    /// Whether what a trigger announces is to be fetched now.
+    pub(super) fn begin(&mut self, trigger: NodeKey, now: Instant) -> bool {
+        if self.0.len() >= RECENT_MAX {
+            self.0.retain(|_, last| now.duration_since(*last) < AGAIN_AFTER);
+            if self.0.len() >= RECENT_MAX {
+                return false;
+            }
+        }
+        let last = self.0.insert(trigger, now);
+        last.is_none_or(|last| now.duration_since(last) >= AGAIN_AFTER)
+    }
+}
+
+/// Fetches the specification beside a trigger; the planner hears of it. Nothing happens if there is none.
+pub(super) fn fetch_spec(core: &Arc<Core>, trigger: &Notes) {
+    let revision = core.current.load();
+    let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), trigger) else { return };
+    let (weak, again) = (Arc::downgrade(core), wanted.clone());
+    let opened = move |answer: Result<Handle, _>| {
+        if let (Ok(handle), Some(core)) = (answer, weak.upgrade()) {
+            core.prefetch.tell(Event::Spec { directory, handle });
+        }
+    };
+    let weak = Arc::downgrade(core);
+    let warmed = move |answer: Result<_, _>| {
+        if let (Ok(_), Some(core)) = (answer, weak.upgrade()) {
+            core.store.get(again, Done::new(opened));
+        }
+    };
+    core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
+}
+
+/// The object of the specification beside a trigger, and the directory they are in.
+fn find_spec(scene: &Scene<'_>, trigger: &Notes) -> Option<(Wanted, Vec<u8>)> {
+    let path = scene.path_of(trigger).ok()?;
+    let (directory, name) = split(&path)?;
+    let name = bundle::name_for(name)?;
+    let mount = scene.resolve(directory).ok()?;
+    let row = mount.find(mount.key_of_child(directory, &name)).ok()??;
+    // In one object: the reference knows no other kind either.
+    let is_spec = row.kind() == EntryKind::File && row.size() <= bundle::BYTES_MAX as u64;
+    let whole = !row.flags().has(Flags::CHUNKED) && !row.flags().has(Flags::EXTERNAL);
+    let object = ObjectName::new(row.hash().filter(|_| is_spec && whole)?, ObjectKind::File);
+    let what = join(directory, &name);
+    let wanted = Wanted::new(object, row.compression()?, String::from_utf8_lossy(&what)).size(row.size());
+    Some((wanted, directory.to_vec()))
+}
+
+/// Files that are read after another one, on the way to become objects.
+pub(crate) struct Cluster {
+    /// The order among clusters.
+    pub(super) serial: u64,
+    files: Vec<Vec<u8>>,
+    reads: Vec<BundleRead>,
+    /// Reads that nobody has looked at yet, and those that wait for a catalog.
+    next: usize,
+    waiting: Vec<usize>,
+    /// Catalogs that are to be asked for, and all that ever were.
+    missing: Vec<WantedCatalog>,
+    asked: HashSet<ContentHash>,
+    objects_left: usize,
+    chunks_left: usize,
+}
+
+/// An object of a cluster, and its place in it.
+pub(super) struct Announced {
+    pub(super) place: (usize, usize),
+    pub(super) wanted: Wanted,
+    pub(super) size: u64,
+}
+
+/// What a turn at a cluster came to.
+pub(super) struct Turn {
+    pub(super) objects: Vec<Announced>,
+    pub(super) next: Next,
+}
+
+/// What a cluster needs to go on.
+pub(super) enum Next {
+    /// Another turn.
+    Turn,
+    /// These catalogs, then another turn.
+    Catalogs(Vec<WantedCatalog>),
+    /// Nothing: it is done.
+    Done,
+}
+
+impl Cluster {
+    /// Reads a specification that lies in a directory; none if it makes no sense.
+    pub(super) fn of_spec(serial: u64, handle: &Handle, directory: &[u8]) -> Option<Self> {
+        let bytes = handle.read_all().ok()?;
+        let Bundle { files, reads, .. } = Bundle::parse(&bytes, directory).ok()?;
+        Some(Self::new(serial, files, reads))
+    }
+
+    fn new(serial: u64, files: Vec<Vec<u8>>, reads: Vec<BundleRead>) -> Self {
+        Self {
+            serial,
+            files,
+            reads,
+            next: 0,
+            waiting: Vec::new(),
+            missing: Vec::new(),
+            asked: HashSet::new(),
+            objects_left: OBJECTS_MAX,
+            chunks_left: CHUNKS_MAX,
+        }
+    }
+
+    /// Looks at the next reads, or once more at those that waited for catalogs, which have come by now or never will.
+    pub(super) fn turn(&mut self, scene: &Scene<'_>) -> Turn {
+        let mut objects = Vec::new();
+        let fresh = self.next..self.reads.len().min(self.next + SLICE);
+        self.next = fresh.end;
+        let waited = if fresh.is_empty() { std::mem::take(&mut self.waiting) } else { Vec::new() };
+        for number in waited.into_iter().chain(fresh) {
+            if self.objects_left == 0 {
+                return Turn { objects, next: Next::Done };
+            }
+            // What is damaged, or not there any more, is for whoever asks for it.
+            if let Err(Blocked::On(catalog)) = self.resolve(scene, number, &mut objects) {
+                self.wait_for(catalog, number);
+            }
+        }
+        let next = if self.next < self.reads.len() {
+            Next::Turn
+        } else if self.missing.is_empty() {
+            Next::Done
+        } else {
+            Next::Catalogs(std::mem::take(&mut self.missing))
+        };
+        Turn { objects, next }
+    }
+
+    /// Keeps a read until a catalog has come, unless it did not come when it was asked for.
+    fn wait_for(&mut self, catalog: WantedCatalog, number: usize) {
+        let is_small = catalog.size.is_none_or(|size| size <= CATALOG_BYTES_MAX);
+        if is_small && self.asked.len() < CATALOGS_MAX && self.asked.insert(catalog.hash) {
+            self.missing.push(catalog);
+            self.waiting.push(number);
+        } else if self.missing.iter().any(|missing| missing.hash == catalog.hash) {
+            self.waiting.push(number);
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        scene: &Scene<'_>,
+        number: usize,
+        objects: &mut Vec<Announced>,
+    ) -> Result<(), Blocked> {
+        let Some(BundleRead { file, range }) = self.reads.get(number).cloned() else { return Ok(()) };
+        let Some(path) = self.files.get(file) else { return Ok(()) };
+        let Some((directory, name)) = split(path) else { return Ok(()) };
+        let mount = scene.resolve(directory)?;
+        let Some(row) = mount.find(mount.key_of_child(directory, name))? else { return Ok(()) };
+        let what = String::from_utf8_lossy(path).into_owned();
+        let found = self.objects_of(mount, &row, range, what)?;
+        self.objects_left = self.objects_left.saturating_sub(found.len());
+        let placed = found.into_iter().enumerate().map(|(part, (wanted, size))| Announced {
+            place: (number, part),
+            wanted,
+            size,
+        });
+        objects.extend(placed);
+        Ok(())
+    }
+
+    /// The objects of a file, or of a part of it.
+    fn objects_of(
+        &mut self,
+        mount: &Mounted,
+        row: &Row<'_>,
+        range: Option<Range<u64>>,
+        what: String,
+    ) -> Result<Vec<(Wanted, u64)>, Blocked> {
+        let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
+        let Some(compression) = row.compression().filter(|_| is_file && row.size() > 0) else {
+            return Ok(Vec::new());
+        };
+        if !row.flags().has(Flags::CHUNKED) {
+            let whole = |hash| {
+                let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), compression, what);
+                (wanted.size(row.size()), row.size())
+            };
+            return Ok(row.hash().map(whole).into_iter().collect());
+        }
+        if self.chunks_left == 0 {
+            return Ok(Vec::new());
+        }
+        let chunks = mount.chunks(row)?;
+        self.chunks_left = self.chunks_left.saturating_sub(chunks.len());
+        let range = range.unwrap_or(0..row.size());
+        let is_in = |chunk: &&Chunk| chunk.offset < range.end && chunk.offset + chunk.size > range.start;
+        let of_chunk = |chunk: &Chunk| {
+            let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
+            (Wanted::new(object, compression, what.as_str()).size(chunk.size), chunk.size)
+        };
+        Ok(chunks.iter().filter(is_in).take(self.objects_left).map(of_chunk).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trigger_announces_once_in_a_while() {
+        let mut recent = Recent::default();
+        let now = Instant::now();
+        let key = |number: usize| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            NodeKey(bytes)
+        };
+        assert!(recent.begin(key(1), now) && !recent.begin(key(1), now));
+        assert!(recent.begin(key(2), now));
+        assert!(recent.begin(key(1), now + AGAIN_AFTER));
+        for number in 3..RECENT_MAX + 10 {
+            recent.begin(key(number), now + AGAIN_AFTER);
+        }
+        assert!(recent.0.len() <= RECENT_MAX, "what is old made room, and no more is taken");
+        assert!(!recent.begin(key(RECENT_MAX + 100), now + AGAIN_AFTER));
+        assert!(recent.begin(key(RECENT_MAX + 100), now + 3 * AGAIN_AFTER));
+    }
+}

@@ -1,0 +1,232 @@
+//! What publishers announce is fetched in their order, and no more of it than they are worth.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+
+use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
+use esker_testkit::catalog::{Draft, Row};
+use esker_testkit::fixture::FULL;
+use esker_view::{LastLink, View, ViewOptions};
+
+use crate::support::Site;
+
+const TRIGGER: u64 = 4 | 1 << 17;
+const HIDDEN: u64 = 1 << 15;
+const CHUNKED: u64 = 1 << 6;
+
+/// A store that tells what is warmed, after it was asked for. If told to, it says that all content of files came,
+/// and fetches nothing.
+struct Asked {
+    inner: Arc<dyn ObjectStore>,
+    told: Sender<String>,
+    pretend: bool,
+}
+
+impl ObjectStore for Asked {
+    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+        self.inner.get(wanted, done);
+    }
+
+    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+        let what = wanted.what.clone();
+        if self.pretend && what.contains("/lie") {
+            done.ok(Warmed::Fetched(1));
+        } else {
+            self.inner.warm(wanted, errand, done);
+        }
+        // The test may have seen enough.
+        let _ = self.told.send(what);
+    }
+
+    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+        self.inner.cached(wanted)
+    }
+
+    fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.inner.add_holder(holder);
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.inner.status()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+}
+
+/// A repository that is made up.
+struct Made {
+    site: Site,
+    root: Draft,
+}
+
+impl Made {
+    fn new() -> Self {
+        let made = Self { site: Site::of(FULL), root: Draft::new("") };
+        for path in ["", "/probe"] {
+            made.root.add(&Row::directory(path));
+        }
+        for name in ["a.probe", "b.probe"] {
+            made.add(&made.root, &format!("/probe/{name}"), 4, name.as_bytes());
+        }
+        made
+    }
+
+    fn store(&self, text: &[u8]) -> [u8; 20] {
+        digest(&self.site.repository.store(text, ""))
+    }
+
+    fn add(&self, catalog: &Draft, path: &str, flags: u64, text: &[u8]) {
+        catalog.add(&Row { flags, ..Row::file(path, text.len() as u64, Some(self.store(text))) });
+    }
+
+    /// Adds a trigger in the root directory with its specification.
+    fn announce(&self, name: &str, dependencies: &str, more: &str) {
+        self.add(&self.root, &format!("/{name}"), TRIGGER, name.as_bytes());
+        let spec = format!(
+            r#"{{"name":"CVMFS_BUNDLE","version":"1.0.0","encoding":"UTF-8","dependencies":[{dependencies}]{more}}}"#
+        );
+        self.add(&self.root, &format!("/.cvmfsbundle-{name}"), 4 | HIDDEN, spec.as_bytes());
+    }
+
+    fn nest(&self, into: &Draft, path: &str, nested: Draft) {
+        let bytes = nested.finish();
+        into.nest(path, &self.site.repository.store(&bytes, "C"), bytes.len());
+    }
+
+    fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
+        let Self { site, root } = self;
+        let bytes = root.finish();
+        let repository = &site.repository;
+        let mut head = repository.manifest();
+        let revision: u64 = head.get('S').unwrap().parse().unwrap();
+        head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
+        repository.publish(&head.sign(&repository.fixture().keys()));
+        let (told, asked) = channel();
+        let store = Arc::new(Asked { inner: Arc::clone(&site.store), told, pretend });
+        let ttl = Some(std::time::Duration::MAX);
+        let options = ViewOptions { ttl, prefetch: true, ..ViewOptions::default() };
+        let view = View::open(store, site.keeper(), options).unwrap();
+        (site, view, asked)
+    }
+}
+
+fn digest(hex: &str) -> [u8; 20] {
+    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+    std::array::from_fn(byte)
+}
+
+fn read(view: &View, path: &str) {
+    let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
+    view.read_at(&found.node, 0, 10).unwrap();
+}
+
+/// Reads a file whose neighbour is then fetched, after everything that was to be fetched before; what that was.
+fn until_probed(view: &View, asked: &Receiver<String>) -> Vec<String> {
+    read(view, "/probe/a.probe");
+    let before = asked.iter().take_while(|path| path != "/probe/b.probe");
+    before.filter(|path| path != "/probe/a.probe").collect()
+}
+
+#[test]
+fn a_bundle_comes_in_its_order_without_further_reads() {
+    let made = Made::new();
+    for name in ["one.x", "two.y", "three.z"] {
+        made.add(&made.root, &format!("/{name}"), 4, name.as_bytes());
+    }
+    let chunks: Vec<(u64, u64, [u8; 20])> =
+        (0..4).map(|at| (at * 3, 3, digest(&made.site.repository.store(&[at as u8; 3], "P")))).collect();
+    let large = Row { flags: 4 | CHUNKED, chunks, ..Row::file("/large", 12, None) };
+    made.root.add(&large);
+    let steps = r#","esker-reads":["2","3:4-8","0","3:0-1"]"#;
+    made.announce("trigger", r#""/one.x","two.y","/three.z","./large","/gone","/probe""#, steps);
+    let (_site, view, asked) = made.publish(false);
+    read(&view, "/trigger");
+    let order: Vec<String> = asked.iter().take(7).collect();
+    // The middle two chunks, then the first; what no step reads comes last.
+    let expected = ["/.cvmfsbundle-trigger", "/three.z", "/large", "/large", "/one.x", "/large", "/two.y"];
+    assert_eq!(order, expected);
+    let misses = view.status().counters.misses;
+    for path in ["/one.x", "/two.y", "/three.z"] {
+        read(&view, path);
+    }
+    let joined = view.status().counters.misses - misses;
+    assert!(joined <= 3, "each is there or on its way");
+}
+
+#[test]
+fn files_in_nested_catalogs_come_with_their_catalogs() {
+    let made = Made::new();
+    let (nested, deep) = (Draft::new("/n"), Draft::new("/n/deep"));
+    for (parent, own, path) in [(&made.root, &nested, "/n"), (&nested, &deep, "/n/deep")] {
+        parent.add(&Row { flags: 1 | 2, ..Row::directory(path) });
+        own.add(&Row { flags: 1 | 32, ..Row::directory(path) });
+    }
+    made.add(&nested, "/n/file.x", 4, b"nested");
+    made.add(&deep, "/n/deep/file.y", 4, b"deep");
+    made.nest(&nested, "/n/deep", deep);
+    made.nest(&made.root, "/n", nested);
+    made.add(&made.root, "/last.z", 4, b"last");
+    made.announce("trigger", r#""/n/deep/file.y","/n/file.x","/last.z","/n/deep/gone""#, "");
+    let (_site, view, asked) = made.publish(false);
+    read(&view, "/trigger");
+    let wanted = BTreeSet::from(["/n/deep/file.y", "/n/file.x", "/last.z"].map(str::to_owned));
+    let mut seen = BTreeSet::new();
+    for path in &asked {
+        seen.insert(path);
+        if seen.is_superset(&wanted) {
+            break;
+        }
+    }
+    assert_eq!(view.status().counters.catalogs, 3);
+}
+
+#[test]
+fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
+    let made = Made::new();
+    // The cache has 1 GiB, of which bundles may take half before anything of them was read.
+    let size = 200 << 20;
+    let lies: Vec<String> = (0..50).map(|number| format!("/lie{number}")).collect();
+    for lie in &lies {
+        made.root.add(&Row::file(lie, size, Some(made.store(lie.as_bytes()))));
+    }
+    let quoted: Vec<String> = lies.iter().map(|lie| format!("\"{lie}\"")).collect();
+    made.announce("trigger", &quoted[..25].join(","), "");
+    made.announce("other", &quoted[25..].join(","), "");
+    let (_site, view, asked) = made.publish(true);
+    read(&view, "/trigger");
+    let first: Vec<String> = asked.iter().take(3).collect();
+    assert_eq!(first, ["/.cvmfsbundle-trigger", "/lie0", "/lie1"]);
+    read(&view, "/other");
+    assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "who knows what is in it");
+    let more = until_probed(&view, &asked);
+    assert_eq!(more, [""; 0], "400 MiB are under way or unread, and nothing was read");
+}
+
+#[test]
+fn a_huge_bundle_that_leads_in_circles_ends() {
+    let made = Made::new();
+    let mut many = String::from("\"/../../etc/passwd\",\"/trigger\",\"/.cvmfsbundle-trigger\",\"/other\"");
+    for number in 0..200_000 {
+        write!(many, ",\"/n{number}\"").unwrap();
+    }
+    made.announce("trigger", &many, "");
+    made.announce("other", r#""/trigger","/other","/.cvmfsbundle-trigger""#, "");
+    made.announce("large", &"\"/probe/b.probe\",".repeat(1 << 18), "");
+    made.announce("nonsense", "7", "");
+    made.add(&made.root, "/n0", 4, b"n");
+    let (_site, view, asked) = made.publish(false);
+    read(&view, "/trigger");
+    let seen: Vec<String> = asked.iter().take(5).collect();
+    let spec = "/.cvmfsbundle-trigger";
+    assert_eq!(seen, [spec, "/trigger", spec, "/other", "/n0"]);
+    for path in ["/other", "/large", "/nonsense", "/trigger"] {
+        read(&view, path);
+    }
+    let more: BTreeSet<String> = until_probed(&view, &asked).into_iter().collect();
+    let known = |path: &String| path.starts_with("/.cvmfsbundle-") || path == "/trigger" || path == "/other";
+    assert!(more.iter().all(known), "{more:?}");
+}
