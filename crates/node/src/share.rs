@@ -379,6 +379,12 @@ impl ObjectStore for Shared {
         }
     }
 
+    fn read_ahead(&self, wanted: &Wanted) {
+        if let Role::Writer { store, .. } = &*self.role.read() {
+            store.read_ahead(wanted);
+        }
+    }
+
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
         let role = self.role.read();
         match &*role {

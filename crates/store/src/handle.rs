@@ -3,14 +3,19 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use memmap2::Mmap;
+use rustix::fs::Advice;
 
 use crate::cache::EntryUse;
 use crate::sys;
+
+/// Objects up to this size are read into memory whole when they are mapped.
+const MAPPED_AHEAD: u64 = 64 << 20;
 
 /// The verified plain bytes of one object. Only stores make it, and they only make it of bytes whose hash
 /// was checked. While a handle (or the file or a mapping taken from it) lives, the cache keeps the object.
@@ -83,6 +88,12 @@ impl Handle {
         Ok(bytes)
     }
 
+    /// Has the kernel read it into memory.
+    pub(crate) fn read_ahead(&self) {
+        // Advice: a file system that can't take it serves the reads all the same.
+        let _ = rustix::fs::fadvise(&*self.file.file, 0, NonZeroU64::new(self.len), Advice::WillNeed);
+    }
+
     /// The open file: the object's bytes are its first [`Handle::len`] bytes, more may follow.
     pub fn file(&self) -> Arc<OpenObject> {
         self.file.clone()
@@ -92,6 +103,10 @@ impl Handle {
     /// the mapping lives.
     pub fn map(&self) -> io::Result<Mapped> {
         let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // Catalogs are searched all over: page by page that takes a seek each.
+        if self.len <= MAPPED_AHEAD {
+            self.read_ahead();
+        }
         // The kernel refuses to map nothing.
         let bytes = if len == 0 { None } else { Some(sys::map(&self.file.file, len)?) };
         let keep = match &self.file.keep {

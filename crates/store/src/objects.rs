@@ -81,6 +81,17 @@ impl ObjectStore for Objects {
         }
     }
 
+    fn read_ahead(&self, wanted: &Wanted) {
+        let Some(entry) = self.shared.cache.find(&wanted.key()) else { return };
+        let cache = self.shared.cache.clone();
+        // Opening alone may take as long as reading: the kernel looks for the file on disk.
+        self.shared.cache.pool.spawn(Urgency::Prefetch, move || {
+            if let Leased::Handle(handle) = cache.lease(&entry) {
+                handle.read_ahead();
+            }
+        });
+    }
+
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
         self.shared.cached(wanted)
     }

@@ -20,6 +20,13 @@ pub trait ObjectStore: Send + Sync {
     /// too much is queued.
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>);
 
+    /// Has the kernel read an object into memory that is in the cache and probably needed soon, so that it comes from
+    /// disk beside whatever the program does. Does nothing for one that isn't there, nor where the cache is another
+    /// process's. Never blocks.
+    fn read_ahead(&self, wanted: &Wanted) {
+        let _ = wanted;
+    }
+
     /// The object if it is in the cache, verified, and can be opened now. No I/O beyond that opening.
     fn cached(&self, wanted: &Wanted) -> Option<Handle>;
 

@@ -118,7 +118,7 @@ impl Core {
         let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
         let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
         if let Some(segments) = ready {
-            pieces.iter().for_each(|piece| self.prefetch.read(node, &piece.key()));
+            pieces.iter().for_each(|piece| self.prefetch.read(node, piece.at, piece.key()));
             return reply.ok(Data(segments));
         }
         self.counters.misses.count();

@@ -11,6 +11,7 @@ mod near;
 mod neighbours;
 mod plan;
 mod rest;
+mod touched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,6 +27,7 @@ use crate::payload::Notes;
 use self::announced::Cluster;
 use self::credit::Credit;
 use self::plan::Planner;
+use self::touched::Touched;
 
 /// What bundles may bring that nobody has read yet, before anything was read: plain bytes. More than the largest of
 /// the packages that programs load at once, and never more than half of the cache.
@@ -38,6 +40,8 @@ const BACKLOG_MAX: usize = 1024;
 pub(crate) enum Event {
     /// A program waits for an object.
     Missed(Miss),
+    /// A program reads an object that was in the cache, for the first time in a while.
+    Touched { node: Node, offset: u64 },
     /// Catalogs that a guess needed are attached; they are held until it is made again.
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
@@ -76,13 +80,14 @@ pub(crate) enum Outcome {
 pub(crate) struct Prefetch {
     /// `None` if nothing is to be fetched ahead.
     events: Option<Sender<Event>>,
-    /// Misses sent and not looked at yet.
+    /// Misses and first reads sent and not looked at yet.
     backlog: AtomicUsize,
     /// Whether the planner would go on if it were allowed more.
     starved: AtomicBool,
     credit: Credit,
     /// The same for what publishers announce, which is worth more.
     published: Credit,
+    touched: Touched,
     /// All that is fetched ahead; ends with the view.
     errand: Errand,
 }
@@ -96,6 +101,7 @@ impl Prefetch {
             starved: AtomicBool::new(false),
             credit: Credit::default(),
             published: Credit::new(0),
+            touched: Touched::default(),
             errand: Errand::new(),
         }
     }
@@ -107,18 +113,21 @@ impl Prefetch {
         (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
-    /// An object that a program reads was there.
-    pub(crate) fn read(&self, node: &Node, key: &CacheKey) {
+    /// An object that a program reads, which begins at `offset` in the file, was there.
+    pub(crate) fn read(&self, node: &Node, offset: u64, key: CacheKey) {
         if self.events.is_none() {
             return;
         }
-        let guessed = self.credit.read(key);
+        let guessed = self.credit.read(&key);
         // It would have announced others, had it been missed.
         if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
             self.tell(Event::Announced(*node));
         }
-        if (self.published.read(key) || guessed) && self.starved.swap(false, Ordering::Relaxed) {
+        if (self.published.read(&key) || guessed) && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
+        }
+        if self.touched.is_first(key) && self.is_room() {
+            self.tell(Event::Touched { node: *node, offset });
         }
     }
 
@@ -128,11 +137,20 @@ impl Prefetch {
             return;
         }
         let guessed = self.credit.missed(&key, bytes) | self.published.missed(&key, bytes);
-        if self.backlog.fetch_add(1, Ordering::Relaxed) < BACKLOG_MAX {
+        // What has just come is in memory.
+        self.touched.is_first(key);
+        if self.is_room() {
             self.tell(Event::Missed(Miss { node: *node, offset, key, guessed }));
-        } else {
+        }
+    }
+
+    /// Takes a place in the backlog.
+    fn is_room(&self) -> bool {
+        let room = self.backlog.fetch_add(1, Ordering::Relaxed) < BACKLOG_MAX;
+        if !room {
             self.backlog.fetch_sub(1, Ordering::Relaxed);
         }
+        room
     }
 
     /// Calls off what is queued.
@@ -158,7 +176,7 @@ pub(crate) fn start(core: &Arc<Core>, inbox: Receiver<Event>) -> std::io::Result
             if core.prefetch.errand.is_over() {
                 return;
             }
-            if matches!(event, Event::Missed(_)) {
+            if matches!(event, Event::Missed(_) | Event::Touched { .. }) {
                 core.prefetch.backlog.fetch_sub(1, Ordering::Relaxed);
             }
             planner.handle(&core, event);

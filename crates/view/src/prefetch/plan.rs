@@ -58,6 +58,9 @@ pub(super) struct Planner {
     clusters: u64,
     /// What publishers announce, in order, that of the newest trigger first; paid for with credit of its own.
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
+    /// The same of what is in the cache.
+    cached_neighbours: Neighbours,
+    cached_readers: Readers,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
     /// The rest of libraries and executables.
@@ -77,6 +80,8 @@ impl Planner {
             recent: Recent::default(),
             clusters: 0,
             announced: BTreeMap::new(),
+            cached_neighbours: Neighbours::default(),
+            cached_readers: Readers::default(),
             likely: VecDeque::new(),
             rest: VecDeque::new(),
             queued: HashSet::new(),
@@ -89,6 +94,7 @@ impl Planner {
     pub(super) fn handle(&mut self, core: &Arc<Core>, event: Event) {
         match event {
             Event::Missed(miss) => self.missed(core, miss),
+            Event::Touched { node, offset } => self.touched(core, &node, offset),
             Event::Catalogs { path, attached, tries } => {
                 self.near(core, &path, tries);
                 // Mounted by now, if they were of any use.
@@ -157,6 +163,29 @@ impl Planner {
             Next::Turn => core.prefetch.tell(Event::Cluster { cluster, attached: Vec::new() }),
             Next::Catalogs(missing) => attach(core, Again::Cluster(cluster), missing),
             Next::Done => {}
+        }
+    }
+
+    /// An object came from the cache's disk: has what will probably be read next come from there, too.
+    fn touched(&mut self, core: &Core, node: &Node, offset: u64) {
+        let Ok(notes) = Notes::of(node) else { return };
+        let revision = core.current.load();
+        let scene = Scene::new(core, &revision);
+        if !notes.chunked {
+            let Ok(path) = scene.path_of(&notes) else { return };
+            let mut near = Near { scene: &scene, missing: Vec::new() };
+            for file in self.cached_neighbours.missed(&mut near, &path) {
+                core.store.read_ahead(&file.wanted);
+            }
+        } else if let Some(chunks) = core.held.chunks(&node.key)
+            && let Some(compression) = notes.compression
+        {
+            let here = rest::chunk_at(&chunks, offset);
+            let ahead = self.cached_readers.missed(node.key, &chunks, here);
+            for chunk in chunks.get(here).into_iter().chain(ahead) {
+                let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
+                core.store.read_ahead(&wanted(object, compression, chunk.size, ""));
+            }
         }
     }
 

@@ -1,0 +1,66 @@
+//! Which objects were read lately, and are therefore in memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use esker_store::CacheKey;
+
+/// Most objects remembered.
+const MAX: usize = 1 << 16;
+/// For how long, in seconds. Memory that is short is used for something else within minutes.
+const SECONDS: u64 = 60;
+
+/// Objects that were read.
+pub(crate) struct Touched {
+    keys: papaya::HashSet<CacheKey>,
+    began: Instant,
+    /// When they were last forgotten, in seconds since then.
+    forgotten: AtomicU64,
+}
+
+impl Default for Touched {
+    fn default() -> Self {
+        Self { keys: papaya::HashSet::new(), began: Instant::now(), forgotten: AtomicU64::new(0) }
+    }
+}
+
+impl Touched {
+    /// Notes a read; tells whether it is the first of this object in a while.
+    pub(crate) fn is_first(&self, key: CacheKey) -> bool {
+        let keys = self.keys.pin();
+        let first = keys.insert(key);
+        // Only then: reads of what was read already take no time for clocks.
+        if first {
+            let now = self.began.elapsed().as_secs();
+            if now - self.forgotten.load(Ordering::Relaxed).min(now) >= SECONDS || keys.len() > MAX {
+                self.forgotten.store(now, Ordering::Relaxed);
+                keys.clear();
+                keys.insert(key);
+            }
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_new_once_and_memory_is_bounded() {
+        let touched = Touched::default();
+        let key = |number: u32| {
+            let mut digest = [0; 20];
+            digest[..4].copy_from_slice(&number.to_le_bytes());
+            CacheKey { hash: ContentHash::new(HashAlgorithm::Sha1, digest), compression: Compression::Zlib }
+        };
+        for number in 0..2 * MAX as u32 {
+            assert!(touched.is_first(key(number)));
+            assert!(!touched.is_first(key(number)));
+            assert!(touched.keys.len() <= MAX);
+        }
+    }
+}
