@@ -4,6 +4,7 @@
 //! module, does not hold. The targets under `fuzz_targets/` run them with libFuzzer on a nightly toolchain; the
 //! test `fuzz_corpus` of `esker-format` includes this file and runs them on the stable one.
 
+pub mod batch;
 pub mod bundle;
 pub mod catalog;
 pub mod certificate;
@@ -22,7 +23,7 @@ const SMALL: usize = 64 * 1024;
 pub type Check = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Check); 9] = [
+pub const TARGETS: [(&str, Check); 10] = [
     ("manifest", manifest::check),
     ("whitelist", whitelist::check),
     ("certificate", certificate::check),
@@ -32,6 +33,7 @@ pub const TARGETS: [(&str, Check); 9] = [
     ("compress", compress::check),
     ("text", text::check),
     ("bundle", bundle::check),
+    ("batch", batch::check),
 ];
 
 /// Runs a parser and checks that it never held more heap than `factor` times its input (and a little).

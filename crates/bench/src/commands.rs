@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 pub(crate) mod clients;
+pub(crate) mod fetch;
 pub(crate) mod link;
 pub(crate) mod lookup;
 pub(crate) mod prepare;

@@ -5,6 +5,7 @@
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
 //! * [`scale`]: the same work by more and more threads;
+//! * [`fetch`]: objects through the store, ahead and beside what is demanded;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
 //! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
@@ -16,6 +17,7 @@
 
 pub mod clients;
 pub mod conditions;
+pub mod fetch;
 pub mod hold;
 pub mod link;
 pub mod lists;

@@ -10,7 +10,7 @@ mod commands;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{clients, link, lookup, prepare, publish, record_list, scale, startup};
+use commands::{clients, fetch, link, lookup, prepare, publish, record_list, scale, startup};
 
 /// Measures Esker beside other ways to the same thing.
 #[derive(Parser)]
@@ -26,6 +26,7 @@ enum Scenario {
     Publish(publish::Args),
     Lookup(lookup::Args),
     Scale(scale::Args),
+    Fetch(fetch::Args),
     Link(link::Args),
     Prepare(prepare::Args),
     RecordList(record_list::Args),
@@ -38,6 +39,7 @@ fn main() -> Result<()> {
         Scenario::Publish(args) => publish::run(args),
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
+        Scenario::Fetch(args) => fetch::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
@@ -70,13 +72,14 @@ mod tests {
                 Scenario::Publish(_) => "publish",
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
+                Scenario::Fetch(_) => "fetch",
                 Scenario::Link(_) => "link",
                 Scenario::Prepare(_) => "prepare",
                 Scenario::RecordList(_) => "record-list",
                 Scenario::Clients(_) => "clients",
             });
         }
-        let expected = "startup record-list startup publish lookup scale link link prepare clients";
+        let expected = "startup record-list startup publish lookup scale fetch link link prepare clients";
         assert_eq!(scenarios.join(" "), expected);
     }
 }

@@ -7,6 +7,7 @@
 //! * [`manifest`], [`whitelist`], [`certificate`], [`blacklist`], [`trust`]: how a signed head is believed;
 //! * [`sqlite`]: a reader of SQLite files that needs no lock and no connection;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it;
+//! * [`batch`]: many objects in one answer;
 //! * [`bundle`], [`profile`]: which files are read after another one.
 //!
 //! Every parser takes bytes that anybody may have written: none panics, allocates by an unchecked length or
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+pub mod batch;
 pub mod blacklist;
 pub mod bundle;
 pub mod canary;

@@ -9,6 +9,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 
+use esker_format::batch;
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::file::Opened;
 use crate::range::{Wanted, wanted};
 use crate::request::{Method, Refusal, Request, elements};
@@ -27,6 +30,8 @@ pub(crate) struct Answer {
     /// What the spans of the body are taken from.
     pub(crate) file: Option<File>,
     pub(crate) body: Vec<Piece>,
+    /// What is kept until it is sent, because it takes memory.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A part of a body.
@@ -66,7 +71,7 @@ impl Answer {
         if status == METHOD {
             fields.push(("Allow", "GET, HEAD".into()));
         }
-        Self { status, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())] }
+        Self { status, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
     }
 
     pub(crate) fn method() -> Self {
@@ -100,12 +105,26 @@ impl Answer {
             ("Cache-Control", format!("max-age={lifetime}")),
             ("X-Content-Type-Options", "nosniff".into()),
         ];
-        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())] }
+        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
     }
 
     /// JSON that was made for this request.
     pub(crate) fn json(value: &serde_json::Value) -> Self {
         Self::made("application/json", CHANGING_SECONDS, format!("{value:#}\n"))
+    }
+
+    /// Many objects; `whole` if none was left out, because then it never changes.
+    pub(crate) fn batch(bytes: Vec<u8>, whole: bool) -> Self {
+        let lifetime = if whole { format!("max-age={OBJECT_SECONDS}") } else { "no-store".to_owned() };
+        let kind = "application/octet-stream".to_owned();
+        let fields = vec![("Content-Type", kind), ("Cache-Control", lifetime)];
+        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(bytes)], permit: None }
+    }
+
+    /// The same, which counts as one of a limited number until it is dropped.
+    pub(crate) fn holding(mut self, permit: OwnedSemaphorePermit) -> Self {
+        self.permit = Some(permit);
+        self
     }
 
     /// A file of a repository.
@@ -121,8 +140,12 @@ impl Answer {
             fields: vec![("Cache-Control", format!("max-age={lifetime}"))],
             file: Some(content),
             body: Vec::new(),
+            permit: None,
         };
         answer.fields.extend(tag.iter().map(|tag| ("ETag", tag.clone())));
+        if matches!(file, Allowed::Top(_)) {
+            answer.fields.push((batch::HEADER, batch::NAMES_MAX.to_string()));
+        }
         if is_known(request, tag.as_deref()) {
             answer.status = NOT_MODIFIED;
             return answer;

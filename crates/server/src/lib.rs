@@ -5,6 +5,7 @@
 
 mod accept;
 mod answer;
+mod batch;
 mod connection;
 mod date;
 mod file;

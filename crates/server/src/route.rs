@@ -1,6 +1,7 @@
 //! What can be reached: a list of allowed shapes of paths. Everything else in a folder (uploads under way, databases
 //! of the publisher, keys somebody left there) does not exist for clients, whatever its file mode.
 
+use esker_format::batch;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
@@ -15,6 +16,8 @@ pub(crate) enum Route {
     Meta,
     /// A file of a repository.
     File { repository: RepositoryName, file: Allowed },
+    /// Many objects of a repository in one answer.
+    Batch { repository: RepositoryName, names: Vec<ObjectName> },
 }
 
 /// A file that clients may have.
@@ -56,6 +59,9 @@ pub(crate) fn find(path: &str) -> Option<Route> {
         };
     }
     let repository = RepositoryName::parse(repository).ok()?;
+    if let [".esker", "batch", last] = inner {
+        return Some(Route::Batch { repository, names: batch::names(last)? });
+    }
     Some(Route::File { repository, file: allowed(inner)? })
 }
 
@@ -146,6 +152,9 @@ mod tests {
             "/cvmfs/%2e%2e/%2e%2e/etc/passwd",
             "/cvmfs/a.test/..%2f..%2fetc%2fpasswd",
             "/cvmfs/a.test/.cvmfs%00published",
+            "/cvmfs/a.test/.esker/batch",
+            "/cvmfs/a.test/.esker/batch/..",
+            "/cvmfs/a.test/.esker/batch/e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78,",
             "/cvmfs/a.test/.cvmfs%",
             "/cvmfs/a.test/.cvmfs%ff",
             "/cvmfs/a.test/stats/.hidden",
@@ -161,6 +170,7 @@ mod tests {
         /// Whatever is asked, what is opened lies inside the repository's folder.
         #[test]
         fn no_path_leads_out(path in "/cvmfs/a.test/([a-z%./0-9-]|\\.\\.|%2e|%2f|data/|stats/|\\.cvmfs){0,12}") {
+            // A batch has names of objects only.
             if let Some(Route::File { file, .. }) = find(&path) {
                 for part in file.path().split('/') {
                     assert!(!part.is_empty() && part != "." && part != "..");

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::accept::accept;
 use crate::answer::{Answer, NOT_FOUND, Status};
+use crate::batch;
 use crate::file;
 use crate::info;
 use crate::listing::Listing;
@@ -20,6 +21,7 @@ use crate::repositories::Repositories;
 use crate::request::{Method, Request};
 use crate::route::{self, Allowed, Route};
 use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
 
 /// What clients may cost.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +135,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     repositories: Arc<Repositories>,
     listing: Arc<Listing>,
+    batches: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -143,6 +146,7 @@ impl Shared {
         match route::find(&request.path) {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
+            Some(Route::Batch { repository, names }) => self.batch(&repository, &names),
             Some(Route::Meta) => info::meta(&self.repositories),
             Some(Route::Index) => self.listed(page::index).await,
             Some(Route::Repositories) => self.listed(info::repositories).await,
@@ -159,6 +163,13 @@ impl Shared {
             }
         }
         failure.map_or_else(|| Answer::failure(NOT_FOUND), |error| Answer::unreadable(&error))
+    }
+
+    fn batch(&self, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
+        match self.batches.clone().try_acquire_owned() {
+            Ok(permit) => batch::make(&self.repositories, repository, names).holding(permit),
+            Err(_) => batch::nothing(names),
+        }
     }
 
     /// Makes an answer from what the repositories are now. That reads catalogs, so it is done aside.
@@ -210,6 +221,7 @@ impl Server {
             counters: Counters::default(),
             repositories: Arc::new(repositories),
             listing: Arc::default(),
+            batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
         };
         let (state, _) = watch::channel(State::Serving);
         Ok(Self { runtime, listener, address: bound, shared: Arc::new(shared), state })

@@ -5,6 +5,7 @@
 //! once, and starts demands before prefetches; prefetches fill the path without making a queue on it, so that
 //! what they add to a demanded byte is a fraction of a round trip (decision 0050).
 
+mod batch;
 mod connections;
 mod counts;
 mod exchange;
@@ -25,6 +26,7 @@ use crate::done::Done;
 use crate::error::StoreError;
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
+use batch::Offer;
 use counts::Counts;
 use url::BaseUrl;
 
@@ -41,6 +43,8 @@ pub struct HttpOptions {
     pub far: Duration,
     /// Connections to a far server that are opened before anybody needs them.
     pub spare: usize,
+    /// Objects in one request at most, where the server offers that; 0 for none.
+    pub batch: usize,
     /// Until a name is resolved and, again, until a connection is made.
     pub connect: Duration,
     /// Until the first byte of the answer.
@@ -66,6 +70,7 @@ impl Default for HttpOptions {
             connections_far: 64,
             far: Duration::from_millis(2),
             spare: 3,
+            batch: 32,
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(10),
             low_speed: 1024,
@@ -88,6 +93,7 @@ pub(crate) struct HttpSource {
 pub(super) struct Site {
     base: BaseUrl,
     counts: Counts,
+    offer: Offer,
 }
 
 impl Site {
@@ -99,7 +105,7 @@ impl Site {
 
 impl HttpSource {
     pub(crate) fn new(network: Arc<Network>, url: &str) -> Result<Self, StoreError> {
-        let site = Site { base: BaseUrl::parse(url)?, counts: Counts::default() };
+        let site = Site { base: BaseUrl::parse(url)?, counts: Counts::default(), offer: Offer::default() };
         Ok(Self { network, site: Arc::new(site) })
     }
 }

@@ -260,6 +260,7 @@ impl Trip {
         let fetch = Fetch {
             path: self.wanted.path(),
             what: self.wanted.label().into(),
+            object: (!self.wanted.alternative_path).then_some(self.wanted.name),
             expect: Some(self.wanted.name.hash),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use esker_format::canary;
 use esker_format::hash::{ContentHash, Hasher};
+use esker_format::object::ObjectName;
 
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
@@ -40,6 +41,8 @@ pub struct Fetch {
     pub path: String,
     /// What it is, for messages.
     pub what: Arc<str>,
+    /// The object, if it lies where its name says.
+    pub object: Option<ObjectName>,
     /// The hash the bytes must have, if it is known.
     pub expect: Option<ContentHash>,
     /// The most bytes accepted.
@@ -60,6 +63,7 @@ impl Fetch {
         Self {
             path: path.into(),
             what: what.into(),
+            object: None,
             expect: None,
             limit,
             plain_size: None,

@@ -28,11 +28,26 @@ pub struct Mirror {
     acceptor: Option<JoinHandle<()>>,
 }
 
+type Make = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
+
+/// Makes content for paths that nothing lies at.
+#[derive(Default)]
+struct Maker(Mutex<Option<Make>>);
+
+impl std::fmt::Debug for Maker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Maker")
+    }
+}
+
 /// What the connections' threads see.
 #[derive(Debug)]
 pub(crate) struct Shared {
     root: PathBuf,
     replaced: Mutex<BTreeMap<String, Vec<u8>>>,
+    maker: Maker,
+    /// Header lines of every good answer.
+    fields: Mutex<String>,
     pub(crate) rules: fault::Rules,
     log: Mutex<Vec<Request>>,
     logged: Condvar,
@@ -56,6 +71,8 @@ impl Mirror {
         let shared = Arc::new(Shared {
             root: root.into(),
             replaced: Mutex::default(),
+            maker: Maker::default(),
+            fields: Mutex::default(),
             rules: fault::Rules::default(),
             log: Mutex::default(),
             logged: Condvar::new(),
@@ -98,6 +115,16 @@ impl Mirror {
     pub fn put(&self, path: &str, content: impl Into<Vec<u8>>) {
         let path = format!("/{}", path.trim_start_matches('/'));
         self.shared.replaced.lock().unwrap().insert(path, content.into());
+    }
+
+    /// Lets `make` have the content of every path at which nothing lies.
+    pub fn make(&self, make: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) {
+        *self.shared.maker.0.lock().unwrap() = Some(Box::new(make));
+    }
+
+    /// Adds a header field to every good answer.
+    pub fn say(&self, name: &str, value: &str) {
+        self.shared.fields.lock().unwrap().push_str(&format!("{name}: {value}\r\n"));
     }
 
     /// Returns every request so far, in the order of arrival.
@@ -183,7 +210,13 @@ impl Shared {
         }
         let relative = Path::new(path.trim_start_matches('/'));
         let plain = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        if plain { std::fs::read(self.root.join(relative)).ok() } else { None }
+        let there = if plain { std::fs::read(self.root.join(relative)).ok() } else { None };
+        there.or_else(|| self.maker.0.lock().unwrap().as_ref().and_then(|make| make(path)))
+    }
+
+    /// Header lines of a good answer.
+    pub(crate) fn fields(&self) -> String {
+        self.fields.lock().unwrap().clone()
     }
 }
 

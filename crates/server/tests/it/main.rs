@@ -1,5 +1,6 @@
 //! The server as clients see it, over real sockets.
 
+mod batch;
 mod client;
 mod files;
 mod folders;

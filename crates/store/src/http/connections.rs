@@ -167,7 +167,6 @@ impl Host {
                 Ok(connection) => {
                     let kept = host.world.options.idle;
                     connections.offer(&host, connection, kept);
-                    host.is_connected(&site);
                 }
                 // Told to somebody who would otherwise wait for nothing; one opened ahead fails silently.
                 Err(cause) if connections.opening.get() < connections.waiting() => {

@@ -58,6 +58,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         match send(&mut connection, site, fetch, host).await {
             Ok(response) => {
                 check_status(&response)?;
+                site.offer.hear(&response);
                 turn.answered(asked.elapsed(), length(&response), fetch);
                 return receive(response, connection, site, fetch, turn).await;
             }

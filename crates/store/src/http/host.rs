@@ -43,6 +43,8 @@ pub(super) struct Job {
     pub(super) site: Arc<Site>,
     pub(super) fetch: Fetch,
     pub(super) done: Done<Stored>,
+    /// Whether it is not to be part of a batch, because it was and did not come.
+    pub(super) alone: bool,
 }
 
 /// A server.
@@ -54,7 +56,7 @@ pub(super) struct Host {
     pub(super) path: RefCell<Path>,
     pub(super) window: RefCell<Window>,
     demand: RefCell<VecDeque<Job>>,
-    prefetch: RefCell<BTreeMap<u64, Job>>,
+    pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
     /// Bytes of bodies that are still to come, as far as known.
@@ -86,51 +88,56 @@ impl Host {
         })
     }
 
-    /// Queues a request and starts what may start.
-    pub(super) fn add(self: &Rc<Self>, job: Job) {
+    /// Queues a request.
+    pub(super) fn add(&self, job: Job) {
         match job.fetch.priority.urgency() {
             Urgency::Demand => self.demand.borrow_mut().push_back(job),
-            Urgency::Prefetch => {
-                let site = job.site.clone();
-                let queued = {
-                    let mut prefetch = self.prefetch.borrow_mut();
-                    prefetch.insert(job.number, job);
-                    prefetch.len()
-                };
-                if self.is_far() {
-                    self.open_ahead(&site, queued.min(self.most_prefetched()));
-                }
+            Urgency::Prefetch => drop(self.prefetch.borrow_mut().insert(job.number, job)),
+        }
+    }
+
+    /// A queued or running prefetch became a demand.
+    pub(super) fn raised(&self, number: u64) {
+        let job = self.prefetch.borrow_mut().remove(&number);
+        if let Some(job) = job {
+            self.demand.borrow_mut().push_back(job);
+        }
+        self.calm.notify_waiters();
+    }
+
+    /// Starts what may start, and opens connections for what will soon.
+    pub(super) fn attend(self: &Rc<Self>) {
+        if self.is_far() {
+            let next = self.prefetch.borrow().first_key_value().map(|(_, job)| job.site.clone());
+            if let Some(site) = next {
+                self.open_ahead(&site, self.prefetch.borrow().len().min(self.most_prefetched()));
             }
         }
         self.start();
     }
 
-    /// A queued or running prefetch became a demand.
-    pub(super) fn raised(self: &Rc<Self>, number: u64) {
-        let job = self.prefetch.borrow_mut().remove(&number);
-        if let Some(job) = job {
-            self.demand.borrow_mut().push_back(job);
-        }
-        self.start();
-        self.calm.notify_waiters();
-    }
-
-    /// The first connection tells how far away the server is.
-    pub(super) fn is_connected(self: &Rc<Self>, site: &Arc<Site>) {
-        if self.is_far() {
+    /// Sees to it that on a long way a few connections are ready for what comes next.
+    fn keep_ready(self: &Rc<Self>, site: &Arc<Site>) {
+        if self.is_far() && !self.has_queued_prefetches() {
             self.open_ahead(site, self.world.options.spare);
         }
-        self.start();
     }
 
     pub(super) fn start(self: &Rc<Self>) {
         while let Some(job) = self.next() {
+            let mut jobs = self.gather(job);
+            if jobs.len() > 1 {
+                self.start_batch(jobs);
+                continue;
+            }
+            let Some(job) = jobs.pop() else { continue };
             let expected = self.expected(&job.fetch);
             let turn = Turn::take(self.clone(), job.fetch.priority.urgency(), expected);
             tokio::task::spawn_local(async move {
                 let Job { site, fetch, done, .. } = job;
                 let outcome = exchange::attempt(&site, &fetch, &turn).await;
                 turn.host.note(&site, &outcome);
+                turn.host.keep_ready(&site);
                 // First, so that whoever is told may find the turn free.
                 drop(turn);
                 done.give(outcome.map_err(|cause| fetch.error(cause)));
@@ -209,7 +216,7 @@ impl Host {
         self.demand_active.get() + self.prefetch_active.get()
     }
 
-    fn is_far(&self) -> bool {
+    pub(super) fn is_far(&self) -> bool {
         self.path.borrow().round_trip().is_some_and(|round_trip| round_trip >= self.world.options.far)
     }
 
@@ -226,7 +233,7 @@ impl Host {
     }
 
     /// How many bytes an object will probably be.
-    fn expected(&self, fetch: &Fetch) -> u64 {
+    pub(super) fn expected(&self, fetch: &Fetch) -> u64 {
         let stored = |plain: u64| (plain as f64 * self.ratio.get()) as u64;
         fetch.plain_size.map_or(UNKNOWN_SIZE, stored).min(fetch.limit)
     }
@@ -242,7 +249,7 @@ impl Host {
     }
 
     /// Takes note of how a request ended.
-    fn note(&self, site: &Site, outcome: &Result<Stored, Cause>) {
+    pub(super) fn note(&self, site: &Site, outcome: &Result<Stored, Cause>) {
         if let Err(cause) = outcome
             && cause.may_pass()
             && cause.blame() == Blame::Host

@@ -67,7 +67,7 @@ impl Network {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let priority = fetch.priority.clone();
         let queued = priority.urgency() == Urgency::Prefetch;
-        self.order(Order::Fetch(Box::new(Job { number, site, fetch, done })));
+        self.order(Order::Fetch(Box::new(Job { number, site, fetch, done, alone: false })));
         if queued {
             priority.on_raise(move || {
                 if let Some(network) = weak.upgrade() {
@@ -108,27 +108,34 @@ impl Drop for Network {
 async fn work(world: Rc<World>, mut queue: UnboundedReceiver<Order>) {
     let hosts: RefCell<HashMap<(String, u16), Rc<Host>>> = RefCell::default();
     while let Some(order) = queue.recv().await {
-        match order {
-            Order::Fetch(job) => {
-                let host = {
-                    let mut hosts = hosts.borrow_mut();
-                    let new = || Host::new(world.clone(), &job.site);
-                    hosts.entry(job.site.server()).or_insert_with(new).clone()
-                };
-                host.add(*job);
+        let mut next = Some(order);
+        // All that has come is queued before any of it starts, so that what belongs together goes together.
+        while let Some(order) = next {
+            take(&world, &hosts, order);
+            next = queue.try_recv().ok();
+        }
+        let all: Vec<_> = hosts.borrow().values().cloned().collect();
+        all.iter().for_each(Host::attend);
+    }
+}
+
+fn take(world: &Rc<World>, hosts: &RefCell<HashMap<(String, u16), Rc<Host>>>, order: Order) {
+    match order {
+        Order::Fetch(job) => {
+            let mut hosts = hosts.borrow_mut();
+            let new = || Host::new(world.clone(), &job.site);
+            hosts.entry(job.site.server()).or_insert_with(new).add(*job);
+        }
+        Order::Raised(site, number) => {
+            if let Some(host) = hosts.borrow().get(&site.server()) {
+                host.raised(number);
             }
-            Order::Raised(site, number) => {
-                let host = hosts.borrow().get(&site.server()).cloned();
-                if let Some(host) = host {
-                    host.raised(number);
-                }
-            }
-            Order::Later(pause, then) => {
-                tokio::task::spawn_local(async move {
-                    tokio::time::sleep(pause).await;
-                    then();
-                });
-            }
+        }
+        Order::Later(pause, then) => {
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(pause).await;
+                then();
+            });
         }
     }
 }

@@ -68,9 +68,10 @@ impl Path {
         self.answer.note(took, now);
     }
 
-    /// The network's round trip.
+    /// The least round trip lately. That of a handshake is only believed as long as there is no other: who
+    /// takes connections may be nearer than who answers.
     pub(super) fn round_trip(&self) -> Option<Duration> {
-        self.handshake.get()
+        self.answer.get().or_else(|| self.handshake.get())
     }
 
     /// The fastest delivery lately, in bytes a second.
@@ -105,7 +106,7 @@ impl Path {
     /// How many bytes may be on their way before another prefetch is sent for.
     pub(super) fn budget(&self) -> u64 {
         let starting = self.is_starting();
-        let Some(round_trip) = self.answer.get().or_else(|| self.handshake.get()) else { return FIRST };
+        let Some(round_trip) = self.round_trip() else { return FIRST };
         let queue = if starting { round_trip } else { round_trip / QUEUE_PART };
         let holds = self.best_rate() * (round_trip + queue.max(QUEUE_LEAST)).as_secs_f64();
         (holds as u64).max(if starting { FIRST } else { LEAST })

@@ -209,7 +209,7 @@ fn connections_are_opened_ahead() {
         }
     };
     bytes(&store, &objects[0].wanted).unwrap();
-    wait_for(4);
+    wait_for(3);
     let rule = mirror.fault(|_| true, Fault::Delay(Duration::from_secs(600)));
     for object in &objects[1..] {
         store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));

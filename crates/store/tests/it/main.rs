@@ -1,6 +1,7 @@
 //! Tests of the store as its users see it.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
+mod batch;
 mod crash;
 mod damage;
 mod descriptors;

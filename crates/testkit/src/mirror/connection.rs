@@ -62,6 +62,7 @@ impl Response {
         };
         damage(&mut body, fault);
         let mut response = Response::ranged(body, request);
+        response.headers.push_str(&shared.fields());
         response.without_body = without_body;
         response
     }

@@ -1,0 +1,51 @@
+use std::path::PathBuf;
+
+use anyhow::Result;
+use esker_bench::fetch;
+
+/// Fetches objects through the store: demanded at once, ahead, and one after the other beside what comes ahead.
+///
+/// Example: esker-bench fetch http://127.0.0.1:8000/cvmfs/sw.example.org --folder repo/sw.example.org
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// URL of the repository
+    url: String,
+
+    /// The same repository as a folder, to choose objects from
+    #[arg(long, value_name = "DIR")]
+    folder: PathBuf,
+
+    /// Objects
+    #[arg(long, value_name = "COUNT", default_value_t = 3400)]
+    count: usize,
+
+    /// The most stored bytes of one
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10)]
+    largest: u64,
+
+    /// Objects that are demanded one after the other
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    probes: usize,
+
+    /// Rounds
+    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    repetitions: usize,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let plan = fetch::Plan {
+        url: args.url,
+        folder: args.folder,
+        count: args.count,
+        largest: args.largest,
+        probes: args.probes,
+        repetitions: args.repetitions,
+    };
+    let report = fetch::run(&plan, |what| eprintln!("{what}"))?;
+    print!("{}", report.table());
+    super::write_json(args.json.as_deref(), &report)
+}

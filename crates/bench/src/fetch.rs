@@ -1,0 +1,251 @@
+//! Objects of a repository through the store, without a mount: how fast they come when asked for ahead, and what that
+//! costs somebody who waits for another one.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{
+    Cache, CacheOptions, Done, Engine, EngineOptions, Errand, ObjectStore, Objects, StoreStatus, Wanted,
+    connect,
+};
+use serde::Serialize;
+
+use crate::conditions::Conditions;
+use crate::statistics::{Estimate, Random, median, median_of};
+use crate::table;
+
+/// The most plain bytes of an object that is taken.
+const PLAIN_MAX: u64 = 1 << 30;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where they are fetched from.
+    pub url: String,
+    /// The repository as a folder, to choose objects from.
+    pub folder: std::path::PathBuf,
+    /// How many.
+    pub count: usize,
+    /// The most stored bytes of one.
+    pub largest: u64,
+    /// Objects that are demanded one after the other, alone and beside the others.
+    pub probes: usize,
+    /// Rounds.
+    pub repetitions: usize,
+}
+
+/// One way to fetch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Which.
+    pub way: &'static str,
+    /// Seconds until all objects were there.
+    pub seconds: Estimate,
+    /// Processor time of this process for each of them, in milliseconds.
+    pub cpu_ms: Estimate,
+    /// Milliseconds that half of the probes took.
+    pub probe_ms: Estimate,
+    /// What 19 of 20 took at most.
+    pub probe_p95_ms: Estimate,
+    /// Requests sent, in the last round.
+    pub requests: u64,
+    /// Connections opened.
+    pub connections: u64,
+    /// What 99 of 100 jobs waited for a thread at most while one had nothing to do, in microseconds.
+    pub idle_wait_p99_us: u64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Where.
+    pub conditions: Conditions,
+    /// Objects of a round.
+    pub objects: usize,
+    /// Their stored bytes.
+    pub stored_bytes: u64,
+    /// One row a way.
+    pub rows: Vec<Measured>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// All are demanded at once.
+    Demand,
+    /// All are prefetched.
+    Ahead,
+    /// Only the probes.
+    Alone,
+    /// The probes, while all others are prefetched.
+    Beside,
+}
+
+const WAYS: [(Way, &str); 4] =
+    [(Way::Demand, "demanded"), (Way::Ahead, "ahead"), (Way::Alone, "alone"), (Way::Beside, "beside")];
+
+#[derive(Default)]
+struct Sample {
+    seconds: Vec<f64>,
+    cpu_ms: Vec<f64>,
+    probe_ms: Vec<f64>,
+    probe_p95_ms: Vec<f64>,
+    last: StoreStatus,
+}
+
+/// Measures; the ways are interleaved, and each round begins with an empty cache and without connections.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
+    progress("choosing objects");
+    let chosen = choose(plan)?;
+    let stored_bytes = chosen.iter().map(|(_, stored)| stored).sum();
+    let wanted: Vec<Wanted> = chosen.into_iter().map(|(wanted, _)| wanted).collect();
+    let mut samples: Vec<Sample> = WAYS.iter().map(|_| Sample::default()).collect();
+    for round in 0..plan.repetitions {
+        for ((way, name), sample) in WAYS.iter().zip(&mut samples) {
+            progress(&format!("round {} of {}, {name}", round + 1, plan.repetitions));
+            once(plan, &wanted, *way, sample)?;
+        }
+    }
+    let rows = WAYS.iter().zip(samples).map(|((_, way), sample)| Measured {
+        way,
+        seconds: median_of(&sample.seconds),
+        cpu_ms: median_of(&sample.cpu_ms),
+        probe_ms: median_of(&sample.probe_ms),
+        probe_p95_ms: median_of(&sample.probe_p95_ms),
+        requests: sample.last.network.requests,
+        connections: sample.last.network.connections,
+        idle_wait_p99_us: sample.last.work.idle.p99_us,
+    });
+    Ok(Report { conditions: Conditions::now(&[]), objects: plan.count, stored_bytes, rows: rows.collect() })
+}
+
+fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result<()> {
+    let folder = tempfile::tempdir().context("no folder for the cache")?;
+    let engine = Engine::start(EngineOptions::default())?;
+    let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 40))?;
+    let store = Objects::new(&cache, connect(&engine, &plan.url)?);
+    let (probes, others) = wanted.split_at(plan.probes);
+    let errand = Errand::new();
+    let (told, outcomes) = channel();
+    let (began, cpu) = (Instant::now(), cpu_time()?);
+    match way {
+        Way::Demand => others.iter().for_each(|object| store.get(object.clone(), count(&told))),
+        Way::Ahead | Way::Beside => {
+            others.iter().for_each(|object| store.warm(object.clone(), &errand, count(&told)));
+        }
+        Way::Alone => {}
+    }
+    drop(told);
+    let mut took = Vec::new();
+    if matches!(way, Way::Alone | Way::Beside) {
+        for probe in probes {
+            let asked = Instant::now();
+            Done::wait(|done| store.get(probe.clone(), done))?;
+            took.push(asked.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+    let mut came = 0;
+    for outcome in outcomes {
+        outcome?;
+        came += 1;
+    }
+    ensure!(way == Way::Alone || came == others.len(), "{came} of {} objects came", others.len());
+    let objects = came + took.len();
+    sample.seconds.push(began.elapsed().as_secs_f64());
+    sample.cpu_ms.push((cpu_time()? - cpu).as_secs_f64() * 1e3 / objects as f64);
+    took.sort_by(f64::total_cmp);
+    sample.probe_ms.push(median(&took));
+    sample.probe_p95_ms.push(took.get(took.len() * 19 / 20).copied().unwrap_or(f64::NAN));
+    sample.last = store.status();
+    Ok(())
+}
+
+fn count<T: Send + 'static>(told: &Sender<Result<(), esker_store::StoreError>>) -> Done<T> {
+    let told = told.clone();
+    Done::new(move |outcome: Result<T, _>| {
+        // The receiver waits for all of them.
+        let _ = told.send(outcome.map(drop));
+    })
+}
+
+/// Draws objects of the repository, always the same ones; their plain sizes are what a catalog would say.
+fn choose(plan: &Plan) -> Result<Vec<(Wanted, u64)>> {
+    let mut names = Vec::new();
+    let data = plan.folder.join("data");
+    for folder in list(&data)? {
+        let Some(first) = folder.file_name().map(|name| name.to_string_lossy().into_owned()) else {
+            continue;
+        };
+        for file in if first.len() == 2 { list(&folder)? } else { Vec::new() } {
+            let rest = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let (hash, len) =
+                (ContentHash::parse(&format!("{first}{rest}")), std::fs::metadata(&file)?.len());
+            names.extend(hash.ok().filter(|_| len <= plan.largest).map(|hash| (hash, file, len)));
+        }
+    }
+    names.sort_by_key(|(hash, ..)| *hash.digest());
+    let mut random = Random(7);
+    let mut chosen = Vec::new();
+    while chosen.len() < plan.count + plan.probes {
+        ensure!(!names.is_empty(), "{} has too few objects", plan.folder.display());
+        let (hash, file, len) = names.swap_remove(random.below(names.len()));
+        let stored = std::fs::read(&file)?;
+        let plain = decompress(&stored, Compression::Zlib, None, PLAIN_MAX);
+        let Ok(plain) = plain else { continue };
+        let name = ObjectName::new(hash, ObjectKind::File);
+        chosen.push((Wanted::new(name, Compression::Zlib, "an object").size(plain.len() as u64), len));
+    }
+    Ok(chosen)
+}
+
+fn list(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("can't list {}", folder.display()))?;
+    Ok(entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?)
+}
+
+/// Processor time of this process, in steps of a hundredth of a second.
+fn cpu_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The name in brackets may have blanks.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: u64 =
+        fields.get(11..13).context("/proc/self/stat is short")?.iter().flat_map(|t| t.parse::<u64>()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+impl Report {
+    /// For terminals.
+    pub fn table(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .rows
+            .iter()
+            .map(|row| {
+                let range = |value: Estimate| format!("{:.2}–{:.2}", value.low, value.high);
+                vec![
+                    row.way.to_owned(),
+                    format!("{:.2}", row.seconds.point),
+                    range(row.seconds),
+                    format!("{:.3}", row.cpu_ms.point),
+                    format!("{:.1}", row.probe_ms.point),
+                    format!("{:.1}", row.probe_p95_ms.point),
+                    row.requests.to_string(),
+                    row.connections.to_string(),
+                    row.idle_wait_p99_us.to_string(),
+                ]
+            })
+            .collect();
+        let header =
+            ["way", "s", "95 %", "CPU ms", "probe ms", "its p95", "requests", "connections", "idle p99 µs"];
+        format!(
+            "{}\n{} objects, {} stored bytes\n\n{}",
+            self.conditions.line(),
+            self.objects,
+            self.stored_bytes,
+            table::layout(&header, &rows)
+        )
+    }
+}

@@ -1,0 +1,56 @@
+//! Many small objects in one answer, so that a far client pays one round trip for all of them.
+//!
+//! The answer is made in memory, so it is bounded, and so is how many are made at once.
+
+use std::io::Read;
+
+use esker_format::batch::Writer;
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+
+use crate::answer::Answer;
+use crate::file;
+use crate::repositories::Repositories;
+
+/// Batches that are made or sent at once. With the most bytes of one, that is 64 MiB.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// Puts together what is there and fits; the rest has to be asked for by itself.
+pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
+    let mut writer = Writer::new();
+    let mut whole = true;
+    for (at, name) in names.iter().enumerate() {
+        let room = writer.room(names.len() - at - 1);
+        match read(repositories, repository, name, room) {
+            Some(stored) => writer.put(&stored),
+            None => {
+                whole = false;
+                writer.leave_out();
+            }
+        }
+    }
+    Answer::batch(writer.finish(), whole)
+}
+
+/// What is said when too many batches are under way: all of it can be had object by object.
+pub(crate) fn nothing(names: &[ObjectName]) -> Answer {
+    let mut writer = Writer::new();
+    names.iter().for_each(|_| writer.leave_out());
+    Answer::batch(writer.finish(), false)
+}
+
+/// An object of at most `room` bytes.
+fn read(
+    repositories: &Repositories,
+    repository: &RepositoryName,
+    name: &ObjectName,
+    room: usize,
+) -> Option<Vec<u8>> {
+    let path = name.path();
+    let opened =
+        repositories.candidates(repository).find_map(|folder| file::open(&folder.join(&path)).ok())?;
+    let len = usize::try_from(opened.len).ok().filter(|len| *len <= room)?;
+    let mut stored = Vec::with_capacity(len);
+    opened.file.take(len as u64).read_to_end(&mut stored).ok()?;
+    (stored.len() == len).then_some(stored)
+}

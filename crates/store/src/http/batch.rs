@@ -1,0 +1,198 @@
+//! One round trip for many small prefetches, where the server offers that.
+//!
+//! A server says so with a header on what is fetched from it anyway. Batches are for a far server that is asked
+//! directly: a proxy on the way would see another combination of objects each time, and keep none of them for others.
+//! What a batch does not bring, or all of it if the answer is not a batch, is asked for object by object.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_format::batch;
+use esker_format::object::ObjectName;
+use hyper::Response;
+
+use super::Site;
+use super::exchange;
+use super::host::{Host, Job};
+use super::turn::Turn;
+use crate::error::Cause;
+use crate::source::{Fetch, Stored};
+use crate::urgency::{Priority, Urgency};
+
+/// Objects expected to be larger are worth a request of their own.
+const SMALL: u64 = 32 << 10;
+/// Bytes that a batch is expected to have at most; all of them are before the first that can be worked on.
+const EXPECTED_MAX: u64 = 256 << 10;
+/// Queued prefetches that are looked through for small ones.
+const LOOKED_AT: usize = 256;
+/// Fields of answers that tell of a proxy on the way.
+const OF_PROXIES: [&str; 4] = ["via", "x-cache", "age", "x-varnish"];
+/// Stands for a site that is never asked for batches again.
+const NEVER: usize = usize::MAX;
+
+/// What is known of a site's batches.
+#[derive(Default)]
+pub(super) struct Offer(AtomicUsize);
+
+impl Offer {
+    /// Reads what an answer says.
+    pub(super) fn hear<T>(&self, response: &Response<T>) {
+        let headers = response.headers();
+        if OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
+            return self.refuse();
+        }
+        let offered = headers.get(batch::HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        if let Some(most) = offered
+            && self.0.load(Ordering::Relaxed) != NEVER
+        {
+            self.0.store(batch::NAMES_MAX.min(most), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends it for good.
+    fn refuse(&self) {
+        self.0.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// How many objects a batch may have; 0 or 1 for none.
+    fn most(&self) -> usize {
+        match self.0.load(Ordering::Relaxed) {
+            NEVER => 0,
+            most => most,
+        }
+    }
+}
+
+impl Host {
+    /// Takes small prefetches from the queue that may go along with this one.
+    pub(super) fn gather(&self, first: Job) -> Vec<Job> {
+        let most = first.site.offer.most().min(self.world.options.batch);
+        let mut jobs = vec![first];
+        let is_demand = jobs[0].fetch.priority.urgency() == Urgency::Demand;
+        if is_demand || most < 2 || !self.is_far() || !self.is_small(&jobs[0]) {
+            return jobs;
+        }
+        let mut expected = self.expected(&jobs[0].fetch);
+        let mut prefetch = self.prefetch.borrow_mut();
+        let mut taken = Vec::new();
+        for (number, job) in prefetch.iter().take(LOOKED_AT) {
+            let more = expected + self.expected(&job.fetch);
+            if taken.len() + 1 == most || more > EXPECTED_MAX {
+                break;
+            }
+            if Arc::ptr_eq(&job.site, &jobs[0].site) && self.is_small(job) {
+                expected = more;
+                taken.push(*number);
+            }
+        }
+        jobs.extend(taken.iter().filter_map(|number| prefetch.remove(number)));
+        jobs
+    }
+
+    fn is_small(&self, job: &Job) -> bool {
+        let fetch = &job.fetch;
+        !job.alone && !fetch.fresh && fetch.object.is_some() && self.expected(fetch) <= SMALL
+    }
+
+    /// Fetches all of them with one request.
+    pub(super) fn start_batch(self: &Rc<Self>, jobs: Vec<Job>) {
+        let jobs: Vec<Job> = jobs
+            .into_iter()
+            .filter_map(|job| {
+                if !job.fetch.priority.give_up_if_pointless() {
+                    return Some(job);
+                }
+                let error = job.fetch.error(Cause::CalledOff);
+                job.done.err(error);
+                None
+            })
+            .collect();
+        let Some(site) = jobs.first().map(|job| job.site.clone()) else { return };
+        let fetch = fetch_all(&jobs);
+        for job in &jobs {
+            let all = fetch.priority.clone();
+            job.fetch.priority.on_raise(move || all.raise());
+        }
+        let expected = jobs.iter().map(|job| self.expected(&job.fetch)).sum();
+        let turn = Turn::take(self.clone(), Urgency::Prefetch, expected);
+        tokio::task::spawn_local(async move {
+            let outcome = exchange::attempt(&site, &fetch, &turn).await;
+            let host = turn.host.clone();
+            host.note(&site, &outcome);
+            drop(turn);
+            host.hand_out(&site, jobs, outcome);
+        });
+    }
+
+    fn hand_out(self: &Rc<Self>, site: &Site, jobs: Vec<Job>, outcome: Result<Stored, Cause>) {
+        let passing = matches!(&outcome, Err(cause) if cause.may_pass());
+        let bytes = outcome.ok().and_then(|stored| stored.into_bytes().ok());
+        let parts = bytes.as_deref().and_then(|bytes| batch::split(bytes, jobs.len()));
+        if parts.is_none() && !passing {
+            // It is no batch, whatever the server says: somebody on the way doesn't let it through.
+            site.offer.refuse();
+        }
+        let parts = parts.unwrap_or_else(|| vec![None; jobs.len()]);
+        for (mut job, part) in jobs.into_iter().zip(parts) {
+            match part.filter(|part| part.len() as u64 <= job.fetch.limit) {
+                Some(part) => {
+                    if let Some(plain) = job.fetch.plain_size {
+                        self.learn(plain, part.len() as u64);
+                    }
+                    let mut share = self.world.budget.share();
+                    // However full the budget is: the bytes are here.
+                    share.grow(part.len() as u64);
+                    job.done.ok(Stored::in_shared_memory(part.to_vec(), Some(share)));
+                }
+                None => {
+                    job.alone = true;
+                    self.add(job);
+                }
+            }
+        }
+        self.start();
+    }
+}
+
+fn fetch_all(jobs: &[Job]) -> Fetch {
+    let names: Vec<ObjectName> = jobs.iter().filter_map(|job| job.fetch.object).collect();
+    Fetch {
+        path: batch::path(&names),
+        what: "a batch of objects".into(),
+        object: None,
+        expect: None,
+        limit: batch::BYTES_MAX as u64,
+        plain_size: None,
+        fresh: false,
+        priority: Priority::new(Urgency::Prefetch),
+        spool: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_asked_of_servers_that_offer_them_directly() {
+        let response = |fields: &[(&str, &str)]| {
+            let mut response = Response::builder();
+            for (name, value) in fields {
+                response = response.header(*name, *value);
+            }
+            response.body(()).unwrap()
+        };
+        let offer = Offer::default();
+        offer.hear(&response(&[("server", "other")]));
+        assert_eq!(offer.most(), 0);
+        offer.hear(&response(&[("esker-batch", "many")]));
+        assert_eq!(offer.most(), 0);
+        offer.hear(&response(&[("esker-batch", "1000000")]));
+        offer.hear(&response(&[]));
+        assert_eq!(offer.most(), batch::NAMES_MAX);
+        offer.hear(&response(&[("esker-batch", "64"), ("via", "1.1 squid")]));
+        offer.hear(&response(&[("esker-batch", "64")]));
+        assert_eq!(offer.most(), 0, "there is a proxy");
+    }
+}
