@@ -8,13 +8,18 @@ use esker_testkit::fixture::FULL;
 use crate::client::Running;
 
 fn objects(repository: &std::path::Path) -> Vec<(ObjectName, Vec<u8>)> {
-    let files = |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = |folder: PathBuf| {
+        std::fs::read_dir(folder).expect("a fixture").map(|entry| entry.expect("a fixture").path())
+    };
     let mut all = Vec::new();
-    for folder in files(repository.join("data")).filter(|folder| folder.file_name().unwrap().len() == 2) {
+    for folder in
+        files(repository.join("data")).filter(|folder| folder.file_name().expect("a fixture").len() == 2)
+    {
         for file in files(folder.clone()) {
-            let text =
-                [&folder, &file].map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).concat();
-            all.push((ObjectName::parse(&text).unwrap(), std::fs::read(file).unwrap()));
+            let text = [&folder, &file]
+                .map(|path| path.file_name().expect("a fixture").to_str().expect("a fixture").to_owned())
+                .concat();
+            all.push((ObjectName::parse(&text).expect("a fixture"), std::fs::read(file).expect("a fixture")));
         }
     }
     all.sort_by_key(|(name, _)| name.to_string());
