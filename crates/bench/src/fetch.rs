@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use esker_format::compress::{Compression, decompress};
 use esker_format::hash::ContentHash;
+use esker_format::manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheOptions, Done, Engine, EngineOptions, Errand, ObjectStore, Objects, StoreStatus, Wanted,
-    connect,
+    Cache, CacheOptions, Done, Engine, EngineOptions, Errand, Fetch, ObjectStore, Objects, StoreStatus,
+    Wanted, connect,
 };
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ use crate::table;
 
 /// The most plain bytes of an object that is taken.
 const PLAIN_MAX: u64 = 1 << 30;
+/// The most bytes of a manifest.
+const MANIFEST_MAX: u64 = 64 << 10;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct Plan {
     pub largest: u64,
     /// Objects that are demanded one after the other, alone and beside the others.
     pub probes: usize,
+    /// Objects in one request at most, where the server offers that.
+    pub batch: usize,
     /// Rounds.
     pub repetitions: usize,
 }
@@ -125,9 +130,14 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
 
 fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result<()> {
     let folder = tempfile::tempdir().context("no folder for the cache")?;
-    let engine = Engine::start(EngineOptions::default())?;
+    let mut options = EngineOptions::default();
+    options.http.batch = plan.batch;
+    let engine = Engine::start(options)?;
     let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 40))?;
-    let store = Objects::new(&cache, connect(&engine, &plan.url)?);
+    let source = connect(&engine, &plan.url)?;
+    // As every mount does first; it tells what the server can do.
+    Done::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
+    let store = Objects::new(&cache, source);
     let (probes, others) = wanted.split_at(plan.probes);
     let errand = Errand::new();
     let (told, outcomes) = channel();

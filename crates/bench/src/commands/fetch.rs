@@ -27,6 +27,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     probes: usize,
 
+    /// Objects in one request at most, where the server offers that; 0 for none
+    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    batch: usize,
+
     /// Rounds
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     repetitions: usize,
@@ -43,6 +47,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         count: args.count,
         largest: args.largest,
         probes: args.probes,
+        batch: args.batch,
         repetitions: args.repetitions,
     };
     let report = fetch::run(&plan, |what| eprintln!("{what}"))?;
