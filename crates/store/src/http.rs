@@ -97,6 +97,10 @@ pub(super) struct Site {
 }
 
 impl Site {
+    fn new(base: BaseUrl) -> Self {
+        Self { base, counts: Counts::default(), offer: Offer::default() }
+    }
+
     /// The server, for whom all its repositories queue together.
     fn server(&self) -> (String, u16) {
         (self.base.host.clone(), self.base.port)
@@ -105,8 +109,8 @@ impl Site {
 
 impl HttpSource {
     pub(crate) fn new(network: Arc<Network>, url: &str) -> Result<Self, StoreError> {
-        let site = Site { base: BaseUrl::parse(url)?, counts: Counts::default(), offer: Offer::default() };
-        Ok(Self { network, site: Arc::new(site) })
+        let site = network.site(BaseUrl::parse(url)?);
+        Ok(Self { network, site })
     }
 }
 

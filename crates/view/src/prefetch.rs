@@ -123,10 +123,12 @@ impl Prefetch {
         if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
             self.tell(Event::Announced(*node));
         }
-        if (self.published.read(&key) || guessed) && self.starved.swap(false, Ordering::Relaxed) {
+        let came = self.published.read(&key) || guessed;
+        if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
-        if self.touched.is_first(key) && self.is_room() {
+        // What has just come is in memory, and so probably are its neighbours.
+        if self.touched.is_first(key) && !came && self.is_room() {
             self.tell(Event::Touched { node: *node, offset });
         }
     }

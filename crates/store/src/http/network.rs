@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tokio::task::LocalSet;
 
 use super::host::{Host, Job};
 use super::names::Names;
+use super::url::BaseUrl;
 use super::{HttpOptions, Site};
 use crate::done::Done;
 use crate::memory::Budget;
@@ -27,6 +28,8 @@ pub(crate) struct Network {
     orders: Mutex<Option<UnboundedSender<Order>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     requests: AtomicU64,
+    /// The sites in use, by URL: what one of its sources learns of a site, all know.
+    sites: Mutex<HashMap<String, Weak<Site>>>,
 }
 
 enum Order {
@@ -58,7 +61,19 @@ impl Network {
             // What is under way is dropped here, and thereby answered.
         })?;
         let (orders, thread) = (Mutex::new(Some(orders)), Mutex::new(Some(thread)));
-        Ok(Arc::new(Self { orders, thread, requests: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { orders, thread, requests: AtomicU64::new(0), sites: Mutex::default() }))
+    }
+
+    /// The site at a URL, which all who use it share.
+    pub(super) fn site(&self, base: BaseUrl) -> Arc<Site> {
+        let mut sites = self.sites.lock();
+        sites.retain(|_, site| site.strong_count() > 0);
+        let known = sites.entry(base.to_string()).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let site = Arc::new(Site::new(base));
+            *known = Arc::downgrade(&site);
+            site
+        })
     }
 
     /// Fetches a file of a site.

@@ -30,7 +30,7 @@ const FOLDERS_MAX: usize = 8192;
 const WINDOW: usize = 64;
 /// Most folders of which something is remembered.
 const KNOWN_MAX: usize = 1 << 16;
-/// After this many misses in a folder that was taken already, it counts as new: its objects were evicted.
+/// After this many misses in a folder that was taken already, its objects were evicted.
 const STALE: u8 = 8;
 
 /// The tree, as far as it is looked at here.
@@ -76,9 +76,10 @@ struct Known {
 }
 
 /// The folders where files were missed.
-#[derive(Default)]
 pub(crate) struct Neighbours {
     known: HashMap<u64, Known>,
+    /// After this many misses in a folder that was taken already, it counts as new.
+    stale: u8,
 }
 
 /// The files of one kind below a folder.
@@ -88,7 +89,18 @@ enum Found {
     TooMany(Vec<Leaf>),
 }
 
+impl Default for Neighbours {
+    fn default() -> Self {
+        Self { known: HashMap::new(), stale: STALE }
+    }
+}
+
 impl Neighbours {
+    /// What is told of is not misses: each folder is taken once.
+    pub(crate) fn once() -> Self {
+        Self { stale: u8::MAX, ..Self::default() }
+    }
+
     /// A small file was missed: what to fetch with it, most likely first.
     pub(crate) fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         let Some((own, name)) = split(path) else { return Vec::new() };
@@ -149,14 +161,15 @@ impl Neighbours {
     /// Whether the files of this kind in `folder`, or in one above it, were taken, and not so long ago that they are
     /// missed again.
     fn is_taken(&mut self, folder: &[u8], kind: &[u8]) -> bool {
+        let stale = self.stale;
         let mut at = folder;
         let mut taken = false;
         loop {
             if let Some(known) = self.known.get_mut(&key(at, kind))
                 && known.taken
             {
-                known.missed += 1;
-                if known.missed < STALE {
+                known.missed = known.missed.saturating_add(1);
+                if known.missed < stale || stale == u8::MAX {
                     taken = true;
                 } else {
                     *known = Known::default();

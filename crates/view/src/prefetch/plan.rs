@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
@@ -41,6 +41,9 @@ const TRIES_MAX: u32 = 8;
 /// After so many failures in a row nothing more is asked for until the next miss.
 const FAILURES_MAX: u32 = 8;
 
+/// What was read from the cache's disk is not read ahead again for so long.
+const IN_MEMORY: Duration = Duration::from_secs(60);
+
 const EXECUTABLE: u32 = 0o111;
 
 /// An object that may be read soon.
@@ -61,6 +64,7 @@ pub(super) struct Planner {
     /// The same of what is in the cache.
     cached_neighbours: Neighbours,
     cached_readers: Readers,
+    cached_since: Instant,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
     /// The rest of libraries and executables.
@@ -80,7 +84,8 @@ impl Planner {
             recent: Recent::default(),
             clusters: 0,
             announced: BTreeMap::new(),
-            cached_neighbours: Neighbours::default(),
+            cached_neighbours: Neighbours::once(),
+            cached_since: Instant::now(),
             cached_readers: Readers::default(),
             likely: VecDeque::new(),
             rest: VecDeque::new(),
@@ -169,6 +174,9 @@ impl Planner {
     /// An object came from the cache's disk: has what will probably be read next come from there, too.
     fn touched(&mut self, core: &Core, node: &Node, offset: u64) {
         let Ok(notes) = Notes::of(node) else { return };
+        if self.cached_since.elapsed() > IN_MEMORY {
+            (self.cached_neighbours, self.cached_since) = (Neighbours::once(), Instant::now());
+        }
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
         if !notes.chunked {
