@@ -57,14 +57,14 @@ pub(super) struct Planner {
     core: Weak<Core>,
     neighbours: Neighbours,
     readers: Readers,
+    /// The same for what is in the cache and comes from its disk, since a while ago.
+    cached_neighbours: Neighbours,
+    cached_readers: Readers,
+    cached_since: Instant,
     recent: Recent,
     clusters: u64,
     /// What publishers announce, in order, that of the newest trigger first; paid for with credit of its own.
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
-    /// The same of what is in the cache.
-    cached_neighbours: Neighbours,
-    cached_readers: Readers,
-    cached_since: Instant,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
     /// The rest of libraries and executables.
@@ -81,12 +81,12 @@ impl Planner {
             core,
             neighbours: Neighbours::default(),
             readers: Readers::default(),
+            cached_neighbours: Neighbours::once(),
+            cached_readers: Readers::default(),
+            cached_since: Instant::now(),
             recent: Recent::default(),
             clusters: 0,
             announced: BTreeMap::new(),
-            cached_neighbours: Neighbours::once(),
-            cached_since: Instant::now(),
-            cached_readers: Readers::default(),
             likely: VecDeque::new(),
             rest: VecDeque::new(),
             queued: HashSet::new(),
