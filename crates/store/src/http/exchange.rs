@@ -39,12 +39,23 @@ pub(super) struct Connection {
     pub(super) is_reused: bool,
     /// How long the server keeps it, if it says so.
     pub(super) kept: Option<Duration>,
+    /// Bytes it brought since it was idle for long, and when the last came.
+    brought: (u64, Instant),
     _open: Open,
 }
+
+/// After so long without a byte a sender begins slowly again: the least time that TCP waits for an acknowledgement.
+const SLOW_AGAIN: Duration = Duration::from_millis(200);
 
 impl Connection {
     pub(super) fn is_closed(&self) -> bool {
         self.sender.is_closed()
+    }
+
+    /// Bytes it brought lately, which tells how fast it is.
+    fn brought(&self) -> u64 {
+        let (bytes, last) = self.brought;
+        if last.elapsed() < SLOW_AGAIN { bytes } else { 0 }
     }
 }
 
@@ -54,6 +65,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
     let mut stale = 0;
     loop {
         let mut connection = host.connection(site, turn.urgency(), stale >= STALE_MAX).await?;
+        turn.goes_over(connection.brought());
         let asked = Instant::now();
         match send(&mut connection, site, fetch, host).await {
             Ok(response) => {
@@ -87,7 +99,8 @@ pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Caus
         // Its errors reach the request that is under way.
         let _ = connection.await;
     });
-    Ok(Connection { sender, is_reused: false, kept: None, _open: host.connections.counted() })
+    let _open = host.connections.counted();
+    Ok(Connection { sender, is_reused: false, kept: None, brought: (0, Instant::now()), _open })
 }
 
 /// Connects to whichever address answers first, starting one after the other.
@@ -197,6 +210,7 @@ async fn receive(
             return Err(Cause::TimedOut { phase: Phase::Transfer, limit: options.low_speed_window });
         }
     }
+    connection.brought = (turn.came(), Instant::now());
     turn.host.keep(connection);
     receiver.finish().await
 }

@@ -59,7 +59,7 @@ pub(super) struct Host {
     pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
-    /// Bytes of bodies that are still to come, as far as known.
+    /// Bytes of answers that can be on the path now, as far as known.
     pub(super) coming: Cell<u64>,
     /// Stored bytes for each plain one.
     ratio: Cell<f64>,

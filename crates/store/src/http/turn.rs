@@ -10,18 +10,28 @@ use super::host::Host;
 use crate::source::Fetch;
 use crate::urgency::Urgency;
 
+/// What a new connection brings in its first round trip: ten segments (RFC 6928). In each further one it brings about
+/// as much more as came before.
+const FIRST_ROUND: u64 = 14_600;
+
 /// One request under way, and what is still to come of its answer; free again on drop.
 pub(super) struct Turn {
     pub(super) host: Rc<Host>,
     urgency: Cell<Urgency>,
+    /// Bytes still to come.
     coming: Cell<u64>,
+    /// Bytes that came, with those of the answer before it on the same connection.
+    came: Cell<u64>,
+    /// What the host counts of it.
+    counted: Cell<u64>,
 }
 
 impl Turn {
     pub(super) fn take(host: Rc<Host>, urgency: Urgency, expected: u64) -> Self {
         let active = host.active_as(urgency);
         active.set(active.get() + 1);
-        let turn = Self { host, urgency: Cell::new(urgency), coming: Cell::new(0) };
+        let (coming, came, counted) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let turn = Self { host, urgency: Cell::new(urgency), coming, came, counted };
         turn.expect(expected);
         turn
     }
@@ -41,8 +51,27 @@ impl Turn {
 
     /// So many bytes are still to come.
     fn expect(&self, bytes: u64) {
+        self.coming.set(bytes);
         let total = &self.host.coming;
-        total.set(total.get() - self.coming.replace(bytes) + bytes);
+        let on_path = self.on_path();
+        total.set(total.get() - self.counted.replace(on_path) + on_path);
+    }
+
+    /// How many of them can be on the path at once. A large object on a new connection comes in small portions at
+    /// first; counted whole it would keep others from filling what it leaves free.
+    fn on_path(&self) -> u64 {
+        self.coming.get().min(FIRST_ROUND.saturating_add(self.came.get()))
+    }
+
+    /// The request goes over a connection that brought so many bytes just before.
+    pub(super) fn goes_over(&self, brought: u64) {
+        self.came.set(brought);
+        self.expect(self.coming.get());
+    }
+
+    /// What its connection has brought.
+    pub(super) fn came(&self) -> u64 {
+        self.came.get()
     }
 
     /// An answer that brings the object begins, after a wait; `announced` is its length.
@@ -62,6 +91,7 @@ impl Turn {
     pub(super) fn received(&self, bytes: u64) {
         self.host.path.borrow_mut().delivered(bytes, Instant::now());
         self.host.window.borrow_mut().delivered(bytes);
+        self.came.set(self.came.get().saturating_add(bytes));
         self.expect(self.coming.get().saturating_sub(bytes));
         if self.host.has_queued_prefetches() {
             self.host.start();
@@ -74,7 +104,7 @@ impl Turn {
         let mut stood = false;
         loop {
             self.follow(fetch);
-            let fits = self.coming.get() <= self.host.path.borrow().budget();
+            let fits = self.on_path() <= self.host.path.borrow().budget();
             if fits || self.urgency.get() == Urgency::Demand || !self.host.is_demanded() {
                 return stood;
             }
