@@ -7,7 +7,7 @@ use esker_format::batch::{HEADER, Writer, names};
 use esker_store::{Done, Engine, Errand, ObjectStore, Objects};
 use esker_testkit::mirror::{Fault, Mirror};
 
-use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, zlib};
+use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, serve, zlib};
 
 const COUNT: u64 = 40;
 
@@ -26,12 +26,8 @@ fn far() -> Engine {
 
 impl Stand {
     fn new(fields: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mirror = Mirror::serve(folder.path());
         let objects: Vec<Made> = (0..COUNT).map(|seed| zlib(&noise(seed, 900))).collect();
-        for object in &objects {
-            mirror.put(&format!("/repo/{}", object.wanted.name.path()), object.stored.clone());
-        }
+        let (mirror, folder) = serve(&objects);
         for (name, value) in fields {
             mirror.say(name, value);
         }

@@ -6,20 +6,7 @@ use std::time::Duration;
 use esker_store::{Cause, Done, Engine, Errand, ObjectStore, Warmed};
 use esker_testkit::mirror::{Fault, Mirror};
 
-use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, zlib};
-
-fn objects(count: u64) -> Vec<Made> {
-    (0..count).map(|seed| zlib(&noise(seed, 2000))).collect()
-}
-
-fn serve(objects: &[Made]) -> (Mirror, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let mirror = Mirror::serve(folder.path());
-    for object in objects {
-        mirror.put(&format!("/repo/{}", object.wanted.name.path()), object.stored.clone());
-    }
-    (mirror, folder)
-}
+use crate::rig::{Made, Rig, bytes, engine_with, noise, objects, roomy, serve, zlib};
 
 /// So many requests to a server at once, near or far, and patience with silent ones.
 fn at_most(count: usize) -> Engine {

@@ -12,7 +12,23 @@ use esker_store::{
     Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, Handle, ObjectStore, Objects,
     RetryPolicy, Source, StoreError, Stored, Wanted,
 };
+use esker_testkit::mirror::Mirror;
 use tempfile::TempDir;
+
+/// Small objects, each another one.
+pub(crate) fn objects(count: u64) -> Vec<Made> {
+    (0..count).map(|seed| zlib(&noise(seed, 2000))).collect()
+}
+
+/// A mirror with objects in the repository `repo`.
+pub(crate) fn serve(objects: &[Made]) -> (Mirror, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = Mirror::serve(folder.path());
+    for object in objects {
+        mirror.put(&format!("/repo/{}", object.wanted.name.path()), object.stored.clone());
+    }
+    (mirror, folder)
+}
 
 /// An engine with short pauses; its deadlines are those of a real one, because a test machine may be slow.
 pub(crate) fn engine() -> Engine {

@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use esker_store::{CacheOptions, Cause, Done, Errand, ObjectStore, StoreError, Warmed};
-use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::mirror::Fault;
 
-use crate::rig::{Made, Rig, Shelf, bytes, engine, engine_with, get, noise, roomy, zlib};
+use crate::rig::{Made, Rig, Shelf, bytes, engine, engine_with, get, noise, objects, roomy, serve, zlib};
 
 fn warm(store: &dyn ObjectStore, object: &Made, errand: &Errand) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
@@ -15,19 +15,6 @@ fn warm(store: &dyn ObjectStore, object: &Made, errand: &Errand) -> Receiver<Res
     });
     store.warm(object.wanted.clone(), errand, done);
     receiver
-}
-
-fn objects(count: u64) -> Vec<Made> {
-    (0..count).map(|seed| zlib(&noise(seed, 2000))).collect()
-}
-
-fn serve(objects: &[Made]) -> (Mirror, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let mirror = Mirror::serve(folder.path());
-    for object in objects {
-        mirror.put(&format!("/repo/{}", object.wanted.name.path()), object.stored.clone());
-    }
-    (mirror, folder)
 }
 
 #[test]
