@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use esker_format::compress::{Compression, decompress};
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::conditions::Conditions;
 use crate::statistics::{Estimate, Random, median, median_of};
+use crate::sys::Used;
 use crate::table;
 
 /// The most plain bytes of an object that is taken.
@@ -141,7 +142,7 @@ fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result
     let (probes, others) = wanted.split_at(plan.probes);
     let errand = Errand::new();
     let (told, outcomes) = channel();
-    let (began, cpu) = (Instant::now(), cpu_time()?);
+    let (began, before) = (Instant::now(), Used::now().context("getrusage")?);
     match way {
         Way::Demand => others.iter().for_each(|object| store.get(object.clone(), count(&told))),
         Way::Ahead | Way::Beside => {
@@ -166,7 +167,8 @@ fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result
     ensure!(way == Way::Alone || came == others.len(), "{came} of {} objects came", others.len());
     let objects = came + took.len();
     sample.seconds.push(began.elapsed().as_secs_f64());
-    sample.cpu_ms.push((cpu_time()? - cpu).as_secs_f64() * 1e3 / objects as f64);
+    let used = Used::now().context("getrusage")?.processor - before.processor;
+    sample.cpu_ms.push(used.as_secs_f64() * 1e3 / objects as f64);
     took.sort_by(f64::total_cmp);
     sample.probe_ms.push(median(&took));
     sample.probe_p95_ms.push(took.get(took.len() * 19 / 20).copied().unwrap_or(f64::NAN));
@@ -215,16 +217,6 @@ fn choose(plan: &Plan) -> Result<Vec<(Wanted, u64)>> {
 fn list(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("can't list {}", folder.display()))?;
     Ok(entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?)
-}
-
-/// Processor time of this process, in steps of a hundredth of a second.
-fn cpu_time() -> Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name in brackets may have blanks.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks: u64 =
-        fields.get(11..13).context("/proc/self/stat is short")?.iter().flat_map(|t| t.parse::<u64>()).sum();
-    Ok(Duration::from_millis(ticks * 10))
 }
 
 impl Report {

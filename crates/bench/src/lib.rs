@@ -15,6 +15,7 @@
 //! * [`conditions`]: on what machine all this was.
 #![deny(unsafe_code)]
 
+mod child;
 pub mod clients;
 pub mod conditions;
 pub mod fetch;

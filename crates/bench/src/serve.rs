@@ -3,16 +3,17 @@
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::child::Ending;
 
 /// `esker serve`, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Served {
-    child: Child,
+    _child: Ending,
     /// The URL of its first repository.
     pub url: String,
 }
@@ -22,42 +23,16 @@ impl Served {
     pub fn start(esker: &str, folder: &Path) -> Result<Self> {
         let mut command = Command::new(esker);
         command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json"]);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("can't start {esker}"))?;
-        let url = child.stdout.take().context("no pipe").and_then(|stdout| {
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line)?;
-            let ready: Value = serde_json::from_str(&line)
-                .with_context(|| format!("`esker serve {}` didn't become ready", folder.display()))?;
-            let url = ready["repositories"][0]["url"].as_str();
-            Ok(url.with_context(|| format!("{} holds no repository", folder.display()))?.to_owned())
-        });
-        match url {
-            Ok(url) => Ok(Self { child, url }),
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(error)
-            }
-        }
-    }
-
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // A server that has ended already needs no signal.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let _ = self.child.wait();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = Ending(child.with_context(|| format!("can't start {esker}"))?);
+        let stdout = child.0.stdout.take().context("no pipe")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let ready: Value = serde_json::from_str(&line)
+            .with_context(|| format!("`esker serve {}` didn't become ready", folder.display()))?;
+        let url = ready["repositories"][0]["url"].as_str();
+        let url = url.with_context(|| format!("{} holds no repository", folder.display()))?.to_owned();
+        Ok(Self { _child: child, url })
     }
 }
 

@@ -4,12 +4,13 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::child::Ending;
 
 /// How long it may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A squid, stopped when this is dropped.
 #[derive(Debug)]
 pub struct Squid {
-    child: Child,
+    child: Ending,
     _folder: TempDir,
     /// Where it listens.
     pub address: SocketAddr,
@@ -41,39 +42,30 @@ impl Squid {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("can't start {}", program.display()))?;
-        let mut squid = Self { child, _folder: folder, address };
+        let mut squid = Self { child: Ending(child), _folder: folder, address };
         squid.wait_until_ready()?;
         Ok(squid)
     }
 
     /// Its process.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
         let start = Instant::now();
         while TcpStream::connect(self.address).is_err() {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.child.ended()? {
                 let log = fs::read_to_string(self._folder.path().join("cache.log")).unwrap_or_default();
                 bail!("squid ended: {status}\n{log}");
             }
             if start.elapsed() > PATIENCE {
                 bail!("squid doesn't listen at {}", self.address);
             }
+            // It tells nobody when it listens.
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
-    }
-}
-
-impl Drop for Squid {
-    fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // One that has ended already needs no signal.
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let _ = self.child.wait();
     }
 }
 
