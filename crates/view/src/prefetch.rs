@@ -9,6 +9,7 @@ mod announced;
 mod credit;
 mod near;
 mod neighbours;
+mod objects;
 mod plan;
 mod rest;
 mod touched;

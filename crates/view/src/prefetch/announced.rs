@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use esker_format::bundle::{self, Bundle, BundleRead};
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::hash::ContentHash;
-use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{Done, Handle, Wanted};
 use esker_vfs::NodeKey;
 
@@ -22,7 +21,7 @@ use crate::lookup::{Scene, join, split};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
 
-use super::Event;
+use super::{Event, objects};
 
 /// A trigger that was read again after less than this announces nothing new.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -82,13 +81,11 @@ fn find_spec(scene: &Scene<'_>, trigger: &Notes) -> Option<(Wanted, Vec<u8>)> {
     let name = bundle::name_for(name)?;
     let mount = scene.resolve(directory).ok()?;
     let row = mount.find(mount.key_of_child(directory, &name)).ok()??;
+    if row.size() > bundle::BYTES_MAX as u64 {
+        return None;
+    }
     // In one object: the reference knows no other kind either.
-    let is_spec = row.kind() == EntryKind::File && row.size() <= bundle::BYTES_MAX as u64;
-    let whole = !row.flags().has(Flags::CHUNKED) && !row.flags().has(Flags::EXTERNAL);
-    let object = ObjectName::new(row.hash().filter(|_| is_spec && whole)?, ObjectKind::File);
-    let what = join(directory, &name);
-    let wanted = Wanted::new(object, row.compression()?, String::from_utf8_lossy(&what)).size(row.size());
-    Some((wanted, directory.to_vec()))
+    Some((objects::whole(&row, &join(directory, &name))?, directory.to_vec()))
 }
 
 /// Files that are read after another one, on the way to become objects.
@@ -195,12 +192,11 @@ impl Cluster {
         objects: &mut Vec<Announced>,
     ) -> Result<(), Blocked> {
         let Some(BundleRead { file, range }) = self.reads.get(number).cloned() else { return Ok(()) };
-        let Some(path) = self.files.get(file) else { return Ok(()) };
-        let Some((directory, name)) = split(path) else { return Ok(()) };
+        let Some(path) = self.files.get(file).cloned() else { return Ok(()) };
+        let Some((directory, name)) = split(&path) else { return Ok(()) };
         let mount = scene.resolve(directory)?;
         let Some(row) = mount.find(mount.key_of_child(directory, name))? else { return Ok(()) };
-        let what = String::from_utf8_lossy(path).into_owned();
-        let found = self.objects_of(mount, &row, range, what)?;
+        let found = self.objects_of(mount, &row, range, &path)?;
         self.objects_left = self.objects_left.saturating_sub(found.len());
         let placed = found.into_iter().enumerate().map(|(part, (wanted, size))| Announced {
             place: (number, part),
@@ -217,19 +213,17 @@ impl Cluster {
         mount: &Mounted,
         row: &Row<'_>,
         range: Option<Range<u64>>,
-        what: String,
+        path: &[u8],
     ) -> Result<Vec<(Wanted, u64)>, Blocked> {
-        let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
-        let Some(compression) = row.compression().filter(|_| is_file && row.size() > 0) else {
+        if row.size() == 0 {
             return Ok(Vec::new());
-        };
-        if !row.flags().has(Flags::CHUNKED) {
-            let whole = |hash| {
-                let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), compression, what);
-                (wanted.size(row.size()), row.size())
-            };
-            return Ok(row.hash().map(whole).into_iter().collect());
         }
+        if !row.flags().has(Flags::CHUNKED) {
+            let whole = objects::whole(row, path).map(|wanted| (wanted, row.size()));
+            return Ok(whole.into_iter().collect());
+        }
+        let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
+        let Some(compression) = row.compression().filter(|_| is_file) else { return Ok(Vec::new()) };
         if self.chunks_left == 0 {
             return Ok(Vec::new());
         }
@@ -237,10 +231,8 @@ impl Cluster {
         self.chunks_left = self.chunks_left.saturating_sub(chunks.len());
         let range = range.unwrap_or(0..row.size());
         let is_in = |chunk: &&Chunk| chunk.offset < range.end && chunk.offset + chunk.size > range.start;
-        let of_chunk = |chunk: &Chunk| {
-            let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-            (Wanted::new(object, compression, what.as_str()).size(chunk.size), chunk.size)
-        };
+        let what = String::from_utf8_lossy(path);
+        let of_chunk = |chunk: &Chunk| (objects::chunk(chunk, compression, &what), chunk.size);
         Ok(chunks.iter().filter(is_in).take(self.objects_left).map(of_chunk).collect())
     }
 }

@@ -1,14 +1,13 @@
 //! Folders of the present revision, for guesses.
 
 use esker_format::catalog::{EntryKind, Flags, Row};
-use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::Wanted;
 
 use crate::catalogs::WantedCatalog;
 use crate::failure::Blocked;
 use crate::lookup::{Scene, is_name, join};
 
 use super::neighbours::{Content, Folders, Leaf, SMALL_MAX, kind};
+use super::objects;
 
 /// Most rows looked at in one folder.
 const ROWS_MAX: usize = 1 << 17;
@@ -57,12 +56,9 @@ impl Folders for Near<'_, '_> {
 
 /// A file that is small, and one object.
 fn leaf(folder: &[u8], row: &Row<'_>) -> Option<Leaf> {
-    let flags = row.flags();
-    if row.size() > SMALL_MAX || flags.has(Flags::CHUNKED) || flags.has(Flags::EXTERNAL) {
+    if row.size() > SMALL_MAX {
         return None;
     }
-    let object = ObjectName::new(row.hash()?, ObjectKind::File);
-    let path = join(folder, row.name());
-    let wanted = Wanted::new(object, row.compression()?, String::from_utf8_lossy(&path)).size(row.size());
+    let wanted = objects::whole(row, &join(folder, row.name()))?;
     Some(Leaf { name: row.name().into(), size: row.size(), wanted })
 }

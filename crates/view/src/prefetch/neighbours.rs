@@ -78,8 +78,8 @@ struct Known {
 /// The folders where files were missed.
 pub(crate) struct Neighbours {
     known: HashMap<u64, Known>,
-    /// After this many misses in a folder that was taken already, it counts as new.
-    stale: u8,
+    /// After this many misses in a folder that was taken already, it counts as new; never without.
+    stale: Option<u8>,
 }
 
 /// The files of one kind below a folder.
@@ -91,14 +91,14 @@ enum Found {
 
 impl Default for Neighbours {
     fn default() -> Self {
-        Self { known: HashMap::new(), stale: STALE }
+        Self { known: HashMap::new(), stale: Some(STALE) }
     }
 }
 
 impl Neighbours {
     /// What is told of is not misses: each folder is taken once.
     pub(crate) fn once() -> Self {
-        Self { stale: u8::MAX, ..Self::default() }
+        Self { stale: None, ..Self::default() }
     }
 
     /// A small file was missed: what to fetch with it, most likely first.
@@ -169,7 +169,7 @@ impl Neighbours {
                 && known.taken
             {
                 known.missed = known.missed.saturating_add(1);
-                if known.missed < stale || stale == u8::MAX {
+                if stale.is_none_or(|stale| known.missed < stale) {
                     taken = true;
                 } else {
                     *known = Known::default();

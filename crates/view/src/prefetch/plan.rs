@@ -7,8 +7,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use esker_format::catalog::Chunk;
-use esker_format::compress::Compression;
-use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{CacheKey, Done, Wanted, Warmed};
 use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
@@ -23,7 +21,7 @@ use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::near::Near;
 use super::neighbours::{Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
-use super::{Event, Miss, Outcome};
+use super::{Event, Miss, Outcome, objects};
 
 /// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
 /// rest of the guesses stays here, where what is more likely can still overtake it.
@@ -191,8 +189,7 @@ impl Planner {
             let here = rest::chunk_at(&chunks, offset);
             let ahead = self.cached_readers.missed(node.key, &chunks, here);
             for chunk in chunks.get(here).into_iter().chain(ahead) {
-                let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-                core.store.read_ahead(&wanted(object, compression, chunk.size, ""));
+                core.store.read_ahead(&objects::chunk(chunk, compression, ""));
             }
         }
     }
@@ -225,10 +222,7 @@ impl Planner {
         let missed = rest::chunk_at(&chunks, miss.offset);
         let path = String::from_utf8_lossy(&scene.path_of(notes).unwrap_or_default()).into_owned();
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
-        let guess = |chunk: &Chunk| {
-            let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-            wanted(object, compression, chunk.size, &path)
-        };
+        let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &path);
         if !whole {
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = guess(chunk);
@@ -370,8 +364,4 @@ impl Drop for Waiting {
 /// Whether a file is a library or can be executed.
 fn is_program(scene: &Scene<'_>, node: &Node) -> Result<bool, Blocked> {
     scene.with_row(node, |_, row| Ok(row.mode() & EXECUTABLE != 0 || is_library(row.name())))
-}
-
-fn wanted(object: ObjectName, compression: Compression, size: u64, path: &str) -> Wanted {
-    Wanted::new(object, compression, path).size(size)
 }

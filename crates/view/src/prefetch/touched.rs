@@ -28,8 +28,8 @@ impl Touched {
     /// Notes a read; tells whether it is the first of this object in a while.
     pub(crate) fn is_first(&self, key: CacheKey) -> bool {
         let keys = self.keys.pin();
-        let first = keys.insert(key);
-        // Only then: reads of what was read already take no time for clocks.
+        // Most reads are of what was read already; they write nothing and ask no clock.
+        let first = !keys.contains(&key) && keys.insert(key);
         if first {
             let now = self.began.elapsed().as_secs();
             if now - self.forgotten.load(Ordering::Relaxed).min(now) >= SECONDS || keys.len() > MAX {

@@ -1,59 +1,29 @@
 //! What is fetched ahead of its use.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
-use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
+use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
 use esker_testkit::fixture::FULL;
-use esker_view::{LastLink, View, ViewOptions};
+use esker_view::{LastLink, View};
 
 use crate::fixtures::read_all;
 use crate::support::Site;
+use crate::watched;
 
-/// A store that tells what was warmed, once it is there.
-struct Told {
-    inner: Arc<dyn ObjectStore>,
-    warmed: Sender<String>,
-}
-
-impl ObjectStore for Told {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
-        self.inner.get(wanted, done);
-    }
-
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
-        let (warmed, what) = (self.warmed.clone(), wanted.what.clone());
+/// A view, and what was warmed for it, once it is there.
+fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
+    let (warmed, seen) = channel();
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let (warmed, what) = (warmed.clone(), wanted.what.clone());
         let tell = Done::new(move |outcome| {
             done.give(outcome);
             // The test may have seen enough.
             let _ = warmed.send(what);
         });
-        self.inner.warm(wanted, errand, tell);
-    }
-
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
-        self.inner.cached(wanted)
-    }
-
-    fn add_holder(&self, holder: Weak<dyn Holder>) {
-        self.inner.add_holder(holder);
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
-    }
-
-    fn status(&self) -> StoreStatus {
-        self.inner.status()
-    }
-}
-
-fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
-    let (warmed, seen) = channel();
-    let store = Arc::new(Told { inner: Arc::clone(&site.store), warmed });
-    let ttl = Some(std::time::Duration::MAX);
-    let options = ViewOptions { ttl, prefetch, ..ViewOptions::default() };
-    (View::open(store, site.keeper(), options).unwrap(), seen)
+        inner.warm(wanted, errand, tell);
+    };
+    (watched::open(site, prefetch, warm), seen)
 }
 
 fn read(view: &View, path: &str) {

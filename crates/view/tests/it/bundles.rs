@@ -2,60 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 
-use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
+use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{LastLink, View, ViewOptions};
+use esker_view::{LastLink, View};
 
 use crate::support::Site;
+use crate::watched;
 
 const TRIGGER: u64 = 4 | 1 << 17;
 const HIDDEN: u64 = 1 << 15;
 const CHUNKED: u64 = 1 << 6;
-
-/// A store that tells what is warmed, after it was asked for. If told to, it says that all content of files came,
-/// and fetches nothing.
-struct Asked {
-    inner: Arc<dyn ObjectStore>,
-    told: Sender<String>,
-    pretend: bool,
-}
-
-impl ObjectStore for Asked {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
-        self.inner.get(wanted, done);
-    }
-
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
-        let what = wanted.what.clone();
-        if self.pretend && what.contains("/lie") {
-            done.ok(Warmed::Fetched(1));
-        } else {
-            self.inner.warm(wanted, errand, done);
-        }
-        // The test may have seen enough.
-        let _ = self.told.send(what);
-    }
-
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
-        self.inner.cached(wanted)
-    }
-
-    fn add_holder(&self, holder: Weak<dyn Holder>) {
-        self.inner.add_holder(holder);
-    }
-
-    fn status(&self) -> StoreStatus {
-        self.inner.status()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
-    }
-}
 
 /// A repository that is made up.
 struct Made {
@@ -97,6 +57,8 @@ impl Made {
         into.nest(path, &self.site.repository.store(&bytes, "C"), bytes.len());
     }
 
+    /// A view, and what is warmed for it, after it was asked for. If it is to pretend, the store says that all content
+    /// of the files named so came, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
         let bytes = root.finish();
@@ -106,10 +68,17 @@ impl Made {
         head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
         repository.publish(&head.sign(&repository.fixture().keys()));
         let (told, asked) = channel();
-        let store = Arc::new(Asked { inner: Arc::clone(&site.store), told, pretend });
-        let ttl = Some(std::time::Duration::MAX);
-        let options = ViewOptions { ttl, prefetch: true, ..ViewOptions::default() };
-        let view = View::open(store, site.keeper(), options).unwrap();
+        let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+            let what = wanted.what.clone();
+            if pretend && what.contains("/lie") {
+                done.ok(Warmed::Fetched(1));
+            } else {
+                inner.warm(wanted, errand, done);
+            }
+            // The test may have seen enough.
+            let _ = told.send(what);
+        };
+        let view = watched::open(&site, true, warm);
         (site, view, asked)
     }
 }

@@ -15,3 +15,4 @@ mod model;
 mod reading;
 mod strangers;
 mod support;
+mod watched;
