@@ -7,6 +7,25 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 esker=$(realpath "$1")
 name=demo.test
+wrong() { echo "$*" >&2; exit 2; }
+tell() { printf '\n$ %s\n' "$*"; }
+
+# Substitutions come before the traps: a signal that has a trap and arrives inside one can break bash's parser or make
+# it spin (5.2, about one of a thousand).
+user=$(id -un) uid=$(id -u) example=
+if [ -z "${DEMO_DIR:-}" ]; then
+    example=yes
+    DEMO_DIR=$(rustc --print sysroot)
+    # shellcheck disable=SC2016 # it is the command's own shell that knows $OUT
+    DEMO_CMD='bin/rustc -o "$OUT/hello" "$OUT/hello.rs" && "$OUT/hello" && bin/rustc --print sysroot'
+fi
+[ -d "$DEMO_DIR" ] || wrong "DIR is not a folder: $DEMO_DIR"
+[ -n "${DEMO_CMD:-}" ] || wrong "CMD is missing: a command to run in $DEMO_DIR"
+DEMO_DIR=$(realpath "$DEMO_DIR")
+export DEMO_DIR DEMO_CMD
+via=${DEMO_VIA:-mount}
+[ "$uid" -eq 0 ] || command -v fusermount3 >/dev/null || via=run
+[ "$via" = mount ] || [ "$via" = run ] || wrong "VIA is mount or run, not $via"
 
 # What there still is of the demo. Nothing else has its folder in its environment.
 left() {
@@ -54,24 +73,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-wrong() { echo "$*" >&2; exit 2; }
-tell() { printf '\n$ %s\n' "$*"; }
-
 export ESKER=$esker
 mkdir "$OUT"
-if [ -z "${DEMO_DIR:-}" ]; then
-    DEMO_DIR=$(rustc --print sysroot)
-    # shellcheck disable=SC2016 # it is the command's own shell that knows $OUT
-    DEMO_CMD='bin/rustc -o "$OUT/hello" "$OUT/hello.rs" && "$OUT/hello" && bin/rustc --print sysroot'
+[ -z "$example" ] ||
     echo 'fn main() { println!("Hello from a program that was just compiled by the Rust in"); }' >"$OUT/hello.rs"
-fi
-[ -d "$DEMO_DIR" ] || wrong "DIR is not a folder: $DEMO_DIR"
-[ -n "${DEMO_CMD:-}" ] || wrong "CMD is missing: a command to run in $DEMO_DIR"
-DEMO_DIR=$(realpath "$DEMO_DIR")
-export DEMO_DIR DEMO_CMD
-via=${DEMO_VIA:-mount}
-[ "$(id -u)" -eq 0 ] || command -v fusermount3 >/dev/null || via=run
-[ "$via" = mount ] || [ "$via" = run ] || wrong "VIA is mount or run, not $via"
 
 # What doesn't even run here need not be published.
 "$here/demo-inside.sh" native "$DEMO_DIR"
@@ -84,14 +89,14 @@ tell "esker repo create $name && esker publish $name $DEMO_DIR"
 
 tell "esker serve storage --listen 127.0.0.1:0"
 # In a session of its own, because Ctrl-C is for this script, which unmounts before it stops the server.
-exec 3< <(exec setsid "$esker" serve storage --listen 127.0.0.1:0)
-{ read -r line && read -r url; } <&3 || { echo "the server did not start" >&2; exit 1; }
+coproc SERVER { exec setsid "$esker" serve storage --listen 127.0.0.1:0; }
+{ read -r line && read -r url; } <&"${SERVER[0]}" || { echo "the server did not start" >&2; exit 1; }
 echo "$line"
 
 # Times the command with a daemon that has only just started.
 access=(--public-key "keys/$name.pub" --cache cache)
 if [ "$via" = mount ]; then
-    tell "esker mount $url mnt --public-key keys/$name.pub    # as $(id -un)"
+    tell "esker mount $url mnt --public-key keys/$name.pub    # as $user"
     measure() {
         # A daemon that isn't ready can't be told to unmount, so who starts it is not interrupted.
         (trap '' INT TERM HUP && exec "$esker" mount "$url" mnt "${access[@]}")
@@ -99,7 +104,7 @@ if [ "$via" = mount ]; then
         "$esker" umount mnt
     }
 else
-    tell "esker run $url --public-key keys/$name.pub -- …    # as $(id -un), without fusermount3"
+    tell "esker run $url --public-key keys/$name.pub -- …    # as $user, without fusermount3"
     measure() { "$esker" run "$url" "${access[@]}" -- "$here/demo-inside.sh" "$1" "/cvmfs/$name"; }
 fi
 measure cold
