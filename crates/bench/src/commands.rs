@@ -11,7 +11,9 @@ pub(crate) mod link;
 pub(crate) mod lookup;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+pub(crate) mod pynamic;
 pub(crate) mod record_list;
+pub(crate) mod report;
 pub(crate) mod scale;
 pub(crate) mod startup;
 

@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_format::time::UnixTime;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Everything that a number depends on and that doesn't show in it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conditions {
     /// When it began.
     pub date: String,
@@ -22,6 +22,8 @@ pub struct Conditions {
     /// Processes that wanted to run during the last minute, on average. More than a small part of the cores means
     /// that somebody else was at work.
     pub load: f64,
+    /// How many blocks the kernel's squashfs decompresses at the same time in one mount, if its configuration is known.
+    pub squashfs: Option<String>,
     /// What each measured program says its version is.
     pub versions: Vec<String>,
     /// The commit of the source tree that the benchmark was started in.
@@ -45,6 +47,9 @@ impl Conditions {
                 .ok()
                 .and_then(|text| text.split(' ').next()?.parse().ok())
                 .unwrap_or(f64::NAN),
+            squashfs: kernel_configuration(&uname.release().to_string_lossy())
+                .and_then(|configuration| squashfs_decompressors(&configuration))
+                .map(str::to_owned),
             versions: programs.iter().filter_map(|program| output(program, &["--version"])).collect(),
             commit: output("git", &["describe", "--always", "--dirty", "--abbrev=12"]),
         }
@@ -53,15 +58,43 @@ impl Conditions {
     /// One line for people.
     pub fn line(&self) -> String {
         format!(
-            "{}; Linux {}; {}, {} cores; load {:.2}; {}; commit {}",
+            "{}; Linux {}{}; {}, {} cores; load {:.2}; {}commit {}",
             self.date,
             self.kernel,
+            self.squashfs.as_ref().map_or_else(String::new, |text| format!(" (squashfs: {text})")),
             self.processor,
             self.cores,
             self.load,
-            self.versions.join(", "),
+            self.versions.iter().map(|version| format!("{version}; ")).collect::<String>(),
             self.commit.as_deref().unwrap_or("unknown")
         )
+    }
+}
+
+/// What the running kernel was built with, if it or its package tells.
+fn kernel_configuration(release: &str) -> Option<String> {
+    let told = Command::new("gzip").args(["-dc", "/proc/config.gz"]).output().ok();
+    match told.filter(|output| output.status.success()) {
+        Some(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        None => std::fs::read_to_string(format!("/boot/config-{release}")).ok(),
+    }
+}
+
+/// What a kernel's configuration says about squashfs; nothing if it has none.
+fn squashfs_decompressors(configuration: &str) -> Option<&'static str> {
+    let has = |name: &str| {
+        let line = format!("CONFIG_SQUASHFS{name}=");
+        configuration.lines().any(|text| matches!(text.strip_prefix(&line), Some("y" | "m")))
+    };
+    match () {
+        () if !has("") => None,
+        () if has("_CHOICE_DECOMP_BY_MOUNT") => {
+            Some("as many decompressors as the mount's option threads= says")
+        }
+        () if has("_DECOMP_MULTI_PERCPU") => Some("a decompressor for each processor"),
+        () if has("_DECOMP_MULTI") => Some("several decompressors"),
+        () if has("_DECOMP_SINGLE") => Some("a single decompressor"),
+        () => None,
     }
 }
 
@@ -75,4 +108,21 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output =
         Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_says_about_squashfs() {
+        let single =
+            "CONFIG_SQUASHFS=y\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\n# CONFIG_SQUASHFS_DECOMP_MULTI is not set\n";
+        assert_eq!(squashfs_decompressors(single), Some("a single decompressor"));
+        let chosen =
+            "CONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_CHOICE_DECOMP_BY_MOUNT=y\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\n";
+        assert!(squashfs_decompressors(chosen).is_some_and(|text| text.contains("threads=")));
+        assert_eq!(squashfs_decompressors("# CONFIG_SQUASHFS is not set\n"), None);
+        assert_eq!(squashfs_decompressors("CONFIG_SQUASHFS=y\n"), None, "before there was a choice");
+    }
 }

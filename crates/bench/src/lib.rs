@@ -1,6 +1,7 @@
 //! Scenarios and comparison runs.
 //!
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
+//! * [`pynamic`]: a tree with many shared libraries, to start from;
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
@@ -9,6 +10,7 @@
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
 //! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
+//! * [`performance`]: the page of what was promised and what was measured;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
 //! * [`lists`]: files that a command opens, for small readers;
 //! * [`measure`]: one run of a command, and what it cost;
@@ -24,9 +26,11 @@ pub mod link;
 pub mod lists;
 pub mod lookup;
 pub mod measure;
+pub mod performance;
 pub mod plot;
 pub mod prepare;
 pub mod publish;
+pub mod pynamic;
 pub mod scale;
 pub mod serve;
 pub mod squid;

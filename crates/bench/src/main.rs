@@ -10,7 +10,9 @@ mod commands;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use commands::{clients, fetch, link, lookup, prepare, publish, record_list, scale, startup};
+use commands::{
+    clients, fetch, link, lookup, prepare, publish, pynamic, record_list, report, scale, startup,
+};
 
 /// Measures Esker beside other ways to the same thing.
 #[derive(Parser)]
@@ -29,7 +31,9 @@ enum Scenario {
     Fetch(fetch::Args),
     Link(link::Args),
     Prepare(prepare::Args),
+    Pynamic(pynamic::Args),
     RecordList(record_list::Args),
+    Report(report::Args),
     Clients(clients::Args),
 }
 
@@ -42,31 +46,34 @@ fn main() -> Result<()> {
         Scenario::Fetch(args) => fetch::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
+        Scenario::Pynamic(args) => pynamic::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
+        Scenario::Report(args) => report::run(&args),
         Scenario::Clients(args) => clients::run(args),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::Command;
 
     use esker_testkit::guide::fenced;
 
     use super::*;
 
-    /// Running them takes minutes, an idle machine and root; that they are understood can be seen anywhere.
-    #[test]
-    fn the_commands_of_the_guide_are_understood() {
-        let guide = include_str!("../../../docs/benchmarks.md");
+    /// The names of the scenarios in a document's boxes. Running them takes minutes, an idle machine and root; that they
+    /// are understood can be seen anywhere.
+    fn understood(document: &str) -> String {
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document));
         let mut scenarios = Vec::new();
-        for fenced in fenced(guide).iter().filter(|fenced| fenced.info.starts_with("sh")) {
+        for fenced in fenced(&text.expect("a document")).iter().filter(|box_| box_.info.starts_with("sh")) {
             // A shell takes the words apart.
             let script = fenced.text.replace("esker-bench ", "printf '%s\\n' esker-bench ");
             let output = Command::new("sh").args(["-euc", &script]).output().expect("a shell");
             let words = String::from_utf8(output.stdout).expect("text");
             let parsed = Bench::try_parse_from(words.lines());
-            let parsed = parsed.unwrap_or_else(|error| panic!("docs/benchmarks.md:{}: {error}", fenced.line));
+            let parsed = parsed.unwrap_or_else(|error| panic!("{document}:{}: {error}", fenced.line));
             scenarios.push(match parsed.scenario {
                 Scenario::Startup(_) => "startup",
                 Scenario::Publish(_) => "publish",
@@ -75,11 +82,24 @@ mod tests {
                 Scenario::Fetch(_) => "fetch",
                 Scenario::Link(_) => "link",
                 Scenario::Prepare(_) => "prepare",
+                Scenario::Pynamic(_) => "pynamic",
                 Scenario::RecordList(_) => "record-list",
+                Scenario::Report(_) => "report",
                 Scenario::Clients(_) => "clients",
             });
         }
-        let expected = "startup record-list startup publish lookup scale fetch link link prepare clients";
-        assert_eq!(scenarios.join(" "), expected);
+        scenarios.join(" ")
+    }
+
+    #[test]
+    fn the_commands_of_the_guide_are_understood() {
+        let expected = "startup record-list startup startup pynamic startup startup startup prepare startup \
+                        report publish lookup scale fetch link link prepare clients";
+        assert_eq!(understood("../../docs/benchmarks.md"), expected);
+    }
+
+    #[test]
+    fn what_repeats_a_result_is_understood() {
+        assert!(understood("../../docs/performance.md").starts_with("startup "));
     }
 }

@@ -42,6 +42,8 @@ pub struct Plan {
     pub esker: PathBuf,
     /// Where a version is written and removed again.
     pub scratch: PathBuf,
+    /// Where all versions stay as directories, if they do, named as in the repository.
+    pub directories: Option<PathBuf>,
 }
 
 /// What was made.
@@ -92,14 +94,23 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
         say(&format!("publishing version {version} of {}", plan.versions));
         let before = size(&plan.out.join("repo"))?.1;
         let to = format!("/{}", inside(version));
+        let directory = plan.directories.as_ref().map(|kept| kept.join(inside(version)));
+        if let Some(parent) = directory.as_deref().and_then(Path::parent) {
+            fs::create_dir_all(parent).with_context(|| format!("can't make {}", parent.display()))?;
+        }
         if version == plan.original {
+            if let Some(directory) = &directory {
+                write_variant(&plan.tree, directory, None)?;
+            }
             publish(&plan.tree, &to)?;
             stored_for_tree = size(&plan.out.join("repo"))?.1 - before;
         } else {
-            let variant = scratch.path().join("variant");
-            write_variant(&plan.tree, &variant, version as u64)?;
+            let variant = directory.clone().unwrap_or_else(|| scratch.path().join("variant"));
+            write_variant(&plan.tree, &variant, Some(version as u64))?;
             publish(&variant, &to)?;
-            fs::remove_dir_all(&variant)?;
+            if directory.is_none() {
+                fs::remove_dir_all(&variant)?;
+            }
         }
     }
     Ok(Prepared {
@@ -110,8 +121,8 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
     })
 }
 
-/// Copies a tree with each file changed a little. What was equal stays equal.
-fn write_variant(tree: &Path, to: &Path, version: u64) -> Result<()> {
+/// Copies a tree, with each file changed a little if it becomes another version. What was equal stays equal.
+fn write_variant(tree: &Path, to: &Path, version: Option<u64>) -> Result<()> {
     fs::create_dir(to)?;
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
@@ -128,7 +139,7 @@ fn write_variant(tree: &Path, to: &Path, version: u64) -> Result<()> {
                 fs::create_dir(&target)?;
                 folders.push(relative);
             } else if metadata.is_file() {
-                write_changed(&entry.path(), &target, &metadata, version)
+                write_file(&entry.path(), &target, &metadata, version)
                     .with_context(|| format!("can't copy {}", entry.path().display()))?;
             }
         }
@@ -136,9 +147,11 @@ fn write_variant(tree: &Path, to: &Path, version: u64) -> Result<()> {
     Ok(())
 }
 
-fn write_changed(from: &Path, to: &Path, metadata: &fs::Metadata, version: u64) -> io::Result<()> {
+fn write_file(from: &Path, to: &Path, metadata: &fs::Metadata, version: Option<u64>) -> io::Result<()> {
     let mut content = fs::read(from)?;
-    change(&mut content, version);
+    if let Some(version) = version {
+        change(&mut content, version);
+    }
     let mut file = File::create(to)?;
     file.write_all(&content)?;
     file.set_permissions(fs::Permissions::from_mode(metadata.mode() & 0o7777))?;
@@ -190,7 +203,7 @@ mod tests {
         fs::set_permissions(tree.join("sub/tool"), fs::Permissions::from_mode(0o755)).expect("executable");
         symlink("sub/tool", tree.join("link")).expect("a link");
         let variant = folder.path().join("variant");
-        write_variant(&tree, &variant, 3).expect("a variant");
+        write_variant(&tree, &variant, Some(3)).expect("a variant");
         let (was, is) = (
             fs::metadata(tree.join("sub/tool")).expect("it"),
             fs::metadata(variant.join("link")).expect("it"),
@@ -202,5 +215,11 @@ mod tests {
         );
         assert_eq!(fs::read(variant.join("empty")).expect("it"), b"");
         assert_eq!(size(&tree).expect("a size"), size(&variant).expect("a size"));
+        let copy = folder.path().join("copy");
+        write_variant(&tree, &copy, None).expect("a copy");
+        assert_eq!(
+            fs::read(tree.join("sub/tool")).expect("it"),
+            fs::read(copy.join("sub/tool")).expect("it")
+        );
     }
 }

@@ -13,9 +13,11 @@ pub mod roots;
 pub mod status;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use crate::hold::{self, Held};
 use crate::link::{Counts, Link, Profile};
@@ -25,7 +27,7 @@ use roots::Root;
 use status::{Callbacks, Fetched};
 
 /// How much of what a command reads is near.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Nothing is on the client.
@@ -45,27 +47,36 @@ pub struct Plan {
     pub links: Vec<Profile>,
     /// How many processes run the command at the same time.
     pub processes: Vec<usize>,
-    /// The command, in whose words `{root}` stands for the root and `{process}` for which of how many it is.
+    /// The command, in whose words `{root}` stands for the root, `{process}` for which of how many it is, and
+    /// `{scratch}` for an empty folder of its own.
     pub command: Vec<String>,
     /// Runs of each root in each setting.
     pub repetitions: usize,
     /// The repository, for clients that mount it.
     pub url: Option<String>,
+    /// Where commands that write have their folders.
+    pub scratch: PathBuf,
 }
 
 /// What distinguishes one series of runs from another of the same root.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// How near things are.
     pub state: State,
     /// How far the server is, if something makes it far.
     pub link: Option<String>,
     /// How many run the command at once.
+    #[serde(default = "one")]
     pub processes: usize,
 }
 
+/// Results that are older than the field had one process.
+fn one() -> usize {
+    1
+}
+
 /// One run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// What the command cost.
     #[serde(flatten)]
@@ -83,7 +94,7 @@ pub struct Run {
 }
 
 /// The runs of one root in one setting, in the order they were made.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
     /// In which setting.
     #[serde(flatten)]
@@ -92,6 +103,19 @@ pub struct Series {
     pub root: String,
     /// The runs.
     pub runs: Vec<Run>,
+}
+
+impl Series {
+    /// Seconds on the clock of each run.
+    pub fn reals(&self) -> Vec<f64> {
+        self.runs.iter().map(|run| run.cost.real).collect()
+    }
+
+    /// Processor seconds of each run, of the command and of the client's process.
+    pub fn cpus(&self) -> Vec<f64> {
+        let cpu = |run: &Run| run.cost.user + run.cost.sys + run.daemon.unwrap_or(0.0);
+        self.runs.iter().map(cpu).collect()
+    }
 }
 
 /// Runs the command from all roots in all settings.
@@ -145,11 +169,23 @@ fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
         root.mount(plan.url.as_deref().unwrap_or_default())?;
         // Twice: the first run may still write what it fetched.
         for _ in 0..2 {
-            measure::run(root.command(&plan.command, 0, 1))
-                .with_context(|| format!("{}, to fill caches", root.name()))?;
+            start(root, plan, 1).with_context(|| format!("{}, to fill caches", root.name()))?;
         }
     }
     Ok(())
+}
+
+/// Runs the command as often at once. Folders for what it writes are made before and removed after the time counts.
+fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
+    let writes = plan.command.iter().any(|word| word.contains("{scratch}"));
+    let folder = || tempfile::Builder::new().prefix("esker-bench-").tempdir_in(&plan.scratch);
+    let folders: Vec<TempDir> =
+        (0..if writes { processes } else { 0 }).map(|_| folder()).collect::<Result<_, _>>()?;
+    let command = |at: usize| {
+        let scratch = folders.get(at).map(TempDir::path);
+        root.command(&plan.command, at, processes, scratch)
+    };
+    measure::run_all((0..processes).map(command))
 }
 
 /// Locks what the command has read of the first root in memory, and the same files of the others.
@@ -227,8 +263,7 @@ impl Stage<'_> {
         let before = root.status()?;
         // Mounting belongs to the state, and so does what the client's process did for it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
-        let commands = (0..self.processes).map(|at| root.command(&self.plan.command, at, self.processes));
-        let cost = measure::run_all(commands)?;
+        let cost = start(root, self.plan, self.processes)?;
         let after = root.status()?;
         let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);
         if self.state == State::Cold {

@@ -36,6 +36,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
+    /// Keep all versions as directories here too, to compare with: versions/NUMBER/NAME
+    #[arg(long, value_name = "DIR")]
+    directories: Option<PathBuf>,
+
     /// The binary
     #[arg(long, value_name = "FILE", default_value = "esker")]
     binary: PathBuf,
@@ -56,6 +60,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         out: args.out,
         esker: args.binary,
         scratch: args.scratch,
+        directories: args.directories,
     };
     let prepared = prepare::run(&plan, |what| eprintln!("{what}"))?;
     println!("{}", serde_json::to_string_pretty(&prepared)?);

@@ -14,12 +14,12 @@ use esker_bench::startup::{self, State};
 /// --public-key sw.example.org.pub --inside python -- {root}/bin/python3 -B -c "import numpy"
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The directory that the others are compared with
-    #[arg(long, value_name = "DIR")]
-    native: PathBuf,
+    /// The directory that the others are compared with; without it they are compared with the first of them
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["esker", "serve", "clients"])]
+    native: Option<PathBuf>,
 
     /// Compare a copy of it in memory too
-    #[arg(long)]
+    #[arg(long, requires = "native")]
     tmpfs: bool,
 
     /// URL of the repository that Esker mounts
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     clients: Option<PathBuf>,
 
+    /// Which of these clients, by name; all if none is named
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "clients")]
+    only: Vec<String>,
+
     /// Which states
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["cold", "warm", "hot"])]
     states: Vec<State>,
@@ -70,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 11)]
     repetitions: usize,
 
-    /// Where mountpoints and caches are made, on a disk
+    /// Where mountpoints, caches and what the command writes are made, on a disk
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
 
@@ -82,15 +86,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// The command; {root} stands for the directory, {process} for its number and that of all: 0/8
+    /// The command; {root} stands for the directory, {process} for its number and that of all: 0/8, {scratch} for an
+    /// empty folder of its own
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
-    let mut roots = vec![Root::directory(&args.native)?];
-    if args.tmpfs {
-        roots.push(Root::in_memory(&args.native)?);
+    let mut roots = Vec::new();
+    if let Some(native) = &args.native {
+        roots.push(Root::directory(native)?);
+        if args.tmpfs {
+            roots.push(Root::in_memory(native)?);
+        }
     }
     let served = args.serve.as_deref().map(|folder| Served::start(&args.binary, folder)).transpose()?;
     let url = served.as_ref().map(|served| served.url.clone()).or(args.esker);
@@ -103,10 +111,15 @@ pub(crate) fn run(args: Args) -> Result<()> {
             roots.push(esker(format!("esker {options}").trim(), options)?);
         }
     }
-    for client in args.clients.as_deref().map(Clients::read).transpose()?.unwrap_or_default().client {
+    let clients = args.clients.as_deref().map(Clients::read).transpose()?.unwrap_or_default().client;
+    let chosen = |client: &Client| args.only.is_empty() || args.only.contains(&client.name);
+    for client in clients.into_iter().filter(chosen) {
         roots.push(Root::of_client(client, &args.scratch)?);
     }
-    let conditions = Conditions::now(&[&args.binary]);
+    let mut conditions = Conditions::now(&[&args.binary]);
+    for root in &roots {
+        conditions.versions.extend(root.about()?);
+    }
     if conditions.load > 0.5 * conditions.cores as f64 {
         eprintln!("the machine is busy (load {}); what follows says little", conditions.load);
     }
@@ -117,6 +130,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         command: args.command,
         repetitions: args.repetitions,
         url,
+        scratch: args.scratch.clone(),
     };
     let needed = if plan.links.is_empty() || !plan.states.contains(&State::Cold) {
         None
@@ -148,6 +162,7 @@ fn esker_client(name: &str, binary: &str, options: &str, key: &Path, inside: &Pa
         unmount: format!("{esker} umount {{mountpoint}}"),
         drop_cache: "find {cache} -mindepth 1 -delete".into(),
         status: Some(format!("{esker} status --json {{mountpoint}}")),
+        about: None,
         inside: inside.to_owned(),
     })
 }

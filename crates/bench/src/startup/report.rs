@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Run, Series, Setting, State};
 use crate::conditions::Conditions;
@@ -24,6 +24,25 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Every single run.
     pub series: Vec<Series>,
+}
+
+/// What a result file holds: all that cannot be worked out again.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Results {
+    /// Where and with what.
+    pub conditions: Conditions,
+    /// The command, with `{root}` for the root.
+    pub command: Vec<String>,
+    /// What goes over a link when nothing is fetched ahead, if that was measured.
+    pub needed: Option<Counts>,
+    /// Every single run.
+    pub series: Vec<Series>,
+}
+
+impl From<Results> for Report {
+    fn from(results: Results) -> Self {
+        Self::new(results.conditions, results.command, results.needed, results.series)
+    }
 }
 
 /// Medians over the runs of one root in one setting.
@@ -182,15 +201,6 @@ fn baseline<'a>(all: &'a [Series], one: &Series) -> Option<&'a Series> {
     all.iter().find(|other| other.setting == one.setting).filter(|other| other.root != one.root)
 }
 
-fn reals(series: &Series) -> Vec<f64> {
-    series.runs.iter().map(|run| run.cost.real).collect()
-}
-
-fn cpus(series: &Series) -> Vec<f64> {
-    let cpu = |run: &Run| run.cost.user + run.cost.sys + run.daemon.unwrap_or(0.0);
-    series.runs.iter().map(cpu).collect()
-}
-
 fn traffic(series: &Series, needed: Option<&Counts>) -> Option<Traffic> {
     let counts: Vec<Counts> = series.runs.iter().filter_map(|run| run.traffic).collect();
     if counts.is_empty() {
@@ -230,20 +240,20 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
             (name.clone(), (count, of(&|run| callback(run).busy_us as f64 / 1000.0)))
         })
         .collect();
-    let cpu = median_of(&cpus(series));
+    let cpu = median_of(&series.cpus());
     let one = all.iter().filter(|_| series.setting.processes > 1).find(|other| {
         let setting = Setting { processes: 1, ..series.setting.clone() };
         other.root == series.root && other.setting == setting
     });
     let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
-    let real = median_of(&reals(series));
+    let real = median_of(&series.reals());
     Row {
         setting: series.setting.clone(),
         root: series.root.clone(),
         runs: series.runs.len(),
         real,
-        ratio: baseline.map(|baseline| ratio_of(&reals(series), &reals(baseline))),
-        to_hot: hot.map(|hot| real.point / median(&reals(hot))),
+        ratio: baseline.map(|baseline| ratio_of(&series.reals(), &baseline.reals())),
+        to_hot: hot.map(|hot| real.point / median(&hot.reals())),
         user: of(&|run| run.cost.user),
         sys: of(&|run| run.cost.sys),
         cpu_percent: of(&|run| run.cost.cpu_percent()),
@@ -251,7 +261,7 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         mount: (!mounts.is_empty()).then(|| median(&mounts)),
         daemon: (!daemons.is_empty()).then(|| median(&daemons)),
         cpu,
-        cpu_to_one: one.map(|one| cpu.point / median(&cpus(one))),
+        cpu_to_one: one.map(|one| cpu.point / median(&one.cpus())),
         traffic: traffic(series, needed),
         callbacks,
     }

@@ -25,6 +25,8 @@ pub struct Client {
     pub drop_cache: String,
     /// Prints its status as `esker status --json` does, if it can.
     pub status: Option<String>,
+    /// Prints a line about it for the conditions: its version, how its image was made.
+    pub about: Option<String>,
     /// Where in the mount the tree lies.
     #[serde(default)]
     pub inside: PathBuf,
@@ -110,12 +112,21 @@ impl Root {
         }
     }
 
-    /// The command with `{root}` replaced, and `{process}` by which of how many it is: `0/8` for the first of eight.
-    pub fn command(&self, words: &[String], process: usize, processes: usize) -> Command {
-        let root = self.path();
-        let root = root.to_string_lossy();
+    /// The command with `{root}` replaced, `{process}` by which of how many it is, `0/8` for the first of eight, and
+    /// `{scratch}` by the folder in which it may write, if it has one.
+    pub fn command(
+        &self,
+        words: &[String],
+        process: usize,
+        processes: usize,
+        scratch: Option<&Path>,
+    ) -> Command {
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let (root, scratch) = (path(&self.path()), scratch.map(path).unwrap_or_default());
         let part = format!("{process}/{processes}");
-        let mut words = words.iter().map(|word| word.replace("{root}", &root).replace("{process}", &part));
+        let mut words = words.iter().map(|word| {
+            word.replace("{root}", &root).replace("{process}", &part).replace("{scratch}", &scratch)
+        });
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words);
         command
@@ -130,6 +141,16 @@ impl Root {
     /// Whether what it reads comes from a repository's URL.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Mount { client, .. } if client.mount.contains("{url}"))
+    }
+
+    /// What its client says about itself, if it was asked to.
+    pub fn about(&self) -> Result<Option<String>> {
+        let Self::Mount { client, folder, .. } = self else { return Ok(None) };
+        let Some(about) = &client.about else { return Ok(None) };
+        let output = Self::line(about, folder, "").stdin(Stdio::null()).output()?;
+        ensure!(output.status.success(), "{about} failed: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().next().map(|line| format!("{}: {}", client.name, line.trim())))
     }
 
     /// Mounts it from this URL if it isn't; gives the seconds that took.
@@ -204,19 +225,23 @@ mod tests {
         let mounted = std::fs::read_to_string(root.path().parent().expect("above").join("mounted"));
         assert_eq!(mounted.expect("a file"), "http://far\n");
         assert!(root.empty_cache().is_err(), "it is in use");
-        let command = format!(
-            "{:?}",
-            root.command(&["{root}/bin/x".into(), "--at={root}".into(), "{process}".into()], 2, 3)
-        );
-        assert!(
-            command.contains("mountpoint/sub/bin/x")
-                && command.contains("2/3")
-                && !command.contains("{root}"),
-            "{command}"
-        );
+        let words = ["{root}/bin/x", "--at={root}", "{process}", "--into={scratch}/out"].map(String::from);
+        let command = format!("{:?}", root.command(&words, 2, 3, Some(Path::new("/s"))));
+        for part in ["mountpoint/sub/bin/x", "2/3", "--into=/s/out"] {
+            assert!(command.contains(part) && !command.contains('{'), "{command}");
+        }
         root.unmount().expect("unmounting");
         root.empty_cache().expect("an empty cache");
         std::fs::write(&file, "[[client]]\nname = 'x'\nmont = 'y'\n").expect("a file");
         assert!(Clients::read(&file).is_err());
+    }
+
+    #[test]
+    fn the_images_of_the_guide_are_clients() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("images/clients.toml");
+        let clients = Clients::read(&file).expect("clients").client;
+        let names: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();
+        assert_eq!(names, ["squashfs", "EROFS", "squashfuse_ll"]);
+        assert!(clients.iter().all(|client| client.about.is_some()), "the conditions tell what was measured");
     }
 }

@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// What a client answered the kernel, by the protocol's name of the request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callbacks(pub BTreeMap<String, Callback>);
 
 /// Requests of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
     /// How many.
     pub requests: u64,
