@@ -21,6 +21,7 @@ use crate::serve::{self, Served};
 use crate::squid::Squid;
 use crate::startup::status::cpu_of;
 use crate::statistics::{Estimate, Random, median, median_of, ratio_of};
+use crate::sys::Used;
 use crate::table;
 
 /// No object is larger than a chunk, and none of them compresses to more.
@@ -35,6 +36,8 @@ pub struct Plan {
     pub clients: usize,
     /// Stored bytes that each of them fetches, about.
     pub bytes: u64,
+    /// Requests that each makes at once at most, if not as many as a mount.
+    pub requests: Option<usize>,
     /// Connections of the plain fetcher.
     pub connections: usize,
     /// How often.
@@ -73,6 +76,8 @@ pub struct Way {
     pub ratio: Option<Estimate>,
     /// Processor seconds of the proxy.
     pub proxy_cpu: f64,
+    /// Processor seconds of those who fetch.
+    pub own_cpu: f64,
     /// Each run's seconds.
     pub runs: Vec<f64>,
 }
@@ -93,17 +98,20 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     let names = [format!("{} clients", plan.clients), format!("{} plain connections", plan.connections)];
     let mut reals = [Vec::new(), Vec::new()];
     let mut cpus = [Vec::new(), Vec::new()];
+    let mut own = [Vec::new(), Vec::new()];
     for repetition in 0..plan.repetitions {
         say(&format!("{} of {}", repetition + 1, plan.repetitions));
         for place in 0..2 {
             let way = (place + repetition) % 2;
             let before = cpu_of(squid.pid()).context("the proxy is gone")?;
+            let own_before = Used::now()?.processor;
             let start = Instant::now();
             match way {
-                0 => emulate(&url, &objects, plan.clients)?,
+                0 => emulate(&url, &objects, plan.clients, plan.requests)?,
                 _ => plain::fetch(squid.address, &url, &objects, plan.clients, plan.connections)?,
             }
             reals[way].push(start.elapsed().as_secs_f64());
+            own[way].push((Used::now()?.processor - own_before).as_secs_f64());
             cpus[way].push(cpu_of(squid.pid()).context("the proxy is gone")? - before);
         }
     }
@@ -112,6 +120,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
         real: median_of(&reals[way]),
         ratio: (way == 0).then(|| ratio_of(&reals[0], &reals[1])),
         proxy_cpu: median(&cpus[way]),
+        own_cpu: median(&own[way]),
         runs: reals[way].clone(),
     });
     let ways = ways.collect();
@@ -170,11 +179,13 @@ fn folder_of(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Lets this many clients fetch all objects at the same time, each for itself.
-fn emulate(url: &str, objects: &[Object], clients: usize) -> Result<()> {
+fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize>) -> Result<()> {
+    let mut options = EngineOptions::default();
+    options.http.connections_near = requests.unwrap_or(options.http.connections_near);
     let (answers, answered) = mpsc::channel();
     let mut engines = Vec::new();
     for _ in 0..clients {
-        let engine = Engine::start(EngineOptions::default())?;
+        let engine = Engine::start(options.clone())?;
         let source = connect(&engine, url)?;
         for object in objects {
             let (answers, expected) = (answers.clone(), object.bytes);
@@ -226,10 +237,11 @@ impl Report {
                     way.ratio.map_or_else(String::new, |ratio| range(&ratio)),
                     format!("{:.0}", total / 1e6 / way.real.point),
                     format!("{:.2}", way.proxy_cpu),
+                    format!("{:.2}", way.own_cpu),
                 ]
             })
             .collect();
-        let header = ["", "", "real s", "95 %", "ratio", "95 %", "MB/s", "proxy CPU s"];
+        let header = ["", "", "real s", "95 %", "ratio", "95 %", "MB/s", "proxy CPU s", "own CPU s"];
         format!(
             "{} objects, {} MB, fetched {} times\n{}\n\n{}",
             self.objects,

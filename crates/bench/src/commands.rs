@@ -16,6 +16,7 @@ pub(crate) mod record_list;
 pub(crate) mod report;
 pub(crate) mod scale;
 pub(crate) mod startup;
+pub(crate) mod waits;
 
 pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {
     let Some(path) = path else { return Ok(()) };

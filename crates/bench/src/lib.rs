@@ -38,3 +38,4 @@ pub mod startup;
 pub mod statistics;
 mod sys;
 pub mod table;
+pub mod waits;

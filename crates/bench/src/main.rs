@@ -11,7 +11,7 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    clients, fetch, link, lookup, prepare, publish, pynamic, record_list, report, scale, startup,
+    clients, fetch, link, lookup, prepare, publish, pynamic, record_list, report, scale, startup, waits,
 };
 
 /// Measures Esker beside other ways to the same thing.
@@ -35,6 +35,7 @@ enum Scenario {
     RecordList(record_list::Args),
     Report(report::Args),
     Clients(clients::Args),
+    Waits(waits::Args),
 }
 
 fn main() -> Result<()> {
@@ -50,6 +51,7 @@ fn main() -> Result<()> {
         Scenario::RecordList(args) => record_list::run(&args),
         Scenario::Report(args) => report::run(&args),
         Scenario::Clients(args) => clients::run(args),
+        Scenario::Waits(args) => waits::run(&args),
     }
 }
 
@@ -86,6 +88,7 @@ mod tests {
                 Scenario::RecordList(_) => "record-list",
                 Scenario::Report(_) => "report",
                 Scenario::Clients(_) => "clients",
+                Scenario::Waits(_) => "waits",
             });
         }
         scenarios.join(" ")
@@ -94,7 +97,7 @@ mod tests {
     #[test]
     fn the_commands_of_the_guide_are_understood() {
         let expected = "startup record-list startup startup pynamic startup startup startup prepare startup \
-                        report publish lookup scale fetch link link prepare clients";
+                        report publish lookup scale fetch link link prepare clients waits";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

@@ -7,6 +7,7 @@
 mod null;
 mod stored;
 
+use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use crate::conditions::Conditions;
 use crate::statistics::{Estimate, median_of, ratio_of};
-use crate::sys::{self, Used};
+use crate::sys::Used;
 use crate::table;
 
 /// What is done.
@@ -38,8 +39,8 @@ pub struct Plan {
     pub work: Vec<Work>,
     /// Threads of each round; growth is told against the first.
     pub threads: Vec<usize>,
-    /// Operations of a round, of all threads together.
-    pub operations: usize,
+    /// Operations of a round, of all threads together; otherwise as many as take long enough.
+    pub operations: Option<usize>,
     /// Rounds.
     pub repetitions: usize,
 }
@@ -49,6 +50,8 @@ pub struct Plan {
 pub struct Measured {
     /// Which.
     pub work: Work,
+    /// Operations of a round.
+    pub operations: usize,
     /// Threads at once.
     pub threads: usize,
     /// Processor time of an operation in nanoseconds, of the whole process.
@@ -93,16 +96,18 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     for &work in &plan.work {
         let mut subject = work.subject()?;
         let mut rounds = vec![Rounds::default(); plan.threads.len()];
+        let operations = plan.operations.unwrap_or(work.operations());
         for repetition in 0..plan.repetitions {
             progress(&format!("{work:?}, round {} of {}", repetition + 1, plan.repetitions));
             for (&threads, rounds) in plan.threads.iter().zip(&mut rounds) {
-                subject.prepare(plan.operations)?;
-                rounds.add(&*subject, threads, plan.operations)?;
+                subject.prepare(operations)?;
+                rounds.add(&*subject, threads, operations)?;
             }
         }
         for (&threads, measured) in plan.threads.iter().zip(&rounds) {
             rows.push(Measured {
                 work,
+                operations,
                 threads,
                 nanoseconds: median_of(&measured.nanoseconds),
                 sleeps: median_of(&measured.sleeps),
@@ -115,6 +120,16 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
 }
 
 impl Work {
+    /// So many that a round takes some tenths of a second: much longer than a turn of the scheduler.
+    fn operations(self) -> usize {
+        match self {
+            Self::Lookup => 200_000,
+            Self::Read => 400_000,
+            Self::Miss => 5000,
+            Self::Null => 10_000,
+        }
+    }
+
     fn subject(self) -> Result<Box<dyn Subject>> {
         Ok(match self {
             Self::Lookup => Box::new(stored::Lookups::new()?),
@@ -127,16 +142,27 @@ impl Work {
 
 impl Rounds {
     fn add(&mut self, subject: &dyn Subject, threads: usize, operations: usize) -> Result<()> {
-        let before = Used::now().context("getrusage")?;
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            let share = |thread: usize| thread * operations / threads..(thread + 1) * operations / threads;
-            let work = |thread| move || share(thread).try_for_each(|number| subject.operate(number));
-            let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panics only if we do"))
+        // What it costs to start a thread is no part of an operation.
+        let (ready, go) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+        let share = |thread: usize| thread * operations / threads..(thread + 1) * operations / threads;
+        let work = |thread| {
+            ready.wait();
+            go.wait();
+            share(thread).try_for_each(|number| subject.operate(number))
+        };
+        let (start, before) = std::thread::scope(|scope| {
+            let work = &work;
+            let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+            ready.wait();
+            let (start, before) = (Instant::now(), Used::now());
+            go.wait();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().expect("a worker panics only if we do"))?;
+            anyhow::Ok((start, before.context("getrusage")?))
         })?;
         let seconds = start.elapsed().as_secs_f64();
-        let used = sys::Used::now().context("getrusage")?;
+        let used = Used::now().context("getrusage")?;
         let count = operations as f64;
         self.nanoseconds.push((used.processor - before.processor).as_nanos() as f64 / count);
         self.sleeps.push((used.sleeps - before.sleeps) as f64 / count);
@@ -173,7 +199,7 @@ mod tests {
     use super::*;
 
     fn rows(work: &[Work]) -> Vec<Measured> {
-        let plan = Plan { work: work.to_vec(), threads: vec![1, 3], operations: 100, repetitions: 2 };
+        let plan = Plan { work: work.to_vec(), threads: vec![1, 3], operations: Some(100), repetitions: 2 };
         run(&plan, |_| {}).expect("a measurement").rows
     }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -48,6 +48,26 @@ const NODES: usize = 1 << 26;
 const FEWEST_NODES: usize = 1 << 12;
 /// The file grows by this many nodes at a time.
 const NODES_STEP: usize = 1 << 14;
+
+/// Workers with a spare slot of their own; further ones share them.
+const SPARES: usize = 64;
+
+/// A free slot that one worker takes next, so that a request takes no lock that all workers share. One more than
+/// its index, or 0; on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Spare(AtomicU32);
+
+impl Spare {
+    fn put(&self, index: u32) -> Option<u32> {
+        // One order with the count of those who wait.
+        self.0.swap(index + 1, Ordering::SeqCst).checked_sub(1)
+    }
+
+    fn take(&self) -> Option<u32> {
+        self.0.swap(0, Ordering::SeqCst).checked_sub(1)
+    }
+}
 
 /// The first bytes of the arena.
 #[derive(Debug)]
@@ -113,6 +133,10 @@ pub(crate) struct Arena {
     /// The lowest is used first, so that few are ever touched.
     free: Mutex<BinaryHeap<Reverse<u32>>>,
     freed: Condvar,
+    /// How many wait for that.
+    waiting: AtomicUsize,
+    /// The free slot that each worker used last.
+    spares: Box<[Spare]>,
     /// Node cells that the file has room for.
     nodes_backed: Mutex<usize>,
 }
@@ -186,6 +210,8 @@ impl Arena {
             geometry,
             free: Mutex::new(free),
             freed: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            spares: (0..SPARES).map(|_| Spare::default()).collect(),
             nodes_backed: Mutex::new(backed),
         }
     }
@@ -221,24 +247,52 @@ impl Arena {
         Ok(used as u32..until as u32)
     }
 
-    /// Takes a slot for the next request; waits while all are taken.
-    pub(crate) fn slot(self: &Arc<Self>) -> Slot {
-        let mut free = self.free.lock();
-        let index = loop {
-            match free.pop() {
-                Some(Reverse(index)) => break index,
-                None => self.freed.wait(&mut free),
-            }
-        };
-        drop(free);
-        let buffer = self.buffers.take(index as usize).expect("free because its index was on the free list");
+    /// Takes a slot for the next request of a worker; waits while all are taken.
+    pub(crate) fn slot(self: &Arc<Self>, worker: usize) -> Slot {
+        let worker = worker % SPARES;
+        let index = self.spares[worker].take().unwrap_or_else(|| self.next_free());
+        let buffer = self.buffers.take(index as usize).expect("free because nobody else was given its index");
         let buffer = Some(buffer);
-        Slot { arena: Arc::clone(self), index, buffer, len: 0 }
+        Slot { arena: Arc::clone(self), worker, index, buffer, len: 0 }
+    }
+
+    fn next_free(&self) -> u32 {
+        let mut free = self.free.lock();
+        if let Some(Reverse(index)) = free.pop() {
+            return index;
+        }
+        // Whoever frees a slot from now on sees this count, or this sees the slot among the spares.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let index = loop {
+            let listed = free.pop().map(|Reverse(index)| index);
+            if let Some(index) = listed.or_else(|| self.spares.iter().find_map(Spare::take)) {
+                break index;
+            }
+            self.freed.wait(&mut free);
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        index
+    }
+
+    fn put_back(&self, worker: usize, index: u32) {
+        let mut listed = Some(index);
+        if index < KEPT_SLOTS {
+            let spare = &self.spares[worker];
+            listed = spare.put(index);
+            if listed.is_none() && self.waiting.load(Ordering::SeqCst) > 0 {
+                listed = spare.take();
+            }
+        }
+        if let Some(index) = listed {
+            self.free.lock().push(Reverse(index));
+            self.freed.notify_one();
+        }
     }
 
     /// How many slots are free.
     pub(crate) fn free_slots(&self) -> usize {
-        self.free.lock().len()
+        let spare = self.spares.iter().filter(|spare| spare.0.load(Ordering::Relaxed) != 0).count();
+        self.free.lock().len() + spare
     }
 
     fn discard(&self, index: u32) {
@@ -258,6 +312,7 @@ impl Arena {
 #[derive(Debug)]
 pub(crate) struct Slot {
     arena: Arc<Arena>,
+    worker: usize,
     index: u32,
     /// Gone only while the slot is being dropped.
     buffer: Option<Buffer>,
@@ -286,7 +341,6 @@ impl Drop for Slot {
         if self.index >= KEPT_SLOTS {
             self.arena.discard(self.index);
         }
-        self.arena.free.lock().push(Reverse(self.index));
-        self.arena.freed.notify_one();
+        self.arena.put_back(self.worker, self.index);
     }
 }

@@ -1,6 +1,6 @@
 //! What a session did, by kind of request.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::abi::opcode;
@@ -48,22 +48,38 @@ struct Live {
     busy_nanos: AtomicU64,
 }
 
+/// Threads count in this many groups, so that none waits for another's cache line.
+const GROUPS: usize = 16;
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Group([Live; 64]);
+
+static NEXT_GROUP: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static GROUP: usize = NEXT_GROUP.fetch_add(1, Ordering::Relaxed) % GROUPS;
+}
+
 /// Counters that many threads write.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    by_opcode: [Live; 64],
+    groups: Box<[Group]>,
     pub(crate) notifications: AtomicU64,
 }
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        Self { by_opcode: std::array::from_fn(|_| Live::default()), notifications: AtomicU64::new(0) }
+        let group = || Group(std::array::from_fn(|_| Live::default()));
+        Self { groups: (0..GROUPS).map(|_| group()).collect(), notifications: AtomicU64::new(0) }
     }
 
     fn of(&self, opcode: u32) -> &Live {
         // Number 0 is no request; it stands for those this crate has never heard of.
         let known = opcode::NAMES.get(opcode as usize).is_some_and(|name| !name.is_empty());
-        &self.by_opcode[if known { opcode as usize } else { 0 }]
+        // A thread whose locals are gone still counts.
+        let group = GROUP.try_with(|group| *group).unwrap_or(0);
+        &self.groups[group].0[if known { opcode as usize } else { 0 }]
     }
 
     pub(crate) fn request(&self, opcode: u32) {
@@ -84,13 +100,18 @@ impl Tally {
     }
 
     pub(crate) fn opcodes(&self) -> Vec<OpcodeCounters> {
-        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let all = opcode::NAMES.iter().zip(&self.by_opcode).map(|(name, live)| OpcodeCounters {
+        let sum = |at: usize, value: fn(&Live) -> &AtomicU64| {
+            self.groups
+                .iter()
+                .map(|group| value(&group.0[at]).load(Ordering::Relaxed))
+                .fold(0, u64::wrapping_add)
+        };
+        let all = opcode::NAMES.iter().enumerate().map(|(at, name)| OpcodeCounters {
             name,
-            requests: read(&live.requests),
-            errors: read(&live.errors),
-            parked: read(&live.parked),
-            busy: Duration::from_nanos(read(&live.busy_nanos)),
+            requests: sum(at, |live| &live.requests),
+            errors: sum(at, |live| &live.errors),
+            parked: sum(at, |live| &live.parked),
+            busy: Duration::from_nanos(sum(at, |live| &live.busy_nanos)),
         });
         all.filter(|o| o.requests > 0).collect()
     }

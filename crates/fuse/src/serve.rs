@@ -21,10 +21,10 @@ use crate::wire;
 const INTERRUPT_BIT: u64 = 1;
 
 impl Connection {
-    /// Serves one descriptor until the mount is gone.
-    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>) {
+    /// Serves one descriptor until the mount is gone, as the worker of this number.
+    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize) {
         loop {
-            let mut slot = self.arena.slot();
+            let mut slot = self.arena.slot(worker);
             match slot.fill(|buffer| channel.receive(buffer)) {
                 Ok(()) => self.serve(channel, slot),
                 Err(e) => match e.raw_os_error() {

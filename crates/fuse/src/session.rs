@@ -104,7 +104,7 @@ impl Session {
                 (Arc::clone(&self.conn), Arc::clone(channel), Arc::clone(&workers));
             let name = format!("fuse-{number}");
             threads.push(thread::Builder::new().name(name).spawn(move || {
-                conn.work(&channel);
+                conn.work(&channel, number);
                 if workers.fetch_sub(1, Ordering::AcqRel) == 1 {
                     conn.end();
                 }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use esker_vfs::{Cookie, Node};
@@ -112,14 +112,15 @@ impl Request {
 
 const SHARDS: usize = 64;
 
-/// Requests by their number.
-type Shard = Mutex<HashMap<u64, Arc<Request>>>;
+/// Requests by their number, on cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(Mutex<HashMap<u64, Arc<Request>>>);
 
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     shards: Box<[Shard]>,
-    count: AtomicUsize,
     /// Directories with listings under way, and how many.
     listings: Mutex<HashMap<NodeId, usize>>,
     listed: Condvar,
@@ -128,24 +129,21 @@ pub(crate) struct Waiting {
 impl Waiting {
     pub(crate) fn new() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            count: AtomicUsize::new(0),
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             listings: Mutex::default(),
             listed: Condvar::new(),
         }
     }
 
-    fn shard(&self, unique: u64) -> &Shard {
+    fn shard(&self, unique: u64) -> &Mutex<HashMap<u64, Arc<Request>>> {
         // The kernel counts in steps of two, the lowest bit marks INTERRUPT.
-        &self.shards[(unique >> 1) as usize % SHARDS]
+        &self.shards[(unique >> 1) as usize % SHARDS].0
     }
 
     pub(crate) fn add(&self, request: &Arc<Request>) {
         if matches!(request.question, Question::List { .. }) {
             *self.listings.lock().entry(request.id).or_default() += 1;
         }
-        // In one order with `Clock`'s "asleep": either it sees the request or the request's worker wakes it.
-        self.count.fetch_add(1, Ordering::SeqCst);
         self.shard(request.unique).lock().insert(request.unique, Arc::clone(request));
     }
 
@@ -155,7 +153,6 @@ impl Waiting {
             return false;
         }
         self.shard(request.unique).lock().remove(&request.unique);
-        self.count.fetch_sub(1, Ordering::SeqCst);
         true
     }
 
@@ -179,15 +176,18 @@ impl Waiting {
         self.shard(unique).lock().get(&unique).cloned()
     }
 
+    /// How many they are. Not counted as they come and go, because all workers would wait for that number's cache
+    /// line. `Clock` relies on the locks: it either sees a request here, or the request's worker, which has had its
+    /// lock later, sees that it is asleep and wakes it.
     pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
+        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
     }
 
     /// Those that `wanted` picks.
     pub(crate) fn select(&self, wanted: impl Fn(&Request) -> bool) -> Vec<Arc<Request>> {
         let mut found = Vec::new();
         for shard in &self.shards {
-            found.extend(shard.lock().values().filter(|r| wanted(r)).cloned());
+            found.extend(shard.0.lock().values().filter(|r| wanted(r)).cloned());
         }
         found
     }

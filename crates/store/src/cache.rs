@@ -55,6 +55,7 @@ use index::Listed;
 use layout::Layout;
 use space::{Marks, Space};
 
+use entry::Reads;
 pub(crate) use entry::{Entry, EntryUse, Pin};
 pub(crate) use lease::Leased;
 pub(crate) use space::Reservation;
@@ -118,8 +119,7 @@ pub(crate) struct Inner {
     lock: Mutex<Option<FileLock>>,
     /// Whether the cache is closed; held for reading by whoever gives a file its name.
     gate: RwLock<bool>,
-    /// Counts reads: the order of last reads.
-    reads: AtomicU64,
+    reads: Reads,
     next_file: AtomicU64,
     evicted: AtomicU64,
     spared: AtomicU64,
@@ -220,7 +220,7 @@ impl Inner {
             evictor: Mutex::new(None),
             lock: Mutex::new(Some(lock)),
             gate: RwLock::new(false),
-            reads: AtomicU64::new(0),
+            reads: Reads::default(),
             next_file: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             spared: AtomicU64::new(0),
@@ -256,13 +256,12 @@ impl Inner {
 
     /// Takes a slot for an open file, now or when one becomes free.
     pub(crate) fn with_slot(self: &Arc<Self>, urgency: Urgency, then: impl FnOnce(Slot) + Send + 'static) {
-        let since = self.descriptors.before_attempt();
         if let Some(slot) = self.descriptors.take() {
             return then(slot);
         }
         let cache = self.clone();
         let again = Box::new(move || cache.with_slot(urgency, then));
-        if let Err(again) = self.descriptors.park(since, urgency, again) {
+        if let Err(again) = self.descriptors.park(urgency, again) {
             self.pool.spawn(urgency, again);
         }
     }

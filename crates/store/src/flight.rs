@@ -1,9 +1,10 @@
 //! One miss, one fetch.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::cache::Entry;
 use crate::done::Done;
@@ -17,9 +18,20 @@ use crate::wanted::{CacheKey, Wanted};
 
 /// The objects that are being fetched, and who waits for each. One per cache, so that requests for the same
 /// object of several repositories meet.
-#[derive(Default)]
 pub(crate) struct Flights {
-    under_way: Mutex<HashMap<CacheKey, Flight>>,
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+}
+
+type Shard = Mutex<HashMap<CacheKey, Flight>>;
+
+/// Enough that misses of different objects rarely meet.
+const SHARDS: usize = 64;
+
+impl Default for Flights {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect(), hasher: RandomState::new() }
+    }
 }
 
 struct Flight {
@@ -75,10 +87,14 @@ impl Waiter {
 }
 
 impl Flights {
+    fn under_way(&self, key: &CacheKey) -> MutexGuard<'_, HashMap<CacheKey, Flight>> {
+        self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
+    }
+
     /// Joins the flight for this object. Returns its priority if there was none, so that the caller leads.
     pub(crate) fn join(&self, waiter: Waiter) -> Option<Priority> {
         let key = waiter.wanted.key();
-        let mut under_way = self.under_way.lock();
+        let mut under_way = self.under_way(&key);
         let Some(flight) = under_way.get_mut(&key) else {
             let priority = waiter.answer.priority();
             under_way.insert(key, Flight { priority: priority.clone(), waiters: vec![waiter] });
@@ -104,8 +120,8 @@ impl Flights {
     /// more; otherwise hands the trip back.
     pub(crate) fn land_warm(&self, mut trip: Trip, entry: &Entry) -> Option<Trip> {
         let (warm, rest) = {
-            let mut under_way = self.under_way.lock();
             let key = trip.wanted.key();
+            let mut under_way = self.under_way(&key);
             let flight = under_way.get_mut(&key)?;
             let (open, warm): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut flight.waiters).into_iter().partition(|waiter| waiter.answer.is_open());
@@ -125,7 +141,7 @@ impl Flights {
 
     /// Ends the flight and tells everyone.
     pub(crate) fn land(&self, mut trip: Trip, outcome: Result<Handle, StoreError>) {
-        let flight = self.under_way.lock().remove(&trip.wanted.key());
+        let flight = self.under_way(&trip.wanted.key()).remove(&trip.wanted.key());
         let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
         let handle = match outcome {
             Ok(handle) => handle,

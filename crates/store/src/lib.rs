@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod counter;
 mod done;
 mod engine;
 mod errand;
@@ -37,6 +38,7 @@ mod wanted;
 
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
 pub use cache::{Cache, CacheOptions};
+pub use counter::Counter;
 pub use done::Done;
 pub use engine::{Engine, EngineOptions, connect};
 pub use errand::Errand;

@@ -119,7 +119,7 @@ impl Shared {
         let Leased::Handle(handle) = self.cache.lease(&entry) else { return None };
         let fits = wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit;
         if fits {
-            self.traffic.hits.fetch_add(1, Ordering::Relaxed);
+            self.traffic.hits.count();
             self.traffic.note_use(&entry);
         }
         fits.then_some(handle)

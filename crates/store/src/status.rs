@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use crate::cache::Entry;
+use crate::counter::Counter;
 use crate::error::StoreError;
 
 /// A snapshot of counters and states.
@@ -142,7 +143,7 @@ const ERRORS_KEPT: usize = 16;
 /// Counters of one store.
 #[derive(Default)]
 pub(crate) struct Traffic {
-    pub(crate) hits: AtomicU64,
+    pub(crate) hits: Counter,
     fetched: Amount,
     prefetched: Amount,
     used: Amount,
@@ -198,7 +199,7 @@ impl Traffic {
     pub(crate) fn status(&self, cache: CacheStatus) -> StoreStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = TrafficStatus {
-            hits: get(&self.hits),
+            hits: self.hits.value(),
             fetched: get(&self.fetched.objects),
             fetched_bytes: get(&self.fetched.bytes),
             prefetched: get(&self.prefetched.objects),

@@ -13,6 +13,8 @@ const CLASSES: usize = 24;
 pub(crate) struct Waits([AtomicU64; CLASSES]);
 
 impl Waits {
+    /// A call, so that a probe can be set on it: `docs/benchmarks.md` compares waits with what the cores did.
+    #[inline(never)]
     pub(crate) fn note(&self, wait: Duration) {
         let micros = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         let class = (u64::BITS - micros.leading_zeros()) as usize;

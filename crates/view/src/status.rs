@@ -1,10 +1,10 @@
 //! What a view tells of itself.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use esker_format::hash::ContentHash;
+use esker_store::Counter;
 use parking_lot::Mutex;
 
 /// How many failures are remembered.
@@ -110,36 +110,6 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Threads share a counter's cells in this many groups, so that counting makes none wait for another's
-/// cache line.
-const CELLS: usize = 16;
-
-#[repr(align(128))]
-#[derive(Debug, Default)]
-struct Cell(AtomicU64);
-
-/// A number that many threads count up.
-#[derive(Debug, Default)]
-pub(crate) struct Counter([Cell; CELLS]);
-
-static NEXT_CELL: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static CELL: usize = NEXT_CELL.fetch_add(1, Ordering::Relaxed) % CELLS;
-}
-
-impl Counter {
-    pub(crate) fn count(&self) {
-        // A thread whose locals are gone still counts.
-        let cell = CELL.try_with(|cell| *cell).unwrap_or(0);
-        self.0[cell].0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn value(&self) -> u64 {
-        self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
-    }
-}
-
 /// The counters of a view.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -164,16 +134,5 @@ mod tests {
         let all = failures.all();
         assert_eq!(all.len(), FAILURES_MAX);
         assert_eq!(all[0].object, "/5");
-    }
-
-    #[test]
-    fn threads_count_together() {
-        let counter = Counter::default();
-        std::thread::scope(|scope| {
-            for _ in 0..8 {
-                scope.spawn(|| (0..1000).for_each(|_| counter.count()));
-            }
-        });
-        assert_eq!(counter.value(), 8000);
     }
 }

@@ -43,11 +43,11 @@ fn both_ways_fetch_everything() {
     let (address, stopper) = (server.address(), server.stopper());
     let serving = std::thread::spawn(move || server.run().expect("served"));
     let url = format!("http://{address}/cvmfs/bench.example.org");
-    emulate(&url, &objects, 3).expect("three clients");
+    emulate(&url, &objects, 3, None).expect("three clients");
     plain::fetch(address, &url, &objects, 2, 4).expect("two times");
     let absent = [Object { path: "data/00/absent".into(), bytes: 1 }];
     assert!(plain::fetch(address, &url, &absent, 1, 1).is_err());
-    assert!(emulate(&url, &absent, 1).is_err());
+    assert!(emulate(&url, &absent, 1, Some(1)).is_err());
     stopper.stop();
     let served = serving.join().expect("a server");
     let total = 5 * objects.iter().map(|object| object.bytes).sum::<u64>();

@@ -20,6 +20,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MB", default_value_t = 40)]
     megabytes: u64,
 
+    /// Requests that each client makes at once at most; by default as many as a mount
+    #[arg(long, value_name = "COUNT")]
+    requests: Option<usize>,
+
     /// Connections of the plain fetcher
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     connections: usize,
@@ -46,6 +50,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         repository: args.repository,
         clients: args.clients,
         bytes: args.megabytes * 1_000_000,
+        requests: args.requests,
         connections: args.connections,
         repetitions: args.repetitions,
         esker: args.binary,

@@ -14,9 +14,9 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 16])]
     threads: Vec<usize>,
 
-    /// Operations of a round
-    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
-    operations: usize,
+    /// Operations of a round; by default as many as take some tenths of a second
+    #[arg(long, value_name = "COUNT")]
+    operations: Option<usize>,
 
     /// Rounds
     #[arg(long, value_name = "COUNT", default_value_t = 11)]

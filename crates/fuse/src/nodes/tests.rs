@@ -212,9 +212,9 @@ fn a_successor_finds_the_same_nodes() {
     for id in ids.iter().step_by(3) {
         assert_eq!(table.forget(*id, 1), Forgotten::Gone);
     }
-    let mut answered = arena.slot();
+    let mut answered = arena.slot(0);
     answered.fill(|buffer| Ok(buffer.len())).expect("filled");
-    let mut waiting = arena.slot();
+    let mut waiting = arena.slot(0);
     waiting.fill(|_| Ok(5)).expect("filled");
     drop(answered);
     let free = arena.free_slots();
@@ -233,6 +233,36 @@ fn a_successor_finds_the_same_nodes() {
     // It goes on where the other one ended.
     let fresh = taken.intern(&found(9999), None).expect("room");
     assert!(!ids.contains(&fresh), "forgotten numbers are not given again");
+}
+
+/// A slot that is free is found wherever it was freed, also by those who wait already.
+#[test]
+fn the_last_free_slot_is_anybodys() {
+    let arena = Arc::new(Arena::new().expect("memory"));
+    let mut taken: Vec<_> = (0..arena.free_slots()).map(|worker| arena.slot(worker)).collect();
+    assert_eq!(arena.free_slots(), 0);
+    // It becomes the spare one of another worker.
+    taken.swap_remove(0);
+    assert_eq!(arena.free_slots(), 1);
+    taken.push(arena.slot(1));
+    assert_eq!(arena.free_slots(), 0);
+    let (asks, asked) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let waiters: Vec<_> = (0..8)
+            .map(|worker| {
+                let (arena, asks) = (&arena, asks.clone());
+                scope.spawn(move || {
+                    asks.send(()).expect("heard");
+                    arena.slot(worker)
+                })
+            })
+            .collect();
+        asked.iter().take(8).for_each(drop);
+        // Slots of the lowest numbers, which are kept as spare ones.
+        taken.drain(..8);
+        let slots: Vec<_> = waiters.into_iter().map(|waiter| waiter.join().expect("a slot")).collect();
+        assert_eq!((slots.len(), arena.free_slots()), (8, 0));
+    });
 }
 
 #[test]

@@ -4,10 +4,10 @@
 //! never exceeded. Objects that nobody uses stay open until their slot is needed; the longest unread are
 //! closed first. If every slot is in use, requests park here and go on when one becomes free.
 //!
-//! Locking: the list of open entries before an entry's state; never the other way round.
+//! Locking: parked requests before the list of open entries before an entry's state; never the other way round.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -24,8 +24,6 @@ pub(crate) struct Descriptors {
     limit: usize,
     used: AtomicUsize,
     peak: AtomicUsize,
-    /// Counts events after which a failed attempt may succeed.
-    freed: AtomicU64,
     waiting: AtomicUsize,
     waiters: Mutex<Waiters>,
     serving: AtomicBool,
@@ -70,7 +68,6 @@ impl Descriptors {
             limit: limit.max(1),
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
-            freed: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             waiters: Mutex::default(),
             serving: AtomicBool::new(false),
@@ -94,26 +91,21 @@ impl Descriptors {
     }
 
     fn take_free(&self) -> bool {
-        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-            (used < self.limit).then_some(used + 1)
-        });
+        let taken = self
+            .used
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| (used < self.limit).then_some(used + 1));
         if let Ok(before) = taken {
             self.peak.fetch_max(before + 1, Ordering::Relaxed);
         }
         taken.is_ok()
     }
 
-    /// A value to give to [`Self::park`] if the attempt that follows finds no slot.
-    pub(super) fn before_attempt(&self) -> u64 {
-        self.freed.load(Ordering::SeqCst)
-    }
-
-    /// Parks a request whose attempt, begun at `since`, found no slot. Hands it back if a slot may have
-    /// become free meanwhile, so that no wake-up is lost.
-    pub(super) fn park(&self, since: u64, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
+    /// Parks a request that found no slot. Hands it back if one has become free meanwhile, so that no wake-up is
+    /// lost: whoever frees one and doesn't see this count has freed it before this looks.
+    pub(super) fn park(&self, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
         let mut waiters = self.waiters.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        if self.freed.load(Ordering::SeqCst) != since {
+        if self.used.load(Ordering::SeqCst) < self.limit || self.has_idle() {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(waiter);
         }
@@ -137,13 +129,13 @@ impl Descriptors {
 
     /// Frees the slot of a file that was closed.
     pub(super) fn give_back(self: &Arc<Self>) {
-        self.used.fetch_sub(1, Ordering::AcqRel);
+        self.used.fetch_sub(1, Ordering::SeqCst);
         self.became_idle();
     }
 
     /// Notes that a file has no user any more.
     pub(super) fn became_idle(self: &Arc<Self>) {
-        self.freed.fetch_add(1, Ordering::SeqCst);
+        // Nothing is written as long as nobody waits: every read that ends comes by here.
         if self.waiting.load(Ordering::SeqCst) > 0
             && !self.serving.swap(true, Ordering::SeqCst)
             && let Some(pool) = self.pool.upgrade()
@@ -181,6 +173,14 @@ impl Descriptors {
                 return;
             }
         }
+    }
+
+    fn has_idle(&self) -> bool {
+        let idle = |entry: Arc<Entry>| {
+            let state = entry.state.lock();
+            state.users == 0 && state.file.is_some()
+        };
+        self.open.lock().iter().filter_map(Weak::upgrade).any(idle)
     }
 
     /// Closes the longest unread idle files; tells whether any was closed.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -12,17 +13,37 @@ use super::descriptors::Descriptors;
 use crate::wanted::CacheKey;
 
 /// An object in the cache. Removed from disk only with its lock held and no user left.
-#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: CacheKey,
     pub(crate) plain_len: u64,
-    /// Position in the order of last reads: the value of the cache's read counter then.
-    pub(crate) last_read: AtomicU64,
+    /// Position in the order of last reads.
+    last_read: AtomicU64,
     /// One more than the stored bytes that were prefetched, until somebody uses them; otherwise 0.
     prefetched: AtomicU64,
     /// Mappings and other uses that need the content but no descriptor.
     pins: AtomicU32,
+    /// Whose slot its open file takes.
+    descriptors: Arc<Descriptors>,
     pub(super) state: Mutex<State>,
+}
+
+/// The order of last reads: a clock, because a counter that all reads share makes them wait for its cache line.
+pub(super) struct Reads(Instant);
+
+/// What the clock begins with; below it are the places of entries that were found at the start.
+const FIRST_READ: u64 = 1 << 40;
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Reads {
+    /// A later place than all given out before.
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX / 2).saturating_add(FIRST_READ)
+    }
 }
 
 /// What changes about an entry.
@@ -41,19 +62,32 @@ pub(super) struct State {
 }
 
 impl Entry {
-    pub(super) fn new(key: CacheKey, plain_len: u64, last_read: u64, checked: bool) -> Arc<Self> {
+    pub(super) fn new(
+        key: CacheKey,
+        plain_len: u64,
+        last_read: u64,
+        checked: bool,
+        descriptors: &Arc<Descriptors>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             key,
             plain_len,
             last_read: AtomicU64::new(last_read),
             prefetched: AtomicU64::new(0),
             pins: AtomicU32::new(0),
+            descriptors: descriptors.clone(),
             state: Mutex::new(State { checked, gone: false, users: 0, file: None, listed: false }),
         })
     }
 
     pub(super) fn read_at(&self) -> u64 {
         self.last_read.load(Ordering::Relaxed)
+    }
+
+    /// Notes a read; after it [`Self::read_at`] is another one.
+    pub(super) fn read_now(&self, reads: &Reads) {
+        let before = self.last_read.load(Ordering::Relaxed);
+        self.last_read.store(reads.now().max(before + 1), Ordering::Relaxed);
     }
 
     pub(super) fn set_prefetched(&self, stored_bytes: Option<u64>) {
@@ -77,13 +111,12 @@ impl Entry {
 /// A use of an entry's descriptor; ends on drop.
 pub(crate) struct EntryUse {
     entry: Arc<Entry>,
-    descriptors: Arc<Descriptors>,
 }
 
 impl EntryUse {
     /// For a use that was counted in the entry's state already.
-    pub(super) fn counted(entry: Arc<Entry>, descriptors: Arc<Descriptors>) -> Self {
-        Self { entry, descriptors }
+    pub(super) fn counted(entry: Arc<Entry>) -> Self {
+        Self { entry }
     }
 
     /// Keeps the content without needing the descriptor.
@@ -103,15 +136,14 @@ impl Drop for EntryUse {
         drop(state);
         if closed.is_some() {
             drop(closed);
-            self.descriptors.give_back();
+            self.entry.descriptors.give_back();
         } else if idle {
-            self.descriptors.became_idle();
+            self.entry.descriptors.became_idle();
         }
     }
 }
 
 /// Keeps the content of an entry in the cache.
-#[derive(Debug)]
 pub(crate) struct Pin {
     entry: Arc<Entry>,
 }

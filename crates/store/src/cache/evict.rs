@@ -52,7 +52,7 @@ impl Inner {
         for ((read_at, entry), held) in batch.iter().zip(held) {
             if held {
                 // In use is as good as read now; and so it is not asked about again at once.
-                entry.last_read.store(self.reads.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                entry.read_now(&self.reads);
                 self.spared.fetch_add(1, Ordering::Relaxed);
             } else if entry.read_at() == *read_at && self.evict(entry) {
                 // Read since it was chosen means: not among the longest unread any more, and perhaps in

@@ -128,8 +128,8 @@ impl Inner {
     }
 
     fn handle(&self, entry: &Arc<Entry>, file: Arc<File>) -> Handle {
-        entry.last_read.store(self.reads.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-        let usage = EntryUse::counted(entry.clone(), self.descriptors.clone());
+        entry.read_now(&self.reads);
+        let usage = EntryUse::counted(entry.clone());
         Handle::new(file, entry.plain_len, Keep::Entry(usage))
     }
 

@@ -148,9 +148,9 @@ pub(super) fn block_size(root: &Path) -> u64 {
 impl Inner {
     /// Fills the table and the account with what [`load`] found.
     pub(super) fn adopt(&self, entries: &[Listed]) {
-        for listed in entries {
-            let read_at = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
-            let entry = Entry::new(listed.key, listed.plain_len, read_at, listed.checked);
+        for (place, listed) in (0..).zip(entries) {
+            let Listed { key, plain_len, checked } = *listed;
+            let entry = Entry::new(key, plain_len, place, checked, &self.descriptors);
             self.table.insert(entry);
         }
         self.space.charge(entries.iter().map(|listed| self.charge_of(listed.plain_len)).sum());

@@ -70,8 +70,7 @@ impl Writing {
         }
         self.rename(&key)?;
         self.path = PathBuf::new();
-        let now = self.cache.reads.fetch_add(1, Ordering::Relaxed) + 1;
-        let entry = Entry::new(key, self.len, now, true);
+        let entry = Entry::new(key, self.len, self.cache.reads.now(), true, &self.cache.descriptors);
         entry.set_prefetched(prefetched);
         reservation.keep(self.cache.charge_of(self.len));
         if let Some(replaced) = self.cache.table.insert(entry.clone()) {

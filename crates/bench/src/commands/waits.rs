@@ -1,0 +1,24 @@
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use esker_bench::waits;
+
+/// Tells from a trace by perf what waited for a thread while a core had nothing to do.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// What `perf script` printed
+    #[arg(value_name = "FILE")]
+    trace: PathBuf,
+
+    /// Write everything that was measured
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let text = std::fs::read_to_string(&args.trace)
+        .with_context(|| format!("can't read {}", args.trace.display()))?;
+    let report = waits::read(&text)?;
+    println!("{}", report.table());
+    super::write_json(args.json.as_deref(), &report)
+}

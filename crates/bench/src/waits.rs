@@ -1,0 +1,225 @@
+//! What waits for a thread while a core has nothing to do: a trace of the scheduler and of the waits that the store's
+//! pool notes, laid side by side.
+//!
+//! A pool can tell how long a job waited and whether one of its threads slept, but not whether a core was free for
+//! that thread. The kernel can.
+
+use std::collections::{BTreeMap, HashMap};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::table;
+
+/// What a trace shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Length of the trace in seconds.
+    pub seconds: f64,
+    /// For how many of them at least one core had nothing to do.
+    pub idle_seconds: f64,
+    /// The jobs, by the name of the threads that did them.
+    pub kinds: BTreeMap<String, Kind>,
+}
+
+/// Jobs of one kind of thread. All times are microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kind {
+    /// How many.
+    pub jobs: usize,
+    /// Half of them waited no longer than this.
+    pub half_us: f64,
+    /// All but a hundredth waited no longer than this.
+    pub p99_us: f64,
+    /// The same, counting only time at which a core had nothing to do.
+    pub idle_half_us: f64,
+    /// The same.
+    pub idle_p99_us: f64,
+    /// The longest of these.
+    pub idle_most_us: f64,
+    /// Jobs that waited for more than a millisecond beside an idle core.
+    pub idle_over_ms: usize,
+}
+
+/// From when to when, in nanoseconds.
+type Span = (u64, u64);
+
+#[derive(Default)]
+struct Trace {
+    span: Option<Span>,
+    /// Since when a core has nothing to do.
+    idle_since: HashMap<u64, u64>,
+    idle: Vec<Span>,
+    waits: Vec<(String, Span)>,
+    /// The last wait of each thread: one that began beside a sleeping thread is noted twice.
+    last: HashMap<String, u64>,
+}
+
+/// Reads what `perf script` prints of `sched:sched_switch` and of a probe with `secs` and `nanos`.
+pub fn read(text: &str) -> Result<Report> {
+    let mut trace = Trace::default();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        trace.take(line).with_context(|| format!("not a line of perf script: {line}"))?;
+    }
+    trace.report()
+}
+
+impl Trace {
+    fn take(&mut self, line: &str) -> Option<()> {
+        let (who, what) = line.split_once("] ")?;
+        let (who, core) = who.rsplit_once('[')?;
+        let (thread, id) = who.trim().rsplit_once(' ')?;
+        let (time, what) = what.trim_start().split_once(": ")?;
+        let (time, core) = (nanoseconds(time)?, core.parse().ok()?);
+        let begin = self.span.map_or(time, |span| span.0);
+        self.span = Some((begin, time));
+        if what.trim_start().starts_with("sched:sched_switch") {
+            if field(what, "prev_pid=")? == 0
+                && let Some(since) = self.idle_since.remove(&core)
+            {
+                self.idle.push((since, time));
+            }
+            if field(what, "next_pid=")? == 0 {
+                self.idle_since.insert(core, time);
+            }
+            return Some(());
+        }
+        let waited = field(what, "secs=")?.checked_mul(1_000_000_000)?.checked_add(field(what, "nanos=")?)?;
+        if self.last.insert(id.to_owned(), waited) != Some(waited) {
+            let kind = thread.trim().trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('-');
+            self.waits.push((kind.to_owned(), (time.saturating_sub(waited), time)));
+        }
+        Some(())
+    }
+
+    fn report(mut self) -> Result<Report> {
+        let (begin, end) = self.span.context("the trace is empty")?;
+        self.idle.extend(self.idle_since.values().map(|since| (*since, end)));
+        let idle = union(self.idle);
+        let mut kinds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        for (kind, wait) in self.waits {
+            let beside = (wait.1 - wait.0) as f64 / 1e3;
+            kinds.entry(kind).or_default().push((beside, overlap(&idle, wait) as f64 / 1e3));
+        }
+        ensure!(!kinds.is_empty(), "the trace has no waits: is the probe set in this binary?");
+        let kinds = kinds.into_iter().map(|(name, waits)| (name, Kind::of(&waits))).collect();
+        let sum: u64 = idle.iter().map(|span| span.1 - span.0).sum();
+        Ok(Report { seconds: (end - begin) as f64 / 1e9, idle_seconds: sum as f64 / 1e9, kinds })
+    }
+}
+
+/// Seconds with a point, as nanoseconds.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (seconds, part) = text.split_once('.')?;
+    let digits = u32::try_from(part.len()).ok()?;
+    let part = part.parse::<u64>().ok()?.checked_mul(10u64.checked_pow(9u32.checked_sub(digits)?)?)?;
+    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(part)
+}
+
+/// The number behind a name.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(name)?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Spans in order that touch no other.
+fn union(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable();
+    let mut joined: Vec<Span> = Vec::new();
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if span.0 <= last.1 => last.1 = last.1.max(span.1),
+            _ => joined.push(span),
+        }
+    }
+    joined
+}
+
+/// How much of a span is covered.
+fn overlap(spans: &[Span], (begin, end): Span) -> u64 {
+    let first = spans.partition_point(|span| span.1 <= begin);
+    let touched = spans[first..].iter().take_while(|span| span.0 < end);
+    touched.map(|span| span.1.min(end) - span.0.max(begin)).sum()
+}
+
+impl Kind {
+    fn of(waits: &[(f64, f64)]) -> Self {
+        let sorted = |of: fn(&(f64, f64)) -> f64| {
+            let mut all: Vec<f64> = waits.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all
+        };
+        let at = |all: &[f64], percent: usize| all[(all.len() * percent).div_ceil(100).max(1) - 1];
+        let (all, idle) = (sorted(|wait| wait.0), sorted(|wait| wait.1));
+        Self {
+            jobs: waits.len(),
+            half_us: at(&all, 50),
+            p99_us: at(&all, 99),
+            idle_half_us: at(&idle, 50),
+            idle_p99_us: at(&idle, 99),
+            idle_most_us: at(&idle, 100),
+            idle_over_ms: idle.iter().filter(|wait| **wait > 1e3).count(),
+        }
+    }
+}
+
+impl Report {
+    /// For terminals.
+    pub fn table(&self) -> String {
+        let rows: Vec<Vec<String>> = self
+            .kinds
+            .iter()
+            .map(|(name, kind)| {
+                let times =
+                    [kind.half_us, kind.p99_us, kind.idle_half_us, kind.idle_p99_us, kind.idle_most_us];
+                let mut row = vec![name.clone(), kind.jobs.to_string()];
+                row.extend(times.map(|time| format!("{time:.0}")));
+                row.push(kind.idle_over_ms.to_string());
+                row
+            })
+            .collect();
+        let header = ["threads", "jobs", "p50 µs", "p99", "idle p50", "idle p99", "idle most", "over 1 ms"];
+        let (seconds, idle) = (self.seconds, self.idle_seconds);
+        format!("{seconds:.2} s, {idle:.2} s with an idle core\n\n{}", table::layout(&header, &rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_an_idle_core_could_have_done_counts() {
+        let switch = |time: &str, core: u32, prev: u32, next: u32| {
+            format!(
+                "a b {prev} [{core:03}] {time}: sched:sched_switch: prev_comm=x prev_pid={prev} prev_prio=120 \
+                 prev_state=S ==> next_comm=y next_pid={next} next_prio=120\n"
+            )
+        };
+        let wait = |time: &str, nanos: u64| {
+            format!("esker-work-0 77 [001] {time}: probe_esker:note: (55) secs=0 nanos={nanos}\n")
+        };
+        let text = [
+            switch("10.000000", 0, 5, 0),
+            switch("10.000000", 1, 5, 0),
+            switch("10.002000", 1, 0, 77),
+            switch("10.003000", 0, 0, 5),
+            wait("10.004000", 3_000_000),
+            wait("10.004001", 3_000_000),
+            wait("10.005000", 500_000),
+        ];
+        let report = read(&text.concat()).expect("a trace");
+        assert!((report.seconds - 0.005).abs() < 1e-9 && (report.idle_seconds - 0.003).abs() < 1e-9);
+        let kind = &report.kinds["esker-work"];
+        assert_eq!((kind.jobs, kind.p99_us, kind.half_us), (2, 3000.0, 500.0), "noted twice is one wait");
+        assert_eq!((kind.idle_p99_us, kind.idle_half_us, kind.idle_over_ms), (2000.0, 0.0, 1));
+    }
+
+    #[test]
+    fn what_is_no_trace_is_an_error() {
+        assert!(read("").is_err());
+        assert!(read("something else").is_err());
+        let idle = "a 5 [000] 1.000000: sched:sched_switch: prev_pid=5 ==> next_pid=0\n";
+        assert!(read(idle).expect_err("no waits").to_string().contains("probe"));
+    }
+}

@@ -1,0 +1,51 @@
+//! Numbers that many threads count up at once.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Threads share a counter's cells in this many groups, so that counting makes none wait for another's
+/// cache line.
+const CELLS: usize = 16;
+
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Cell(AtomicU64);
+
+/// A number that many threads count up.
+#[derive(Debug, Default)]
+pub struct Counter([Cell; CELLS]);
+
+static NEXT_CELL: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static CELL: usize = NEXT_CELL.fetch_add(1, Ordering::Relaxed) % CELLS;
+}
+
+impl Counter {
+    /// Adds one.
+    pub fn count(&self) {
+        // A thread whose locals are gone still counts.
+        let cell = CELL.try_with(|cell| *cell).unwrap_or(0);
+        self.0[cell].0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was done.
+    pub fn value(&self) -> u64 {
+        self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_count_together() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..1000).for_each(|_| counter.count()));
+            }
+        });
+        assert_eq!(counter.value(), 8000);
+    }
+}
