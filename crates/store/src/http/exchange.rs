@@ -152,8 +152,8 @@ async fn send(
 fn request(base: &BaseUrl, fetch: &Fetch) -> Result<Request<Empty<Bytes>>, Cause> {
     let mut request = Request::get(base.path_of(&fetch.path))
         .header(header::HOST, base.authority())
-        .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")))
-        .header(header::ACCEPT, "*/*");
+        // No more than that: each field costs a proxy as much as a few packets.
+        .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")));
     if fetch.fresh {
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
@@ -182,7 +182,8 @@ async fn receive(
     let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
     let mut deadline = Instant::now() + limit;
     let mut meter = Meter::start(options.low_speed, options.low_speed_window);
-    let mut receiver = Receiver::new(fetch.limit, turn.host.world.budget.share(), fetch.spool.clone());
+    let mut receiver =
+        Receiver::new(fetch.limit, announced, turn.host.world.budget.share(), fetch.spool.clone());
     let mut body = response.into_body();
     loop {
         let asked = Instant::now();

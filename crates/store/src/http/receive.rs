@@ -8,7 +8,7 @@ use crate::error::Cause;
 use crate::memory::Share;
 use crate::source::{MEMORY_MAX, Spool, Stored};
 
-/// Memory is taken in such steps, whatever length the server announces.
+/// Memory is taken in such steps where the server announces no length, or a larger one.
 const STEP: usize = 64 << 10;
 /// Bytes collected before they are written to a spool file at once.
 const BATCH: usize = 1 << 20;
@@ -16,6 +16,7 @@ const BATCH: usize = 1 << 20;
 /// Collects one body.
 pub(super) struct Receiver {
     limit: u64,
+    step: usize,
     len: u64,
     bytes: Vec<u8>,
     share: Share,
@@ -24,8 +25,15 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(limit: u64, share: Share, spool: Option<Arc<dyn Spool>>) -> Self {
-        Self { limit, len: 0, bytes: Vec::new(), share, spool, file: None }
+    /// For a body of at most `limit` bytes, which are `announced` as the server says.
+    pub(super) fn new(
+        limit: u64,
+        announced: Option<u64>,
+        share: Share,
+        spool: Option<Arc<dyn Spool>>,
+    ) -> Self {
+        let step = announced.and_then(|len| usize::try_from(len).ok()).map_or(STEP, |len| len.min(STEP));
+        Self { limit, step, len: 0, bytes: Vec::new(), share, spool, file: None }
     }
 
     /// Takes the next bytes.
@@ -50,8 +58,8 @@ impl Receiver {
         if room >= more {
             return Ok(());
         }
-        // Doubling keeps copying cheap; the step keeps a small body small.
-        let grow = more.max(self.bytes.capacity()).max(STEP);
+        // Doubling keeps copying cheap; most bodies are small, and no larger than announced.
+        let grow = more.max(self.bytes.capacity()).max(self.step);
         let small = self.len <= MEMORY_MAX && self.share.grow(grow as u64);
         match &self.spool {
             Some(spool) if !small => {
