@@ -55,7 +55,8 @@ pub fn resident(root: &Path) -> Result<Vec<PathBuf>> {
 /// is large enough.
 pub fn hold(roots: &[PathBuf], files: &[PathBuf]) -> Result<Held> {
     let mut held = Held { files: Vec::new() };
-    for path in roots.iter().flat_map(|root| files.iter().map(|file| root.join(file))).take(FILES_MAX) {
+    // As much of each root where not all can be held.
+    for path in files.iter().flat_map(|file| roots.iter().map(move |root| root.join(file))).take(FILES_MAX) {
         let file = File::open(&path).with_context(|| format!("can't open {}", path.display()))?;
         let len = len(file.metadata()?.size())?;
         held.files.push(Locked::of(&file, len).with_context(|| format!("can't lock {}", path.display()))?);
