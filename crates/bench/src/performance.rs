@@ -127,6 +127,13 @@ impl Judged<'_> {
         }
     }
 
+    /// Whether the interval reaches beyond what is promised of the median alone.
+    fn in_doubt(&self) -> bool {
+        let high = self.measured.map(|measured| measured.value.high);
+        self.claim.upper_at_most.is_none()
+            && high.zip(self.claim.at_most).is_some_and(|(high, limit)| high > limit)
+    }
+
     /// Whether it is slower than what it is compared with, beyond doubt.
     fn loses(&self) -> bool {
         self.measured.is_some_and(|measured| measured.ratio && measured.value.low > 1.0)

@@ -71,6 +71,7 @@ fn section(point_: &Point, judged: &[Judged<'_>], files: &BTreeMap<PathBuf, Data
     text += "\n| What | Promised | Measured | 95 % | Runs | |\n|---|---|---|---|---|---|\n";
     for one in judged {
         let verdict = match one.verdict() {
+            Verdict::Met if one.in_doubt() => "met by the median, in doubt by the interval",
             Verdict::Met => "met",
             Verdict::Missed => "**missed**",
             Verdict::Open => "not measured",

@@ -57,6 +57,8 @@ fn a_promise_is_met_or_missed_and_a_miss_needs_a_reason() {
         made(&format!("{HOT}against = 'native'\nat_most = 1.2\nupper_at_most = 1.2\n")).expect("a page");
     assert!(met.contains("| w | ≤ 1.2 ×, upper end ≤ 1.2 × | 1.100 × | 1.100–1.100 | 9 | met |"), "{met}");
     assert!(met.contains("| [Hot, one](#hot-one) | 1 |  |  |"), "{met}");
+    let apart = HOT.to_owned() + "against = 'native'\nagainst_setting = 'cold'\nat_most = 0.5501\n";
+    assert!(made(&apart).expect("a page").contains("| met by the median, in doubt by the interval |"));
     let missing = format!("{HOT}against = 'native'\nat_most = 1.05\n");
     let error = made(&missing).expect_err("no reason");
     assert!(format!("{error:#}").contains("nothing tells why"), "{error:#}");
