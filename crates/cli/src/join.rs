@@ -62,7 +62,8 @@ impl Checked {
     pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
         let what = format!("can't open {} at {}", self.address.name, self.address.url);
         let repository = Repository::open(self.options).map_err(|error| of_store(&what, &error))?;
-        match View::open(repository.store.clone(), repository.heads.clone(), view.clone()) {
+        let options = ViewOptions { trails: Some(repository.trails()), ..view.clone() };
+        match View::open(repository.store.clone(), repository.heads.clone(), options) {
             Ok(view) => Ok((repository, view)),
             Err(error) => {
                 repository.close();

@@ -51,6 +51,8 @@ pub struct Repository {
 
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
+/// The folder of what is read one after the other, likewise.
+const TRAILS: &str = "trails";
 
 impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
@@ -68,6 +70,11 @@ impl Repository {
             heads.forget_history()?;
         }
         Ok(Self { url: options.url, store, heads })
+    }
+
+    /// The file of what programs read of it one after the other, for its view.
+    pub fn trails(&self) -> PathBuf {
+        self.store.cache().join(TRAILS).join(self.heads.name().as_str())
     }
 
     /// Lets go of the cache; nothing can be read afterwards that wasn't before.

@@ -21,6 +21,7 @@ mod tests;
 mod wire;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -379,9 +380,10 @@ impl ObjectStore for Shared {
         }
     }
 
-    fn read_ahead(&self, wanted: &Wanted) {
-        if let Role::Writer { store, .. } = &*self.role.read() {
-            store.read_ahead(wanted);
+    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => store.read_ahead(wanted, range),
+            _ => false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -88,10 +89,14 @@ impl Handle {
         Ok(bytes)
     }
 
-    /// Has the kernel read it into memory.
-    pub(crate) fn read_ahead(&self) {
-        // Advice: a file system that can't take it serves the reads all the same.
-        let _ = rustix::fs::fadvise(&*self.file.file, 0, NonZeroU64::new(self.len), Advice::WillNeed);
+    /// Has the kernel read a part of it into memory.
+    pub(crate) fn read_ahead(&self, range: Range<u64>) {
+        let end = range.end.min(self.len);
+        // No length would stand for everything.
+        if let Some(len) = end.checked_sub(range.start).and_then(NonZeroU64::new) {
+            // Advice: a file system that can't take it serves the reads all the same.
+            let _ = rustix::fs::fadvise(&*self.file.file, range.start, Some(len), Advice::WillNeed);
+        }
     }
 
     /// The open file: the object's bytes are its first [`Handle::len`] bytes, more may follow.
@@ -105,7 +110,7 @@ impl Handle {
         let len = usize::try_from(self.len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // Catalogs are searched all over: page by page that takes a seek each.
         if self.len <= MAPPED_AHEAD {
-            self.read_ahead();
+            self.read_ahead(0..self.len);
         }
         // The kernel refuses to map nothing.
         let bytes = if len == 0 { None } else { Some(sys::map(&self.file.file, len)?) };

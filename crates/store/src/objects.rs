@@ -2,6 +2,7 @@
 
 mod keep;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -81,15 +82,16 @@ impl ObjectStore for Objects {
         }
     }
 
-    fn read_ahead(&self, wanted: &Wanted) {
-        let Some(entry) = self.shared.cache.find(&wanted.key()) else { return };
+    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+        let Some(entry) = self.shared.cache.find(&wanted.key()) else { return false };
         let cache = self.shared.cache.clone();
         // Opening alone may take as long as reading: the kernel looks for the file on disk.
         self.shared.cache.pool.spawn(Urgency::Prefetch, move || {
             if let Leased::Handle(handle) = cache.lease(&entry) {
-                handle.read_ahead();
+                handle.read_ahead(range);
             }
         });
+        true
     }
 
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {

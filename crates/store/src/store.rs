@@ -1,5 +1,6 @@
 //! The trait that views and tools read objects through.
 
+use std::ops::Range;
 use std::sync::Weak;
 
 use crate::done::Done;
@@ -20,11 +21,12 @@ pub trait ObjectStore: Send + Sync {
     /// too much is queued.
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>);
 
-    /// Has the kernel read an object into memory that is in the cache and probably needed soon, so that it comes from
-    /// disk beside whatever the program does. Does nothing for one that isn't there, nor where the cache is another
-    /// process's. Never blocks.
-    fn read_ahead(&self, wanted: &Wanted) {
-        let _ = wanted;
+    /// Has the kernel read a part of an object into memory that is in the cache and probably needed soon, so that it
+    /// comes from disk beside whatever the program does. Does nothing for one that isn't there, nor where the cache is
+    /// another process's, and tells so. Never blocks.
+    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+        let _ = (wanted, range);
+        false
     }
 
     /// The object if it is in the cache, verified, and can be opened now. No I/O beyond that opening.

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::failure::{self, Blocked};
 use crate::lookup::Scene;
 use crate::payload::Notes;
+use crate::prefetch::PartRead;
 
 /// Most objects one read may touch. The smallest chunks that publishers make are a few KiB and the kernel
 /// asks for at most 1 MiB at a time, so only a catalog made to annoy comes near.
@@ -118,7 +119,7 @@ impl Core {
         let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
         let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
         if let Some(segments) = ready {
-            pieces.iter().for_each(|piece| self.prefetch.read(node, piece.at, piece.key()));
+            pieces.iter().for_each(|piece| self.prefetch.read(node, &piece.part_read()));
             return reply.ok(Data(segments));
         }
         self.counters.misses.count();
@@ -136,11 +137,10 @@ impl Core {
                     .map_err(|error| failure::of_store(error, &*label));
                 gathering.arrived(at, answer);
             };
-            let wanted = piece.wanted(&name);
-            let key = wanted.key();
+            let (wanted, part_read) = (piece.wanted(&name), piece.part_read());
             self.store.get(wanted, Done::new(arrived));
             // After it, so that what is fetched ahead never comes first.
-            self.prefetch.missed(node, piece.at, key, piece.size);
+            self.prefetch.missed(node, &part_read);
         }
     }
 
@@ -203,8 +203,14 @@ impl Gathering {
 }
 
 impl Piece {
-    fn key(&self) -> CacheKey {
-        CacheKey { hash: self.object.hash, compression: self.compression }
+    fn part_read(&self) -> PartRead {
+        let start = self.at + self.start;
+        PartRead {
+            key: CacheKey { hash: self.object.hash, compression: self.compression },
+            at: self.at,
+            size: self.size,
+            range: start..start + self.len as u64,
+        }
     }
 
     fn wanted(&self, what: &str) -> Wanted {

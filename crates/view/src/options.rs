@@ -1,6 +1,7 @@
 //! What whoever opens a view may choose.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
@@ -44,6 +45,8 @@ pub struct ViewOptions {
     pub pin: Option<Pin>,
     /// Fetch ahead what a program that misses a file will probably read next.
     pub prefetch: bool,
+    /// The file in which it is kept what programs read one after the other, so that it can be fetched ahead the next time.
+    pub trails: Option<PathBuf>,
     /// Most catalogs mounted at once, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

@@ -7,6 +7,7 @@
 
 mod announced;
 mod credit;
+mod learned;
 mod near;
 mod neighbours;
 mod objects;
@@ -14,12 +15,17 @@ mod plan;
 mod rest;
 mod touched;
 
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use esker_store::{CacheKey, Errand, Handle};
 use esker_vfs::Node;
+use parking_lot::Mutex;
 
 use crate::catalogs::Attached;
 use crate::core::Core;
@@ -27,6 +33,7 @@ use crate::payload::Notes;
 
 use self::announced::Cluster;
 use self::credit::Credit;
+use self::learned::{Keeper, PART};
 use self::plan::Planner;
 use self::touched::Touched;
 
@@ -37,12 +44,17 @@ const PUBLISHED_MAX: u64 = 2 << 30;
 /// With so many misses not looked at yet, further ones are not worth a guess.
 const BACKLOG_MAX: usize = 1024;
 
+/// What was learned is saved once nothing happened for so long.
+const QUIET: Duration = Duration::from_secs(5);
+/// Waiting for ever, in words of a queue that takes a time.
+const IDLE: Duration = Duration::from_secs(1 << 30);
+
 /// What the planner is told.
 pub(crate) enum Event {
     /// A program waits for an object.
     Missed(Miss),
-    /// A program reads an object that was in the cache, for the first time in a while.
-    Touched { node: Node, offset: u64 },
+    /// A program reads what was in the cache, for the first time in a while.
+    Touched(Touch),
     /// Catalogs that a guess needed are attached; they are held until it is made again.
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
@@ -55,15 +67,43 @@ pub(crate) enum Event {
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.
     Earned,
+    /// The view ends.
+    Closed,
+}
+
+/// A read of a part of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct PartRead {
+    pub(crate) key: CacheKey,
+    /// Where in the file the object begins, and its plain bytes.
+    pub(crate) at: u64,
+    pub(crate) size: u64,
+    /// The bytes of the file that are read.
+    pub(crate) range: Range<u64>,
+}
+
+/// A first read of something that was in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Touch {
+    /// The file.
+    pub(crate) node: Node,
+    /// Where in it the object begins.
+    pub(crate) offset: u64,
+    /// The bytes of it that are read.
+    pub(crate) range: Range<u64>,
+    /// Whether the object lay on disk. If not, it has just come, or another part of it was read before.
+    pub(crate) from_disk: bool,
 }
 
 /// A read that had to wait.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Miss {
     /// The file.
     pub(crate) node: Node,
     /// Where in it the object begins.
     pub(crate) offset: u64,
+    /// The bytes of it that are read.
+    pub(crate) range: Range<u64>,
     pub(crate) key: CacheKey,
     /// Whether the object was on its way already.
     pub(crate) guessed: bool,
@@ -88,7 +128,13 @@ pub(crate) struct Prefetch {
     credit: Credit,
     /// The same for what publishers announce, which is worth more.
     published: Credit,
-    touched: Touched,
+    /// The same for what was learned here.
+    learned: Credit,
+    touched: Touched<CacheKey>,
+    /// Parts of large objects, by the number of the part.
+    touched_parts: Touched<(CacheKey, u64)>,
+    /// The planner.
+    thread: Mutex<Option<JoinHandle<()>>>,
     /// All that is fetched ahead; ends with the view.
     errand: Errand,
 }
@@ -102,7 +148,10 @@ impl Prefetch {
             starved: AtomicBool::new(false),
             credit: Credit::default(),
             published: Credit::new(0),
+            learned: Credit::default(),
             touched: Touched::default(),
+            touched_parts: Touched::default(),
+            thread: Mutex::default(),
             errand: Errand::new(),
         }
     }
@@ -114,37 +163,54 @@ impl Prefetch {
         (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
-    /// An object that a program reads, which begins at `offset` in the file, was there.
-    pub(crate) fn read(&self, node: &Node, offset: u64, key: CacheKey) {
+    /// A program reads a part of an object that was there.
+    pub(crate) fn read(&self, node: &Node, read: &PartRead) {
         if self.events.is_none() {
             return;
         }
+        let key = read.key;
         let guessed = self.credit.read(&key);
         // It would have announced others, had it been missed.
         if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
             self.tell(Event::Announced(*node));
         }
-        let came = self.published.read(&key) || guessed;
+        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
-        // What has just come is in memory, and so probably are its neighbours.
-        if self.touched.is_first(key) && !came && self.is_room() {
-            self.tell(Event::Touched { node: *node, offset });
+        let first = self.touched.is_first(key);
+        if self.is_first_of_part(first, read) && self.is_room() {
+            // What has just come is in memory, and so probably are its neighbours.
+            let (range, from_disk) = (read.range.clone(), first && !came);
+            self.tell(Event::Touched(Touch { node: *node, offset: read.at, range, from_disk }));
         }
     }
 
-    /// A program waits for an object with so many plain bytes, which begins at `offset` in the file.
-    pub(crate) fn missed(&self, node: &Node, offset: u64, key: CacheKey, bytes: u64) {
+    /// A program waits for an object of which it reads a part.
+    pub(crate) fn missed(&self, node: &Node, read: &PartRead) {
         if self.events.is_none() {
             return;
         }
-        let guessed = self.credit.missed(&key, bytes) | self.published.missed(&key, bytes);
+        let (key, bytes) = (read.key, read.size);
+        let guessed = self.credit.missed(&key, bytes)
+            | self.published.missed(&key, bytes)
+            | self.learned.missed(&key, bytes);
         // What has just come is in memory.
-        self.touched.is_first(key);
+        let first = self.touched.is_first(key);
+        self.is_first_of_part(first, read);
         if self.is_room() {
-            self.tell(Event::Missed(Miss { node: *node, offset, key, guessed }));
+            let range = read.range.clone();
+            self.tell(Event::Missed(Miss { node: *node, offset: read.at, range, key, guessed }));
         }
+    }
+
+    /// Whether something is read that was not read in a while, given whether that is true of the object.
+    fn is_first_of_part(&self, first: bool, read: &PartRead) -> bool {
+        if read.size <= PART || read.range.is_empty() {
+            return first;
+        }
+        let parts = read.range.start / PART..=(read.range.end - 1) / PART;
+        parts.fold(false, |any, part| self.touched_parts.is_first((read.key, part)) | any)
     }
 
     /// Takes a place in the backlog.
@@ -156,9 +222,15 @@ impl Prefetch {
         room
     }
 
-    /// Calls off what is queued.
+    /// Calls off what is queued, and waits until what was learned is saved.
     pub(crate) fn close(&self) {
         self.errand.end();
+        self.tell(Event::Closed);
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // Its panic was reported, and costs only what is fetched ahead.
+            let _ = thread.join();
+        }
     }
 
     fn tell(&self, event: Event) {
@@ -169,22 +241,39 @@ impl Prefetch {
     }
 }
 
-/// Starts the planner; it ends with the core.
-pub(crate) fn start(core: &Arc<Core>, inbox: Receiver<Event>) -> std::io::Result<()> {
+/// Starts the planner, which ends with the core; `trails` is the file of what it learns.
+pub(crate) fn start(
+    core: &Arc<Core>,
+    inbox: Receiver<Event>,
+    trails: Option<PathBuf>,
+) -> std::io::Result<()> {
     let weak = Arc::downgrade(core);
     let plan = move || {
-        let mut planner = Planner::new(weak.clone());
-        while let Ok(event) = inbox.recv() {
-            let Some(core) = weak.upgrade() else { return };
-            if core.prefetch.errand.is_over() {
-                return;
-            }
-            if matches!(event, Event::Missed(_) | Event::Touched { .. }) {
+        let keeper = Keeper::new(trails);
+        let mut planner = Planner::new(weak.clone(), keeper.load());
+        loop {
+            let event = match inbox.recv_timeout(if planner.learned.is_changed() { QUIET } else { IDLE }) {
+                Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(event) => event,
+                Err(RecvTimeoutError::Timeout) => {
+                    keeper.save(&mut planner.learned);
+                    continue;
+                }
+            };
+            let Some(core) = weak.upgrade() else { break };
+            if matches!(event, Event::Missed(_) | Event::Touched(_)) {
                 core.prefetch.backlog.fetch_sub(1, Ordering::Relaxed);
+            }
+            if core.prefetch.errand.is_over() {
+                planner.note(&core, &event);
+                continue;
             }
             planner.handle(&core, event);
             planner.go_on(&core);
         }
+        keeper.save(&mut planner.learned);
     };
-    std::thread::Builder::new().name("prefetch".into()).spawn(plan).map(drop)
+    let thread = std::thread::Builder::new().name("prefetch".into()).spawn(plan)?;
+    *core.prefetch.thread.lock() = Some(thread);
+    Ok(())
 }

@@ -92,7 +92,7 @@ impl View {
         let holder: Arc<dyn Holder> = core.clone();
         core.store.add_holder(Arc::downgrade(&holder));
         if let Some(misses) = misses {
-            prefetch::start(&core, misses)
+            prefetch::start(&core, misses, options.trails)
                 .map_err(|error| TreeError::on(ErrorKind::Local, "the prefetching thread").because(error))?;
         }
         let pinned = options.pin.is_some();

@@ -21,7 +21,8 @@ use crate::lookup::{Scene, join, split};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
 
-use super::{Event, objects};
+use super::learned::NamedStep;
+use super::{Event, learned, objects};
 
 /// A trigger that was read again after less than this announces nothing new.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -92,6 +93,8 @@ fn find_spec(scene: &Scene<'_>, trigger: &Notes) -> Option<(Wanted, Vec<u8>)> {
 pub(crate) struct Cluster {
     /// The order among clusters.
     pub(super) serial: u64,
+    /// Whether it was learned here, or announced by a publisher.
+    pub(super) learned: bool,
     files: Vec<Vec<u8>>,
     reads: Vec<BundleRead>,
     /// Reads that nobody has looked at yet, and those that wait for a catalog.
@@ -109,6 +112,8 @@ pub(super) struct Announced {
     pub(super) place: (usize, usize),
     pub(super) wanted: Wanted,
     pub(super) size: u64,
+    /// The bytes of it that are read.
+    pub(super) range: Range<u64>,
 }
 
 /// What a turn at a cluster came to.
@@ -135,9 +140,31 @@ impl Cluster {
         Some(Self::new(serial, files, reads))
     }
 
+    /// What is to be read after what was learned; parts that follow each other in a file are one read.
+    pub(super) fn of_steps(serial: u64, steps: &[NamedStep]) -> Self {
+        let (mut files, mut reads) = (Vec::<Vec<u8>>::new(), Vec::<BundleRead>::new());
+        for (path, part) in steps {
+            let start = u64::from(*part) * learned::PART;
+            let range = start..start + learned::PART;
+            if files.last().is_some_and(|last| **last == **path) {
+                if let Some(BundleRead { range: Some(last), .. }) = reads.last_mut()
+                    && last.end == range.start
+                {
+                    last.end = range.end;
+                    continue;
+                }
+            } else {
+                files.push(path.to_vec());
+            }
+            reads.push(BundleRead { file: files.len() - 1, range: Some(range) });
+        }
+        Self { learned: true, ..Self::new(serial, files, reads) }
+    }
+
     fn new(serial: u64, files: Vec<Vec<u8>>, reads: Vec<BundleRead>) -> Self {
         Self {
             serial,
+            learned: false,
             files,
             reads,
             next: 0,
@@ -198,11 +225,8 @@ impl Cluster {
         let Some(row) = mount.find(mount.key_of_child(directory, name))? else { return Ok(()) };
         let found = self.objects_of(mount, &row, range, &path)?;
         self.objects_left = self.objects_left.saturating_sub(found.len());
-        let placed = found.into_iter().enumerate().map(|(part, (wanted, size))| Announced {
-            place: (number, part),
-            wanted,
-            size,
-        });
+        let placed =
+            found.into_iter().enumerate().map(|(part, object)| Announced { place: (number, part), ..object });
         objects.extend(placed);
         Ok(())
     }
@@ -214,12 +238,14 @@ impl Cluster {
         row: &Row<'_>,
         range: Option<Range<u64>>,
         path: &[u8],
-    ) -> Result<Vec<(Wanted, u64)>, Blocked> {
+    ) -> Result<Vec<Announced>, Blocked> {
         if row.size() == 0 {
             return Ok(Vec::new());
         }
+        let range = range.unwrap_or(0..row.size());
+        let (place, size) = ((0, 0), row.size());
         if !row.flags().has(Flags::CHUNKED) {
-            let whole = objects::whole(row, path).map(|wanted| (wanted, row.size()));
+            let whole = objects::whole(row, path).map(|wanted| Announced { place, wanted, size, range });
             return Ok(whole.into_iter().collect());
         }
         let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
@@ -229,10 +255,13 @@ impl Cluster {
         }
         let chunks = mount.chunks(row)?;
         self.chunks_left = self.chunks_left.saturating_sub(chunks.len());
-        let range = range.unwrap_or(0..row.size());
         let is_in = |chunk: &&Chunk| chunk.offset < range.end && chunk.offset + chunk.size > range.start;
         let what = String::from_utf8_lossy(path);
-        let of_chunk = |chunk: &Chunk| (objects::chunk(chunk, compression, &what), chunk.size);
+        let of_chunk = |chunk: &Chunk| {
+            let wanted = objects::chunk(chunk, compression, &what);
+            let within = |at: u64| at.saturating_sub(chunk.offset).min(chunk.size);
+            Announced { place, wanted, size: chunk.size, range: within(range.start)..within(range.end) }
+        };
         Ok(chunks.iter().filter(is_in).take(self.objects_left).map(of_chunk).collect())
     }
 }

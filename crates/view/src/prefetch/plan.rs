@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,10 +19,11 @@ use crate::lookup::Scene;
 use crate::payload::Notes;
 
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
+use super::learned::{Heard, Learned, PART};
 use super::near::Near;
 use super::neighbours::{Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
-use super::{Event, Miss, Outcome, objects};
+use super::{Event, Miss, Outcome, Touch, objects};
 
 /// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
 /// rest of the guesses stays here, where what is more likely can still overtake it.
@@ -60,7 +62,11 @@ pub(super) struct Planner {
     cached_readers: Readers,
     cached_since: Instant,
     recent: Recent,
+    /// What followed what on this node.
+    pub(super) learned: Learned,
     clusters: u64,
+    /// What was learned here, in order; paid for with credit of its own.
+    trails: VecDeque<Guess>,
     /// What publishers announce, in order, that of the newest trigger first; paid for with credit of its own.
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
     /// What is likely to be read, most likely first; paid for with credit.
@@ -74,7 +80,7 @@ pub(super) struct Planner {
 }
 
 impl Planner {
-    pub(super) fn new(core: Weak<Core>) -> Self {
+    pub(super) fn new(core: Weak<Core>, learned: Learned) -> Self {
         Self {
             core,
             neighbours: Neighbours::default(),
@@ -83,7 +89,9 @@ impl Planner {
             cached_readers: Readers::default(),
             cached_since: Instant::now(),
             recent: Recent::default(),
+            learned,
             clusters: 0,
+            trails: VecDeque::new(),
             announced: BTreeMap::new(),
             likely: VecDeque::new(),
             rest: VecDeque::new(),
@@ -97,7 +105,7 @@ impl Planner {
     pub(super) fn handle(&mut self, core: &Arc<Core>, event: Event) {
         match event {
             Event::Missed(miss) => self.missed(core, miss),
-            Event::Touched { node, offset } => self.touched(core, &node, offset),
+            Event::Touched(touch) => self.touched(core, &touch),
             Event::Catalogs { path, attached, tries } => {
                 self.near(core, &path, tries);
                 // Mounted by now, if they were of any use.
@@ -119,8 +127,41 @@ impl Planner {
                 self.cluster(core, cluster);
                 drop(attached);
             }
-            Event::Earned => {}
+            Event::Earned | Event::Closed => {}
         }
+    }
+
+    /// Notes what an event tells of reads, though nothing is fetched ahead any more.
+    pub(super) fn note(&mut self, core: &Core, event: &Event) {
+        if let Event::Missed(Miss { node, range, .. }) | Event::Touched(Touch { node, range, .. }) = event {
+            self.learn(core, node, range);
+        }
+    }
+
+    /// Notes a read. The next steps of its trail, if it is on one, and whether they say what comes next.
+    fn learn(&mut self, core: &Core, node: &Node, range: &Range<u64>) -> Heard {
+        let mut all = Heard::default();
+        let revision = core.current.load();
+        let path = Notes::of(node).map(|notes| Scene::new(core, &revision).path_of(&notes));
+        let Ok(Ok(path)) = path else { return all };
+        let now = Instant::now();
+        for part in range.start / PART..range.end.div_ceil(PART) {
+            let Ok(part) = u32::try_from(part) else { break };
+            let Heard { guided, next } = self.learned.read(&path, part, now);
+            all.guided |= guided;
+            all.next.extend(next);
+        }
+        all
+    }
+
+    /// Notes a read, and fetches ahead what followed it the last time. Whether that says what comes next.
+    fn follow(&mut self, core: &Arc<Core>, node: &Node, range: &Range<u64>) -> bool {
+        let Heard { guided, next } = self.learn(core, node, range);
+        if !next.is_empty() {
+            self.clusters += 1;
+            self.cluster(core, Box::new(Cluster::of_steps(self.clusters, &next)));
+        }
+        guided
     }
 
     fn missed(&mut self, core: &Arc<Core>, miss: Miss) {
@@ -129,12 +170,13 @@ impl Planner {
         // Whoever waits has fetched it already.
         let expected =
             self.queued.remove(&miss.key) || miss.guessed || self.under_way.contains_key(&miss.key);
+        let guided = self.follow(core, &miss.node, &miss.range);
         if notes.bundle {
             self.announced(core, miss.node.key, &notes);
         }
         if notes.chunked {
-            self.chunk_missed(core, &miss, &notes, expected);
-        } else if !expected && !notes.bundle {
+            self.chunk_missed(core, &miss, &notes, expected, guided);
+        } else if !expected && !notes.bundle && !guided {
             let revision = core.current.load();
             let path = Scene::new(core, &revision).path_of(&notes);
             if let Ok(path) = path {
@@ -156,8 +198,13 @@ impl Planner {
             let revision = core.current.load();
             cluster.turn(&Scene::new(core, &revision))
         };
-        for Announced { place: (read, part), wanted, size } in turn.objects {
-            if self.admit(&wanted) {
+        for Announced { place: (read, part), wanted, size, range } in turn.objects {
+            if cluster.learned {
+                // Most of it is in the cache, and comes from its disk.
+                if !core.store.read_ahead(&wanted, range) && self.admit(&wanted) {
+                    self.trails.push_back(Guess { wanted, size });
+                }
+            } else if self.admit(&wanted) {
                 let place = (Reverse(cluster.serial), read, part);
                 self.announced.insert(place, Guess { wanted, size });
             }
@@ -169,8 +216,12 @@ impl Planner {
         }
     }
 
-    /// An object came from the cache's disk: has what will probably be read next come from there, too.
-    fn touched(&mut self, core: &Core, node: &Node, offset: u64) {
+    /// Something was in the cache. If it came from disk, has what will probably be read next come from there, too.
+    fn touched(&mut self, core: &Arc<Core>, touch: &Touch) {
+        let Touch { node, offset, range, from_disk } = touch;
+        if self.follow(core, node, range) || !from_disk {
+            return;
+        }
         let Ok(notes) = Notes::of(node) else { return };
         if self.cached_since.elapsed() > IN_MEMORY {
             (self.cached_neighbours, self.cached_since) = (Neighbours::once(), Instant::now());
@@ -181,15 +232,15 @@ impl Planner {
             let Ok(path) = scene.path_of(&notes) else { return };
             let mut near = Near { scene: &scene, missing: Vec::new() };
             for file in self.cached_neighbours.missed(&mut near, &path) {
-                core.store.read_ahead(&file.wanted);
+                core.store.read_ahead(&file.wanted, 0..u64::MAX);
             }
         } else if let Some(chunks) = core.held.chunks(&node.key)
             && let Some(compression) = notes.compression
         {
-            let here = rest::chunk_at(&chunks, offset);
+            let here = rest::chunk_at(&chunks, *offset);
             let ahead = self.cached_readers.missed(node.key, &chunks, here);
             for chunk in chunks.get(here).into_iter().chain(ahead) {
-                core.store.read_ahead(&objects::chunk(chunk, compression, ""));
+                core.store.read_ahead(&objects::chunk(chunk, compression, ""), 0..u64::MAX);
             }
         }
     }
@@ -213,7 +264,7 @@ impl Planner {
         }
     }
 
-    fn chunk_missed(&mut self, core: &Arc<Core>, miss: &Miss, notes: &Notes, expected: bool) {
+    fn chunk_missed(&mut self, core: &Arc<Core>, miss: &Miss, notes: &Notes, expected: bool, guided: bool) {
         let Some(compression) = notes.compression else { return };
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
@@ -223,7 +274,9 @@ impl Planner {
         let path = String::from_utf8_lossy(&scene.path_of(notes).unwrap_or_default()).into_owned();
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
         let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &path);
-        if !whole {
+        if !whole && guided {
+            // It is followed as it was read the last time.
+        } else if !whole {
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = guess(chunk);
                 if self.admit(&wanted) {
@@ -272,6 +325,17 @@ impl Planner {
 
     /// The next guess that is allowed and that nobody has asked for in the meantime.
     fn next(&mut self, core: &Core) -> Option<Guess> {
+        while let Some(guess) = self.trails.front() {
+            if !core.prefetch.learned.allows(guess.size) {
+                core.prefetch.starved.store(true, Ordering::Relaxed);
+                break;
+            }
+            let guess = self.trails.pop_front()?;
+            if self.queued.remove(&guess.wanted.key()) {
+                core.prefetch.learned.guess(guess.wanted.key(), guess.size);
+                return Some(guess);
+            }
+        }
         while let Some(first) = self.announced.first_entry() {
             if !core.prefetch.published.allows(first.get().size) {
                 core.prefetch.starved.store(true, Ordering::Relaxed);
@@ -307,9 +371,11 @@ impl Planner {
         if outcome != Outcome::Fetched {
             core.prefetch.credit.forget(key);
             core.prefetch.published.forget(key);
+            core.prefetch.learned.forget(key);
         }
         self.failures = if outcome == Outcome::Failed { self.failures + 1 } else { 0 };
         if self.failures >= FAILURES_MAX {
+            self.trails.clear();
             self.announced.clear();
             self.likely.clear();
             self.rest.clear();

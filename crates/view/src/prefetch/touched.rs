@@ -1,32 +1,31 @@
-//! Which objects were read lately, and are therefore in memory.
+//! What was read lately, and is therefore in memory.
 
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use esker_store::CacheKey;
-
-/// Most objects remembered.
+/// Most keys remembered.
 const MAX: usize = 1 << 16;
 /// For how long, in seconds. Memory that is short is used for something else within minutes.
 const SECONDS: u64 = 60;
 
-/// Objects that were read.
-pub(crate) struct Touched {
-    keys: papaya::HashSet<CacheKey>,
+/// The keys of what was read.
+pub(crate) struct Touched<K> {
+    keys: papaya::HashSet<K>,
     began: Instant,
     /// When they were last forgotten, in seconds since then.
     forgotten: AtomicU64,
 }
 
-impl Default for Touched {
+impl<K: Copy + Eq + Hash> Default for Touched<K> {
     fn default() -> Self {
         Self { keys: papaya::HashSet::new(), began: Instant::now(), forgotten: AtomicU64::new(0) }
     }
 }
 
-impl Touched {
-    /// Notes a read; tells whether it is the first of this object in a while.
-    pub(crate) fn is_first(&self, key: CacheKey) -> bool {
+impl<K: Copy + Eq + Hash> Touched<K> {
+    /// Notes a read; tells whether it is the first of this in a while.
+    pub(crate) fn is_first(&self, key: K) -> bool {
         let keys = self.keys.pin();
         // Most reads are of what was read already; they write nothing and ask no clock.
         let first = !keys.contains(&key) && keys.insert(key);
@@ -46,6 +45,7 @@ impl Touched {
 mod tests {
     use esker_format::compress::Compression;
     use esker_format::hash::{ContentHash, HashAlgorithm};
+    use esker_store::CacheKey;
 
     use super::*;
 

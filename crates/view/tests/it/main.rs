@@ -15,4 +15,5 @@ mod model;
 mod reading;
 mod strangers;
 mod support;
+mod trails;
 mod watched;

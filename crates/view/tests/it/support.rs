@@ -25,7 +25,15 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) fn of(fixture: Fixture) -> Self {
-        let repository = fixture.unpack();
+        Self::over(fixture.unpack())
+    }
+
+    /// The same repository with an empty cache.
+    pub(crate) fn emptied(self) -> Self {
+        Self::over(self.repository)
+    }
+
+    fn over(repository: Repository) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::start(EngineOptions::default()).unwrap();
         // Many tests at once share the limit of the process, of which each cache would take half.

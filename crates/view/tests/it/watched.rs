@@ -1,5 +1,7 @@
 //! A store of which a test sees, and may change, what is fetched ahead.
 
+use std::ops::Range;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
 use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
@@ -13,6 +15,7 @@ type Warm = dyn Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Syn
 struct Watched {
     inner: Arc<dyn ObjectStore>,
     warm: Box<Warm>,
+    read_ahead: Option<Sender<String>>,
 }
 
 /// A view that looks for no new heads and fetches ahead, if it is to, through `warm`.
@@ -21,10 +24,24 @@ pub(crate) fn open(
     prefetch: bool,
     warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
 ) -> Arc<View> {
-    let store = Arc::new(Watched { inner: Arc::clone(&site.store), warm: Box::new(warm) });
+    let store = Arc::new(Watched { inner: Arc::clone(&site.store), warm: Box::new(warm), read_ahead: None });
     let ttl = Some(std::time::Duration::MAX);
     let options = ViewOptions { ttl, prefetch, ..ViewOptions::default() };
     View::open(store, site.keeper(), options).unwrap()
+}
+
+/// A view with these options, and who is told of everything that is fetched ahead or read from the cache's disk.
+pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
+    let told = ahead.clone();
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let what = wanted.what.clone();
+        inner.warm(wanted, errand, done);
+        // The test may have seen enough.
+        let _ = told.send(format!("fetch {what}"));
+    };
+    let read_ahead = Some(ahead.clone());
+    let store = Watched { inner: Arc::clone(&site.store), warm: Box::new(warm), read_ahead };
+    View::open(Arc::new(store), site.keeper(), options).unwrap()
 }
 
 impl ObjectStore for Watched {
@@ -34,6 +51,14 @@ impl ObjectStore for Watched {
 
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
         (self.warm)(&*self.inner, wanted, errand, done);
+    }
+
+    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+        let is_there = self.inner.read_ahead(wanted, range.clone());
+        if let Some(told) = self.read_ahead.as_ref().filter(|_| is_there) {
+            let _ = told.send(format!("read {} {range:?}", wanted.what));
+        }
+        is_there
     }
 
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
