@@ -6,6 +6,7 @@
 //!   <cache>/objects/ab/cd…   one file an object: plain bytes, then a trailer           (cache/trailer.rs)
 //!   <cache>/txn/17           being written, or removed at the next start
 //!   <cache>/heads/….head     last accepted heads, never evicted                        (head/saved.rs)
+//!   <cache>/trails/…         what programs read one after the other, kept by views
 //! ```
 //!
 //! Crash rule: an object is written in `txn/` and renamed when complete, without a sync; so after a crash a

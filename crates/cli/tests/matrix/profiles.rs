@@ -1,4 +1,5 @@
-//! Profiles: what a command reads is recorded, published as bundles, and comes ahead of its use.
+//! Profiles: what a command reads is recorded, published as bundles, and comes ahead of its use. So does what was read
+//! before on this machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{Mounted, words};
+use crate::world::{Mounted, World, words};
 
 /// What the tool reads after itself, in this order. The endings differ, so that no file is a guess from another.
 const READ: [&str; 4] = ["data/z.one", "nested/deep/a.two", "lib/m.three", "large.four"];
@@ -147,8 +148,13 @@ fn profiles_are_kept_listed_and_given_up() {
 impl Shop {
     /// Does something in a mount with an empty cache, served by a mirror of its own.
     fn mounted<T>(&self, options: &[&str], work: impl FnOnce(&Mounted<'_>, &Mirror) -> T) -> T {
+        self.workshop.world.empty_cache();
+        self.mounted_again(options, work)
+    }
+
+    /// The same with the cache as it is.
+    fn mounted_again<T>(&self, options: &[&str], work: impl FnOnce(&Mounted<'_>, &Mirror) -> T) -> T {
         let world = &self.workshop.world;
-        world.empty_cache();
         let mirror = Mirror::serve(self.workshop.home("storage"));
         let mut mount = world.esker(&["mount", &mirror.url(NAME)]);
         mount.arg(world.mountpoint()).args(["--public-key", &self.key(), "--cache"]).arg(world.cache());
@@ -202,6 +208,40 @@ fn the_read_of_a_trigger_brings_its_bundle() {
             for object in &fetched {
                 assert_eq!(mirror.count(|path| path == object), 1, "{object}");
             }
+        });
+    }
+}
+
+/// Empties the cache but for what was learned.
+fn forget_objects(world: &World) {
+    let (trails, aside) = (world.cache().join("trails"), world.path("home/trails"));
+    world.person.does(|| fs::rename(&trails, &aside)).expect("what was learned, beside the cache");
+    world.empty_cache();
+    let put_back = || {
+        fs::create_dir(world.cache())?;
+        fs::rename(&aside, &trails)
+    };
+    world.person.does(put_back).expect("a cache without objects");
+}
+
+/// > A4: What programs read one after the other is remembered beside the cache; when the first of it is read again, what followed it is brought into the cache, or read from the cache's disk, ahead of its use.
+#[test]
+fn what_was_read_here_before_comes_with_the_first_of_it() {
+    for person in Person::all() {
+        let shop = Shop::open(person, make_tree);
+        let needed = shop.mounted(&[], |mounted, mirror| {
+            ["bin/tool"].iter().chain(&READ).for_each(|file| read(mounted, file));
+            contents(mirror)
+        });
+        assert!(needed.len() > 10, "the large file has chunks");
+        forget_objects(&shop.workshop.world);
+        shop.mounted_again(&[], |mounted, mirror| {
+            read(mounted, "bin/tool");
+            for object in &needed {
+                mirror.wait_for(1, |path| path == object);
+            }
+            READ.iter().for_each(|file| read(mounted, file));
+            assert_eq!(contents(mirror), needed, "and nothing else");
         });
     }
 }
