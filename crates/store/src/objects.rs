@@ -248,8 +248,8 @@ impl Trip {
                 return trip.fail(error);
             }
             let (cache, bytes) = (trip.store.cache.clone(), trip.wanted.stored_limit());
-            let pool = cache.pool.clone();
-            cache.space.make_room(bytes, move || pool.run(trip.urgency(), move || trip.fetch_or(Self::fail)));
+            let (pool, priority) = (cache.pool.clone(), trip.priority.clone());
+            cache.space.make_room(bytes, move || pool.run_for(&priority, move || trip.fetch_or(Self::fail)));
         });
     }
 
@@ -275,8 +275,8 @@ impl Trip {
             fetch,
             Done::new(move |outcome| match outcome {
                 Ok(stored) => {
-                    let (pool, urgency) = (self.store.cache.pool.clone(), self.urgency());
-                    pool.run(urgency, move || self.arrived(stored));
+                    let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
+                    pool.run_for(&priority, move || self.arrived(stored));
                 }
                 Err(error) => failed(self, error),
             }),

@@ -14,7 +14,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::status::WorkStatus;
-use crate::urgency::Urgency;
+use crate::urgency::{Priority, Urgency};
 use crate::waits::Waits;
 
 /// How nice the threads for prefetches are: about a tenth of a contended core.
@@ -22,6 +22,8 @@ const NICE: i32 = 10;
 
 struct Job {
     run: Box<dyn FnOnce() + Send>,
+    /// Tells it from others that wait.
+    number: u64,
     queued: Instant,
     /// Whether a thread had nothing to do when it came.
     was_idle: bool,
@@ -53,6 +55,8 @@ struct Kind {
 struct State {
     demand: Line,
     prefetch: Line,
+    /// Jobs queued so far.
+    jobs: u64,
     stopping: bool,
 }
 
@@ -100,18 +104,28 @@ impl Pool {
         if address == self.queue.address() && kind >= urgency { job() } else { self.spawn(urgency, job) }
     }
 
+    /// Runs a job of a request like [`Pool::run`]. While it waits it becomes a demand with its request: the nice
+    /// threads get to it late where other programs compute.
+    pub(crate) fn run_for(&self, priority: &Priority, job: impl FnOnce() + Send + 'static) {
+        let urgency = priority.urgency();
+        let (address, kind) = WORKS_FOR.get();
+        if address == self.queue.address() && kind >= urgency {
+            return job();
+        }
+        let Some(number) = self.queue.add(urgency, Box::new(job)) else { return };
+        if urgency == Urgency::Prefetch {
+            let queue = Arc::downgrade(&self.queue);
+            priority.on_raise(move || {
+                if let Some(queue) = queue.upgrade() {
+                    queue.move_up(number);
+                }
+            });
+        }
+    }
+
     /// Queues a job.
     pub(crate) fn spawn(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.queue.state.lock();
-        if state.stopping {
-            drop(state);
-            return;
-        }
-        let line = state.line(urgency);
-        let was_idle = line.idle_threads > line.jobs.len();
-        line.jobs.push_back(Job { run: Box::new(job), queued: Instant::now(), was_idle });
-        drop(state);
-        self.queue.kind(urgency).wake.notify_one();
+        self.queue.add(urgency, Box::new(job));
     }
 
     /// How long jobs waited so far.
@@ -160,6 +174,33 @@ impl Queue {
             Urgency::Demand => &self.demand,
             Urgency::Prefetch => &self.prefetch,
         }
+    }
+
+    /// Queues a job; tells its number, unless it was dropped because the pool stops.
+    fn add(&self, urgency: Urgency, run: Box<dyn FnOnce() + Send>) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.stopping {
+            drop(state);
+            return None;
+        }
+        state.jobs += 1;
+        let number = state.jobs;
+        let line = state.line(urgency);
+        let was_idle = line.idle_threads > line.jobs.len();
+        line.jobs.push_back(Job { run, number, queued: Instant::now(), was_idle });
+        drop(state);
+        self.kind(urgency).wake.notify_one();
+        Some(number)
+    }
+
+    /// Makes a prefetch a demand, unless it was begun.
+    fn move_up(&self, number: u64) {
+        let mut state = self.state.lock();
+        let Some(at) = state.prefetch.jobs.iter().position(|job| job.number == number) else { return };
+        let job = state.prefetch.jobs.remove(at);
+        state.demand.jobs.extend(job);
+        drop(state);
+        self.demand.wake.notify_one();
     }
 
     fn work(&self, urgency: Urgency) {
@@ -238,6 +279,28 @@ mod tests {
         let names: Vec<_> = names.iter().collect();
         assert_eq!(names[0], names[1]);
         assert!(names[0].starts_with("esker-ahead") && names[2].starts_with("esker-work"), "{names:?}");
+    }
+
+    /// The nice threads may not come to it for long.
+    #[test]
+    fn what_waits_moves_ahead_when_it_is_demanded() {
+        let pool = Pool::start().unwrap();
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        for _ in 0..pool.threads.lock().len() {
+            let wait = wait.clone();
+            pool.spawn(Urgency::Prefetch, move || {
+                let _ = wait.lock().recv();
+            });
+        }
+        let (told, names) = mpsc::channel();
+        let name = move || told.send(std::thread::current().name().unwrap_or_default().to_owned()).unwrap();
+        let priority = Priority::new(Urgency::Prefetch);
+        pool.run_for(&priority, name);
+        priority.raise();
+        let ran_on = names.recv().unwrap();
+        assert!(ran_on.starts_with("esker-work"), "{ran_on}");
+        drop(go);
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Source for Verifying {
         let place = self.describe();
         let asked = fetch.clone();
         let arrived = Done::new(move |outcome: Result<Stored, _>| match outcome {
-            Ok(stored) => pool.run(fetch.priority.urgency(), move || {
+            Ok(stored) => pool.run_for(&fetch.priority.clone(), move || {
                 let verified = stored.verify(&expected);
                 done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));
             }),

@@ -29,7 +29,7 @@ use super::{Event, Miss, Outcome, Touch, objects};
 /// rest of the guesses stays here, where what is more likely can still overtake it.
 const UNDER_WAY_MAX: usize = 256;
 /// Most plain bytes of them, so that few large ones don't hold up many small ones.
-const UNDER_WAY_BYTES: u64 = 128 << 20;
+const UNDER_WAY_BYTES: u64 = 256 << 20;
 /// Most guesses that wait.
 const QUEUE_MAX: usize = 1 << 16;
 /// A library or executable above this is not fetched whole because a part of it is used.
