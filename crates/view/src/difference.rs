@@ -239,7 +239,7 @@ impl Comparison<'_> {
                         self.row_changed((old, o, &mut old_dirs), (new, n, &mut new_dirs))?;
                     }
                 }
-                (Some(o), None) => self.name_changed(old, o, &mut old_dirs)?,
+                (Some(o), None) => self.name_vanished(old, o, &mut old_dirs)?,
                 (None, Some(n)) => self.name_changed(new, n, &mut new_dirs)?,
                 (None, None) => {}
             }
@@ -255,9 +255,19 @@ impl Comparison<'_> {
     fn all_removed(&mut self, old: &Mounted) -> Result<(), Stop> {
         let mut dirs = Paths::default();
         for row in old.attached.catalog.rows()? {
-            self.name_changed(old, &row?, &mut dirs)?;
+            self.name_vanished(old, &row?, &mut dirs)?;
         }
         Ok(())
+    }
+
+    /// A name vanished. A directory that comes back later is the same node, and whoever is in it must not keep what it
+    /// was told of the one before.
+    fn name_vanished(&mut self, mount: &Mounted, row: &Row<'_>, dirs: &mut Paths) -> Result<(), Stop> {
+        if show::kind(row) == Kind::Directory && !is_own_root(mount, row) {
+            let (parent, _) = dirs.of_parent(mount, row)?;
+            self.attributes.insert(identity::directory(&join(parent, row.name())));
+        }
+        self.name_changed(mount, row, dirs)
     }
 
     /// A name appeared or vanished.
@@ -291,6 +301,9 @@ impl Comparison<'_> {
         let before = self.node(old, old_row, old_dirs)?;
         let after = self.node(new, new_row, new_dirs)?;
         if before != after {
+            if before.1 == Kind::Directory {
+                self.attributes.insert(before.2);
+            }
             return self.add_name(after.0, new_row);
         }
         if old_row.flags().has(Flags::HIDDEN) != new_row.flags().has(Flags::HIDDEN) {

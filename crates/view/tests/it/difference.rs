@@ -136,6 +136,25 @@ proptest! {
     }
 }
 
+#[test]
+fn a_directory_that_comes_back_is_not_remembered_as_it_was() {
+    let site = site();
+    let publish = |thing: Thing| {
+        let mut model = Model::default();
+        model.things.insert("/b".to_owned(), thing);
+        model.publish(&site.repository);
+    };
+    publish(Thing::Directory { mode: 0o700 });
+    let view = site.following();
+    let kernel = Kernel::on(&view);
+    assert!(kernel.walk_to(&view, "/b").is_some());
+    for thing in [Thing::File { content: 0, mode: 0o644 }, Thing::Directory { mode: 0o755 }] {
+        publish(thing);
+        assert!(view.refresh().unwrap().changed);
+        kernel.check(&view, &NAMES);
+    }
+}
+
 /// One repository for all cases: each publishes further revisions of it.
 fn site() -> std::sync::MutexGuard<'static, Site> {
     static SITE: std::sync::LazyLock<std::sync::Mutex<Site>> =
@@ -174,6 +193,10 @@ fn expected(
             let name = name.as_bytes().into();
             told.insert(format!("{:?}", Change::Name { dir: directory(parent), name }));
             told.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
+            if let Some(gone) = before.get(&path).filter(|gone| gone.node.kind == Kind::Directory) {
+                // It is the same node should it come back.
+                told.insert(format!("{:?}", Change::Attributes { node: gone.node.key }));
+            }
         } else if hidden && node(before).is_some() {
             told.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
             told.insert(format!("{:?}", Change::Attributes { node: before[&path].node.key }));
