@@ -199,18 +199,22 @@ fn in_parallel(
 mod tests {
     use super::*;
 
+    fn plan(libraries: usize, utilities: usize, functions: usize, folder: &Path) -> Plan {
+        Plan {
+            libraries,
+            utilities,
+            functions,
+            out: folder.join("tree"),
+            compiler: "cc".into(),
+            jobs: 2,
+            scratch: folder.to_owned(),
+        }
+    }
+
     #[test]
     fn the_driver_visits_every_function_and_misses_a_library() {
         let folder = tempfile::tempdir().expect("a folder");
-        let plan = Plan {
-            libraries: 5,
-            utilities: 2,
-            functions: 25,
-            out: folder.path().join("tree"),
-            compiler: "cc".into(),
-            jobs: 2,
-            scratch: folder.path().to_owned(),
-        };
+        let plan = plan(5, 2, 25, folder.path());
         let made = run(&plan, |_| {}).expect("a tree");
         assert!((38..=113).contains(&made.visited) && made.functions > made.visited, "{made:?}");
         let drive = || Command::new(plan.out.join("bin/driver")).output().expect("the driver");
@@ -229,15 +233,7 @@ mod tests {
     #[test]
     fn a_compiler_that_fails_is_told_with_its_library() {
         let folder = tempfile::tempdir().expect("a folder");
-        let plan = Plan {
-            libraries: 2,
-            utilities: 0,
-            functions: 1,
-            out: folder.path().join("tree"),
-            compiler: "false".into(),
-            jobs: 2,
-            scratch: folder.path().to_owned(),
-        };
+        let plan = Plan { compiler: "false".into(), ..plan(2, 0, 1, folder.path()) };
         let error = run(&plan, |_| {}).expect_err("false fails");
         assert!(format!("{error:#}").contains("libmodule"), "{error:#}");
     }

@@ -87,10 +87,7 @@ pub(crate) struct PartRead {
 pub(crate) struct Touch {
     /// The file.
     pub(crate) node: Node,
-    /// Where in it the object begins.
-    pub(crate) offset: u64,
-    /// The bytes of it that are read.
-    pub(crate) range: Range<u64>,
+    pub(crate) read: PartRead,
     /// Whether the object lay on disk. If not, it has just come, or another part of it was read before.
     pub(crate) from_disk: bool,
 }
@@ -100,11 +97,7 @@ pub(crate) struct Touch {
 pub(crate) struct Miss {
     /// The file.
     pub(crate) node: Node,
-    /// Where in it the object begins.
-    pub(crate) offset: u64,
-    /// The bytes of it that are read.
-    pub(crate) range: Range<u64>,
-    pub(crate) key: CacheKey,
+    pub(crate) read: PartRead,
     /// Whether the object was on its way already.
     pub(crate) guessed: bool,
 }
@@ -181,8 +174,8 @@ impl Prefetch {
         let first = self.touched.is_first(key);
         if self.is_first_of_part(first, read) && self.is_room() {
             // What has just come is in memory, and so probably are its neighbours.
-            let (range, from_disk) = (read.range.clone(), first && !came);
-            self.tell(Event::Touched(Touch { node: *node, offset: read.at, range, from_disk }));
+            let from_disk = first && !came;
+            self.tell(Event::Touched(Touch { node: *node, read: read.clone(), from_disk }));
         }
     }
 
@@ -199,8 +192,7 @@ impl Prefetch {
         let first = self.touched.is_first(key);
         self.is_first_of_part(first, read);
         if self.is_room() {
-            let range = read.range.clone();
-            self.tell(Event::Missed(Miss { node: *node, offset: read.at, range, key, guessed }));
+            self.tell(Event::Missed(Miss { node: *node, read: read.clone(), guessed }));
         }
     }
 

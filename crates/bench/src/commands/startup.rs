@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use esker_bench::conditions::Conditions;
 use esker_bench::link::Profile;
 use esker_bench::serve::Served;
-use esker_bench::startup::report::Report;
+use esker_bench::startup::report::{Report, Results};
 use esker_bench::startup::roots::{Client, Clients, Root};
 use esker_bench::startup::{self, State};
 
@@ -139,7 +139,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(startup::needed(&mut esker("without prefetch", &args.without_prefetch)?, &plan)?)
     };
     let series = startup::run(&mut roots, &plan, |what| eprintln!("{what}"))?;
-    let report = Report::new(conditions, plan.command, needed, series);
+    let report = Report::from(Results { conditions, command: plan.command, needed, series });
     print!("{}", report.table());
     if let Some(path) = &args.svg {
         std::fs::write(path, report.svg()).with_context(|| format!("can't write {}", path.display()))?;

@@ -121,7 +121,7 @@ fn results(name: &Path, data: &Data) -> String {
         return text;
     };
     let report = Report::from(results.clone());
-    let _ = writeln!(text, "`{}`; {}\n", report.command.join(" "), data.conditions.line());
+    let _ = writeln!(text, "`{}`; {}\n", report.results.command.join(" "), data.conditions.line());
     text += "| Setting | Root | Runs | s | 95 % | Ratio | 95 % | CPU s | MB | Requests |\n\
              |---|---|---|---|---|---|---|---|---|---|\n";
     for row in &report.rows {

@@ -14,20 +14,15 @@ use crate::table;
 /// A whole comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where and with what.
-    pub conditions: Conditions,
-    /// The command, with `{root}` for the root.
-    pub command: Vec<String>,
-    /// What goes over a link when nothing is fetched ahead, if that was measured.
-    pub needed: Option<Counts>,
+    /// What was measured.
+    #[serde(flatten)]
+    pub results: Results,
     /// One row a root and setting.
     pub rows: Vec<Row>,
-    /// Every single run.
-    pub series: Vec<Series>,
 }
 
 /// What a result file holds: all that cannot be worked out again.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// Where and with what.
     pub conditions: Conditions,
@@ -41,7 +36,9 @@ pub struct Results {
 
 impl From<Results> for Report {
     fn from(results: Results) -> Self {
-        Self::new(results.conditions, results.command, results.needed, results.series)
+        let Results { needed, series, .. } = &results;
+        let rows = series.iter().map(|one| row(one, series, needed.as_ref())).collect();
+        Self { results, rows }
     }
 }
 
@@ -99,17 +96,6 @@ pub struct Traffic {
 }
 
 impl Report {
-    /// Sums up.
-    pub fn new(
-        conditions: Conditions,
-        command: Vec<String>,
-        needed: Option<Counts>,
-        series: Vec<Series>,
-    ) -> Self {
-        let rows = series.iter().map(|one| row(one, &series, needed.as_ref())).collect();
-        Self { conditions, command, needed, rows, series }
-    }
-
     /// For terminals.
     pub fn table(&self) -> String {
         let header = [
@@ -133,8 +119,8 @@ impl Report {
         let rows: Vec<Vec<String>> = self.rows.iter().map(Row::cells).collect();
         let mut text = format!(
             "{}\n{}\n\n{}",
-            self.command.join(" "),
-            self.conditions.line(),
+            self.results.command.join(" "),
+            self.results.conditions.line(),
             table::layout(&header, &rows)
         );
         text += &self.traffic_table();
@@ -153,7 +139,7 @@ impl Report {
     /// What went over links; nothing if there were none.
     fn traffic_table(&self) -> String {
         let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
-        let needed = self.needed.map(|counts| counts.down as f64);
+        let needed = self.results.needed.map(|counts| counts.down as f64);
         let cells = |row: &Row| {
             let traffic = row.traffic.as_ref()?;
             Some(vec![
@@ -192,7 +178,7 @@ impl Report {
                 },
             })
             .collect();
-        plot::bars(&self.command.join(" "), &bars)
+        plot::bars(&self.results.command.join(" "), &bars)
     }
 }
 

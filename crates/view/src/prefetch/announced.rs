@@ -223,28 +223,26 @@ impl Cluster {
         let Some((directory, name)) = split(&path) else { return Ok(()) };
         let mount = scene.resolve(directory)?;
         let Some(row) = mount.find(mount.key_of_child(directory, name))? else { return Ok(()) };
-        let found = self.objects_of(mount, &row, range, &path)?;
+        let found = self.objects_of(mount, &row, range, (number, &path))?;
         self.objects_left = self.objects_left.saturating_sub(found.len());
-        let placed =
-            found.into_iter().enumerate().map(|(part, object)| Announced { place: (number, part), ..object });
-        objects.extend(placed);
+        objects.extend(found);
         Ok(())
     }
 
-    /// The objects of a file, or of a part of it.
+    /// The objects of a file, or of a part of it, which is the read of this number.
     fn objects_of(
         &mut self,
         mount: &Mounted,
         row: &Row<'_>,
         range: Option<Range<u64>>,
-        path: &[u8],
+        (number, path): (usize, &[u8]),
     ) -> Result<Vec<Announced>, Blocked> {
         if row.size() == 0 {
             return Ok(Vec::new());
         }
         let range = range.unwrap_or(0..row.size());
-        let (place, size) = ((0, 0), row.size());
         if !row.flags().has(Flags::CHUNKED) {
+            let (place, size) = ((number, 0), row.size());
             let whole = objects::whole(row, path).map(|wanted| Announced { place, wanted, size, range });
             return Ok(whole.into_iter().collect());
         }
@@ -257,12 +255,13 @@ impl Cluster {
         self.chunks_left = self.chunks_left.saturating_sub(chunks.len());
         let is_in = |chunk: &&Chunk| chunk.offset < range.end && chunk.offset + chunk.size > range.start;
         let what = String::from_utf8_lossy(path);
-        let of_chunk = |chunk: &Chunk| {
+        let of_chunk = |(part, chunk): (usize, &Chunk)| {
             let wanted = objects::chunk(chunk, compression, &what);
             let within = |at: u64| at.saturating_sub(chunk.offset).min(chunk.size);
-            Announced { place, wanted, size: chunk.size, range: within(range.start)..within(range.end) }
+            let (place, range) = ((number, part), within(range.start)..within(range.end));
+            Announced { place, wanted, size: chunk.size, range }
         };
-        Ok(chunks.iter().filter(is_in).take(self.objects_left).map(of_chunk).collect())
+        Ok(chunks.iter().filter(is_in).take(self.objects_left).enumerate().map(of_chunk).collect())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,12 @@ use crate::lookup::Scene;
 use crate::payload::Notes;
 
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
+use super::credit::Credit;
 use super::learned::{Heard, Learned, PART};
 use super::near::Near;
 use super::neighbours::{Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
-use super::{Event, Miss, Outcome, Touch, objects};
+use super::{Event, Miss, Outcome, Prefetch, Touch, objects};
 
 /// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
 /// rest of the guesses stays here, where what is more likely can still overtake it.
@@ -50,6 +51,52 @@ const EXECUTABLE: u32 = 0o111;
 struct Guess {
     wanted: Wanted,
     size: u64,
+}
+
+/// Guesses in the order in which they are made.
+trait Line {
+    fn first(&self) -> Option<&Guess>;
+    fn take(&mut self) -> Option<Guess>;
+}
+
+impl Line for VecDeque<Guess> {
+    fn first(&self) -> Option<&Guess> {
+        self.front()
+    }
+
+    fn take(&mut self) -> Option<Guess> {
+        self.pop_front()
+    }
+}
+
+impl<K: Ord> Line for BTreeMap<K, Guess> {
+    fn first(&self) -> Option<&Guess> {
+        self.values().next()
+    }
+
+    fn take(&mut self) -> Option<Guess> {
+        Some(self.pop_first()?.1)
+    }
+}
+
+/// The next guess of a line that is still queued, paid for with its credit; none if that doesn't allow it.
+fn affordable(
+    line: &mut impl Line,
+    credit: &Credit,
+    queued: &mut HashSet<CacheKey>,
+    starved: &AtomicBool,
+) -> Option<Guess> {
+    loop {
+        if !credit.allows(line.first()?.size) {
+            starved.store(true, Ordering::Relaxed);
+            return None;
+        }
+        let guess = line.take()?;
+        if queued.remove(&guess.wanted.key()) {
+            credit.guess(guess.wanted.key(), guess.size);
+            return Some(guess);
+        }
+    }
 }
 
 /// Guesses, and keeps the store busy with them.
@@ -133,21 +180,21 @@ impl Planner {
 
     /// Notes what an event tells of reads, though nothing is fetched ahead any more.
     pub(super) fn note(&mut self, core: &Core, event: &Event) {
-        if let Event::Missed(Miss { node, range, .. }) | Event::Touched(Touch { node, range, .. }) = event {
-            self.learn(core, node, range);
+        if let Event::Missed(Miss { node, read, .. }) | Event::Touched(Touch { node, read, .. }) = event
+            && let Ok(notes) = Notes::of(node)
+            && let Some(path) = path_of(core, &notes)
+        {
+            self.learn(&path, &read.range);
         }
     }
 
     /// Notes a read. The next steps of its trail, if it is on one, and whether they say what comes next.
-    fn learn(&mut self, core: &Core, node: &Node, range: &Range<u64>) -> Heard {
+    fn learn(&mut self, path: &[u8], range: &Range<u64>) -> Heard {
         let mut all = Heard::default();
-        let revision = core.current.load();
-        let path = Notes::of(node).map(|notes| Scene::new(core, &revision).path_of(&notes));
-        let Ok(Ok(path)) = path else { return all };
         let now = Instant::now();
         for part in range.start / PART..range.end.div_ceil(PART) {
             let Ok(part) = u32::try_from(part) else { break };
-            let Heard { guided, next } = self.learned.read(&path, part, now);
+            let Heard { guided, next } = self.learned.read(path, part, now);
             all.guided |= guided;
             all.next.extend(next);
         }
@@ -155,8 +202,8 @@ impl Planner {
     }
 
     /// Notes a read, and fetches ahead what followed it the last time. Whether that says what comes next.
-    fn follow(&mut self, core: &Arc<Core>, node: &Node, range: &Range<u64>) -> bool {
-        let Heard { guided, next } = self.learn(core, node, range);
+    fn follow(&mut self, core: &Arc<Core>, path: &[u8], range: &Range<u64>) -> bool {
+        let Heard { guided, next } = self.learn(path, range);
         if !next.is_empty() {
             self.clusters += 1;
             self.cluster(core, Box::new(Cluster::of_steps(self.clusters, &next)));
@@ -169,19 +216,20 @@ impl Planner {
         self.failures = 0;
         // Whoever waits has fetched it already.
         let expected =
-            self.queued.remove(&miss.key) || miss.guessed || self.under_way.contains_key(&miss.key);
-        let guided = self.follow(core, &miss.node, &miss.range);
+            self.queued.remove(&miss.read.key) || miss.guessed || self.under_way.contains_key(&miss.read.key);
+        let path = path_of(core, &notes);
+        let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &miss.read.range));
         if notes.bundle {
             self.announced(core, miss.node.key, &notes);
         }
         if notes.chunked {
-            self.chunk_missed(core, &miss, &notes, expected, guided);
-        } else if !expected && !notes.bundle && !guided {
-            let revision = core.current.load();
-            let path = Scene::new(core, &revision).path_of(&notes);
-            if let Ok(path) = path {
-                self.near(core, &path, 0);
-            }
+            self.chunk_missed(core, &miss, &notes, &path.unwrap_or_default(), (expected, guided));
+        } else if !expected
+            && !notes.bundle
+            && !guided
+            && let Some(path) = path
+        {
+            self.near(core, &path, 0);
         }
     }
 
@@ -218,18 +266,20 @@ impl Planner {
 
     /// Something was in the cache. If it came from disk, has what will probably be read next come from there, too.
     fn touched(&mut self, core: &Arc<Core>, touch: &Touch) {
-        let Touch { node, offset, range, from_disk } = touch;
-        if self.follow(core, node, range) || !from_disk {
+        let Touch { node, read, from_disk } = touch;
+        let Ok(notes) = Notes::of(node) else { return };
+        let path = path_of(core, &notes);
+        let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &read.range));
+        if guided || !from_disk {
             return;
         }
-        let Ok(notes) = Notes::of(node) else { return };
         if self.cached_since.elapsed() > IN_MEMORY {
             (self.cached_neighbours, self.cached_since) = (Neighbours::once(), Instant::now());
         }
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
         if !notes.chunked {
-            let Ok(path) = scene.path_of(&notes) else { return };
+            let Some(path) = path else { return };
             let mut near = Near { scene: &scene, missing: Vec::new() };
             for file in self.cached_neighbours.missed(&mut near, &path) {
                 core.store.read_ahead(&file.wanted, 0..u64::MAX);
@@ -237,7 +287,7 @@ impl Planner {
         } else if let Some(chunks) = core.held.chunks(&node.key)
             && let Some(compression) = notes.compression
         {
-            let here = rest::chunk_at(&chunks, *offset);
+            let here = rest::chunk_at(&chunks, read.at);
             let ahead = self.cached_readers.missed(node.key, &chunks, here);
             for chunk in chunks.get(here).into_iter().chain(ahead) {
                 core.store.read_ahead(&objects::chunk(chunk, compression, ""), 0..u64::MAX);
@@ -264,30 +314,38 @@ impl Planner {
         }
     }
 
-    fn chunk_missed(&mut self, core: &Arc<Core>, miss: &Miss, notes: &Notes, expected: bool, guided: bool) {
+    fn chunk_missed(
+        &mut self,
+        core: &Arc<Core>,
+        miss: &Miss,
+        notes: &Notes,
+        path: &[u8],
+        (expected, guided): (bool, bool),
+    ) {
         let Some(compression) = notes.compression else { return };
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
         let chunks = core.held.chunks(&miss.node.key);
         let Some(chunks) = chunks.or_else(|| scene.chunks(&miss.node).ok()) else { return };
-        let missed = rest::chunk_at(&chunks, miss.offset);
-        let path = String::from_utf8_lossy(&scene.path_of(notes).unwrap_or_default()).into_owned();
+        let missed = rest::chunk_at(&chunks, miss.read.at);
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
-        let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &path);
-        if !whole && guided {
-            // It is followed as it was read the last time.
-        } else if !whole {
-            for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
-                let wanted = guess(chunk);
-                if self.admit(&wanted) {
-                    self.likely.push_back(Guess { wanted, size: chunk.size });
-                }
-            }
-        } else if !expected {
+        let what = String::from_utf8_lossy(path);
+        let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &what);
+        if whole && expected {
+            // Its other chunks are queued or on their way.
+        } else if whole {
             for chunk in rest::around(&chunks, missed) {
                 let wanted = guess(chunk);
                 if self.admit(&wanted) {
                     self.rest.push_back(Guess { wanted, size: chunk.size });
+                }
+            }
+        } else if !guided {
+            // Otherwise it is followed as it was read the last time.
+            for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
+                let wanted = guess(chunk);
+                if self.admit(&wanted) {
+                    self.likely.push_back(Guess { wanted, size: chunk.size });
                 }
             }
         }
@@ -325,38 +383,13 @@ impl Planner {
 
     /// The next guess that is allowed and that nobody has asked for in the meantime.
     fn next(&mut self, core: &Core) -> Option<Guess> {
-        while let Some(guess) = self.trails.front() {
-            if !core.prefetch.learned.allows(guess.size) {
-                core.prefetch.starved.store(true, Ordering::Relaxed);
-                break;
-            }
-            let guess = self.trails.pop_front()?;
-            if self.queued.remove(&guess.wanted.key()) {
-                core.prefetch.learned.guess(guess.wanted.key(), guess.size);
-                return Some(guess);
-            }
-        }
-        while let Some(first) = self.announced.first_entry() {
-            if !core.prefetch.published.allows(first.get().size) {
-                core.prefetch.starved.store(true, Ordering::Relaxed);
-                break;
-            }
-            let guess = first.remove();
-            if self.queued.remove(&guess.wanted.key()) {
-                core.prefetch.published.guess(guess.wanted.key(), guess.size);
-                return Some(guess);
-            }
-        }
-        while let Some(guess) = self.likely.front() {
-            if !core.prefetch.credit.allows(guess.size) {
-                core.prefetch.starved.store(true, Ordering::Relaxed);
-                break;
-            }
-            let guess = self.likely.pop_front()?;
-            if self.queued.remove(&guess.wanted.key()) {
-                core.prefetch.credit.guess(guess.wanted.key(), guess.size);
-                return Some(guess);
-            }
+        let Prefetch { learned, published, credit, starved, .. } = &core.prefetch;
+        let queued = &mut self.queued;
+        if let Some(guess) = affordable(&mut self.trails, learned, queued, starved)
+            .or_else(|| affordable(&mut self.announced, published, queued, starved))
+            .or_else(|| affordable(&mut self.likely, credit, queued, starved))
+        {
+            return Some(guess);
         }
         while let Some(guess) = self.rest.pop_front() {
             if self.queued.remove(&guess.wanted.key()) {
@@ -425,6 +458,12 @@ impl Drop for Waiting {
             });
         }
     }
+}
+
+/// Where a file is, if that can be told without waiting.
+fn path_of(core: &Core, notes: &Notes) -> Option<Vec<u8>> {
+    let revision = core.current.load();
+    Scene::new(core, &revision).path_of(notes).ok()
 }
 
 /// Whether a file is a library or can be executed.
