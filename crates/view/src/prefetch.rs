@@ -88,8 +88,18 @@ pub(crate) struct Touch {
     /// The file.
     pub(crate) node: Node,
     pub(crate) read: PartRead,
-    /// Whether the object lay on disk. If not, it has just come, or another part of it was read before.
-    pub(crate) from_disk: bool,
+    pub(crate) found: Found,
+}
+
+/// Where the object was that is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// In the cache, and probably not in memory.
+    Disk,
+    /// Just come, as a guess of our own.
+    Guess,
+    /// Just come otherwise, or another part of it was read before.
+    Memory,
 }
 
 /// A read that had to wait.
@@ -173,9 +183,13 @@ impl Prefetch {
         }
         let first = self.touched.is_first(key);
         if self.is_first_of_part(first, read) && self.is_room() {
-            // What has just come is in memory, and so probably are its neighbours.
-            let from_disk = first && !came;
-            self.tell(Event::Touched(Touch { node: *node, read: read.clone(), from_disk }));
+            let found = match (guessed, came) {
+                (true, _) => Found::Guess,
+                // What has just come is in memory, and so probably are its neighbours.
+                (false, false) if first => Found::Disk,
+                _ => Found::Memory,
+            };
+            self.tell(Event::Touched(Touch { node: *node, read: read.clone(), found }));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::catalogs::WantedCatalog;
 use crate::failure::Blocked;
 use crate::lookup::{Scene, is_name, join};
 
-use super::neighbours::{Content, Folders, Leaf, SMALL_MAX, kind};
+use super::neighbours::{Content, Folders, Leaf, kind, small_max};
 use super::objects;
 
 /// Most rows looked at in one folder.
@@ -42,7 +42,9 @@ impl Folders for Near<'_, '_> {
             }
             match row.kind() {
                 EntryKind::Directory => content.folders.push(row.name().into()),
-                EntryKind::File if kind(row.name()) == wanted => content.files.extend(leaf(path, &row)),
+                EntryKind::File if kind(row.name()) == wanted => {
+                    content.files.extend(leaf(path, wanted, &row));
+                }
                 _ => {}
             }
         }
@@ -55,8 +57,8 @@ impl Folders for Near<'_, '_> {
 }
 
 /// A file that is small, and one object.
-fn leaf(folder: &[u8], row: &Row<'_>) -> Option<Leaf> {
-    if row.size() > SMALL_MAX {
+fn leaf(folder: &[u8], kind: &[u8], row: &Row<'_>) -> Option<Leaf> {
+    if row.size() > small_max(kind) {
         return None;
     }
     let wanted = objects::whole(row, &join(folder, row.name()))?;

@@ -14,13 +14,21 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::lookup::{join, split};
 
 /// Files up to this many plain bytes are small: one costs little, and a round trip costs more.
-pub(crate) const SMALL_MAX: u64 = 1 << 20;
+const SMALL_MAX: u64 = 1 << 20;
+/// The same for libraries, of which there are few, and which are loaded one after the other.
+const SMALL_LIBRARY_MAX: u64 = 4 << 20;
 
 /// Plain bytes that are taken below a folder when one branch of it was missed…
 const NARROW: u64 = 5 << 19;
 /// … and when two were. Found by replaying what `import tensorflow` and `import numpy` read over the catalog of their
 /// trees: half as much misses twice as often, twice as much saves no more misses.
 const WIDE: u64 = 40 << 20;
+/// Plain bytes that are taken from one place in many folders…
+const BESIDE: u64 = 32 << 20;
+/// … once files were missed there in so many of them: with less, what two packages have in common is taken for a habit.
+const BESIDE_BRANCHES: usize = 3;
+/// How far above a file its folder's place is looked at.
+const BESIDE_LEVELS: usize = 3;
 
 /// Most files taken at once.
 const FILES_MAX: usize = 8192;
@@ -67,7 +75,9 @@ struct Known {
     branch: Option<u64>,
     /// A file was missed in another branch, too.
     branched: bool,
-    /// All files of the kind below it were taken (or those in it, if it is a file's own folder)…
+    /// All files of the kind in it were taken…
+    own: bool,
+    /// … or all below it…
     taken: bool,
     /// … and so many were missed since.
     missed: u8,
@@ -75,9 +85,19 @@ struct Known {
     refused: u64,
 }
 
+/// What is known of one place in the folders of a folder.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Some folders in which a file was missed there.
+    branches: Vec<u64>,
+    /// It was taken from all of them, or is too much.
+    done: bool,
+}
+
 /// The folders where files were missed.
 pub(crate) struct Neighbours {
     known: HashMap<u64, Known>,
+    beside: HashMap<u64, Beside>,
     /// After this many misses in a folder that was taken already, it counts as new; never without.
     stale: Option<u8>,
 }
@@ -91,7 +111,7 @@ enum Found {
 
 impl Default for Neighbours {
     fn default() -> Self {
-        Self { known: HashMap::new(), stale: Some(STALE) }
+        Self { known: HashMap::new(), beside: HashMap::new(), stale: Some(STALE) }
     }
 }
 
@@ -103,17 +123,27 @@ impl Neighbours {
 
     /// A small file was missed: what to fetch with it, most likely first.
     pub(crate) fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        self.around(folders, path, self.stale)
+    }
+
+    /// A small file that was guessed is read: the same, but nothing seems evicted.
+    pub(crate) fn came(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        self.around(folders, path, None)
+    }
+
+    fn around(&mut self, folders: &mut dyn Folders, path: &[u8], stale: Option<u8>) -> Vec<Leaf> {
         let Some((own, name)) = split(path) else { return Vec::new() };
         let kind = kind(name);
-        if self.known.len() >= KNOWN_MAX {
+        if self.known.len() + self.beside.len() >= KNOWN_MAX {
             self.known.clear();
+            self.beside.clear();
         }
-        if self.is_taken(own, kind) {
+        if self.is_taken(own, kind, stale) {
             return Vec::new();
         }
         let mut files = match below(folders, own, kind, false, WIDE) {
             Found::All(mut files) => {
-                self.known(own, kind).taken = true;
+                self.known(own, kind).own = true;
                 start_after(&mut files, name);
                 files
             }
@@ -125,8 +155,9 @@ impl Neighbours {
             }
         };
         files.extend(self.climb(folders, own, kind));
+        files.extend(self.sideways(folders, own, kind));
         if !folders.is_complete() {
-            self.known(own, kind).taken = false;
+            self.known(own, kind).own = false;
         }
         files
     }
@@ -158,17 +189,34 @@ impl Neighbours {
         widest
     }
 
-    /// Whether the files of this kind in `folder`, or in one above it, were taken, and not so long ago that they are
-    /// missed again.
-    fn is_taken(&mut self, folder: &[u8], kind: &[u8]) -> bool {
-        let stale = self.stale;
+    /// The files of this kind at the same place in the folders beside this one, or beside those above it.
+    fn sideways(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
+        let mut found = Vec::new();
+        let mut branch = own;
+        for _ in 0..BESIDE_LEVELS {
+            let Some((above, _)) = split(branch) else { break };
+            let place = &own[branch.len()..];
+            let beside = self.beside.entry(key(&[above, place, kind])).or_default();
+            if beside.count(branch) {
+                let files = in_each(folders, above, place, kind);
+                beside.done = files.is_none() || folders.is_complete();
+                found.extend(files.unwrap_or_default());
+            }
+            branch = above;
+        }
+        found
+    }
+
+    /// Whether the files of this kind in `folder`, or below one above it, were taken, and not so long ago that they
+    /// are missed again.
+    fn is_taken(&mut self, folder: &[u8], kind: &[u8], stale: Option<u8>) -> bool {
         let mut at = folder;
         let mut taken = false;
         loop {
-            if let Some(known) = self.known.get_mut(&key(at, kind))
-                && known.taken
+            if let Some(known) = self.known.get_mut(&key(&[at, kind]))
+                && (known.taken || known.own && at == folder)
             {
-                known.missed = known.missed.saturating_add(1);
+                known.missed = known.missed.saturating_add(u8::from(stale.is_some()));
                 if stale.is_none_or(|stale| known.missed < stale) {
                     taken = true;
                 } else {
@@ -183,7 +231,7 @@ impl Neighbours {
     }
 
     fn known(&mut self, folder: &[u8], kind: &[u8]) -> &mut Known {
-        self.known.entry(key(folder, kind)).or_default()
+        self.known.entry(key(&[folder, kind])).or_default()
     }
 }
 
@@ -194,13 +242,20 @@ impl Known {
     }
 }
 
-fn key(folder: &[u8], kind: &[u8]) -> u64 {
+impl Beside {
+    /// Notes a folder in which a file was missed there; whether the others are to be looked at now.
+    fn count(&mut self, branch: &[u8]) -> bool {
+        let branch = xxh3_64(branch);
+        if self.branches.len() < BESIDE_BRANCHES && !self.branches.contains(&branch) {
+            self.branches.push(branch);
+        }
+        !self.done && self.branches.len() == BESIDE_BRANCHES
+    }
+}
+
+fn key(parts: &[&[u8]]) -> u64 {
     // No folder has a NUL in its path.
-    let mut bytes = Vec::with_capacity(folder.len() + 1 + kind.len());
-    bytes.extend_from_slice(folder);
-    bytes.push(0);
-    bytes.extend_from_slice(kind);
-    xxh3_64(&bytes)
+    xxh3_64(&parts.join(&0))
 }
 
 /// Collects files breadth first: those nearest to the folder come first.
@@ -224,6 +279,22 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
     Found::All(files)
 }
 
+/// Collects the files at one place in each folder of a folder; `None` if they are too many.
+fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -> Option<Vec<Leaf>> {
+    let branches = folders.list(above, kind).folders;
+    let mut files = Vec::new();
+    let mut bytes = 0_u64;
+    for name in branches.iter().take(FOLDERS_MAX) {
+        let content = folders.list(&[&*join(above, name), place].concat(), kind);
+        bytes = content.files.iter().fold(bytes, |sum, file| sum.saturating_add(file.size));
+        files.extend(content.files);
+        if bytes > BESIDE || files.len() > FILES_MAX {
+            return None;
+        }
+    }
+    (branches.len() <= FOLDERS_MAX).then_some(files)
+}
+
 /// Sorts by name, from the one after `name` to the one before it: what reads in order comes to those first.
 fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
     files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -244,6 +315,11 @@ pub(crate) fn kind(name: &[u8]) -> &[u8] {
         Some(at) if at > 0 => &name[at..],
         _ => b"",
     }
+}
+
+/// Up to how many plain bytes a file of this kind is small.
+pub(crate) fn small_max(kind: &[u8]) -> u64 {
+    if is_library(kind) { SMALL_LIBRARY_MAX } else { SMALL_MAX }
 }
 
 /// Whether a name is that of a shared library: `x.so`, `x.so.1.2`.

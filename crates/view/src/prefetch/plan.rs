@@ -22,9 +22,9 @@ use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::credit::Credit;
 use super::learned::{Heard, Learned, PART};
 use super::near::Near;
-use super::neighbours::{Leaf, Neighbours, is_library};
+use super::neighbours::{Folders, Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
-use super::{Event, Miss, Outcome, Prefetch, Touch, objects};
+use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
 
 /// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
 /// rest of the guesses stays here, where what is more likely can still overtake it.
@@ -52,6 +52,9 @@ struct Guess {
     wanted: Wanted,
     size: u64,
 }
+
+/// What [`Neighbours`] make of a file that is read.
+type Guesser = fn(&mut Neighbours, &mut dyn Folders, &[u8]) -> Vec<Leaf>;
 
 /// Guesses in the order in which they are made.
 trait Line {
@@ -154,7 +157,7 @@ impl Planner {
             Event::Missed(miss) => self.missed(core, miss),
             Event::Touched(touch) => self.touched(core, &touch),
             Event::Catalogs { path, attached, tries } => {
-                self.near(core, &path, tries);
+                self.near(core, &path, Neighbours::came, tries);
                 // Mounted by now, if they were of any use.
                 drop(attached);
             }
@@ -224,12 +227,12 @@ impl Planner {
         }
         if notes.chunked {
             self.chunk_missed(core, &miss, &notes, &path.unwrap_or_default(), (expected, guided));
-        } else if !expected
-            && !notes.bundle
+        } else if !notes.bundle
             && !guided
             && let Some(path) = path
         {
-            self.near(core, &path, 0);
+            // One that was guessed says what comes next as well, but not that anything was evicted.
+            self.near(core, &path, if expected { Neighbours::came } else { Neighbours::missed }, 0);
         }
     }
 
@@ -266,11 +269,20 @@ impl Planner {
 
     /// Something was in the cache. If it came from disk, has what will probably be read next come from there, too.
     fn touched(&mut self, core: &Arc<Core>, touch: &Touch) {
-        let Touch { node, read, from_disk } = touch;
+        let Touch { node, read, found } = touch;
         let Ok(notes) = Notes::of(node) else { return };
         let path = path_of(core, &notes);
         let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &read.range));
-        if guided || !from_disk {
+        if guided || *found == Found::Memory {
+            return;
+        }
+        if *found == Found::Guess {
+            if !notes.chunked
+                && !notes.bundle
+                && let Some(path) = path
+            {
+                self.near(core, &path, Neighbours::came, 0);
+            }
             return;
         }
         if self.cached_since.elapsed() > IN_MEMORY {
@@ -296,11 +308,11 @@ impl Planner {
     }
 
     /// Guesses what is read with a small file.
-    fn near(&mut self, core: &Arc<Core>, path: &[u8], tries: u32) {
+    fn near(&mut self, core: &Arc<Core>, path: &[u8], guess: Guesser, tries: u32) {
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
         let mut near = Near { scene: &scene, missing: Vec::new() };
-        let files = self.neighbours.missed(&mut near, path);
+        let files = guess(&mut self.neighbours, &mut near, path);
         let mut missing = near.missing;
         // The newest miss tells best what comes next.
         for Leaf { wanted, size, .. } in files.into_iter().rev() {

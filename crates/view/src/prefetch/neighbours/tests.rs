@@ -42,7 +42,7 @@ impl Folders for Paths {
                         content.folders.push(folder);
                     }
                 }
-                None if kind(rest.as_bytes()) == wanted && *size <= SMALL_MAX => {
+                None if kind(rest.as_bytes()) == wanted && *size <= small_max(wanted) => {
                     let hash = ContentHash::new(HashAlgorithm::Sha1, [0; 20]);
                     let object = ObjectName::new(hash, ObjectKind::File);
                     let wanted = Wanted::new(object, Compression::Zlib, file.clone());
@@ -117,6 +117,60 @@ fn a_folder_of_many_packages_is_never_taken() {
 }
 
 #[test]
+fn a_folder_that_was_taken_says_nothing_of_those_below() {
+    // As the library of an interpreter, and its extensions further down; more than is taken at once.
+    let mut paths = Paths::default().with("/lib", 2, ".so", 1000).with("/lib/py/dynload", 50, ".so", 1 << 20);
+    let mut neighbours = Neighbours::default();
+    assert_eq!(taken(&mut neighbours, &mut paths, "/lib/f0000.so")[0], "/lib/f0001.so");
+    assert!(taken(&mut neighbours, &mut paths, "/lib/py/dynload/f0000.so").len() >= 49);
+}
+
+#[test]
+fn larger_libraries_are_small_too() {
+    let mut paths = Paths::default().with("/l", 2, ".so.1", SMALL_LIBRARY_MAX);
+    paths = paths.with("/l", 2, ".pyc", SMALL_MAX + 1);
+    let mut neighbours = Neighbours::default();
+    assert_eq!(taken(&mut neighbours, &mut paths, "/l/f0000.so.1")[0], "/l/f0001.so.1");
+    assert!(taken(&mut neighbours, &mut paths, "/l/f0000.pyc").is_empty());
+}
+
+#[test]
+fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
+    let mut paths = Paths::default();
+    for package in 0..60 {
+        paths = paths.with(&format!("/s/p{package:02}/c"), 2, ".pyc", 10_000);
+        // What makes each of them too much to come along.
+        paths = paths.with(&format!("/s/p{package:02}/c/deep"), 30, ".pyc", 100_000);
+    }
+    let mut neighbours = Neighbours::default();
+    let mut others = |package: &str, neighbours: &mut Neighbours| {
+        let first = format!("/s/{package}/c/f0000.pyc");
+        let own = format!("/s/{package}/");
+        taken(neighbours, &mut paths, &first).into_iter().filter(|path| !path.starts_with(&own)).count()
+    };
+    assert_eq!([others("p03", &mut neighbours), others("p09", &mut neighbours)], [0, 0]);
+    assert_eq!(
+        others("p05", &mut neighbours),
+        59 * 2,
+        "its folder's place, in the others; not what is deeper"
+    );
+    assert_eq!(others("p07", &mut neighbours), 0, "once");
+}
+
+#[test]
+fn one_place_in_too_many_or_too_large_folders_is_left() {
+    let mut paths = Paths::default();
+    for package in 0..60 {
+        paths = paths.with(&format!("/s/p{package:02}/c"), 10, ".pyc", 100_000);
+    }
+    let mut neighbours = Neighbours::default();
+    for package in ["p00", "p01", "p02", "p03"] {
+        let taken = taken(&mut neighbours, &mut paths, &format!("/s/{package}/c/f0000.pyc"));
+        assert!(taken.iter().all(|path| path.starts_with(&format!("/s/{package}/"))), "60 MB are too much");
+    }
+}
+
+#[test]
 fn in_a_huge_folder_only_what_follows_is_taken() {
     let mut paths = Paths::default().with("/d", 5000, ".dat", 50_000);
     let mut neighbours = Neighbours::default();
@@ -132,6 +186,9 @@ fn what_was_evicted_is_taken_again() {
     assert_eq!(taken(&mut neighbours, &mut paths, "/a/f0000.h").len(), 19 + 20);
     let again = (1..).take_while(|_| taken(&mut neighbours, &mut paths, "/a/f0000.h").is_empty()).count();
     assert_eq!(again, usize::from(STALE) - 1);
+    for _ in 0..=STALE {
+        assert!(neighbours.came(&mut paths, b"/a/f0000.h").is_empty(), "what comes was not evicted");
+    }
 }
 
 #[test]
