@@ -13,6 +13,7 @@ mod host;
 mod meter;
 mod names;
 mod network;
+mod pace;
 mod path;
 mod receive;
 mod turn;

@@ -77,14 +77,14 @@ impl Host {
         let mut prefetch = self.prefetch.borrow_mut();
         let mut taken = Vec::new();
         for (number, job) in prefetch.iter().take(LOOKED_AT) {
-            let more = expected + self.expected(&job.fetch);
-            if taken.len() + 1 == most || more > EXPECTED_MAX {
+            if !Arc::ptr_eq(&job.site, &jobs[0].site) || !self.is_small(job) {
+                continue;
+            }
+            expected += self.expected(&job.fetch);
+            if taken.len() + 1 == most || expected > EXPECTED_MAX {
                 break;
             }
-            if Arc::ptr_eq(&job.site, &jobs[0].site) && self.is_small(job) {
-                expected = more;
-                taken.push(*number);
-            }
+            taken.push(*number);
         }
         jobs.extend(taken.iter().filter_map(|number| prefetch.remove(number)));
         jobs

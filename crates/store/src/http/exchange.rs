@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -32,6 +32,12 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// Idle connections that the server may have closed unnoticed before a new one is opened.
 const STALE_MAX: usize = 3;
 
+/// After so many round trips in which an answer came slowly its connection is given up. A loss early on does that to TCP:
+/// it takes a connection ten seconds to be fast again, and a new one ten round trips.
+const SLOW_ROUNDS: u32 = 4;
+/// So often at most for one answer: perhaps the server is to blame.
+const GIVEN_UP_MAX: u32 = 3;
+
 /// An open connection.
 pub(super) struct Connection {
     sender: SendRequest<Empty<Bytes>>,
@@ -39,7 +45,7 @@ pub(super) struct Connection {
     pub(super) is_reused: bool,
     /// How long the server keeps it, if it says so.
     pub(super) kept: Option<Duration>,
-    /// Bytes it brought since it was idle for long, and when the last came.
+    /// Bytes it brought in a round trip, and when the last came.
     brought: (u64, Instant),
     _open: Open,
 }
@@ -52,31 +58,89 @@ impl Connection {
         self.sender.is_closed()
     }
 
-    /// Bytes it brought lately, which tells how fast it is.
+    /// Bytes it brought in a round trip lately, which tells how fast it is.
     fn brought(&self) -> u64 {
         let (bytes, last) = self.brought;
         if last.elapsed() < SLOW_AGAIN { bytes } else { 0 }
     }
 }
 
-/// Asks once.
+/// Asks once; what then comes much slower than the way allows goes on over another connection.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Result<Stored, Cause> {
     let host = &turn.host;
     let mut stale = 0;
+    let mut part: Option<Part> = None;
     loop {
-        let mut connection = host.connection(site, turn.urgency(), stale >= STALE_MAX).await?;
+        let fresh = stale >= STALE_MAX || part.is_some();
+        let mut connection = host.connection(site, turn.urgency(), fresh).await?;
         turn.goes_over(connection.brought());
         let asked = Instant::now();
-        match send(&mut connection, site, fetch, host).await {
+        let from = part.as_ref().map_or(0, |part| part.receiver.len());
+        match send(&mut connection, site, fetch, from, host).await {
             Ok(response) => {
-                check_status(&response)?;
+                let skipped = skipped(&response, from)?;
                 site.offer.hear(&response);
-                turn.answered(asked.elapsed(), length(&response), fetch);
-                return receive(response, connection, site, fetch, turn).await;
+                let announced = length(&response).filter(|_| from == 0);
+                turn.answered(asked.elapsed(), announced, fetch);
+                connection.kept = kept(&response);
+                let begun = match part.take() {
+                    Some(part) => part,
+                    None => Part::begin(fetch, turn, announced)?,
+                };
+                match receive(response, connection, site, fetch, turn, (begun, skipped)).await? {
+                    Came::Whole(stored) => return Ok(stored),
+                    Came::Slowly(so_far) => part = Some(so_far),
+                }
             }
             // The server may have closed it while nobody looked; that is no failure.
             Err(Cause::Broken(_)) if connection.is_reused => stale += 1,
             Err(cause) => return Err(cause),
+        }
+    }
+}
+
+/// What came of an answer.
+struct Part {
+    receiver: Receiver,
+    /// When all of it must have come, and how long that is.
+    deadline: Instant,
+    limit: Duration,
+    /// Connections that were given up.
+    given_up: u32,
+}
+
+enum Came {
+    Whole(Stored),
+    /// The rest would come faster over another connection.
+    Slowly(Part),
+}
+
+impl Part {
+    fn begin(fetch: &Fetch, turn: &Turn, announced: Option<u64>) -> Result<Self, Cause> {
+        if announced.is_some_and(|len| len > fetch.limit) {
+            return Err(Cause::TooLarge { limit: fetch.limit });
+        }
+        let options = &turn.host.world.options;
+        let bytes = announced.unwrap_or(fetch.limit);
+        let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
+        let share = turn.host.world.budget.share();
+        let receiver = Receiver::new(fetch.limit, announced, share, fetch.spool.clone());
+        Ok(Self { receiver, deadline: Instant::now() + limit, limit, given_up: 0 })
+    }
+}
+
+/// Checks the status of an answer from which the bytes before `from` are not needed; tells how many of them it begins
+/// with all the same.
+fn skipped(response: &Response<Incoming>, from: u64) -> Result<u64, Cause> {
+    if from == 0 || response.status() != StatusCode::PARTIAL_CONTENT {
+        check_status(response)?;
+        return Ok(from);
+    }
+    let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    match range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse::<u64>().ok()) {
+        Some(begins) if begins == from => Ok(0),
+        _ => {
+            Err(Cause::Broken(format!("it was asked for what follows byte {from}, and sent something else")))
         }
     }
 }
@@ -134,10 +198,11 @@ async fn send(
     connection: &mut Connection,
     site: &Site,
     fetch: &Fetch,
+    from: u64,
     host: &Host,
 ) -> Result<Response<Incoming>, Cause> {
     let limit = host.world.options.first_byte;
-    let request = request(&site.base, fetch)?;
+    let request = request(&site.base, fetch, from)?;
     site.counts.asked();
     let answer = async {
         connection.sender.ready().await?;
@@ -149,7 +214,7 @@ async fn send(
         .map_err(broken)
 }
 
-fn request(base: &BaseUrl, fetch: &Fetch) -> Result<Request<Empty<Bytes>>, Cause> {
+fn request(base: &BaseUrl, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>>, Cause> {
     let mut request = Request::get(base.path_of(&fetch.path))
         .header(header::HOST, base.authority())
         // No more than that: each field costs a proxy as much as a few packets.
@@ -158,6 +223,9 @@ fn request(base: &BaseUrl, fetch: &Fetch) -> Result<Request<Empty<Bytes>>, Cause
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
             .header(header::PRAGMA, HeaderValue::from_static("no-cache"));
+    }
+    if from > 0 {
+        request = request.header(header::RANGE, format!("bytes={from}-"));
     }
     request.body(Empty::new()).map_err(|_| Cause::BadUrl {
         url: format!("{base}/{}", fetch.path),
@@ -171,49 +239,68 @@ async fn receive(
     site: &Site,
     fetch: &Fetch,
     turn: &Turn,
-) -> Result<Stored, Cause> {
-    let announced = length(&response);
-    connection.kept = kept(&response);
-    if announced.is_some_and(|len| len > fetch.limit) {
-        return Err(Cause::TooLarge { limit: fetch.limit });
-    }
+    (mut part, mut skipped): (Part, u64),
+) -> Result<Came, Cause> {
     let options = &turn.host.world.options;
-    let bytes = announced.unwrap_or(fetch.limit);
-    let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
-    let mut deadline = Instant::now() + limit;
     let mut meter = Meter::start(options.low_speed, options.low_speed_window);
-    let mut receiver =
-        Receiver::new(fetch.limit, announced, turn.host.world.budget.share(), fetch.spool.clone());
+    let mut patience = Patience::default();
     let mut body = response.into_body();
     loop {
         let asked = Instant::now();
         if turn.give_way(fetch).await {
-            deadline += asked.elapsed();
+            part.deadline += asked.elapsed();
             meter.restart();
+            patience = Patience::default();
         }
-        match timeout_at(deadline.min(meter.deadline()), body.frame()).await {
+        match timeout_at(part.deadline.min(meter.deadline()), body.frame()).await {
             Ok(Some(Ok(frame))) => {
-                if let Ok(data) = frame.into_data() {
+                if let Ok(mut data) = frame.into_data() {
                     meter.add(data.len() as u64);
                     site.counts.received(data.len() as u64);
                     turn.received(data.len() as u64);
-                    receiver.take(&data).await?;
+                    let old = skipped.min(data.len() as u64);
+                    skipped -= old;
+                    data.advance(old as usize);
+                    part.receiver.take(&data).await?;
+                }
+                if part.given_up < GIVEN_UP_MAX && patience.is_over(turn) {
+                    part.given_up += 1;
+                    return Ok(Came::Slowly(part));
                 }
             }
             Ok(Some(Err(error))) => return Err(broken(error)),
             Ok(None) => break,
             Err(_) => {}
         }
-        if Instant::now() >= deadline {
-            return Err(Cause::TimedOut { phase: Phase::Attempt, limit });
+        if Instant::now() >= part.deadline {
+            return Err(Cause::TimedOut { phase: Phase::Attempt, limit: part.limit });
         }
         if !meter.fast_enough() {
             return Err(Cause::TimedOut { phase: Phase::Transfer, limit: options.low_speed_window });
         }
     }
-    connection.brought = (turn.came(), Instant::now());
+    connection.brought = (turn.in_a_round(), Instant::now());
     turn.host.keep(connection);
-    receiver.finish().await
+    part.receiver.finish().await.map(Came::Whole)
+}
+
+/// Patience with an answer that comes slowly while the way could bring more.
+#[derive(Default)]
+struct Patience {
+    looked_at: u64,
+    slow: u32,
+}
+
+impl Patience {
+    /// Looks once a round trip.
+    fn is_over(&mut self, turn: &Turn) -> bool {
+        let rounds = turn.rounds();
+        if rounds != self.looked_at {
+            self.looked_at = rounds;
+            self.slow = if turn.is_slow() { self.slow + 1 } else { 0 };
+        }
+        self.slow >= SLOW_ROUNDS
+    }
 }
 
 fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {

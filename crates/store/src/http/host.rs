@@ -59,8 +59,11 @@ pub(super) struct Host {
     pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
-    /// Bytes of answers that can be on the path now, as far as known.
+    /// Bytes of answers that can be on the path now, as far as known, and those of demands among them.
     pub(super) coming: Cell<u64>,
+    pub(super) demanded: Cell<u64>,
+    /// Large prefetches under way.
+    pub(super) large: Cell<usize>,
     /// Stored bytes for each plain one.
     ratio: Cell<f64>,
     /// Wakes prefetches that stand still.
@@ -82,6 +85,8 @@ impl Host {
             demand_active: Cell::new(0),
             prefetch_active: Cell::new(0),
             coming: Cell::new(0),
+            demanded: Cell::new(0),
+            large: Cell::new(0),
             ratio: Cell::new(USUAL_RATIO),
             calm: Notify::new(),
             waking: Cell::new(false),
@@ -155,7 +160,8 @@ impl Host {
 
     fn next_prefetch(self: &Rc<Self>) -> Option<Job> {
         while self.has_queued_prefetches() && self.may_prefetch() {
-            let job = self.prefetch.borrow_mut().pop_first()?.1;
+            let number = self.first_prefetch()?;
+            let job = self.prefetch.borrow_mut().remove(&number)?;
             if !job.fetch.priority.give_up_if_pointless() {
                 return Some(job);
             }
@@ -163,6 +169,13 @@ impl Host {
             job.done.err(error);
         }
         None
+    }
+
+    /// The first in the queue that isn't too large for now.
+    fn first_prefetch(&self) -> Option<u64> {
+        let queued = self.prefetch.borrow();
+        let may = |job: &Job| self.may_prefetch_large(self.expected(&job.fetch));
+        queued.iter().find(|(_, job)| may(job)).map(|(number, _)| *number)
     }
 
     /// Whether one more prefetch may be sent for now.

@@ -36,6 +36,11 @@ impl Receiver {
         Self { limit, step, len: 0, bytes: Vec::new(), share, spool, file: None }
     }
 
+    /// How much of it came.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Takes the next bytes.
     pub(super) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
         self.len += bytes.len() as u64;

@@ -4,15 +4,24 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::host::Host;
+use super::pace::Pace;
 use crate::source::Fetch;
 use crate::urgency::Urgency;
 
-/// What a new connection brings in its first round trip: ten segments (RFC 6928). In each further one it brings about
-/// as much more as came before.
-const FIRST_ROUND: u64 = 14_600;
+/// An answer of more bytes comes for so long that it has to give way to what is demanded meanwhile.
+const LARGE: u64 = 1 << 20;
+/// Most prefetches of such answers at once. Some, as a loss makes a connection slow for a while; not many, as each
+/// takes an equal share of the path from whatever is demanded next.
+const LARGE_AT_ONCE: usize = 6;
+/// An answer is slow if its connection brings less than this part of what the path holds…
+const SLOW_PART: u64 = 8;
+/// … and it would go on so for as many round trips.
+const SLOW_FOR: u64 = 16;
+/// How long one stands still before it looks again whether the path is needed, where its length isn't known.
+const STILL: Duration = Duration::from_millis(50);
 
 /// One request under way, and what is still to come of its answer; free again on drop.
 pub(super) struct Turn {
@@ -20,18 +29,30 @@ pub(super) struct Turn {
     urgency: Cell<Urgency>,
     /// Bytes still to come.
     coming: Cell<u64>,
-    /// Bytes that came, with those of the answer before it on the same connection.
-    came: Cell<u64>,
+    pace: Cell<Pace>,
     /// What the host counts of it.
     counted: Cell<u64>,
+    /// Whether the host counts it as a large prefetch.
+    large: Cell<bool>,
+    /// Until then what comes had been waiting for us, and says nothing about the path.
+    stale_until: Cell<Option<Instant>>,
 }
 
 impl Turn {
     pub(super) fn take(host: Rc<Host>, urgency: Urgency, expected: u64) -> Self {
         let active = host.active_as(urgency);
         active.set(active.get() + 1);
-        let (coming, came, counted) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        let turn = Self { host, urgency: Cell::new(urgency), coming, came, counted };
+        let large = urgency == Urgency::Prefetch && is_large(expected);
+        host.large.set(host.large.get() + usize::from(large));
+        let turn = Self {
+            host,
+            urgency: Cell::new(urgency),
+            coming: Cell::new(0),
+            pace: Cell::new(Pace::after(0)),
+            counted: Cell::new(0),
+            large: Cell::new(large),
+            stale_until: Cell::new(None),
+        };
         turn.expect(expected);
         turn
     }
@@ -46,32 +67,35 @@ impl Turn {
             self.urgency.set(Urgency::Demand);
             self.host.prefetch_active.set(self.host.prefetch_active.get() - 1);
             self.host.demand_active.set(self.host.demand_active.get() + 1);
+            self.host.demanded.set(self.host.demanded.get() + self.counted.get());
+            self.no_longer_large();
         }
+    }
+
+    fn no_longer_large(&self) {
+        self.host.large.set(self.host.large.get() - usize::from(self.large.replace(false)));
     }
 
     /// So many bytes are still to come.
     fn expect(&self, bytes: u64) {
         self.coming.set(bytes);
-        let total = &self.host.coming;
-        let on_path = self.on_path();
-        total.set(total.get() - self.counted.replace(on_path) + on_path);
+        let on_path = bytes.min(self.pace.get().on_path());
+        let before = self.counted.replace(on_path);
+        let demanded = (self.urgency.get() == Urgency::Demand).then_some(&self.host.demanded);
+        for total in [Some(&self.host.coming), demanded].into_iter().flatten() {
+            total.set(total.get() - before + on_path);
+        }
     }
 
-    /// How many of them can be on the path at once. A large object on a new connection comes in small portions at
-    /// first; counted whole it would keep others from filling what it leaves free.
-    fn on_path(&self) -> u64 {
-        self.coming.get().min(FIRST_ROUND.saturating_add(self.came.get()))
-    }
-
-    /// The request goes over a connection that brought so many bytes just before.
+    /// The request goes over a connection that brought so many bytes a round trip just before.
     pub(super) fn goes_over(&self, brought: u64) {
-        self.came.set(brought);
+        self.pace.set(Pace::after(brought));
         self.expect(self.coming.get());
     }
 
-    /// What its connection has brought.
-    pub(super) fn came(&self) -> u64 {
-        self.came.get()
+    /// What its connection brings in a round trip.
+    pub(super) fn in_a_round(&self) -> u64 {
+        self.pace.get().in_a_round()
     }
 
     /// An answer that brings the object begins, after a wait; `announced` is its length.
@@ -89,29 +113,65 @@ impl Turn {
 
     /// Bytes came; others may start now.
     pub(super) fn received(&self, bytes: u64) {
-        self.host.path.borrow_mut().delivered(bytes, Instant::now());
+        let now = Instant::now();
+        if self.stale_until.get().is_none_or(|until| until < now) {
+            self.host.path.borrow_mut().delivered(bytes, now);
+        }
         self.host.window.borrow_mut().delivered(bytes);
-        self.came.set(self.came.get().saturating_add(bytes));
+        let mut pace = self.pace.get();
+        pace.came(bytes, self.host.path.borrow().round_trip(), now);
+        self.pace.set(pace);
         self.expect(self.coming.get().saturating_sub(bytes));
         if self.host.has_queued_prefetches() {
             self.host.start();
         }
     }
 
-    /// Stands still while this is a prefetch that alone is more than the path holds and something is demanded;
-    /// tells whether it did.
+    /// Round trips that it has taken so far.
+    pub(super) fn rounds(&self) -> u64 {
+        self.pace.get().rounds()
+    }
+
+    /// Whether it comes slowly, and for long, while the way isn't full.
+    pub(super) fn is_slow(&self) -> bool {
+        let (pace, holds) = (self.pace.get(), self.host.path.borrow().budget());
+        let brings = pace.in_a_round();
+        self.host.is_far()
+            && pace.is_steady()
+            && brings < holds / SLOW_PART
+            && self.coming.get() > brings.saturating_mul(SLOW_FOR)
+            && self.host.coming.get() < holds / 2
+    }
+
+    /// Stands still while this is a large prefetch and what is demanded takes at least half of the path; tells whether
+    /// it did. What is demanded and can't do that, as TCP begins slowly and is slow after a loss, would leave the
+    /// path empty.
     pub(super) async fn give_way(&self, fetch: &Fetch) -> bool {
         let mut stood = false;
         loop {
             self.follow(fetch);
-            let fits = self.on_path() <= self.host.path.borrow().budget();
-            if fits || self.urgency.get() == Urgency::Demand || !self.host.is_demanded() {
-                return stood;
+            if !self.must_stand() {
+                break;
             }
             stood = true;
-            self.host.calm.notified().await;
+            let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
+            // Whether it was woken or the time is over, it looks again.
+            let _ = timeout(round_trip, self.host.calm.notified()).await;
         }
+        if stood {
+            let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
+            self.stale_until.set(Some(Instant::now() + round_trip));
+        }
+        stood
     }
+
+    fn must_stand(&self) -> bool {
+        self.large.get() && self.host.demanded.get() >= self.host.path.borrow().budget() / 2
+    }
+}
+
+fn is_large(bytes: u64) -> bool {
+    bytes > LARGE
 }
 
 impl Host {
@@ -121,6 +181,11 @@ impl Host {
             Urgency::Prefetch => &self.prefetch_active,
         }
     }
+
+    /// Whether so large an answer may be prefetched now.
+    pub(super) fn may_prefetch_large(&self, bytes: u64) -> bool {
+        !is_large(bytes) || self.large.get() < LARGE_AT_ONCE
+    }
 }
 
 impl Drop for Turn {
@@ -128,6 +193,7 @@ impl Drop for Turn {
         let active = self.host.active_as(self.urgency.get());
         active.set(active.get() - 1);
         self.expect(0);
+        self.no_longer_large();
         if !self.host.is_demanded() {
             self.host.calm.notify_waiters();
         }
@@ -136,5 +202,83 @@ impl Drop for Turn {
             self.host.path.borrow_mut().idle();
             self.host.window.borrow_mut().idle();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::super::names::Names;
+    use super::super::network::World;
+    use super::super::url::BaseUrl;
+    use super::super::{HttpOptions, Site};
+    use super::*;
+    use crate::memory::Budget;
+
+    const MIB: u64 = 1 << 20;
+
+    fn host() -> Rc<Host> {
+        let budget = Budget::new(u64::MAX);
+        let world = World { options: HttpOptions::default(), budget, names: Names::default() };
+        Host::new(Rc::new(world), &Site::new(BaseUrl::parse("http://server.example/repo").expect("a URL")))
+    }
+
+    #[test]
+    fn a_large_prefetch_stands_still_while_a_demand_fills_the_path() {
+        let host = host();
+        let prefetch = Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB);
+        let small = Turn::take(host.clone(), Urgency::Prefetch, MIB / 2);
+        let waits = Turn::take(host.clone(), Urgency::Demand, 8 * MIB);
+        assert!(!prefetch.must_stand(), "a new connection brings little at first");
+        waits.goes_over(MIB);
+        assert!(prefetch.must_stand() && !small.must_stand() && !waits.must_stand());
+        drop(waits);
+        assert!(!prefetch.must_stand());
+        assert!(host.demanded.get() == 0 && host.coming.get() > 0);
+        drop((prefetch, small));
+        assert_eq!((host.coming.get(), host.active()), (0, 0));
+    }
+
+    #[test]
+    fn few_large_answers_are_prefetched_at_once() {
+        let host = host();
+        let mut turns: Vec<Turn> = Vec::new();
+        while host.may_prefetch_large(8 * MIB) {
+            turns.push(Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB));
+        }
+        assert_eq!(turns.len(), LARGE_AT_ONCE);
+        assert!(host.may_prefetch_large(MIB));
+        // Demands don't count.
+        turns.push(Turn::take(host.clone(), Urgency::Demand, 8 * MIB));
+        turns.remove(0);
+        assert!(host.may_prefetch_large(8 * MIB));
+    }
+
+    #[test]
+    fn an_answer_is_slow_if_the_way_could_bring_more() {
+        let host = host();
+        let round_trip = Duration::from_millis(80);
+        let mut now = Instant::now();
+        host.path.borrow_mut().answered(round_trip, now);
+        // The path brought 32 MiB a second before.
+        for _ in 0..2 {
+            host.path.borrow_mut().delivered(32 * MIB / 12, now);
+            now += round_trip;
+        }
+        let turn = Turn::take(host.clone(), Urgency::Demand, 8 * MIB);
+        let mut pace = Pace::after(0);
+        for _ in 0..4 {
+            pace.came(20_000, Some(round_trip), now);
+            now += round_trip;
+        }
+        turn.pace.set(pace);
+        turn.expect(8 * MIB);
+        assert!(turn.is_slow());
+        let others: Vec<_> = (0..8).map(|_| Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB)).collect();
+        others.iter().for_each(|other| other.goes_over(MIB));
+        assert!(!turn.is_slow(), "others fill it");
+        drop(others);
+        turn.expect(100_000);
+        assert!(!turn.is_slow(), "it is over soon anyway");
     }
 }

@@ -68,42 +68,36 @@ fn a_prefetch_never_delays_a_demand() {
     assert_eq!(rule.hits(), 6, "a quarter of the places is for demands");
 }
 
-/// A prefetch of more than the path holds, in the middle of its transfer, stands still while something is
-/// demanded.
+/// What comes over a connection that has become slow goes on over another, from where it was.
 #[test]
-fn a_prefetch_under_way_stands_still_for_a_demand() {
-    let large = zlib(&noise(77, 3_000_000));
-    let small = zlib(&noise(78, 100));
-    let (mirror, _folder) = serve(&[large.clone(), small.clone()]);
-    let large_path = format!("/repo/{}", large.wanted.name.path());
-    let small_path = format!("/repo/{}", small.wanted.name.path());
-    // The prefetch dawdles, so that it is under way when the demand comes, which is not answered for now.
-    let slow = mirror.fault(move |path| path == large_path, Fault::Slow(1_500_000));
-    let silent = mirror.fault(move |path| path == small_path, Fault::NoAnswer);
+fn an_answer_that_comes_slowly_goes_on_over_another_connection() {
+    let objects = [900, 901].map(|seed| zlib(&noise(seed, 20_000_000)));
+    let (mirror, _folder) = serve(&objects);
     let engine = engine_with(|options| {
-        options.http.first_byte = Duration::from_millis(3000);
+        options.http.far = Duration::ZERO;
         options.retry.attempts = 1;
     });
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
-    let (sender, order) = mpsc::channel();
-    let prefetched = sender.clone();
-    store.warm(
-        large.wanted.clone(),
-        &Errand::new(),
-        Done::new(move |got| prefetched.send(("prefetch", got.map(drop))).unwrap()),
+    // It tells how fast the server can be.
+    assert_eq!(bytes(&store, &objects[0].wanted).unwrap(), objects[0].plain);
+    let path = format!("/repo/{}", objects[1].wanted.name.path());
+    let slow = mirror.fault(
+        {
+            let path = path.clone();
+            move |asked| asked == path
+        },
+        Fault::Slow(2_000_000),
     );
-    slow.wait_for_hits(1);
-    store.get(small.wanted.clone(), Done::new(move |got| sender.send(("demand", got.map(drop))).unwrap()));
-    silent.wait_for_hits(1);
+    let (sender, answer) = mpsc::channel();
+    store.get(objects[1].wanted.clone(), Done::new(move |got| sender.send(got).unwrap()));
+    slow.wait_for_hits(2);
     slow.lift();
-    // The demand fails after three seconds, in which the prefetch could have come ten times over.
-    let (first, outcome) = order.recv().unwrap();
-    assert_eq!(first, "demand");
-    assert!(matches!(outcome.unwrap_err().cause(), Cause::TimedOut { .. }));
-    let (second, outcome) = order.recv().unwrap();
-    assert_eq!(second, "prefetch");
-    outcome.unwrap();
+    let got = answer.recv().unwrap().expect("the object");
+    assert_eq!(got.read_all().unwrap(), objects[1].plain);
+    let asked: Vec<_> = mirror.requests().into_iter().filter(|request| request.path == path).collect();
+    assert!(asked[0].header("range").is_none());
+    assert!(asked[1].header("range").is_some_and(|range| range.starts_with("bytes=") && range != "bytes=0-"));
 }
 
 /// A demand that waits for the server does not keep prefetches from coming.

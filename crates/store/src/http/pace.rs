@@ -1,0 +1,103 @@
+//! How fast one answer comes, a round trip at a time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What a new connection brings in its first round trip: ten segments (RFC 6928).
+const FIRST_ROUND: u64 = 14_600;
+
+/// What a connection brings in a round trip: twice as much in each until something is lost or the way is full, and
+/// from then on hardly more than before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    began: Option<Instant>,
+    /// In the round trip that is going on, and in the one before.
+    now: u64,
+    last: u64,
+    grows: bool,
+    /// How many there were.
+    rounds: u64,
+}
+
+impl Pace {
+    /// Of a connection that brought so much in a round trip just before.
+    pub(super) fn after(last: u64) -> Self {
+        Self { began: None, now: 0, last, grows: true, rounds: 0 }
+    }
+
+    /// What it brings in a round trip.
+    pub(super) fn in_a_round(&self) -> u64 {
+        self.last.max(self.now)
+    }
+
+    /// Whether the last round brought hardly more than the one before.
+    pub(super) fn is_steady(&self) -> bool {
+        !self.grows
+    }
+
+    /// Round trips that are over.
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// What of its answer can be on the path at once. Counted whole, a large object on a new connection would keep
+    /// others from filling what it leaves free.
+    pub(super) fn on_path(&self) -> u64 {
+        FIRST_ROUND.max(self.in_a_round() * if self.grows { 2 } else { 1 })
+    }
+
+    /// Bytes came, on a way of this length if that is known.
+    pub(super) fn came(&mut self, bytes: u64, round_trip: Option<Duration>, now: Instant) {
+        self.now = self.now.saturating_add(bytes);
+        let began = *self.began.get_or_insert(now);
+        let Some(round_trip) = round_trip.filter(|round_trip| !round_trip.is_zero()) else { return };
+        let rounds = now.saturating_duration_since(began).as_secs_f64() / round_trip.as_secs_f64();
+        if rounds >= 1.0 {
+            let each = (self.now as f64 / rounds) as u64;
+            self.grows = each >= self.last.saturating_mul(3) / 2;
+            (self.last, self.now, self.began) = (each, 0, Some(now));
+            self.rounds += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND: Duration = Duration::from_millis(80);
+
+    #[test]
+    fn what_doubles_is_expected_to_double_and_what_does_not_is_not() {
+        let mut now = Instant::now();
+        let mut pace = Pace::after(0);
+        assert_eq!(pace.on_path(), FIRST_ROUND);
+        pace.came(0, Some(ROUND), now);
+        for round in 0..6 {
+            now += ROUND;
+            pace.came(FIRST_ROUND << round, Some(ROUND), now);
+            assert_eq!(pace.on_path(), FIRST_ROUND << (round + 1), "round {round}");
+        }
+        for _ in 0..2 {
+            now += ROUND;
+            pace.came(FIRST_ROUND << 5, Some(ROUND), now);
+            assert_eq!(pace.on_path(), FIRST_ROUND << 5, "it is as fast as it gets");
+        }
+        now += ROUND * 10;
+        pace.came(FIRST_ROUND * 20, Some(ROUND), now);
+        assert_eq!(
+            (pace.in_a_round(), pace.on_path()),
+            (FIRST_ROUND * 2, FIRST_ROUND * 2),
+            "ten rounds in one"
+        );
+    }
+
+    #[test]
+    fn a_warm_connection_goes_on_as_it_was() {
+        assert_eq!(Pace::after(1 << 20).on_path(), 2 << 20);
+        let mut unknown = Pace::after(0);
+        unknown.came(1 << 20, None, Instant::now());
+        assert_eq!(unknown.on_path(), 2 << 20, "without a round trip all counts as one");
+    }
+}
