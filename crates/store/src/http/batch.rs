@@ -15,6 +15,7 @@ use hyper::Response;
 use super::Site;
 use super::exchange;
 use super::host::{Host, Job};
+use super::pace::FIRST_ROUND;
 use super::turn::Turn;
 use crate::error::Cause;
 use crate::source::{Fetch, Stored};
@@ -74,6 +75,7 @@ impl Host {
             return jobs;
         }
         let mut expected = self.expected(&jobs[0].fetch);
+        let limit = self.fair_share(expected);
         let mut prefetch = self.prefetch.borrow_mut();
         let mut taken = Vec::new();
         for (number, job) in prefetch.iter().take(LOOKED_AT) {
@@ -81,13 +83,24 @@ impl Host {
                 continue;
             }
             expected += self.expected(&job.fetch);
-            if taken.len() + 1 == most || expected > EXPECTED_MAX {
+            if taken.len() + 1 == most || expected > limit {
                 break;
             }
             taken.push(*number);
         }
         jobs.extend(taken.iter().filter_map(|number| prefetch.remove(number)));
         jobs
+    }
+
+    /// How many bytes are to go along with those of the first job: what is queued, divided among the requests that may
+    /// start. Connections begin slowly, so several bring a little each sooner than one brings all.
+    fn fair_share(&self, first: u64) -> u64 {
+        let prefetch = self.prefetch.borrow();
+        let small = prefetch.values().take(LOOKED_AT).filter(|job| self.is_small(job));
+        let queued: u64 = small.map(|job| self.expected(&job.fetch)).sum();
+        let window = self.window.borrow().size(self.most_prefetched());
+        let free = window.saturating_sub(self.active()).max(1) as u64;
+        ((first + queued) / free).clamp(FIRST_ROUND, EXPECTED_MAX)
     }
 
     fn is_small(&self, job: &Job) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What a new connection brings in its first round trip: ten segments (RFC 6928).
-const FIRST_ROUND: u64 = 14_600;
+pub(super) const FIRST_ROUND: u64 = 14_600;
 
 /// What a connection brings in a round trip: twice as much in each until something is lost or the way is full, and
 /// from then on hardly more than before.
