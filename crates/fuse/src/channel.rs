@@ -3,6 +3,8 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::abi::OutHeader;
 use crate::sys::{Plain, bytes_of};
 
@@ -19,6 +21,13 @@ impl Channel {
 
     pub(crate) fn device(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
+    }
+
+    /// Whether there is a request, or nothing more will come.
+    pub(crate) fn has_request(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut device = [PollFd::new(&self.device, PollFlags::IN)];
+        !matches!(poll(&mut device, Some(&now)), Ok(0))
     }
 
     /// The next request, whole.

@@ -13,6 +13,7 @@ use crate::abi::XattrSize;
 use crate::arena::Arena;
 use crate::channel::Channel;
 use crate::counters::Tally;
+use crate::crew::Crew;
 use crate::data::{self, Failure};
 use crate::kernel::Agreement;
 use crate::listing::Names;
@@ -53,6 +54,7 @@ pub(crate) struct Connection {
     pub(crate) batches: AtomicU64,
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
+    pub(crate) crew: Crew,
 }
 
 impl Connection {

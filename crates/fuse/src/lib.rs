@@ -11,6 +11,7 @@ mod caller;
 mod channel;
 mod connection;
 mod counters;
+mod crew;
 mod data;
 mod kernel;
 mod listing;

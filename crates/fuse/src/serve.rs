@@ -11,6 +11,7 @@ use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize,
 use crate::arena::Slot;
 use crate::channel::Channel;
 use crate::connection::Connection;
+use crate::crew::Luck;
 use crate::nodes::NodeId;
 use crate::options::Severity;
 use crate::sys::read_plain;
@@ -23,18 +24,32 @@ const INTERRUPT_BIT: u64 = 1;
 impl Connection {
     /// Serves one descriptor until the mount is gone, as the worker of this number.
     pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize) {
+        let mut luck = Luck::default();
+        self.crew.rest();
         loop {
             let mut slot = self.arena.slot(worker);
             match slot.fill(|buffer| channel.receive(buffer)) {
-                Ok(()) => self.serve(channel, slot),
+                Ok(()) => {
+                    luck.came();
+                    self.crew.begin(channel);
+                    self.serve(channel, slot);
+                    self.crew.done();
+                    if !luck.linger(channel) {
+                        self.crew.rest();
+                    }
+                }
                 Err(e) => match e.raw_os_error() {
                     // A signal, or a request that was taken back while it was being read.
                     Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
-                    Some(libc::ENODEV | libc::ECONNABORTED) => return,
-                    _ => return self.log(Severity::Error, &format!("/dev/fuse can't be read: {e}")),
+                    Some(libc::ENODEV | libc::ECONNABORTED) => break,
+                    _ => {
+                        self.log(Severity::Error, &format!("/dev/fuse can't be read: {e}"));
+                        break;
+                    }
                 },
             }
         }
+        self.crew.end();
     }
 
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {

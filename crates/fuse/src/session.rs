@@ -17,6 +17,7 @@ use crate::arena::{Arena, SLOT_LEN};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::counters::Tally;
+use crate::crew::Crew;
 use crate::kernel::Agreement;
 use crate::names::GivenNames;
 use crate::nodes::NodeTable;
@@ -74,8 +75,11 @@ impl Session {
         note_agreement(&arena, &agreement);
         let table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
+        let channels = channels(main, &options);
+        let crew = Crew::new(channels.len()).map_err(failed("a timer can't be had"))?;
         let conn = Arc::new(Connection {
-            channels: channels(main, &options),
+            channels,
+            crew,
             names: (!agreement.has_epochs()).then(GivenNames::new),
             tree,
             options,
@@ -99,6 +103,8 @@ impl Session {
         let workers = Arc::new(AtomicUsize::new(self.conn.channels.len()));
         let watch = Arc::clone(&self.conn);
         threads.push(thread::Builder::new().name("fuse-patience".into()).spawn(move || watch.watch_over())?);
+        let guard = Arc::clone(&self.conn);
+        threads.push(thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.crew.guard())?);
         for (number, channel) in self.conn.channels.iter().enumerate() {
             let (conn, channel, workers) =
                 (Arc::clone(&self.conn), Arc::clone(channel), Arc::clone(&workers));
