@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -25,9 +26,14 @@ impl Channel {
 
     /// Whether there is a request, or nothing more will come.
     pub(crate) fn has_request(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !matches!(self.wait(Duration::ZERO), Ok(false))
+    }
+
+    /// Waits for a request; whether one came, or nothing more will.
+    pub(crate) fn wait(&self, within: Duration) -> io::Result<bool> {
+        let within = Timespec::try_from(within).map_err(io::Error::other)?;
         let mut device = [PollFd::new(&self.device, PollFlags::IN)];
-        !matches!(poll(&mut device, Some(&now)), Ok(0))
+        Ok(poll(&mut device, Some(&within))? > 0)
     }
 
     /// The next request, whole.

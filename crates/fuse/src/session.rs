@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use esker_vfs::{Change, Tree, Watcher};
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
 use crate::arena::{Arena, SLOT_LEN};
@@ -212,11 +211,7 @@ fn note_agreement(arena: &Arena, agreement: &Agreement) {
 fn greet(channel: &Channel, mask: KernelMask) -> Result<Agreement, SessionError> {
     let mut buffer = vec![0; SLOT_LEN];
     loop {
-        let device_fd = channel.device();
-        let mut device = [PollFd::new(&device_fd, PollFlags::IN)];
-        let within = Timespec { tv_sec: GREETING_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
-        let ready = poll(&mut device, Some(&within)).map_err(failed("waiting for the kernel's greeting"))?;
-        if ready == 0 {
+        if !channel.wait(GREETING_WITHIN).map_err(failed("waiting for the kernel's greeting"))? {
             let source = io::Error::from(io::ErrorKind::TimedOut);
             return Err(SessionError::Device { action: "the kernel sends no greeting", source });
         }

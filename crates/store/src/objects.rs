@@ -248,9 +248,14 @@ impl Trip {
                 return trip.fail(error);
             }
             let (cache, bytes) = (trip.store.cache.clone(), trip.wanted.stored_limit());
-            let (pool, priority) = (cache.pool.clone(), trip.priority.clone());
-            cache.space.make_room(bytes, move || pool.run_for(&priority, move || trip.fetch_or(Self::fail)));
+            cache.space.make_room(bytes, move || trip.on_pool(|trip| trip.fetch_or(Self::fail)));
         });
+    }
+
+    /// Goes on with a thread of the pool; with one for demands as soon as this is one.
+    fn on_pool(self, then: impl FnOnce(Self) + Send + 'static) {
+        let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
+        pool.run_for(&priority, move || then(self));
     }
 
     fn fail(self, error: StoreError) {
@@ -274,10 +279,7 @@ impl Trip {
         source.fetch(
             fetch,
             Done::new(move |outcome| match outcome {
-                Ok(stored) => {
-                    let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
-                    pool.run_for(&priority, move || self.arrived(stored));
-                }
+                Ok(stored) => self.on_pool(move |trip| trip.arrived(stored)),
                 Err(error) => failed(self, error),
             }),
         );

@@ -100,16 +100,19 @@ impl Pool {
 
     /// Runs a job on the pool: at once if the caller is one of its threads, and not a nice one for a demand.
     pub(crate) fn run(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
+        if self.may_run_here(urgency) { job() } else { self.spawn(urgency, job) }
+    }
+
+    fn may_run_here(&self, urgency: Urgency) -> bool {
         let (address, kind) = WORKS_FOR.get();
-        if address == self.queue.address() && kind >= urgency { job() } else { self.spawn(urgency, job) }
+        address == self.queue.address() && kind >= urgency
     }
 
     /// Runs a job of a request like [`Pool::run`]. While it waits it becomes a demand with its request: the nice
     /// threads get to it late where other programs compute.
     pub(crate) fn run_for(&self, priority: &Priority, job: impl FnOnce() + Send + 'static) {
         let urgency = priority.urgency();
-        let (address, kind) = WORKS_FOR.get();
-        if address == self.queue.address() && kind >= urgency {
+        if self.may_run_here(urgency) {
             return job();
         }
         let Some(number) = self.queue.add(urgency, Box::new(job)) else { return };

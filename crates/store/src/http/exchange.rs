@@ -32,10 +32,7 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// Idle connections that the server may have closed unnoticed before a new one is opened.
 const STALE_MAX: usize = 3;
 
-/// After so many round trips in which an answer came slowly its connection is given up. A loss early on does that to TCP:
-/// it takes a connection ten seconds to be fast again, and a new one ten round trips.
-const SLOW_ROUNDS: u32 = 4;
-/// So often at most for one answer: perhaps the server is to blame.
+/// So often at most a connection is given up for one answer because it is slow: perhaps the server is to blame.
 const GIVEN_UP_MAX: u32 = 3;
 
 /// An open connection.
@@ -243,14 +240,12 @@ async fn receive(
 ) -> Result<Came, Cause> {
     let options = &turn.host.world.options;
     let mut meter = Meter::start(options.low_speed, options.low_speed_window);
-    let mut patience = Patience::default();
     let mut body = response.into_body();
     loop {
         let asked = Instant::now();
         if turn.give_way(fetch).await {
             part.deadline += asked.elapsed();
             meter.restart();
-            patience = Patience::default();
         }
         match timeout_at(part.deadline.min(meter.deadline()), body.frame()).await {
             Ok(Some(Ok(frame))) => {
@@ -263,7 +258,7 @@ async fn receive(
                     data.advance(old as usize);
                     part.receiver.take(&data).await?;
                 }
-                if part.given_up < GIVEN_UP_MAX && patience.is_over(turn) {
+                if part.given_up < GIVEN_UP_MAX && turn.is_stuck() {
                     part.given_up += 1;
                     return Ok(Came::Slowly(part));
                 }
@@ -282,25 +277,6 @@ async fn receive(
     connection.brought = (turn.in_a_round(), Instant::now());
     turn.host.keep(connection);
     part.receiver.finish().await.map(Came::Whole)
-}
-
-/// Patience with an answer that comes slowly while the way could bring more.
-#[derive(Default)]
-struct Patience {
-    looked_at: u64,
-    slow: u32,
-}
-
-impl Patience {
-    /// Looks once a round trip.
-    fn is_over(&mut self, turn: &Turn) -> bool {
-        let rounds = turn.rounds();
-        if rounds != self.looked_at {
-            self.looked_at = rounds;
-            self.slow = if turn.is_slow() { self.slow + 1 } else { 0 };
-        }
-        self.slow >= SLOW_ROUNDS
-    }
 }
 
 fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {

@@ -16,14 +16,12 @@ pub(super) struct Pace {
     now: u64,
     last: u64,
     grows: bool,
-    /// How many there were.
-    rounds: u64,
 }
 
 impl Pace {
     /// Of a connection that brought so much in a round trip just before.
     pub(super) fn after(last: u64) -> Self {
-        Self { began: None, now: 0, last, grows: true, rounds: 0 }
+        Self { began: None, now: 0, last, grows: true }
     }
 
     /// What it brings in a round trip.
@@ -36,29 +34,25 @@ impl Pace {
         !self.grows
     }
 
-    /// Round trips that are over.
-    pub(super) fn rounds(&self) -> u64 {
-        self.rounds
-    }
-
     /// What of its answer can be on the path at once. Counted whole, a large object on a new connection would keep
     /// others from filling what it leaves free.
     pub(super) fn on_path(&self) -> u64 {
         FIRST_ROUND.max(self.in_a_round() * if self.grows { 2 } else { 1 })
     }
 
-    /// Bytes came, on a way of this length if that is known.
-    pub(super) fn came(&mut self, bytes: u64, round_trip: Option<Duration>, now: Instant) {
+    /// Bytes came, on a way of this length if that is known; tells whether that ended a round trip.
+    pub(super) fn came(&mut self, bytes: u64, round_trip: Option<Duration>, now: Instant) -> bool {
         self.now = self.now.saturating_add(bytes);
         let began = *self.began.get_or_insert(now);
-        let Some(round_trip) = round_trip.filter(|round_trip| !round_trip.is_zero()) else { return };
+        let Some(round_trip) = round_trip.filter(|round_trip| !round_trip.is_zero()) else { return false };
         let rounds = now.saturating_duration_since(began).as_secs_f64() / round_trip.as_secs_f64();
-        if rounds >= 1.0 {
-            let each = (self.now as f64 / rounds) as u64;
-            self.grows = each >= self.last.saturating_mul(3) / 2;
-            (self.last, self.now, self.began) = (each, 0, Some(now));
-            self.rounds += 1;
+        if rounds < 1.0 {
+            return false;
         }
+        let each = (self.now as f64 / rounds) as u64;
+        self.grows = each >= self.last.saturating_mul(3) / 2;
+        (self.last, self.now, self.began) = (each, 0, Some(now));
+        true
     }
 }
 

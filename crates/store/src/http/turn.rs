@@ -20,6 +20,9 @@ const LARGE_AT_ONCE: usize = 6;
 const SLOW_PART: u64 = 8;
 /// … and it would go on so for as many round trips.
 const SLOW_FOR: u64 = 16;
+/// After so many round trips in which an answer came slowly its connection is given up. A loss early on does that to TCP:
+/// it takes a connection ten seconds to be fast again, and a new one ten round trips.
+const SLOW_ROUNDS: u32 = 4;
 /// How long one stands still before it looks again whether the path is needed, where its length isn't known.
 const STILL: Duration = Duration::from_millis(50);
 
@@ -30,6 +33,8 @@ pub(super) struct Turn {
     /// Bytes still to come.
     coming: Cell<u64>,
     pace: Cell<Pace>,
+    /// Round trips in a row in which it came slowly.
+    slow_rounds: Cell<u32>,
     /// What the host counts of it.
     counted: Cell<u64>,
     /// Whether the host counts it as a large prefetch.
@@ -49,6 +54,7 @@ impl Turn {
             urgency: Cell::new(urgency),
             coming: Cell::new(0),
             pace: Cell::new(Pace::after(0)),
+            slow_rounds: Cell::new(0),
             counted: Cell::new(0),
             large: Cell::new(large),
             stale_until: Cell::new(None),
@@ -90,6 +96,7 @@ impl Turn {
     /// The request goes over a connection that brought so many bytes a round trip just before.
     pub(super) fn goes_over(&self, brought: u64) {
         self.pace.set(Pace::after(brought));
+        self.slow_rounds.set(0);
         self.expect(self.coming.get());
     }
 
@@ -119,21 +126,24 @@ impl Turn {
         }
         self.host.window.borrow_mut().delivered(bytes);
         let mut pace = self.pace.get();
-        pace.came(bytes, self.host.path.borrow().round_trip(), now);
+        let is_round_over = pace.came(bytes, self.host.path.borrow().round_trip(), now);
         self.pace.set(pace);
         self.expect(self.coming.get().saturating_sub(bytes));
         if self.host.has_queued_prefetches() {
             self.host.start();
         }
+        if is_round_over {
+            self.slow_rounds.set(if self.is_slow() { self.slow_rounds.get() + 1 } else { 0 });
+        }
     }
 
-    /// Round trips that it has taken so far.
-    pub(super) fn rounds(&self) -> u64 {
-        self.pace.get().rounds()
+    /// Whether the rest would come faster over another connection: it came slowly for a while.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.slow_rounds.get() >= SLOW_ROUNDS
     }
 
     /// Whether it comes slowly, and for long, while the way isn't full.
-    pub(super) fn is_slow(&self) -> bool {
+    fn is_slow(&self) -> bool {
         let (pace, holds) = (self.pace.get(), self.host.path.borrow().budget());
         let brings = pace.in_a_round();
         self.host.is_far()
@@ -151,18 +161,15 @@ impl Turn {
         loop {
             self.follow(fetch);
             if !self.must_stand() {
-                break;
+                return stood;
             }
             stood = true;
             let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
             // Whether it was woken or the time is over, it looks again.
             let _ = timeout(round_trip, self.host.calm.notified()).await;
-        }
-        if stood {
-            let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
             self.stale_until.set(Some(Instant::now() + round_trip));
+            self.slow_rounds.set(0);
         }
-        stood
     }
 
     fn must_stand(&self) -> bool {

@@ -83,10 +83,9 @@ impl Trip {
         let cache = self.store.cache.clone();
         let charge = cache.charge_of(plain.bytes().len() as u64);
         cache.space.reserve(charge, move |granted| {
-            let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
-            pool.run_for(&priority, move || match granted {
-                Ok(reservation) => self.write_whole(plain, reservation, attempt),
-                Err(cause) => self.serve_unkept(plain, cause),
+            self.on_pool(move |trip| match granted {
+                Ok(reservation) => trip.write_whole(plain, reservation, attempt),
+                Err(cause) => trip.serve_unkept(plain, cause),
             });
         });
     }
@@ -99,10 +98,10 @@ impl Trip {
         match written {
             Ok(entry) => self.found(entry),
             Err(cause) if attempt == Attempt::First && says_full(&cause) => {
-                let bytes = self.store.cache.charge_of(plain.bytes().len() as u64);
-                let (cache, priority) = (self.store.cache.clone(), self.priority.clone());
-                cache.clone().space.make_room(bytes, move || {
-                    cache.pool.run_for(&priority, move || self.keep_whole(plain, Attempt::AfterMakingRoom));
+                let cache = self.store.cache.clone();
+                let bytes = cache.charge_of(plain.bytes().len() as u64);
+                cache.space.make_room(bytes, move || {
+                    self.on_pool(move |trip| trip.keep_whole(plain, Attempt::AfterMakingRoom));
                 });
             }
             // The disk failed, but the bytes are here and verified.
@@ -140,8 +139,7 @@ impl Trip {
         // Without a stated size the reservation is a guess that is corrected once the size is known.
         let charge = cache.charge_of(self.wanted.size.unwrap_or_else(|| stored.len()));
         cache.space.reserve(charge, move |granted| {
-            let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
-            pool.run_for(&priority, move || self.write_pieces(stored, granted, attempt));
+            self.on_pool(move |trip| trip.write_pieces(stored, granted, attempt));
         });
     }
 
@@ -160,10 +158,8 @@ impl Trip {
         match outcome {
             Ok(entry) => self.found(entry),
             Err(cause) if full(&cause) => {
-                let (bytes, priority) = (cache.charge_of(stored.len()), self.priority.clone());
-                cache.clone().space.make_room(bytes, move || {
-                    let pool = cache.pool.clone();
-                    pool.run_for(&priority, move || self.keep_in_pieces(stored, Attempt::AfterMakingRoom));
+                cache.space.make_room(cache.charge_of(stored.len()), move || {
+                    self.on_pool(move |trip| trip.keep_in_pieces(stored, Attempt::AfterMakingRoom));
                 });
             }
             Err(cause) => self.land(Err(cause)),

@@ -21,6 +21,13 @@ impl Paths {
         self.files.extend((0..count).map(|number| (format!("{folder}/f{number:04}{ending}"), size)));
         self
     }
+
+    /// Modules at the same place in so many packages.
+    fn with_packages(self, packages: usize, place: &str, count: usize, size: u64) -> Self {
+        (0..packages).fold(self, |paths, package| {
+            paths.with(&format!("/s/p{package:02}/{place}"), count, ".pyc", size)
+        })
+    }
 }
 
 impl Folders for Paths {
@@ -101,10 +108,7 @@ fn a_larger_package_comes_with_the_second_branch() {
 
 #[test]
 fn a_folder_of_many_packages_is_never_taken() {
-    let mut paths = Paths::default();
-    for package in 0..60 {
-        paths = paths.with(&format!("/s/p{package:02}/m"), 10, ".pyc", 100_000);
-    }
+    let mut paths = Paths::default().with_packages(60, "m", 10, 100_000);
     let mut neighbours = Neighbours::default();
     for package in 0..60 {
         let taken = taken(&mut neighbours, &mut paths, &format!("/s/p{package:02}/m/f0003.pyc"));
@@ -136,12 +140,9 @@ fn larger_libraries_are_small_too() {
 
 #[test]
 fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
-    let mut paths = Paths::default();
-    for package in 0..60 {
-        paths = paths.with(&format!("/s/p{package:02}/c"), 2, ".pyc", 10_000);
-        // What makes each of them too much to come along.
-        paths = paths.with(&format!("/s/p{package:02}/c/deep"), 30, ".pyc", 100_000);
-    }
+    let mut paths = Paths::default().with_packages(60, "c", 2, 10_000);
+    // What makes each of them too much to come along.
+    paths = paths.with_packages(60, "c/deep", 30, 100_000);
     let mut neighbours = Neighbours::default();
     let mut others = |package: &str, neighbours: &mut Neighbours| {
         let first = format!("/s/{package}/c/f0000.pyc");
@@ -159,10 +160,7 @@ fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
 
 #[test]
 fn one_place_in_too_many_or_too_large_folders_is_left() {
-    let mut paths = Paths::default();
-    for package in 0..60 {
-        paths = paths.with(&format!("/s/p{package:02}/c"), 10, ".pyc", 100_000);
-    }
+    let mut paths = Paths::default().with_packages(60, "c", 10, 100_000);
     let mut neighbours = Neighbours::default();
     for package in ["p00", "p01", "p02", "p03"] {
         let taken = taken(&mut neighbours, &mut paths, &format!("/s/{package}/c/f0000.pyc"));
