@@ -46,6 +46,9 @@ const KEPT_SLOTS: u32 = 1 << 10;
 /// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
 const NODES: usize = 1 << 26;
 const FEWEST_NODES: usize = 1 << 12;
+/// An arena is at most one part in so many of the address space that is left: where that is limited, the rest is
+/// for threads' stacks and heaps, and a thread that gets no memory ends the process.
+const ROOM: usize = 4;
 /// The file grows by this many nodes at a time.
 const NODES_STEP: usize = 1 << 14;
 
@@ -147,7 +150,9 @@ impl Arena {
         let file = rustix::fs::memfd_create(c"esker-fuse", MemfdFlags::CLOEXEC)?;
         let mut geometry = Geometry { slots: SLOTS, nodes: NODES };
         let mapping = loop {
-            match Mapping::new(&file, geometry.end()) {
+            // Tried first: room for itself and for all the others. It goes again at once.
+            let roomy = Mapping::new(&file, ROOM * geometry.end()).map(drop);
+            match roomy.and_then(|()| Mapping::new(&file, geometry.end())) {
                 Ok(mapping) => break mapping,
                 Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && geometry.nodes > FEWEST_NODES => {
                     geometry.nodes /= 2;
