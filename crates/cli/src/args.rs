@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_fuse::KernelMask;
+use esker_store::{Proxies, Servers};
 
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
@@ -17,6 +18,14 @@ pub(crate) struct RepositoryArgs {
     /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: /etc/cvmfs/keys]
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) public_key: Vec<PathBuf>,
+
+    /// Another server that has the repository, for when those named before fail
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Vec<String>,
+
+    /// Proxies on the way: `|` between those that share the work, `;` before those for when they fail, DIRECT for none
+    #[arg(long, value_name = "GROUPS")]
+    pub(crate) proxy: Option<String>,
 
     /// Name of the repository, where it isn't the last part of the URL
     #[arg(long, value_name = "NAME")]
@@ -139,6 +148,27 @@ impl Address {
             None => Err(bad("it ends without the repository's name")),
         }
     }
+}
+
+/// Where a repository is and how that is reached, from the first URL on the command line.
+pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failure> {
+    let mut servers = Servers::direct(url);
+    for further in &args.server {
+        let further = Address::parse(further, args.fqrn.as_deref())?;
+        servers.urls.push(further.url);
+    }
+    if let Some(groups) = &args.proxy {
+        let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+        servers.proxies = Proxies::parse(groups, auto.as_deref()).map_err(|error| {
+            Failure::usage(format!("--proxy {groups:?}: {error}"))
+                .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
+        })?;
+    }
+    let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
+    if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {
+        return Err(Failure::usage("a folder needs no proxy, and can't be one of several servers"));
+    }
+    Ok(servers)
 }
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.

@@ -12,7 +12,7 @@ use esker_node::status::seconds;
 use esker_vfs::Time;
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
-use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys};
+use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers};
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
@@ -45,7 +45,7 @@ impl Checked {
         }
         let keys = keys.ok_or_else(|| Failure::usage("there is no public key"))?;
         let options = RepositoryOptions {
-            url: address.url.clone(),
+            servers: servers(&address.url, args)?,
             name,
             keys,
             blacklist: blacklist()?,

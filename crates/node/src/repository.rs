@@ -9,8 +9,8 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, ObjectStore,
-    Objects, Source, StoreError, Stored, connect,
+    Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions,
+    ObjectStore, Objects, Servers, ServersError, Source, StoreError, Stored, connect,
 };
 use parking_lot::Mutex;
 
@@ -19,8 +19,8 @@ use crate::share::{Shared, Writer};
 /// How to reach and trust a repository.
 #[derive(Clone)]
 pub struct RepositoryOptions {
-    /// Where it is.
-    pub url: String,
+    /// Where it is, and how that is reached.
+    pub servers: Servers,
     /// What it is called.
     pub name: RepositoryName,
     /// Who may sign for it.
@@ -58,10 +58,13 @@ impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
         let engine = Engine::start(engine_options(options.deadline))?;
-        let source: Arc<dyn Source> = connect(&engine, &options.url)?;
+        let mut servers = options.servers;
+        options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
+        let url = servers.url().to_owned();
+        let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
         let writer = opener(&engine, &options.cache, options.quota);
-        let store = Shared::open(&options.cache, &options.url, Box::new(writer))?;
-        let head_source = if options.offline { Arc::new(Unasked(options.url.clone())) } else { source };
+        let store = Shared::open(&options.cache, &servers.to_string(), Box::new(writer))?;
+        let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
         let heads_folder = options.cache.join(HEADS);
@@ -69,7 +72,7 @@ impl Repository {
         if options.forget_history {
             heads.forget_history()?;
         }
-        Ok(Self { url: options.url, store, heads })
+        Ok(Self { url, store, heads })
     }
 
     /// The file of what programs read of it one after the other, for its view.
@@ -112,14 +115,14 @@ struct CacheWriter {
 }
 
 impl Writer for CacheWriter {
-    fn store(&self, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
         let mut stores = self.stores.lock();
-        if let Some(store) = stores.get(url) {
+        if let Some(store) = stores.get(servers) {
             return Ok(store.clone());
         }
-        let source = connect(&self.engine, url)?;
+        let source = connect(&self.engine, read(servers)?)?;
         let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&self.cache, source));
-        stores.insert(url.to_owned(), store.clone());
+        stores.insert(servers.to_owned(), store.clone());
         Ok(store)
     }
 
@@ -127,6 +130,14 @@ impl Writer for CacheWriter {
         // What could not be made durable is checked by the next writer.
         let _ = self.cache.close();
     }
+}
+
+/// What a process that shares the cache says of its servers.
+fn read(servers: &str) -> Result<Servers, StoreError> {
+    servers.parse().map_err(|error: ServersError| {
+        let text = error.to_string();
+        StoreError::new("the repository", Cause::Remote { blame: Blame::Caller, may_pass: false, text })
+    })
 }
 
 /// A source that the user asked not to use.

@@ -52,8 +52,8 @@ const RECEIVED_MAX: usize = 4096;
 
 /// The cache, opened for writing by this process. Dropping the last reference closes it.
 pub trait Writer: Send + Sync {
-    /// The objects of the repository at a base URL.
-    fn store(&self, url: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+    /// The objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
+    fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
 
     /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
     fn close(&self);
@@ -90,7 +90,7 @@ enum Event {
 /// The objects of one repository, from a cache that other processes use, too.
 pub struct Shared {
     cache: PathBuf,
-    url: String,
+    servers: String,
     open: OpenWriter,
     role: RwLock<Role>,
     /// Requests that wait for the election. Locked before `role` where both are.
@@ -109,13 +109,13 @@ struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 
 impl Shared {
     /// Joins those who use `cache`, or opens it if nobody does.
-    pub fn open(cache: &Path, url: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, url, open, SILENCE)
+    pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(cache, servers, open, SILENCE)
     }
 
     fn open_with(
         cache: &Path,
-        url: &str,
+        servers: &str,
         open: OpenWriter,
         silence: Duration,
     ) -> Result<Arc<Self>, StoreError> {
@@ -125,7 +125,7 @@ impl Shared {
         let limit = usize::try_from(limit / 4).unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
         let shared = Arc::new_cyclic(|me| Self {
             cache: cache.to_owned(),
-            url: url.to_owned(),
+            servers: servers.to_owned(),
             open,
             role: RwLock::new(Role::Electing),
             queue: Mutex::default(),
@@ -250,7 +250,7 @@ impl Shared {
                 Err(error) => return Err(error),
             };
             let owner: Weak<dyn Owner> = self.me.clone();
-            match Client::connect(&self.cache, &self.url, self.received.clone(), owner, self.silence) {
+            match Client::connect(&self.cache, &self.servers, self.received.clone(), owner, self.silence) {
                 Ok(client) => return Ok(Role::Client(client)),
                 Err(Refused::Error(error)) => return Err(error),
                 Err(Refused::Gone) => {}
@@ -268,7 +268,7 @@ impl Shared {
     }
 
     fn become_writer(&self, writer: Arc<dyn Writer>) -> Result<Role, StoreError> {
-        let store = match writer.store(&self.url) {
+        let store = match writer.store(&self.servers) {
             Ok(store) => store,
             Err(error) => {
                 writer.close();

@@ -8,6 +8,7 @@ use crate::local::LocalSource;
 use crate::memory::Budget;
 use crate::pool::Pool;
 use crate::retry::{RetryPolicy, Retrying};
+use crate::servers::{Proxy, Servers};
 use crate::source::Source;
 use crate::verify::Verifying;
 
@@ -69,14 +70,21 @@ fn no_threads(source: std::io::Error, what: &'static str) -> StoreError {
     StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
 }
 
-/// Opens the source at a URL (`http://…` or `file://…`): the one place where sources are stacked.
-pub fn connect(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, StoreError> {
+/// Opens the source at a URL (`http://…` or `file://…`), or at several: the one place where sources are stacked.
+pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn Source>, StoreError> {
+    let servers = servers.into();
     let network = engine.network()?;
+    let url = servers.url();
     let raw: Arc<dyn Source> = if let Some(path) = url.strip_prefix("file://") {
         Arc::new(LocalSource::new(path, engine.pool().clone())?)
     } else {
         Arc::new(HttpSource::new(network.clone(), url)?)
     };
+    if servers.urls.len() > 1 || servers.groups() != [[Proxy::Direct]] {
+        // Taken out with the source that chooses among them.
+        let reason = "several servers, and proxies, can't be used yet";
+        return Err(StoreError::new("the repository", Cause::BadUrl { url: url.to_owned(), reason }));
+    }
     let verified = Arc::new(Verifying::new(raw, engine.pool().clone()));
     Ok(Arc::new(Retrying::new(verified, network, engine.shared.options.retry)))
 }

@@ -26,6 +26,7 @@ mod memory;
 mod objects;
 mod pool;
 mod retry;
+mod servers;
 mod sink;
 mod source;
 mod status;
@@ -49,6 +50,7 @@ pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Re
 pub use http::HttpOptions;
 pub use objects::Objects;
 pub use retry::RetryPolicy;
+pub use servers::{Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings};
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{CacheStatus, NetworkStatus, Room, StoreStatus, TrafficStatus, WaitStatus, WorkStatus};

@@ -122,7 +122,7 @@ fn greet(
     writer: &dyn Writer,
 ) -> io::Result<Option<Arc<dyn ObjectStore>>> {
     let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
-    let (ToWriter::Hello { version, url }, _) = receiver.next()? else { return Err(nonsense()) };
+    let (ToWriter::Hello { version, servers }, _) = receiver.next()? else { return Err(nonsense()) };
     let refuse = |error: &StoreError| {
         let error = ErrorMessage::new(error);
         send(socket.as_fd(), &ToClient::Failed { id: 0, error }, None)
@@ -132,10 +132,10 @@ fn greet(
             "the cache is in use by another build of this program, which can't share it (protocol {VERSION}, not {version})"
         );
         let cause = esker_store::Cause::Remote { blame: esker_store::Blame::Caller, may_pass: false, text };
-        refuse(&StoreError::new(url, cause))?;
+        refuse(&StoreError::new("the repository", cause))?;
         return Ok(None);
     }
-    match writer.store(&url) {
+    match writer.store(&servers) {
         Ok(store) => {
             send(socket.as_fd(), &ToClient::Welcome, None)?;
             Ok(Some(store))

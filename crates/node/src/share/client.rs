@@ -77,7 +77,7 @@ impl Client {
     /// Connects to the writer of `cache` and asks for a repository.
     pub(super) fn connect(
         cache: &Path,
-        url: &str,
+        servers: &str,
         received: Arc<Received>,
         owner: Weak<dyn Owner>,
         silence: Duration,
@@ -86,11 +86,13 @@ impl Client {
         let socket = address::dial(cache).map_err(gone)?;
         address::limit_receives(&socket, Some(GREETING_PATIENCE)).map_err(gone)?;
         let mut receiver = Receiver::new(socket.try_clone().map_err(gone)?);
-        let hello = ToWriter::Hello { version: VERSION, url: url.to_owned() };
+        let hello = ToWriter::Hello { version: VERSION, servers: servers.to_owned() };
         send(socket.as_fd(), &hello, None).map_err(gone)?;
         match receiver.next::<ToClient>().map_err(gone)? {
             (ToClient::Welcome, _) => {}
-            (ToClient::Failed { error, .. }, _) => return Err(Refused::Error(error.read(url.to_owned()))),
+            (ToClient::Failed { error, .. }, _) => {
+                return Err(Refused::Error(error.read("the repository".to_owned())));
+            }
             _ => return Err(Refused::Gone),
         }
         address::limit_receives(&socket, Some(silence)).map_err(gone)?;

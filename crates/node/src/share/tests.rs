@@ -483,7 +483,7 @@ fn strangers_and_nonsense_are_turned_away() {
     let bench = Bench::new();
     let wanted = bench.add(b"still served");
     let (_first, second) = (bench.open(), bench.open());
-    let hello = |version| ToWriter::Hello { version, url: "http://far/a.test".into() };
+    let hello = |version| ToWriter::Hello { version, servers: "http://far/a.test".into() };
     let answer = |message: &dyn Fn(&OwnedFd)| {
         let socket = address::dial(bench.folder.path()).expect("connect");
         address::limit_receives(&socket, Some(PATIENCE)).expect("a timeout");

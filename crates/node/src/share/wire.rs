@@ -4,7 +4,7 @@
 //! a read-only descriptor beside its message.
 //!
 //! ```text
-//!  client → writer   hello      first: protocol version, which repository
+//!  client → writer   hello      first: protocol version, which repository from which servers
 //!                    get        an object; many may be under way at once, told apart by their ids
 //!                    warm       bring an object into the cache; many may be under way, too
 //!                    over       an errand ended: what is queued for it is pointless
@@ -37,7 +37,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -55,12 +55,30 @@ const TEXT_MAX: usize = 8 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ToWriter {
-    Hello { version: u32, url: String },
-    Get { id: u64, object: WantedMessage },
-    Warm { id: u64, errand: u64, object: WantedMessage },
-    Over { errand: u64 },
-    Released { id: u64, held: Vec<bool> },
-    Status { id: u64 },
+    /// The servers are in the text form of [`Servers`](esker_store::Servers).
+    Hello {
+        version: u32,
+        servers: String,
+    },
+    Get {
+        id: u64,
+        object: WantedMessage,
+    },
+    Warm {
+        id: u64,
+        errand: u64,
+        object: WantedMessage,
+    },
+    Over {
+        errand: u64,
+    },
+    Released {
+        id: u64,
+        held: Vec<bool>,
+    },
+    Status {
+        id: u64,
+    },
 }
 
 /// What the writer says.

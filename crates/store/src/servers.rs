@@ -1,0 +1,180 @@
+//! Which servers have a repository, on which ways they are reached, and with how much patience.
+
+mod proxies;
+mod text;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub use proxies::{Proxies, Proxy, ProxyError};
+pub use text::ServersError;
+
+/// Servers of one repository and the ways to them. Its text form ([`Display`](std::fmt::Display) and
+/// [`FromStr`](std::str::FromStr)) is the same for equal values, and just the URL for one server that is asked
+/// directly; whoever has the same text shares connections and what is known of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Servers {
+    /// Base URLs of the repository, the preferred one first: `http://server/cvmfs/NAME`, or one `file://…`.
+    pub urls: Vec<String>,
+    /// How they are reached.
+    pub proxies: Proxies,
+    /// Further groups of proxies, for when the others fail.
+    pub fallback: Proxies,
+    /// Which member of a group is asked depends on the object, so that each keeps a part of all.
+    pub sharding: bool,
+    /// Answers that point to another place are followed.
+    pub redirects: bool,
+    /// In which order the servers are asked.
+    pub order: Order,
+    /// Patience.
+    pub timings: Timings,
+    /// How names become addresses.
+    pub dns: Dns,
+}
+
+/// In which order servers are asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As they stand.
+    #[default]
+    Given,
+    /// The one that answers soonest first, measured at the beginning.
+    RoundTrip,
+}
+
+/// How long and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timings {
+    /// Through a proxy: for a connection, for the first byte of an answer, and as the time over which too little may
+    /// come.
+    pub proxy: Duration,
+    /// The same without a proxy; `None` for what [`HttpOptions`](crate::HttpOptions) says.
+    pub direct: Option<Duration>,
+    /// Fewest bytes a second over that time; `None` for what [`HttpOptions`](crate::HttpOptions) says.
+    pub low_speed: Option<u64>,
+    /// How often the same way is tried again after a connection that broke, before another is taken.
+    pub retries: u32,
+    /// The first pause before another attempt is a random part of this…
+    pub first_pause: Option<Duration>,
+    /// …and later ones grow up to this. `None` for what [`RetryPolicy`](crate::RetryPolicy) says.
+    pub longest_pause: Option<Duration>,
+    /// How long after the proxies of the first group were left they are tried again; `None` for never.
+    pub proxy_reset: Option<Duration>,
+    /// The same for the first server.
+    pub server_reset: Option<Duration>,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            proxy: Duration::from_secs(5),
+            direct: None,
+            low_speed: None,
+            retries: 1,
+            first_pause: None,
+            longest_pause: None,
+            // What the configuration says that the reference client comes with.
+            proxy_reset: Some(Duration::from_secs(300)),
+            server_reset: Some(Duration::from_secs(1800)),
+        }
+    }
+}
+
+/// How names of servers and proxies become addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dns {
+    /// For one answer.
+    pub timeout: Duration,
+    /// How often it is asked again.
+    pub retries: u32,
+    /// An answer is used for at least so long…
+    pub least_ttl: Duration,
+    /// …and at most so long, whatever it says.
+    pub longest_ttl: Duration,
+    /// Whom to ask in place of those in `/etc/resolv.conf`.
+    pub server: Option<IpAddr>,
+    /// Which addresses are used.
+    pub family: Family,
+    /// Addresses of one proxy at most; 0 for all.
+    pub addresses_max: usize,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(3),
+            retries: 1,
+            least_ttl: Duration::from_secs(60),
+            longest_ttl: Duration::from_secs(86_400),
+            server: None,
+            family: Family::default(),
+            addresses_max: 0,
+        }
+    }
+}
+
+/// Versions of the internet protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// Both, version 4 first.
+    #[default]
+    PreferV4,
+    /// Both, version 6 first.
+    PreferV6,
+    /// Version 4 only.
+    OnlyV4,
+}
+
+impl Servers {
+    /// One server, asked directly.
+    pub fn direct(url: impl Into<String>) -> Self {
+        Self {
+            urls: vec![url.into()],
+            proxies: Proxies::direct(),
+            fallback: Proxies::none(),
+            sharding: false,
+            redirects: false,
+            order: Order::default(),
+            timings: Timings::default(),
+            dns: Dns::default(),
+        }
+    }
+
+    /// The preferred URL, which stands for the repository in messages.
+    pub fn url(&self) -> &str {
+        self.urls.first().map_or("", String::as_str)
+    }
+
+    /// Shortens all waits for a server to at most this.
+    pub fn within(&mut self, deadline: Duration) {
+        self.timings.proxy = self.timings.proxy.min(deadline);
+        self.timings.direct = self.timings.direct.map(|direct| direct.min(deadline));
+        self.dns.timeout = self.dns.timeout.min(deadline);
+    }
+
+    /// All groups, in the order in which they are tried: where there are fallback proxies nobody is asked directly.
+    pub(crate) fn groups(&self) -> Vec<Vec<Proxy>> {
+        let all = |proxies: &Proxies| proxies.groups().to_vec();
+        if self.fallback.is_empty() {
+            return all(&self.proxies);
+        }
+        let mut groups = all(&self.proxies);
+        groups.extend(all(&self.fallback));
+        groups.iter_mut().for_each(|group| group.retain(|proxy| *proxy != Proxy::Direct));
+        groups.retain(|group| !group.is_empty());
+        groups
+    }
+}
+
+impl From<&str> for Servers {
+    /// One server, asked directly.
+    fn from(url: &str) -> Self {
+        Self::direct(url)
+    }
+}
+
+impl From<&String> for Servers {
+    fn from(url: &String) -> Self {
+        Self::direct(url.as_str())
+    }
+}

@@ -1,0 +1,235 @@
+//! The text form of [`Servers`]: a line `name value` for each thing that is not as usual. It is what processes that
+//! share a cache say to each other, and the key under which they share.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Dns, Family, Order, Proxies, ProxyError, Servers, Timings};
+
+/// Why a text is no [`Servers`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServersError {
+    /// A line that nobody understands.
+    #[error("`{0}` says nothing about servers")]
+    Line(String),
+    /// Its proxies.
+    #[error(transparent)]
+    Proxies(#[from] ProxyError),
+    /// It names no server.
+    #[error("no server is named")]
+    Nothing,
+    /// More than anybody has.
+    #[error("more than {SERVERS_MAX} servers are named")]
+    TooMany,
+}
+
+/// Repositories have about a dozen.
+const SERVERS_MAX: usize = 256;
+
+impl Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = Servers::direct(self.url());
+        if *self == plain && !self.url().contains(['\n', ' ']) {
+            return f.write_str(self.url());
+        }
+        self.urls.iter().try_for_each(|url| writeln!(f, "server {url}"))?;
+        line(f, "proxies", &self.proxies, &plain.proxies)?;
+        line(f, "fallback", &self.fallback, &plain.fallback)?;
+        line(f, "sharding", &self.sharding, &plain.sharding)?;
+        line(f, "redirects", &self.redirects, &plain.redirects)?;
+        if self.order == Order::RoundTrip {
+            f.write_str("order round-trip\n")?;
+        }
+        self.timings.write(f)?;
+        self.dns.write(f)
+    }
+}
+
+fn line<T: Display + PartialEq>(f: &mut fmt::Formatter<'_>, name: &str, value: &T, usual: &T) -> fmt::Result {
+    if value == usual { Ok(()) } else { writeln!(f, "{name} {value}") }
+}
+
+/// Milliseconds, or `-` for none.
+fn time(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: Option<Duration>,
+    usual: Option<Duration>,
+) -> fmt::Result {
+    match value {
+        _ if value == usual => Ok(()),
+        Some(value) => writeln!(f, "{name} {}", value.as_millis()),
+        None => writeln!(f, "{name} -"),
+    }
+}
+
+impl Timings {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Self::default();
+        time(f, "time-proxy", Some(self.proxy), Some(usual.proxy))?;
+        time(f, "time-direct", self.direct, usual.direct)?;
+        if let Some(low_speed) = self.low_speed {
+            writeln!(f, "low-speed {low_speed}")?;
+        }
+        line(f, "retries", &self.retries, &usual.retries)?;
+        time(f, "first-pause", self.first_pause, usual.first_pause)?;
+        time(f, "longest-pause", self.longest_pause, usual.longest_pause)?;
+        time(f, "proxy-reset", self.proxy_reset, usual.proxy_reset)?;
+        time(f, "server-reset", self.server_reset, usual.server_reset)
+    }
+}
+
+impl Dns {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Self::default();
+        time(f, "dns-time", Some(self.timeout), Some(usual.timeout))?;
+        line(f, "dns-retries", &self.retries, &usual.retries)?;
+        time(f, "dns-least", Some(self.least_ttl), Some(usual.least_ttl))?;
+        time(f, "dns-longest", Some(self.longest_ttl), Some(usual.longest_ttl))?;
+        if let Some(server) = self.server {
+            writeln!(f, "dns-server {server}")?;
+        }
+        match self.family {
+            Family::PreferV4 => {}
+            Family::PreferV6 => f.write_str("family prefer-6\n")?,
+            Family::OnlyV4 => f.write_str("family only-4\n")?,
+        }
+        line(f, "addresses", &self.addresses_max, &usual.addresses_max)
+    }
+}
+
+impl FromStr for Servers {
+    type Err = ServersError;
+
+    fn from_str(text: &str) -> Result<Self, ServersError> {
+        if !text.is_empty() && !text.contains(['\n', ' ']) {
+            return Ok(Servers::direct(text));
+        }
+        let mut servers = Servers { urls: Vec::new(), ..Servers::direct("") };
+        for line in text.lines() {
+            let (name, value) = line.split_once(' ').ok_or_else(|| ServersError::Line(line.to_owned()))?;
+            servers.read(name, value)?.ok_or_else(|| ServersError::Line(line.to_owned()))?;
+        }
+        match servers.urls.len() {
+            0 => Err(ServersError::Nothing),
+            1..=SERVERS_MAX => Ok(servers),
+            _ => Err(ServersError::TooMany),
+        }
+    }
+}
+
+impl Servers {
+    /// Takes a line in; `None` if it can't be understood.
+    fn read(&mut self, name: &str, value: &str) -> Result<Option<()>, ServersError> {
+        match name {
+            "server" => self.urls.push(value.to_owned()),
+            "proxies" => self.proxies = Proxies::parse(value, None)?,
+            "fallback" if value.is_empty() => self.fallback = Proxies::none(),
+            "fallback" => self.fallback = Proxies::parse(value, None)?,
+            _ => return Ok(self.read_plain(name, value)),
+        }
+        Ok(Some(()))
+    }
+
+    fn read_plain(&mut self, name: &str, value: &str) -> Option<()> {
+        let (timings, dns) = (&mut self.timings, &mut self.dns);
+        match name {
+            "sharding" => self.sharding = value.parse().ok()?,
+            "redirects" => self.redirects = value.parse().ok()?,
+            "order" if value == "round-trip" => self.order = Order::RoundTrip,
+            "time-proxy" => timings.proxy = read_time(value)??,
+            "time-direct" => timings.direct = read_time(value)?,
+            "low-speed" => timings.low_speed = Some(value.parse().ok()?),
+            "retries" => timings.retries = value.parse().ok()?,
+            "first-pause" => timings.first_pause = read_time(value)?,
+            "longest-pause" => timings.longest_pause = read_time(value)?,
+            "proxy-reset" => timings.proxy_reset = read_time(value)?,
+            "server-reset" => timings.server_reset = read_time(value)?,
+            "dns-time" => dns.timeout = read_time(value)??,
+            "dns-retries" => dns.retries = value.parse().ok()?,
+            "dns-least" => dns.least_ttl = read_time(value)??,
+            "dns-longest" => dns.longest_ttl = read_time(value)??,
+            "dns-server" => dns.server = Some(value.parse().ok()?),
+            "family" if value == "prefer-6" => dns.family = Family::PreferV6,
+            "family" if value == "only-4" => dns.family = Family::OnlyV4,
+            "addresses" => dns.addresses_max = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn read_time(value: &str) -> Option<Option<Duration>> {
+    if value == "-" {
+        return Some(None);
+    }
+    value.parse().ok().map(Duration::from_millis).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unusual() -> Servers {
+        Servers {
+            urls: vec!["http://a/cvmfs/x".into(), "http://b/cvmfs/x".into()],
+            proxies: Proxies::parse("p:3128|q:3128;DIRECT", None).unwrap(),
+            fallback: Proxies::parse("http://f:80", None).unwrap(),
+            sharding: true,
+            redirects: true,
+            order: Order::RoundTrip,
+            timings: Timings {
+                proxy: Duration::from_millis(1500),
+                direct: Some(Duration::from_secs(10)),
+                low_speed: Some(1024),
+                retries: 3,
+                first_pause: Some(Duration::from_secs(2)),
+                longest_pause: Some(Duration::from_secs(10)),
+                proxy_reset: None,
+                server_reset: Some(Duration::from_secs(1)),
+            },
+            dns: Dns {
+                timeout: Duration::from_secs(1),
+                retries: 2,
+                least_ttl: Duration::from_secs(1),
+                longest_ttl: Duration::from_secs(2),
+                server: Some([127, 0, 0, 1].into()),
+                family: Family::PreferV6,
+                addresses_max: 2,
+            },
+        }
+    }
+
+    #[test]
+    fn the_text_says_everything() {
+        for servers in [Servers::direct("http://a/cvmfs/x"), unusual()] {
+            assert_eq!(servers.to_string().parse(), Ok(servers));
+        }
+        assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
+        assert_eq!(
+            unusual().to_string().lines().count(),
+            22,
+            "each unusual thing has a line:\n{}",
+            unusual()
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "\n", "server \nwhat ever", "proxies a:1", "server http://a/x\nretries many", "a b"]
+        {
+            assert!(text.parse::<Servers>().is_err(), "{text:?}");
+        }
+        let many = "server http://a/x\n".repeat(300);
+        assert_eq!(many.parse::<Servers>(), Err(ServersError::TooMany));
+    }
+
+    #[test]
+    fn fallback_proxies_take_the_place_of_asking_directly() {
+        let groups = unusual().groups();
+        let shown: Vec<String> =
+            groups.iter().map(|group| group.iter().map(|p| format!("{p} ")).collect()).collect();
+        assert_eq!(shown, ["http://p:3128 http://q:3128 ", "http://f:80 "]);
+    }
+}
