@@ -5,8 +5,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
 use esker_store::{Proxies, Servers};
+use esker_view::Pin;
 
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
@@ -52,9 +55,42 @@ pub(crate) struct RepositoryArgs {
     pub(crate) deadline: Option<Duration>,
 }
 
+/// Which revision to show; the newest unless one of these is given.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(multiple = false)]
+pub(crate) struct PinArgs {
+    /// The revision that its publisher gave this name; `esker revision --list` lists them
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
+
+    /// The newest revision of this date (UTC) that has a name, like 2026-01-31 or 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "DATE", value_parser = date)]
+    date: Option<UnixTime>,
+
+    /// The revision with this root catalog, on your own word
+    #[arg(long, value_name = "HASH")]
+    root_hash: Option<ContentHash>,
+}
+
+impl PinArgs {
+    /// The revision to stay at, if one was named.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        let tag = self.tag.clone().map(Pin::Tag);
+        tag.or(self.date.map(Pin::Date)).or(self.root_hash.map(Pin::Root))
+    }
+}
+
+fn date(text: &str) -> Result<UnixTime, String> {
+    let bad = || format!("{text:?} is not a date: write it like 2026-01-31 or 2026-01-31T12:00:00Z");
+    UnixTime::parse_iso(text).ok_or_else(bad)
+}
+
 /// What a mount shows, and what it fetches for it.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ViewArgs {
+    #[command(flatten)]
+    pin: PinArgs,
+
     /// Stay at the revision found now, whatever is published later; starts of programs cost less then, because the
     /// kernel may answer more by itself
     #[arg(long)]
@@ -63,6 +99,13 @@ pub(crate) struct ViewArgs {
     /// Fetch nothing ahead of its use
     #[arg(long)]
     pub(crate) no_prefetch: bool,
+}
+
+impl ViewArgs {
+    /// The revision to stay at, whatever is published later.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        self.pin.pin().or(self.fixed.then_some(Pin::Head))
+    }
 }
 
 /// How a mount behaves; for tests.
@@ -87,6 +130,9 @@ pub(crate) struct PlaceArgs {
     /// The path, if it isn't part of the first argument
     #[arg(value_name = "PATH")]
     path: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) pin: PinArgs,
 
     #[command(flatten)]
     pub(crate) repository: RepositoryArgs,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_node::repository::Repository;
-use esker_view::View;
+use esker_view::{View, ViewOptions};
 
 use crate::args::PlaceArgs;
 use crate::exit::Failure;
@@ -24,7 +24,8 @@ impl Browsed {
         let (url, path) = place.split()?;
         let checked = Checked::new(url, &place.repository, settings)?;
         let name = checked.address.name.clone();
-        let (repository, view) = checked.open(&view_options(settings))?;
+        let (repository, view) =
+            checked.open(&ViewOptions { pin: place.pin.pin(), ..view_options(settings) })?;
         Ok(Self { repository, view, name, path: path.to_owned() })
     }
 

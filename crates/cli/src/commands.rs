@@ -9,6 +9,7 @@ pub(crate) mod mount;
 pub(crate) mod profile;
 pub(crate) mod publish;
 pub(crate) mod repo;
+pub(crate) mod revision;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod stat;

@@ -9,7 +9,7 @@ use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
-use esker_vfs::Time;
+use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
 use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers};
@@ -67,7 +67,12 @@ impl Checked {
             Ok(view) => Ok((repository, view)),
             Err(error) => {
                 repository.close();
-                Err(of_tree(&what, &error))
+                let failure = of_tree(&what, &error);
+                let unnamed =
+                    error.kind == ErrorKind::NotFound && matches!(view.pin, Some(Pin::Tag(_) | Pin::Date(_)));
+                let list =
+                    format!("`esker revision --list {}` lists the revisions with names", self.address.url);
+                Err(if unnamed { failure.hint(list) } else { failure })
             }
         }
     }
@@ -83,8 +88,7 @@ fn blacklist() -> Result<Blacklist, Failure> {
 
 /// How the view of a mount behaves for this user.
 pub(crate) fn mount_options(settings: &Settings, view: &ViewArgs, testing: &TestingArgs) -> ViewOptions {
-    let pin = view.fixed.then_some(Pin::Head);
-    ViewOptions { pin, ttl: testing.ttl, prefetch: !view.no_prefetch, ..view_options(settings) }
+    ViewOptions { pin: view.pin(), ttl: testing.ttl, prefetch: !view.no_prefetch, ..view_options(settings) }
 }
 
 /// How a view behaves for this user.

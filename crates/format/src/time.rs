@@ -29,6 +29,31 @@ impl UnixTime {
         valid.then(|| Self(days_from_civil(year, month, day) * DAY + hour * 3600 + minute * 60 + second))
     }
 
+    /// Reads a date as people write it: `YYYY-MM-DD`, `YYYY-MM-DDThh:mm` or `YYYY-MM-DDThh:mm:ss`, with a `Z` at the end
+    /// or without. All are in UTC; a date alone is its first second.
+    pub fn parse_iso(text: &str) -> Option<Self> {
+        let text = text.strip_suffix('Z').unwrap_or(text).as_bytes();
+        let mut compact = *b"00000000000000";
+        let mut digits = 0;
+        for (at, byte) in text.iter().enumerate() {
+            let fits = match at {
+                4 | 7 => *byte == b'-',
+                10 => matches!(byte, b'T' | b' '),
+                13 | 16 => *byte == b':',
+                _ => {
+                    *compact.get_mut(digits)? = *byte;
+                    digits += 1;
+                    true
+                }
+            };
+            if !fits {
+                return None;
+            }
+        }
+        // Nothing may stop in the middle of a number.
+        matches!(text.len(), 10 | 16 | 19).then(|| Self::parse_compact(&compact)).flatten()
+    }
+
     /// Writes `YYYYMMDDhhmmss` (UTC).
     pub fn to_compact(self) -> String {
         let (year, month, day) = civil_from_days(self.0.div_euclid(DAY));
@@ -105,6 +130,23 @@ mod tests {
         }
         assert_eq!(UnixTime(-1).to_string(), "1969-12-31 23:59:59 UTC");
         assert_eq!(UnixTime(1_729_238_467).hour(), UnixTime(1_729_238_400));
+    }
+
+    #[test]
+    fn dates_as_people_write_them() {
+        for text in ["2024-10-18T08:01:07Z", "2024-10-18T08:01:07", "2024-10-18 08:01:07Z"] {
+            assert_eq!(UnixTime::parse_iso(text), Some(UnixTime(1_729_238_467)), "{text}");
+        }
+        assert_eq!(UnixTime::parse_iso("2024-10-18T08:01Z"), Some(UnixTime(1_729_238_460)));
+        assert_eq!(UnixTime::parse_iso("2024-10-18"), Some(UnixTime(1_729_209_600)));
+        for text in
+            ["", "Z", "2024", "2024-10", "2024-10-1", "2024-10-18T08", "2024-10-18T08:01:7Z", "2024-13-01"]
+        {
+            assert_eq!(UnixTime::parse_iso(text), None, "{text}");
+        }
+        for text in ["2024/10/18", "2024-10-18T08:01:07ZZ", "2024-10-18T08:01:07+01:00", "20241018T080107Z"] {
+            assert_eq!(UnixTime::parse_iso(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::FileError;
+use crate::revisions::Revisions;
 use crate::status::MountStatus;
 
 /// Longest question.
@@ -32,6 +33,15 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 pub enum Request {
     /// How it is.
     Status,
+    /// Which revision it shows and which its server has. The server is given some seconds to answer.
+    Revision {
+        /// And which have names.
+        tags: bool,
+        /// How many seconds.
+        patience: u64,
+    },
+    /// To look for a new revision now and to move to it.
+    Update,
     /// To unmount and end.
     Unmount {
         /// Even if it is in use: out of sight now, gone when its last user is.
@@ -45,6 +55,17 @@ pub enum Request {
 pub enum Response {
     /// How it is.
     Status(Box<MountStatus>),
+    /// Which revisions there are.
+    Revision(Box<Revisions>),
+    /// It looked for a new revision.
+    Updated {
+        /// The one that is shown now.
+        revision: u64,
+        /// Whether it is another one than before.
+        changed: bool,
+        /// Why there may be a newer one that nobody could ask for.
+        offline: Option<String>,
+    },
     /// It was done.
     Done,
     /// It could not be done because programs use the mount.

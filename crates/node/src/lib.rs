@@ -19,6 +19,7 @@ pub mod mounts;
 mod peer;
 pub mod registry;
 pub mod repository;
+pub mod revisions;
 pub mod runtime;
 pub mod share;
 pub mod status;

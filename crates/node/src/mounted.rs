@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount};
 use esker_store::ObjectStore;
 use esker_vfs::Tree;
-use esker_view::View;
+use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;
@@ -16,10 +16,13 @@ use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
+use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, seconds};
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// How long whoever asks for an update waits for it; it goes on without them.
+const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where and how a repository is served.
 #[derive(Clone, Debug)]
@@ -72,6 +75,7 @@ struct Served {
     session: Session,
     /// Whether an overlay of the kernel lies above it.
     shielded: bool,
+    looks: Looks,
     /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
@@ -168,6 +172,7 @@ impl Mounted {
             view,
             session,
             shielded,
+            looks: Looks::default(),
             registration: Mutex::new(registration),
             mounted: SystemTime::now(),
         });
@@ -212,6 +217,19 @@ impl Served {
     fn answer(&self, request: Request) -> Response {
         match request {
             Request::Status => Response::Status(Box::new(self.status())),
+            Request::Revision { tags, patience } => {
+                let mut found = self.looks.look(&self.repository, tags, Duration::from_secs(patience));
+                found.mountpoint = Some(self.mountpoint.clone());
+                found.shown = Some(Shown::from(&self.view.status()));
+                found.limit();
+                Response::Revision(Box::new(found))
+            }
+            Request::Update => match self.view.refresh_within(UPDATE_PATIENCE) {
+                Ok(Refreshed { revision, changed, offline }) => {
+                    Response::Updated { revision, changed, offline }
+                }
+                Err(error) => Response::Failed { message: esker_view::chain(&error) },
+            },
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
                 let message = format!("it is mounted for a command alone and ends with process {pid}");
@@ -247,6 +265,7 @@ impl Served {
             mounted: seconds(self.mounted),
             revision: view.revision,
             fixed: view.pinned,
+            tag: view.tag,
             shielded: self.shielded,
             root_hash: view.root_hash.to_string(),
             published: view.published,

@@ -25,6 +25,9 @@ pub struct MountStatus {
     pub revision: u64,
     /// Whether the mount stays at this revision.
     pub fixed: bool,
+    /// The name by which the revision was asked for.
+    #[serde(default)]
+    pub tag: Option<String>,
     /// Whether an overlay of the kernel above it answers what FUSE would ask us.
     pub shielded: bool,
     /// Its root catalog.

@@ -207,6 +207,12 @@ impl HeadKeeper {
         &self.keeper.options.name
     }
 
+    /// The first revision that the blacklist does not refuse.
+    pub fn floor(&self) -> u64 {
+        let options = &self.keeper.options;
+        options.blacklist.floor(&options.name).unwrap_or(0)
+    }
+
     /// The head in use.
     pub fn current(&self) -> Option<Arc<VerifiedHead>> {
         self.keeper.state.lock().current.as_ref().map(|current| current.head.clone())

@@ -82,7 +82,7 @@ impl Follower {
 
     /// Looks for a new head now and waits for the outcome. Looks asked for at the same time share one, but
     /// none is answered by a look that began before it was asked for.
-    pub(crate) fn refresh(&self) -> Result<Refreshed, TreeError> {
+    pub(crate) fn refresh(&self, deadline: Option<Instant>) -> Result<Refreshed, TreeError> {
         if self.heads.is_none() {
             let revision = self.core.current.load().label.number;
             return Ok(Refreshed { revision, changed: false, offline: None });
@@ -92,7 +92,14 @@ impl Follower {
         let mine = state.asked;
         self.changed.notify_all();
         while state.finished < mine && !state.stop {
-            self.changed.wait(&mut state);
+            match deadline {
+                Some(deadline) if self.changed.wait_until(&mut state, deadline).timed_out() => {
+                    let what = format!("the head of {}", self.core.name);
+                    return Err(TreeError::on(ErrorKind::TimedOut, what));
+                }
+                Some(_) => {}
+                None => self.changed.wait(&mut state),
+            }
         }
         if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
     }

@@ -21,8 +21,10 @@ mod order;
 mod paths;
 mod payload;
 mod prefetch;
+mod published;
 mod revision;
 mod show;
+mod start;
 mod status;
 mod tree;
 mod view;
@@ -32,7 +34,8 @@ pub use follow::Refreshed;
 pub use observe::Observer;
 pub use options::{Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
-pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus};
+pub use published::Published;
+pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus, chain};
 pub use view::View;
 
 /// Most catalogs mounted at once, unless the options say otherwise. Each is a mapping of its file, Linux allows

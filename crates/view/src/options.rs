@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
 
 /// Whose the files appear to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub enum Pin {
     Head,
     /// The revision that the signed history knows by this name.
     Tag(String),
+    /// The newest revision of the default branch that was published no later than this: the head, or one that the signed
+    /// history has a name for.
+    Date(UnixTime),
     /// The revision with this root catalog, by the word of whoever typed the hash.
     Root(ContentHash),
 }

@@ -1,30 +1,24 @@
 //! A repository, open.
 
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use esker_format::compress::Compression;
-use esker_format::history::{History, Tag};
 use esker_format::name::RepositoryName;
-use esker_store::{Done, HeadKeeper, Holder, ObjectStore, Wanted};
+use esker_store::{HeadKeeper, Holder, ObjectStore};
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
-use crate::catalogs::{Catalogs, WantedCatalog};
+use crate::catalogs::Catalogs;
 use crate::core::Core;
-use crate::failure;
 use crate::follow::{Follower, Refreshed, Sightings};
-use crate::head::Head;
 use crate::observe::Observer;
-use crate::options::{Pin, ViewOptions};
+use crate::options::ViewOptions;
 use crate::prefetch::{self, Prefetch};
 use crate::revision::{Label, Revision};
 use crate::show::Show;
+use crate::start::Start;
 use crate::status::{ViewCounters, ViewStatus};
-
-/// The largest history we read: some 100 bytes for each tag, so room for millions.
-const HISTORY_BYTES_MAX: u64 = 1 << 30;
 
 /// A repository as a tree: one revision at a time, and new ones as they come.
 pub struct View {
@@ -32,16 +26,6 @@ pub struct View {
     follower: Arc<Follower>,
     pinned: bool,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
-}
-
-/// Where a view begins.
-struct Start {
-    root: WantedCatalog,
-    /// `None` if only the catalog itself tells.
-    number: Option<u64>,
-    published: Option<u64>,
-    tag: Option<String>,
-    head: Option<Head>,
 }
 
 impl View {
@@ -53,14 +37,11 @@ impl View {
         options: ViewOptions,
     ) -> Result<Arc<Self>, TreeError> {
         let name = keeper.name().clone();
-        let start = match &options.pin {
-            None | Some(Pin::Head) => Start::at_head(Head::look(&keeper)?),
-            Some(Pin::Tag(tag)) => Start::at_tag(&name, &*store, &Head::look(&keeper)?, tag)?,
-            Some(Pin::Root(hash)) => Start::at_root(WantedCatalog::new(*hash, None, b"")),
-        };
+        let start = Start::find(options.pin.as_ref(), &*store, &keeper)?;
         let catalogs = Arc::new(Catalogs::new(Arc::clone(&store)));
         let root = catalogs.attach_soon(start.root).wait()?;
         let number = start.number.unwrap_or(root.catalog.properties().revision);
+        refuse_blacklisted(number, &keeper)?;
         let since = SystemTime::now();
         let label = Label { serial: 1, number, published: start.published, tag: start.tag, since };
         let show = Show::new(&options);
@@ -104,7 +85,12 @@ impl View {
 
     /// Looks for a new head now, moves to it, and returns once the mounts know. A pinned view stays.
     pub fn refresh(&self) -> Result<Refreshed, TreeError> {
-        self.follower.refresh()
+        self.follower.refresh(None)
+    }
+
+    /// The same, but waits no longer than this; the look goes on.
+    pub fn refresh_within(&self, patience: Duration) -> Result<Refreshed, TreeError> {
+        self.follower.refresh(Instant::now().checked_add(patience))
     }
 
     /// Stops following the repository and fetching ahead. The view goes on answering; dropping it does this too.
@@ -155,62 +141,12 @@ impl Drop for View {
     }
 }
 
-impl Start {
-    fn at_head(head: Head) -> Self {
-        Self {
-            root: head.root_catalog(),
-            number: Some(head.revision),
-            published: head.published,
-            tag: None,
-            head: Some(head),
-        }
+/// A head below the blacklist's floor is never accepted; a revision that is pinned must not be either.
+fn refuse_blacklisted(number: u64, keeper: &HeadKeeper) -> Result<(), TreeError> {
+    let floor = keeper.floor();
+    if number >= floor {
+        return Ok(());
     }
-
-    /// The hash is the word of whoever typed it; the catalog itself tells the rest.
-    fn at_root(root: WantedCatalog) -> Self {
-        Self { root, number: None, published: None, tag: None, head: None }
-    }
-
-    /// A name counts if the history that the signed head names knows it.
-    fn at_tag(
-        name: &RepositoryName,
-        store: &dyn ObjectStore,
-        head: &Head,
-        tag: &str,
-    ) -> Result<Self, TreeError> {
-        let history = history(name, store, head)?;
-        let Some(found) = history.find(tag) else {
-            let known: Vec<&str> = history.tags().iter().take(8).map(|tag| &*tag.name).collect();
-            let reason =
-                format!("the history of {name} has no such tag; its newest are {}", known.join(", "));
-            return Err(TreeError::on(ErrorKind::NotFound, format!("tag `{tag}`")).because(reason));
-        };
-        let Tag { root_catalog, size, revision, timestamp, .. } = found;
-        Ok(Self {
-            root: WantedCatalog::new(*root_catalog, *size, b""),
-            number: Some(*revision),
-            published: u64::try_from(timestamp.0).ok(),
-            tag: Some(tag.to_owned()),
-            head: Some(head.clone()),
-        })
-    }
-}
-
-/// Fetches the history that a head names.
-fn history(name: &RepositoryName, store: &dyn ObjectStore, head: &Head) -> Result<History, TreeError> {
-    let what = || format!("the history of {name}");
-    let object = head.history.ok_or_else(|| {
-        TreeError::on(ErrorKind::NotFound, what()).because("the repository has none, so it has no tags")
-    })?;
-    let mut wanted = Wanted::new(object, Compression::Zlib, what()).limit(HISTORY_BYTES_MAX);
-    wanted.alternative_path = head.alternative_path;
-    let handle =
-        Done::wait(|done| store.get(wanted, done)).map_err(|error| failure::of_store(error, what()))?;
-    let bytes = handle.read_all().map_err(|error| TreeError::on(ErrorKind::Local, what()).because(error))?;
-    let damaged = |reason| TreeError::on(ErrorKind::Damaged, what()).because(reason);
-    let history = History::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
-    if history.name() != name {
-        return Err(damaged(format!("it is that of {}", history.name())));
-    }
-    Ok(history)
+    let reason = format!("it is blacklisted here, as all below {floor} are");
+    Err(TreeError::on(ErrorKind::Denied, format!("revision {number} of {}", keeper.name())).because(reason))
 }

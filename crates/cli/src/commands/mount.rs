@@ -145,7 +145,7 @@ fn serve(
         runtime: settings.runtime.clone(),
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
-        shield: args.view.fixed,
+        shield: args.view.pin().is_some(),
     };
     stop.hold();
     let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;

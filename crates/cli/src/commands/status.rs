@@ -128,7 +128,8 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
 fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     let whose = status.command.as_ref().map(|command| format!(" for `{command}`")).unwrap_or_default();
     let place = status.mountpoint.display();
-    let head = format!("{place}{whose} — {}, revision {}", status.repository, status.revision);
+    let tag = status.tag.as_ref().map(|tag| format!(" ({tag})")).unwrap_or_default();
+    let head = format!("{place}{whose} — {}, revision {}{tag}", status.repository, status.revision);
     out.line(out.bold(&head))?;
     out.line(format!("  from      {}", status.url))?;
     out.line(format!("  root      {}", status.root_hash))?;

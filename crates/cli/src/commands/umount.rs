@@ -60,7 +60,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
             )));
         }
         Ok(Response::Failed { message }) => return Err(Failure::failed(message)),
-        Ok(Response::Status(_)) => return Err(stuck(format!("the daemon (process {pid}) misunderstood"))),
+        Ok(_) => return Err(stuck(format!("the daemon (process {pid}) misunderstood"))),
         // It may have ended just before it was asked.
         Err(_) if registered.wait_until_gone(Duration::ZERO) => {}
         Err(error) => return Err(stuck(crate::exit::chain(&error))),

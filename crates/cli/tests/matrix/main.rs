@@ -14,6 +14,7 @@ mod guides;
 mod hot;
 mod namespaces;
 mod person;
+mod pins;
 mod profiles;
 mod publishing;
 mod reading;

@@ -1,0 +1,149 @@
+use std::path::Path;
+use std::time::Duration;
+
+use esker_node::control::{self, Request, Response};
+use esker_node::registry::{self, Registered};
+use esker_node::revisions::{Named, Revisions};
+use esker_vfs::Time;
+
+use crate::args::RepositoryArgs;
+use crate::entry::time_text;
+use crate::exit::{Context, Failure, Kind, of_store, of_tree, warn};
+use crate::join::Checked;
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Shows which revision is mounted, which its server has, and which have names.
+///
+/// Example: esker revision /mnt/sw
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// A mount point, or a repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
+    #[arg(value_name = "MOUNTPOINT|URL")]
+    place: String,
+
+    /// List the revisions that have names, newest first
+    #[arg(long)]
+    list: bool,
+
+    /// Have the mount look for a new revision now and move to it
+    #[arg(long)]
+    update: bool,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+}
+
+/// How long the server of a mount is waited for.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long its daemon may take beyond that.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an update may take; the daemon tells sooner that it takes too long.
+const UPDATE_PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let found = match mounted(&args.place, settings)? {
+        Some(mount) => of_mount(&mount, args)?,
+        None if args.update => {
+            return Err(Failure::usage(format!("{} is not mounted by you with esker", args.place))
+                .hint("--update is for mounts; `esker status` lists them"));
+        }
+        None => of_url(args, settings)?,
+    };
+    let mut out = Output::new();
+    if args.json {
+        out.json(&found)?;
+    } else {
+        print(&mut out, &found)?;
+    }
+    out.finish()
+}
+
+/// The mount at this place, if a daemon of ours serves one there.
+fn mounted(place: &str, settings: &Settings) -> Result<Option<Registered>, Failure> {
+    let Ok(path) = esker_node::mounts::canonical(Path::new(place)) else { return Ok(None) };
+    let found = registry::find(&settings.runtime, &path).context(Kind::Failed, "can't look up the mounts")?;
+    Ok(found.filter(|found| found.alive))
+}
+
+fn of_mount(mount: &Registered, args: &Args) -> Result<Revisions, Failure> {
+    let place = mount.entry.mountpoint.display();
+    let asked = |request: &Request, patience| {
+        let answer = control::ask(&mount.socket, request, patience);
+        match answer.context(Kind::Failed, format!("can't ask the daemon of {place}"))? {
+            Response::Failed { message } => Err(Failure::failed(format!("can't update {place}: {message}"))),
+            answer => Ok(answer),
+        }
+    };
+    if args.update
+        && let Response::Updated { offline: Some(reason), .. } = asked(&Request::Update, UPDATE_PATIENCE)?
+    {
+        warn(Some(&format!("{place} stays at its revision: {reason}")));
+    }
+    let request = Request::Revision { tags: args.list, patience: SERVER_PATIENCE.as_secs() };
+    match asked(&request, SERVER_PATIENCE + DAEMON_PATIENCE)? {
+        Response::Revision(found) => Ok(*found),
+        other => Err(Failure::failed(format!("the daemon of {place} answered {other:?}"))),
+    }
+}
+
+fn of_url(args: &Args, settings: &Settings) -> Result<Revisions, Failure> {
+    let checked = Checked::new(&args.place, &args.repository, settings)?;
+    let what = format!("can't look up the revisions of {} at {}", checked.address.name, checked.address.url);
+    let repository =
+        esker_node::repository::Repository::open(checked.options).map_err(|error| of_store(&what, &error))?;
+    let found = Revisions::look(&repository, args.list).map_err(|error| of_tree(&what, &error));
+    repository.close();
+    found
+}
+
+fn when(seconds: u64) -> String {
+    time_text(Time { secs: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 })
+}
+
+fn print(out: &mut Output, found: &Revisions) -> Result<(), Failure> {
+    let place = found.mountpoint.as_ref().map(|place| format!("{} — ", place.display())).unwrap_or_default();
+    out.line(out.bold(&format!("{place}{}", found.repository)))?;
+    if let Some(shown) = &found.shown {
+        let tag = shown.tag.as_ref().map(|tag| format!(" ({tag})")).unwrap_or_default();
+        let stays = if shown.fixed { ", stays there" } else { "" };
+        let since = when(shown.since);
+        out.line(format!("  shown     revision {}{tag} since {since} UTC{stays}", shown.revision))?;
+        out.line(format!("            root {}", shown.root_hash))?;
+    }
+    if let Some(newest) = &found.newest {
+        let published =
+            newest.published.map(|time| format!(", signed {} UTC", when(time))).unwrap_or_default();
+        out.line(format!("  newest    revision {}{published}", newest.revision))?;
+        out.line(format!("            root {}", newest.root_hash))?;
+        out.line(format!("  looked for every {} s", newest.ttl))?;
+    }
+    if let Some(offline) = &found.offline {
+        let text =
+            format!("the server last confirmed that at {} UTC: {}", when(offline.since), offline.reason);
+        out.line(format!("  {}", out.warning(&text)))?;
+    }
+    let Some(tags) = &found.tags else { return Ok(()) };
+    if tags.is_empty() {
+        return out.line("  no revision has a name");
+    }
+    let width = tags.iter().map(|tag| tag.name.chars().count()).max().unwrap_or_default();
+    for tag in tags {
+        out.line(tag_line(tag, width))?;
+    }
+    Ok(())
+}
+
+fn tag_line(tag: &Named, width: usize) -> String {
+    let branch = if tag.branch.is_empty() { String::new() } else { format!(" on branch {}", tag.branch) };
+    let published = time_text(Time { secs: tag.published, nanos: 0 });
+    let line = format!(
+        "  {:<width$}  {published} UTC  revision {}{branch}  {}  {}",
+        tag.name, tag.revision, tag.root_hash, tag.description
+    );
+    line.trim_end().to_owned()
+}

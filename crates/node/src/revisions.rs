@@ -1,0 +1,229 @@
+//! The revisions of a repository, in the words of `esker revision --json`: which a mount shows, which its server has,
+//! which have names.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use esker_format::history::Tag;
+use esker_store::ObjectStore;
+use esker_vfs::TreeError;
+use esker_view::{Published, ViewStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::repository::Repository;
+use crate::status::{Offline, seconds};
+
+/// Looks that may wait for a server at the same time. Each has a thread until its server answers or is given up.
+const LOOKS_MAX: usize = 4;
+
+/// Most named revisions in an answer of a daemon, and the longest description, so that it stays within its bound.
+const NAMED_MAX: usize = 4096;
+const DESCRIPTION_MAX: usize = 256;
+
+/// Revisions of a repository. Times are seconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revisions {
+    /// The repository's name.
+    pub repository: String,
+    /// Where it comes from.
+    pub url: String,
+    /// Where it is mounted, if a mount was asked.
+    pub mountpoint: Option<PathBuf>,
+    /// The revision that the mount shows.
+    pub shown: Option<Shown>,
+    /// The newest revision that is known, verified.
+    pub newest: Option<Newest>,
+    /// Why nobody can say whether there is a newer one, if so.
+    pub offline: Option<Offline>,
+    /// The named revisions, newest first, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<Vec<Named>>,
+}
+
+/// The revision that a mount shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    /// Its number.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root_hash: String,
+    /// The name by which it was asked for.
+    pub tag: Option<String>,
+    /// Whether the mount stays at it.
+    pub fixed: bool,
+    /// When it was published.
+    pub published: Option<u64>,
+    /// Since when it is shown.
+    pub since: u64,
+    /// When the server last answered.
+    pub checked: u64,
+}
+
+/// The newest revision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Newest {
+    /// Its number.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root_hash: String,
+    /// When its publisher signed it.
+    pub published: Option<u64>,
+    /// Seconds after which mounts look again.
+    pub ttl: u64,
+}
+
+/// A revision with a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// The name.
+    pub name: String,
+    /// The revision's number.
+    pub revision: u64,
+    /// Its root catalog.
+    pub root_hash: String,
+    /// When it was published.
+    pub published: i64,
+    /// The branch, empty for the default one.
+    pub branch: String,
+    /// What its publisher says of it.
+    pub description: String,
+}
+
+impl Revisions {
+    /// Asks a repository now, and waits as long as its source waits.
+    pub fn look(repository: &Repository, tags: bool) -> Result<Self, TreeError> {
+        Looked::at(repository.heads.clone(), &*repository.store, tags).map(|looked| looked.told(repository))
+    }
+
+    /// Keeps as many of the named ones, the newest, as fit into the answer of a daemon.
+    pub(crate) fn limit(&mut self) {
+        let Some(tags) = &mut self.tags else { return };
+        tags.truncate(NAMED_MAX);
+        for tag in tags {
+            tag.description.truncate(tag.description.floor_char_boundary(DESCRIPTION_MAX));
+        }
+    }
+}
+
+/// What a look found.
+struct Looked {
+    published: Published,
+    tags: Option<Vec<Named>>,
+}
+
+impl Looked {
+    fn at(heads: esker_store::HeadKeeper, store: &dyn ObjectStore, tags: bool) -> Result<Self, TreeError> {
+        let published = Published::look(&heads)?;
+        let tags = tags.then(|| published.tags(store)).transpose()?;
+        Ok(Self { published, tags: tags.map(|tags| tags.into_iter().map(Named::from).collect()) })
+    }
+
+    fn told(self, repository: &Repository) -> Revisions {
+        let published = &self.published;
+        Revisions {
+            repository: repository.heads.name().to_string(),
+            url: repository.url.clone(),
+            mountpoint: None,
+            shown: None,
+            newest: Some(Newest {
+                revision: published.revision(),
+                root_hash: published.root_hash().to_string(),
+                published: published.published(),
+                ttl: published.ttl().as_secs(),
+            }),
+            offline: published
+                .offline()
+                .map(|offline| Offline { since: seconds(offline.since), reason: offline.reason.clone() }),
+            tags: self.tags,
+        }
+    }
+}
+
+/// The looks of a mount, which must not make its control socket wait.
+#[derive(Debug, Default)]
+pub(crate) struct Looks(Arc<()>);
+
+impl Looks {
+    /// Asks the repository, and waits at most `patience` for what its server says.
+    pub(crate) fn look(&self, repository: &Repository, tags: bool, patience: Duration) -> Revisions {
+        let found = self.begin(repository, tags).and_then(|answer| {
+            let waited = answer.recv_timeout(patience);
+            waited.unwrap_or_else(|_| Err(format!("its server did not answer within {patience:?}")))
+        });
+        match found {
+            Ok(looked) => looked.told(repository),
+            Err(reason) => unanswered(repository, reason),
+        }
+    }
+
+    fn begin(
+        &self,
+        repository: &Repository,
+        tags: bool,
+    ) -> Result<std::sync::mpsc::Receiver<Result<Looked, String>>, String> {
+        let permit = Arc::clone(&self.0);
+        // Ours, and the one just made.
+        if Arc::strong_count(&permit) > LOOKS_MAX + 1 {
+            return Err("others who asked before still wait for its server".to_owned());
+        }
+        let (heads, store) = (repository.heads.clone(), Arc::clone(&repository.store));
+        let (sender, receiver) = channel();
+        let look = move || {
+            let found = Looked::at(heads, &*store, tags).map_err(|error| esker_view::chain(&error));
+            drop(permit);
+            // Whoever asked may have gone.
+            let _ = sender.send(found);
+        };
+        let started = std::thread::Builder::new().name("look".into()).spawn(look);
+        started.map(|_| receiver).map_err(|error| format!("no thread can be started: {error}"))
+    }
+}
+
+/// What is known without an answer.
+fn unanswered(repository: &Repository, reason: String) -> Revisions {
+    let status = repository.heads.status();
+    let newest = status.head.map(|head| Newest {
+        revision: head.revision(),
+        root_hash: head.root_catalog().hash.to_string(),
+        published: u64::try_from(head.timestamp().0).ok(),
+        ttl: head.ttl().into(),
+    });
+    Revisions {
+        repository: repository.heads.name().to_string(),
+        url: repository.url.clone(),
+        mountpoint: None,
+        shown: None,
+        newest,
+        offline: Some(Offline { since: u64::try_from(status.confirmed.0).unwrap_or(0), reason }),
+        tags: None,
+    }
+}
+
+impl From<Tag> for Named {
+    fn from(tag: Tag) -> Self {
+        Self {
+            name: tag.name,
+            revision: tag.revision,
+            root_hash: tag.root_catalog.to_string(),
+            published: tag.timestamp.0,
+            branch: tag.branch,
+            description: tag.description,
+        }
+    }
+}
+
+impl From<&ViewStatus> for Shown {
+    fn from(view: &ViewStatus) -> Self {
+        Self {
+            revision: view.revision,
+            root_hash: view.root_hash.to_string(),
+            tag: view.tag.clone(),
+            fixed: view.pinned,
+            published: view.published,
+            since: seconds(view.since),
+            checked: seconds(view.checked),
+        }
+    }
+}

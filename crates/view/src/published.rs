@@ -1,0 +1,88 @@
+//! What a repository publishes now, told without moving any view to it.
+
+use std::time::Duration;
+
+use esker_format::compress::Compression;
+use esker_format::hash::ContentHash;
+use esker_format::history::{History, Tag};
+use esker_format::name::RepositoryName;
+use esker_store::{Done, HeadKeeper, ObjectStore, Wanted};
+use esker_vfs::{ErrorKind, TreeError};
+
+use crate::failure;
+use crate::head::Head;
+use crate::status::Offline;
+
+/// The largest history we read: some 100 bytes for each tag, so room for millions.
+const HISTORY_BYTES_MAX: u64 = 1 << 30;
+
+/// The newest head that is known, verified.
+#[derive(Clone, Debug)]
+pub struct Published {
+    name: RepositoryName,
+    head: Head,
+}
+
+impl Published {
+    /// Asks for the head now and waits for the answer, as long as the source waits. A head that is older than the last
+    /// accepted one, or not trusted, changes nothing: then this is the last accepted one, and says so.
+    pub fn look(keeper: &HeadKeeper) -> Result<Self, TreeError> {
+        Ok(Self { name: keeper.name().clone(), head: Head::look(keeper)? })
+    }
+
+    /// The number of the revision.
+    pub fn revision(&self) -> u64 {
+        self.head.revision
+    }
+
+    /// Its root catalog.
+    pub fn root_hash(&self) -> ContentHash {
+        self.head.root
+    }
+
+    /// When the publisher signed it, in seconds since the epoch.
+    pub fn published(&self) -> Option<u64> {
+        self.head.published
+    }
+
+    /// How long it is to be believed to be the newest.
+    pub fn ttl(&self) -> Duration {
+        self.head.ttl
+    }
+
+    /// Why nobody can say whether there is a newer one, if so.
+    pub fn offline(&self) -> Option<&Offline> {
+        self.head.offline.as_ref()
+    }
+
+    /// The named revisions, newest first; none if the repository has no history.
+    pub fn tags(&self, store: &dyn ObjectStore) -> Result<Vec<Tag>, TreeError> {
+        match self.head.history {
+            Some(_) => Ok(history(&self.name, store, &self.head)?.tags().to_vec()),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Fetches the history that a head names.
+pub(crate) fn history(
+    name: &RepositoryName,
+    store: &dyn ObjectStore,
+    head: &Head,
+) -> Result<History, TreeError> {
+    let what = || format!("the history of {name}");
+    let object = head.history.ok_or_else(|| {
+        TreeError::on(ErrorKind::NotFound, what()).because("the repository has none, so it has no tags")
+    })?;
+    let mut wanted = Wanted::new(object, Compression::Zlib, what()).limit(HISTORY_BYTES_MAX);
+    wanted.alternative_path = head.alternative_path;
+    let handle =
+        Done::wait(|done| store.get(wanted, done)).map_err(|error| failure::of_store(error, what()))?;
+    let bytes = handle.read_all().map_err(|error| TreeError::on(ErrorKind::Local, what()).because(error))?;
+    let damaged = |reason| TreeError::on(ErrorKind::Damaged, what()).because(reason);
+    let history = History::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
+    if history.name() != name {
+        return Err(damaged(format!("it is that of {}", history.name())));
+    }
+    Ok(history)
+}
