@@ -6,6 +6,7 @@
 //!   <cache>/objects/ab/cd…   one file an object: plain bytes, then a trailer           (cache/trailer.rs)
 //!   <cache>/txn/17           being written, or removed at the next start
 //!   <cache>/heads/….head     last accepted heads, never evicted                        (head/saved.rs)
+//!   <cache>/pins             objects that are never evicted                            (cache/pins.rs)
 //!   <cache>/trails/…         what programs read one after the other, kept by views
 //! ```
 //!
@@ -19,6 +20,7 @@
 //! list of open entries, then an entry's state, then a shard of the table or the account of bytes; none is
 //! held while a callback runs.
 
+pub(crate) mod care;
 mod descriptors;
 pub(crate) mod disk;
 mod entry;
@@ -26,6 +28,7 @@ mod evict;
 mod index;
 mod layout;
 mod lease;
+pub(crate) mod pins;
 mod space;
 mod start;
 mod trailer;
@@ -54,6 +57,7 @@ use descriptors::{Descriptors, Slot};
 use disk::{Disk, RealDisk};
 use index::Listed;
 use layout::Layout;
+use pins::Pins;
 use space::{Marks, Space};
 
 use entry::Reads;
@@ -114,6 +118,7 @@ pub(crate) struct Inner {
     pub(crate) unkept_memory: Arc<Unkept>,
     pub(crate) descriptors: Arc<Descriptors>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+    pins: Pins,
     pub(crate) flights: Flights,
     pub(crate) pool: Arc<Pool>,
     evictor: Mutex<Option<JoinHandle<()>>>,
@@ -206,8 +211,10 @@ impl Inner {
         let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
         let limit = options.descriptors.unwrap_or_else(descriptors::default_limit);
         let descriptors = Descriptors::new(limit, Arc::downgrade(&pool));
+        let (pins, unreadable) = Pins::load(&*disk, &layout.pins);
         let inner = Arc::new(Self {
             disk,
+            pins,
             block: start::block_size(&layout.root),
             layout,
             table: entry::Table::new(),
@@ -225,7 +232,7 @@ impl Inner {
             next_file: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             spared: AtomicU64::new(0),
-            disk_errors: AtomicU64::new(0),
+            disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
             damaged: AtomicU64::new(0),
             no_index: AtomicBool::new(false),
             opened_unclean: opened.unclean,
@@ -292,11 +299,14 @@ impl Inner {
     pub(crate) fn status(&self) -> CacheStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (descriptors, descriptors_peak, descriptors_limit) = self.descriptors.counts();
+        let (pinned, pinned_objects) = self.pinned_here();
         CacheStatus {
             quota: self.space.marks.quota,
             hard_limit: self.space.marks.hard,
             used: self.space.used(),
             objects: self.table.len(),
+            pinned,
+            pinned_objects,
             descriptors,
             descriptors_peak,
             descriptors_limit,

@@ -213,6 +213,12 @@ pub enum Cause {
     /// A prefetch whose errand ended before it was asked for.
     #[error("it was called off, because nobody needs it any more")]
     CalledOff,
+    /// What was to be pinned can't be.
+    #[error("can't be pinned: {why}")]
+    BadPin {
+        /// Why not.
+        why: String,
+    },
     /// Too many prefetches are queued already.
     #[error("{limit} prefetches are queued, and no more are taken")]
     QueueFull {
@@ -259,6 +265,7 @@ impl Cause {
             | Cause::BadUrl { .. }
             | Cause::Closed
             | Cause::CalledOff
+            | Cause::BadPin { .. }
             | Cause::QueueFull { .. } => Blame::Caller,
             Cause::Remote { blame, .. } => *blame,
         }
@@ -293,7 +300,8 @@ impl Cause {
             | Cause::NotPrivate { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
-            | Cause::CalledOff => false,
+            | Cause::CalledOff
+            | Cause::BadPin { .. } => false,
         }
     }
 }

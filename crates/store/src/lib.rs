@@ -37,7 +37,9 @@ mod verify;
 mod waits;
 mod wanted;
 
+pub use cache::care::{CachedObject, CheckProgress, DamagedObject, Freed, Goal};
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
+pub use cache::pins::PinSet;
 pub use cache::{Cache, CacheOptions};
 pub use counter::Counter;
 pub use done::Done;

@@ -36,6 +36,10 @@ pub struct CacheStatus {
     pub used: u64,
     /// Number of objects.
     pub objects: u64,
+    /// Bytes of them that are pinned, and therefore never evicted.
+    pub pinned: u64,
+    /// Number of pinned objects that are here.
+    pub pinned_objects: u64,
     /// Descriptors open now.
     pub descriptors: u64,
     /// The most that were ever open at once.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::Inner;
+use super::care::Freed;
 use super::entry::Entry;
 use super::space::{Space, Task};
 use crate::wanted::CacheKey;
@@ -26,27 +27,39 @@ impl Inner {
     /// Evicts until no more than `goal` bytes are used, or all that is left is in use; tells whether it
     /// reached the goal.
     fn evict_to(&self, goal: u64) -> bool {
-        let mut victims = self.table.oldest_first().into_iter();
+        self.evict_these(self.table.oldest_first(), goal);
+        self.space.used() <= goal
+    }
+
+    /// Evicts those of the victims that nobody uses, in their order, until no more than `goal` bytes are used.
+    pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
+        let mut freed = Freed::default();
+        let mut victims = victims.into_iter();
         loop {
             let mut excess = self.space.used().saturating_sub(goal);
             let mut batch = Vec::new();
             while excess > 0 && batch.len() < BATCH {
                 let Some((read_at, entry)) = victims.next() else { break };
+                if self.pins.has(&entry.key) {
+                    freed.pinned += 1;
+                    continue;
+                }
                 if entry.is_pinned() || entry.state.lock().users > 0 {
                     self.spared.fetch_add(1, Ordering::Relaxed);
+                    freed.in_use += 1;
                     continue;
                 }
                 excess = excess.saturating_sub(self.charge_of(entry.plain_len));
                 batch.push((read_at, entry));
             }
             if batch.is_empty() {
-                return excess == 0;
+                return freed;
             }
-            self.evict_batch(&batch);
+            self.evict_batch(&batch, &mut freed);
         }
     }
 
-    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)]) {
+    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], freed: &mut Freed) {
         let keys: Vec<_> = batch.iter().map(|(_, entry)| entry.key).collect();
         let held = self.ask_holders(&keys);
         for ((read_at, entry), held) in batch.iter().zip(held) {
@@ -58,9 +71,13 @@ impl Inner {
                 // Read since it was chosen means: not among the longest unread any more, and perhaps in
                 // the kernel's hands again.
                 self.evicted.fetch_add(1, Ordering::Relaxed);
+                freed.objects += 1;
+                freed.bytes += self.charge_of(entry.plain_len);
+                continue;
             } else {
                 self.spared.fetch_add(1, Ordering::Relaxed);
             }
+            freed.in_use += 1;
         }
     }
 

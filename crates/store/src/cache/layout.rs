@@ -15,6 +15,7 @@ pub(crate) struct Layout {
     pub(super) txn: PathBuf,
     pub(super) heads: PathBuf,
     pub(super) index: PathBuf,
+    pub(super) pins: PathBuf,
     pub(super) lock: PathBuf,
 }
 
@@ -26,6 +27,7 @@ impl Layout {
             txn: root.join("txn"),
             heads: root.join("heads"),
             index: root.join("index"),
+            pins: root.join("pins"),
             lock: root.join("lock"),
         }
     }

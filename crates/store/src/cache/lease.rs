@@ -134,7 +134,7 @@ impl Inner {
     }
 
     /// The file of an entry if it is there in full length.
-    fn open_whole(&self, entry: &Entry) -> Result<Option<File>, Cause> {
+    pub(super) fn open_whole(&self, entry: &Entry) -> Result<Option<File>, Cause> {
         let path = self.layout.object(&entry.key);
         let opened = self.disk.open(&path).and_then(|file| Ok((file.metadata()?, file)));
         match opened {
@@ -147,7 +147,7 @@ impl Inner {
         }
     }
 
-    fn is_sound(&self, entry: &Entry, file: &File) -> io::Result<bool> {
+    pub(super) fn is_sound(&self, entry: &Entry, file: &File) -> io::Result<bool> {
         let mut trailer = [0; TRAILER_LEN];
         self.disk.read_exact_at(file, &mut trailer, entry.plain_len)?;
         let Some(trailer) = Trailer::decode(&trailer) else { return Ok(false) };

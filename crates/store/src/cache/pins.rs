@@ -1,0 +1,218 @@
+//! What somebody wants to have on this node whatever else is read: sets of objects that are not evicted.
+//!
+//! ```text
+//!   esker pins 1
+//!   pin <label, with everything but letters, digits and ./:_- as %XX>
+//!   <key> <plain length>
+//!   …
+//!   end <XXH3-64 of all bytes before, in hexadecimal>
+//! ```
+//!
+//! The file is written durably with each change. One that isn't as it was written is put aside and counted as a failure
+//! of the disk: pins are wishes, and a cache without them gives right bytes all the same.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::io;
+use std::path::Path;
+
+use parking_lot::RwLock;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::disk::{Disk, persist, read_file};
+use super::layout::Layout;
+use crate::wanted::CacheKey;
+
+const HEADER: &str = "esker pins 1";
+/// Longest file of pins: some 60 bytes an object, so millions of them.
+const BYTES_MAX: u64 = 256 << 20;
+/// Longest label.
+pub(super) const LABEL_MAX: usize = 4096;
+
+/// A set of objects, by the name that it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinSet {
+    /// What was pinned, in the words of who did it.
+    pub label: String,
+    /// Objects in it.
+    pub objects: u64,
+    /// Their plain bytes, whether they are in the cache or not.
+    pub bytes: u64,
+}
+
+/// Objects with their plain lengths.
+type Members = Vec<(CacheKey, u64)>;
+
+/// All sets.
+#[derive(Default)]
+pub(super) struct Pins(RwLock<State>);
+
+#[derive(Default)]
+struct State {
+    sets: BTreeMap<String, Members>,
+    /// In how many sets an object is.
+    counts: HashMap<CacheKey, u32>,
+}
+
+impl Pins {
+    /// Reads the file; the error is of one that is there and can't be used.
+    pub(super) fn load(disk: &dyn Disk, path: &Path) -> (Self, Option<io::Error>) {
+        let text = match read_file(disk, path, BYTES_MAX) {
+            Ok(None) => return (Self::default(), None),
+            Ok(Some(bytes)) => bytes,
+            Err(error) => return (Self::default(), Some(error)),
+        };
+        match std::str::from_utf8(&text).ok().and_then(decode) {
+            Some(sets) => (Self(RwLock::new(State::of(sets))), None),
+            None => {
+                // Kept for who wants to see what it was; the next change writes a good one.
+                let aside = disk.rename(path, &path.with_extension("damaged"));
+                let error = aside.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into());
+                (Self::default(), Some(error))
+            }
+        }
+    }
+
+    pub(super) fn has(&self, key: &CacheKey) -> bool {
+        self.0.read().counts.contains_key(key)
+    }
+
+    pub(super) fn sets(&self) -> Vec<PinSet> {
+        let state = self.0.read();
+        let set = |(label, members): (&String, &Members)| PinSet {
+            label: label.clone(),
+            objects: members.len() as u64,
+            bytes: members.iter().map(|(_, len)| len).sum(),
+        };
+        state.sets.iter().map(set).collect()
+    }
+
+    /// All objects that are pinned, each once.
+    pub(super) fn members(&self) -> HashMap<CacheKey, u64> {
+        self.0.read().sets.values().flatten().copied().collect()
+    }
+
+    /// Replaces (or, with none, removes) a set and writes all down; if that fails nothing is changed.
+    pub(super) fn put(
+        &self,
+        disk: &dyn Disk,
+        path: &Path,
+        label: &str,
+        members: Option<Members>,
+    ) -> io::Result<()> {
+        let mut state = self.0.write();
+        let mut sets = state.sets.clone();
+        match members {
+            Some(members) => drop(sets.insert(label.to_owned(), members)),
+            None => drop(sets.remove(label)),
+        }
+        persist(disk, path, encode(&sets).as_bytes())?;
+        *state = State::of(sets);
+        Ok(())
+    }
+}
+
+impl State {
+    fn of(sets: BTreeMap<String, Members>) -> Self {
+        let mut counts = HashMap::new();
+        for (key, _) in sets.values().flatten() {
+            *counts.entry(*key).or_default() += 1;
+        }
+        Self { sets, counts }
+    }
+}
+
+fn encode(sets: &BTreeMap<String, Members>) -> String {
+    let mut text = format!("{HEADER}\n");
+    for (label, members) in sets {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "pin {}", escape(label));
+        for (key, len) in members {
+            let _ = writeln!(text, "{key} {len}");
+        }
+    }
+    let digest = xxh3_64(text.as_bytes());
+    let _ = writeln!(text, "end {digest:016x}");
+    text
+}
+
+fn decode(text: &str) -> Option<BTreeMap<String, Members>> {
+    let at = text.rfind("end ")?;
+    let (body, end) = text.split_at_checked(at)?;
+    let digest = u64::from_str_radix(end.strip_prefix("end ")?.strip_suffix('\n')?, 16).ok()?;
+    if digest != xxh3_64(body.as_bytes()) {
+        return None;
+    }
+    let mut sets: BTreeMap<String, Members> = BTreeMap::new();
+    let mut current: Option<&mut Members> = None;
+    for line in body.strip_prefix(HEADER)?.strip_prefix('\n')?.lines() {
+        match line.strip_prefix("pin ") {
+            Some(label) => current = Some(sets.entry(unescape(label)?).or_default()),
+            None => {
+                let (key, len) = line.split_once(' ')?;
+                let key = Layout::key(key.get(..2)?, key.get(2..)?)?;
+                current.as_mut()?.push((key, len.parse().ok()?));
+            }
+        }
+    }
+    Some(sets)
+}
+
+fn escape(label: &str) -> String {
+    let mut text = String::new();
+    for byte in label.bytes() {
+        if byte.is_ascii_alphanumeric() || b"./:_-".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let taken = if first == '%' {
+            bytes.push(u8::from_str_radix(rest.get(1..3)?, 16).ok()?);
+            3
+        } else {
+            bytes.push(u8::try_from(first).ok()?);
+            1
+        };
+        rest = rest.get(taken..)?;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    fn key(number: u8) -> CacheKey {
+        let hash = ContentHash::of(HashAlgorithm::Rmd160, &[number]);
+        CacheKey { hash, compression: Compression::Zstd }
+    }
+
+    #[test]
+    fn reads_back_whole_or_not_at_all() {
+        let mut sets = BTreeMap::new();
+        sets.insert("a.test:/with space\n%end é".to_owned(), vec![(key(1), 7), (key(2), u64::MAX)]);
+        sets.insert("b.test:/".to_owned(), vec![]);
+        let text = encode(&sets);
+        assert_eq!(decode(&text).as_ref(), Some(&sets));
+        assert_eq!(decode(&encode(&BTreeMap::new())), Some(BTreeMap::new()));
+        for cut in 0..text.len() {
+            assert_eq!(decode(&text[..cut]), None, "cut at {cut}");
+        }
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 2;
+            let read = std::str::from_utf8(&changed).ok().and_then(decode);
+            assert!(read.is_none_or(|read| read == sets), "byte {at}");
+        }
+    }
+}
