@@ -139,6 +139,11 @@ pub(crate) struct PlaceArgs {
 }
 
 impl PlaceArgs {
+    /// A place that was given in another way.
+    pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
+        Self { place, path: None, repository, pin: PinArgs::default() }
+    }
+
     /// The URL and the path; the root if none was given.
     pub(crate) fn split(&self) -> Result<(&str, &str), Failure> {
         match (split_path(&self.place), &self.path) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use esker_node::repository::Repository;
+use esker_store::ObjectStore;
 use esker_view::{View, ViewOptions};
 
 use crate::args::PlaceArgs;
@@ -31,6 +32,14 @@ impl Browsed {
 
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk::new(&*self.view, &self.name)
+    }
+
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(crate) fn store(&self) -> &dyn ObjectStore {
+        &*self.repository.store
     }
 
     pub(crate) fn path(&self) -> &[u8] {

@@ -19,7 +19,7 @@ use crate::log;
 use crate::settings::Settings;
 
 /// Size of the cache unless said otherwise.
-const DEFAULT_QUOTA: u64 = 10 << 30;
+pub(crate) const DEFAULT_QUOTA: u64 = 10 << 30;
 
 /// CernVM-FS installations list here what must never be believed.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";

@@ -1,4 +1,4 @@
-//! How far a publish is, on stderr: in place on a terminal, now and then in a log.
+//! How far long work is, on stderr: in place on a terminal, now and then in a log.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -26,12 +26,17 @@ impl Meter {
     }
 
     pub(crate) fn show(&mut self, progress: Progress) {
+        self.say(|| describe(&progress));
+    }
+
+    /// Shows a line, if it is time for one.
+    pub(crate) fn say(&mut self, text: impl FnOnce() -> String) {
         if self.quiet || !self.terminal && self.last.elapsed() < LOG_EVERY {
             return;
         }
         self.last = Instant::now();
         self.drawn = true;
-        let text = describe(&progress);
+        let text = text();
         let line = match self.terminal {
             true => format!("{CLEAR}{}", cut(&text, columns())),
             false => format!("{text}\n"),

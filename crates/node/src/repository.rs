@@ -101,10 +101,13 @@ fn opener(
     quota: u64,
 ) -> impl Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync + 'static {
     let (engine, folder) = (engine.clone(), cache.to_owned());
-    move || {
-        let cache = Cache::open(&engine, &folder, CacheOptions::with_quota(quota))?;
-        Ok(Arc::new(CacheWriter { engine: engine.clone(), cache, stores: Mutex::default() }))
-    }
+    move || open_writer(&engine, &folder, quota)
+}
+
+/// Becomes the writer of a cache.
+pub(crate) fn open_writer(engine: &Engine, folder: &Path, quota: u64) -> Result<Arc<dyn Writer>, StoreError> {
+    let cache = Cache::open(engine, folder, CacheOptions::with_quota(quota))?;
+    Ok(Arc::new(CacheWriter { engine: engine.clone(), cache, stores: Mutex::default() }))
 }
 
 /// A cache of which this process is the writer, and the repositories that are read through it.
@@ -124,6 +127,10 @@ impl Writer for CacheWriter {
         let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&self.cache, source));
         stores.insert(servers.to_owned(), store.clone());
         Ok(store)
+    }
+
+    fn cache(&self) -> Option<Cache> {
+        Some(self.cache.clone())
     }
 
     fn close(&self) {

@@ -29,14 +29,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError, StoreStatus,
-    Wanted, Warmed,
+    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError,
+    StoreStatus, Wanted, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
-use self::broker::Broker;
+pub(crate) use self::address::{dial, limit_receives};
+pub(crate) use self::broker::Broker;
 use self::client::{Client, Owner, Refused, SILENCE};
 use self::received::Received;
+pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
 
 /// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
 /// the same network directory, or a writer that is stuck.
@@ -54,6 +56,11 @@ const RECEIVED_MAX: usize = 4096;
 pub trait Writer: Send + Sync {
     /// The objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
     fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+
+    /// The cache itself, for those who look after it.
+    fn cache(&self) -> Option<Cache> {
+        None
+    }
 
     /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
     fn close(&self);

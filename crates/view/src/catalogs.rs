@@ -172,6 +172,11 @@ impl Pending {
     }
 }
 
+/// The object that an attached catalog came from.
+pub(crate) fn object_of(attached: &Attached) -> Wanted {
+    object(&WantedCatalog::new(attached.hash, Some(attached.catalog.size()), attached.prefix()))
+}
+
 fn object(wanted: &WantedCatalog) -> Wanted {
     let name = ObjectName::new(wanted.hash, ObjectKind::Catalog);
     let mut object = Wanted::new(name, Compression::Zlib, wanted.describe()).limit(CATALOG_BYTES_MAX);

@@ -223,7 +223,7 @@ fn segment(handle: &Handle, piece: &Piece) -> Segment {
 }
 
 /// Checks that the node is a file whose bytes the store can give.
-fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
+pub(crate) fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
     match node.kind {
         Kind::File => {}
         Kind::Directory => return Err(ErrorKind::IsADirectory.into()),

@@ -15,6 +15,7 @@ mod identity;
 mod listing;
 mod lookup;
 mod mounted;
+mod objects;
 mod observe;
 mod options;
 mod order;

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
 mod browsing;
+mod caring;
 mod daemons;
 mod damage;
 mod demo;

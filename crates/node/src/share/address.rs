@@ -77,7 +77,7 @@ impl Drop for Listener {
 }
 
 /// Connects to the writer of `cache`.
-pub(super) fn dial(cache: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(&socket, &address(&File::open(cache)?)?)?;
     if !peer::is_trusted(&socket) {
@@ -93,6 +93,6 @@ pub(super) fn limit_sends(socket: impl AsFd, patience: Duration) -> io::Result<(
 }
 
 /// Bounds how long receiving waits; `None` waits for ever.
-pub(super) fn limit_receives(socket: impl AsFd, patience: Option<Duration>) -> io::Result<()> {
+pub(crate) fn limit_receives(socket: impl AsFd, patience: Option<Duration>) -> io::Result<()> {
     Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, patience)?)
 }

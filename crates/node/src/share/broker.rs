@@ -23,6 +23,7 @@ use super::wire::{
     ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
     keys_to_text, send,
 };
+use crate::care;
 
 /// Requests that one client may have under way: far more than a kernel has reads waiting. A client that
 /// asks for more is broken and hung up on.
@@ -31,7 +32,7 @@ const UNDER_WAY_MAX: usize = 1 << 16;
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A writer's clients.
-pub(super) struct Broker {
+pub(crate) struct Broker {
     listener: Arc<Listener>,
     clients: Arc<Clients>,
     acceptor: Option<JoinHandle<()>>,
@@ -49,7 +50,7 @@ enum Out {
 
 impl Broker {
     /// Starts to listen in the cache directory, whose lock `writer` holds.
-    pub(super) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
+    pub(crate) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
         let listener = Arc::new(Listener::bind(cache)?);
         let clients = Arc::<Clients>::default();
         let (ours, theirs) = (listener.clone(), clients.clone());
@@ -122,7 +123,14 @@ fn greet(
     writer: &dyn Writer,
 ) -> io::Result<Option<Arc<dyn ObjectStore>>> {
     let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
-    let (ToWriter::Hello { version, servers }, _) = receiver.next()? else { return Err(nonsense()) };
+    let (version, servers) = match receiver.next()?.0 {
+        ToWriter::Hello { version, servers } => (version, servers),
+        ToWriter::Care { version: VERSION, task } => {
+            let cache = writer.cache().ok_or_else(nonsense)?;
+            return care::serve(receiver, &cache, task).map(|()| None);
+        }
+        _ => return Err(nonsense()),
+    };
     let refuse = |error: &StoreError| {
         let error = ErrorMessage::new(error);
         send(socket.as_fd(), &ToClient::Failed { id: 0, error }, None)
@@ -178,7 +186,7 @@ fn hear_all(
                 let status = Box::new(StatusMessage::new(&store.status()));
                 let _ = outbox.send(Out::Message(ToClient::Status { id, status }));
             }
-            ToWriter::Hello { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            ToWriter::Hello { .. } | ToWriter::Care { .. } => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }

@@ -10,6 +10,7 @@
 //!                    over       an errand ended: what is queued for it is pointless
 //!                    released   answer to `release`: which objects the kernel still uses
 //!                    status     how is the cache?
+//!                    care       first, in place of `hello`: a task of an administrator (care.rs), then more of them
 //!  writer → client   welcome    answer to `hello`
 //!                    object     answer to `get`, with the descriptor
 //!                    warmed     answer to `warm`
@@ -36,8 +37,10 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::care::Task;
+
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(super) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -54,11 +57,16 @@ const TEXT_MAX: usize = 8 * 1024;
 /// What a client says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ToWriter {
+pub(crate) enum ToWriter {
     /// The servers are in the text form of [`Servers`](esker_store::Servers).
     Hello {
         version: u32,
         servers: String,
+    },
+    /// First, in place of `hello`, and then any number of them.
+    Care {
+        version: u32,
+        task: Task,
     },
     Get {
         id: u64,
@@ -111,7 +119,7 @@ pub(super) enum ToClient {
 
 /// A [`Wanted`] on the wire.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct WantedMessage {
+pub(crate) struct WantedMessage {
     name: String,
     compression: u8,
     size: Option<u64>,
@@ -263,7 +271,7 @@ struct TrafficMessage {
 }
 
 /// Keys as text, two digits a byte.
-pub(super) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
+pub(crate) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
     use std::fmt::Write;
     let hex = |key: &CacheKey| {
         key.to_bytes().iter().fold(String::with_capacity(44), |mut text, byte| {
@@ -276,7 +284,7 @@ pub(super) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
 }
 
 /// Reads [`keys_to_text`] back; `None` if one of them is no key.
-pub(super) fn keys_from_text(keys: &[String]) -> Option<Vec<CacheKey>> {
+pub(crate) fn keys_from_text(keys: &[String]) -> Option<Vec<CacheKey>> {
     let key = |text: &String| {
         let digits = text.as_bytes();
         let bytes: Option<Vec<u8>> = digits
@@ -297,7 +305,7 @@ fn cut(text: &str) -> String {
 }
 
 /// Sends one message, with a descriptor if it has one.
-pub(super) fn send(
+pub(crate) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptor: Option<BorrowedFd<'_>>,
@@ -319,18 +327,22 @@ pub(super) fn send(
 }
 
 /// Receives messages; keeps the buffer between them.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl Receiver {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, buffer: vec![0; MESSAGE_MAX] }
     }
 
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     /// The next message; an error if the peer is gone or says something that isn't one.
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let got = loop {

@@ -152,7 +152,8 @@ impl Cache {
 
     /// Evicts these objects, as far as they are there and not in use.
     pub fn evict_objects(&self, keys: &[CacheKey]) -> Freed {
-        let entries = keys.iter().filter_map(|key| self.inner.find(key)).map(|entry| (entry.read_at(), entry));
+        let entries =
+            keys.iter().filter_map(|key| self.inner.find(key)).map(|entry| (entry.read_at(), entry));
         self.inner.evict_these(entries.collect(), 0)
     }
 
@@ -219,9 +220,7 @@ impl Inner {
     pub(super) fn pinned_here(&self) -> (u64, u64) {
         let members = self.pins.members();
         let here = members.keys().filter_map(|key| self.table.find(key));
-        here.fold((0, 0), |(bytes, objects), entry| {
-            (bytes + self.charge_of(entry.plain_len), objects + 1)
-        })
+        here.fold((0, 0), |(bytes, objects), entry| (bytes + self.charge_of(entry.plain_len), objects + 1))
     }
 
     fn change_pins(&self, label: &str, members: Option<Vec<(CacheKey, u64)>>) -> Result<(), Cause> {

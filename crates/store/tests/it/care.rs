@@ -17,6 +17,7 @@ fn pair(object: &Made) -> (CacheKey, u64) {
     (object.wanted.key(), object.plain.len() as u64)
 }
 
+/// > C1: What is pinned is not evicted, whatever else is read, also after a restart.
 #[test]
 fn what_is_pinned_outlasts_eviction_and_restart() {
     let objects: Vec<_> = (0..64).map(object).collect();

@@ -1,0 +1,389 @@
+mod fill;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use clap::Subcommand;
+use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use serde::Serialize;
+
+use crate::args::{RepositoryArgs, split_path};
+use crate::exit::{Failure, Kind, of_store};
+use crate::join::DEFAULT_QUOTA;
+use crate::meter::Meter;
+use crate::output::{JsonArray, Output, parse_size, size};
+use crate::publisher::stop_on_signals;
+use crate::settings::Settings;
+
+/// Looks after the cache: what is in it, what stays in it, whether it is sound.
+///
+/// Works while repositories are mounted and while none is.
+///
+/// Example: esker cache status
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Status(FolderArgs),
+    List(ListArgs),
+    Pin(fill::PinArgs),
+    Unpin(UnpinArgs),
+    Evict(EvictArgs),
+    Wipe(WipeArgs),
+    Check(CheckArgs),
+    Preload(fill::PreloadArgs),
+}
+
+/// Shows how full the cache is, and what is wrong with it.
+///
+/// Example: esker cache status --json
+#[derive(clap::Args, Debug)]
+struct FolderArgs {
+    /// Cache folder
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the objects in the cache, the longest unread first, or what is pinned.
+///
+/// Example: esker cache list --pins
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    #[command(flatten)]
+    folder: FolderArgs,
+
+    /// The pinned files and folders in place of the objects
+    #[arg(long)]
+    pins: bool,
+}
+
+/// Lets what was pinned be evicted again.
+///
+/// Example: esker cache unpin sw.example.org:/gcc/14.2
+#[derive(clap::Args, Debug)]
+struct UnpinArgs {
+    /// What was pinned, as `esker cache list --pins` says it, or as it was said to `esker cache pin`
+    #[arg(value_name = "NAME:/PATH", required = true)]
+    names: Vec<String>,
+
+    /// Cache folder
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+/// Makes room: evicts what was not read for longest, or what a file or folder consists of.
+///
+/// What is in use or pinned stays.
+///
+/// Example: esker cache evict --to 2G
+#[derive(clap::Args, Debug)]
+struct EvictArgs {
+    /// A file or folder: http://server/cvmfs/NAME:/path
+    #[arg(value_name = "URL:/PATH", required_unless_present = "to")]
+    place: Option<String>,
+
+    /// Evict until the cache takes no more than this, like 500M or 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "place")]
+    to: Option<u64>,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Evicts everything that is not in use or pinned.
+///
+/// The last accepted revision of each repository stays known, unless --heads is said.
+///
+/// Example: esker cache wipe
+#[derive(clap::Args, Debug)]
+struct WipeArgs {
+    #[command(flatten)]
+    folder: FolderArgs,
+
+    /// What is pinned, too
+    #[arg(long)]
+    pinned: bool,
+
+    /// Forget the last accepted revisions as well, and with them the protection against older ones
+    #[arg(long)]
+    heads: bool,
+}
+
+/// Compares every object with the digest that was noted when it was verified.
+///
+/// A damaged object is never shown to anybody: without --remove it is found out again when it is read next, and fetched
+/// anew. Ends with code 4 if anything is damaged.
+///
+/// Example: esker cache check --remove
+#[derive(clap::Args, Debug)]
+struct CheckArgs {
+    #[command(flatten)]
+    folder: FolderArgs,
+
+    /// Remove what is damaged
+    #[arg(long)]
+    remove: bool,
+
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    match args.command {
+        Command::Status(args) => status(&args, settings),
+        Command::List(args) => list(&args, settings),
+        Command::Pin(args) => fill::pin(args, settings),
+        Command::Unpin(args) => unpin(&args, settings),
+        Command::Evict(args) => evict(args, settings),
+        Command::Wipe(args) => wipe(&args, settings),
+        Command::Check(args) => check(&args, settings),
+        Command::Preload(args) => fill::preload(args, settings),
+    }
+}
+
+/// Opens the cache that is meant.
+fn open(named: Option<&PathBuf>, quota: Option<u64>, settings: &Settings) -> Result<CacheFolder, Failure> {
+    let folder = settings.cache(named.map(PathBuf::as_path))?;
+    if !folder.is_dir() {
+        return Err(Failure::failed(format!("there is no cache at {}", folder.display()))
+            .hint("it is made by the first mount; name another with --cache DIR"));
+    }
+    CacheFolder::open(&folder, quota.unwrap_or(DEFAULT_QUOTA))
+        .map_err(|error| of_store(&format!("can't look after {}", folder.display()), &error))
+}
+
+fn failed(what: &str) -> impl Fn(esker_store::StoreError) -> Failure + '_ {
+    move |error| of_store(what, &error)
+}
+
+fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Whole {
+        #[serde(flatten)]
+        report: CacheReport,
+        pins: Vec<PinRow>,
+    }
+    let mut cache = open(args.cache.as_ref(), None, settings)?;
+    let report = cache.report().map_err(failed("can't ask for the state of the cache"))?;
+    let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&Whole { report, pins })?;
+        return out.finish();
+    }
+    let writer = match report.writer {
+        Some(pid) => format!("written by process {pid}"),
+        None => "in use by nobody".to_owned(),
+    };
+    out.line(out.bold(&format!("{} — {writer}", report.directory.display())))?;
+    let quota = if report.writer.is_some() { format!(" of {}", size(report.quota)) } else { String::new() };
+    out.line(format!("  used      {}{quota}, {} objects", size(report.bytes), report.objects))?;
+    out.line(format!("  pinned    {}, {} objects", size(report.pinned_bytes), report.pinned_objects))?;
+    for pin in &pins {
+        out.line(format!("            {} ({} objects, {})", pin.name, pin.objects, size(pin.bytes)))?;
+    }
+    if report.writer.is_some() {
+        out.line(format!("  evicted   {} objects", report.evicted))?;
+    }
+    let troubles = [
+        (report.unchecked, "objects are checked before they are read, because the last writer was killed"),
+        (report.over_quota, "times everything above the quota was in use"),
+        (report.unkept, "objects were served without being kept: no room, or the disk failed"),
+        (report.disk_errors, "operations on the disk failed"),
+        (report.damaged, "objects were found damaged, and fetched anew"),
+    ];
+    for (count, what) in troubles.iter().filter(|(count, _)| *count > 0) {
+        out.line(format!("  {}", out.warning(&format!("{count} {what}"))))?;
+    }
+    out.finish()
+}
+
+fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
+    let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
+    let mut out = Output::new();
+    if args.pins {
+        let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
+        if args.folder.json {
+            out.json_array(pins.iter())?;
+        } else {
+            for pin in pins {
+                out.line(format!("{}  {} objects, {}", pin.name, pin.objects, size(pin.bytes)))?;
+            }
+        }
+        return out.finish();
+    }
+    let mut array = if args.folder.json { Some(JsonArray::begin(&mut out)?) } else { None };
+    let mut wrote = Ok(());
+    cache
+        .list(|row| {
+            wrote = match &mut array {
+                Some(array) => array.add(&mut out, &row),
+                None => {
+                    let flag = |set: bool, letter: char| if set { letter } else { '-' };
+                    let flags: String =
+                        [flag(row.pinned, 'p'), flag(row.in_use, 'u'), flag(row.unchecked, 'c')]
+                            .iter()
+                            .collect();
+                    out.line(format!("{flags} {:>12} {}", row.size, row.object))
+                }
+            };
+            wrote.is_ok()
+        })
+        .map_err(failed("can't list the cache"))?;
+    wrote?;
+    if let Some(array) = array {
+        array.end(&mut out)?;
+    }
+    out.finish()
+}
+
+/// The name of a pinned place: the repository's name and the path, wherever the repository is fetched from.
+fn label(place: &str) -> String {
+    let (repository, path) = split_path(place);
+    let name = repository.trim_end_matches('/').rsplit('/').next().unwrap_or(repository);
+    let path = path.unwrap_or("/").trim_matches('/');
+    format!("{name}:/{path}")
+}
+
+fn unpin(args: &UnpinArgs, settings: &Settings) -> Result<(), Failure> {
+    let mut cache = open(args.cache.as_ref(), None, settings)?;
+    for name in &args.names {
+        let name = label(name);
+        if !cache.unpin(&name).map_err(failed("can't unpin"))? {
+            return Err(Failure::failed(format!("{name} is not pinned"))
+                .hint("`esker cache list --pins` lists what is"));
+        }
+    }
+    Ok(())
+}
+
+fn evict(args: EvictArgs, settings: &Settings) -> Result<(), Failure> {
+    let (folder, quota) = (args.repository.cache.clone(), args.repository.quota);
+    let what = "can't evict";
+    let freed = match (args.to, args.place) {
+        (Some(bytes), _) => open(folder.as_ref(), quota, settings)?.evict_to(bytes).map_err(failed(what))?,
+        (None, Some(place)) => fill::evict(place, args.repository, settings)?,
+        (None, None) => return Err(Failure::usage("name a place or say --to SIZE")),
+    };
+    tell(&freed, args.json)
+}
+
+fn wipe(args: &WipeArgs, settings: &Settings) -> Result<(), Failure> {
+    let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
+    let freed = cache.wipe(args.pinned, args.heads).map_err(failed("can't wipe the cache"))?;
+    tell(&freed, args.folder.json)
+}
+
+fn tell(freed: &FreedRow, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json(freed)?;
+        return out.finish();
+    }
+    out.line(format!("evicted {} objects, {}", freed.objects, size(freed.bytes)))?;
+    for (count, why) in [(freed.in_use, "in use"), (freed.pinned, "pinned")] {
+        if count > 0 {
+            out.line(format!("{count} objects stay, because they are {why}"))?;
+        }
+    }
+    out.finish()
+}
+
+fn tell_filled(what: &str, filled: &fill::Filled, telling: fill::Telling) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if telling.json {
+        out.json(filled)?;
+        return out.finish();
+    }
+    let fill::Filled { files, objects, bytes, fetched_objects, fetched_bytes } = *filled;
+    out.line(format!(
+        "{what}: {files} files, {objects} objects, {}; fetched {fetched_objects} objects, {}",
+        size(bytes),
+        size(fetched_bytes)
+    ))?;
+    out.finish()
+}
+
+fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Checked {
+        #[serde(flatten)]
+        progress: CheckRow,
+        damaged: Vec<DamagedRow>,
+    }
+    let stop = stop_on_signals()?;
+    let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
+    let mut meter = Meter::new(args.quiet);
+    let mut checked = Checked { progress: CheckRow::default(), damaged: Vec::new() };
+    let heard = |progress: CheckRow, damaged: Option<DamagedRow>| {
+        checked.progress = progress;
+        checked.damaged.extend(damaged);
+        let CheckRow { objects, objects_total, bytes, bytes_total } = progress;
+        meter.say(|| {
+            format!(
+                "checking: {objects} of {objects_total} objects, {} of {}",
+                size(bytes),
+                size(bytes_total)
+            )
+        });
+        !stop.load(Ordering::Relaxed)
+    };
+    cache.check(args.remove, heard).map_err(failed("can't check the cache"))?;
+    drop(meter);
+    let mut out = Output::new();
+    if args.folder.json {
+        out.json(&checked)?;
+    } else {
+        for one in &checked.damaged {
+            let end = if one.removed { ", removed" } else { "" };
+            out.line(format!("{}: {}{end}", one.object, one.problem))?;
+        }
+        let CheckRow { objects, bytes, .. } = checked.progress;
+        let damaged = checked.damaged.len();
+        out.line(format!("checked {objects} objects, {}: {damaged} damaged", size(bytes)))?;
+    }
+    out.finish()?;
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::new(Kind::Interrupted, "interrupted; the rest of the cache was not checked"));
+    }
+    match checked.damaged.len() {
+        0 => Ok(()),
+        count if args.remove => {
+            Err(Failure::new(Kind::Damaged, format!("{count} objects of the cache were damaged"))
+                .hint("they are removed and will be fetched anew; if it happens again, look at the disk"))
+        }
+        count => Err(Failure::new(Kind::Damaged, format!("{count} objects of the cache are damaged"))
+            .hint("`esker cache check --remove` removes them; they will be fetched anew")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::label;
+
+    #[test]
+    fn a_place_has_one_name_whatever_its_server() {
+        for place in [
+            "http://a:8000/cvmfs/sw.test:/lib/",
+            "/srv/sw.test:/lib",
+            "sw.test:/lib",
+            "http://b/sw.test/:/lib",
+        ] {
+            assert_eq!(label(place), "sw.test:/lib", "{place}");
+        }
+        assert_eq!(label("http://a/sw.test"), "sw.test:/");
+    }
+}

@@ -1,0 +1,42 @@
+//! Which objects a file and a revision consist of, for those who bring them into a cache or keep them there.
+
+use std::sync::Arc;
+
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::Wanted;
+use esker_vfs::{ErrorKind, Node, Reply, TreeError};
+
+use crate::catalogs;
+use crate::content::readable;
+use crate::view::View;
+
+impl View {
+    /// The objects with the content of a regular file, in its order. Waits until its catalog is there.
+    pub fn objects(&self, node: &Node) -> Result<Vec<Wanted>, TreeError> {
+        let (notes, compression) = readable(node)?;
+        let what = self.core.name_of(node);
+        let wanted =
+            |hash, kind, size| Wanted::new(ObjectName::new(hash, kind), compression, &*what).size(size);
+        if notes.chunked {
+            let node = *node;
+            let chunks = Reply::wait(|reply| self.core.serve(reply, move |scene| scene.chunks(&node)))?;
+            return Ok(chunks
+                .iter()
+                .map(|chunk| wanted(chunk.hash, ObjectKind::Chunk, chunk.size))
+                .collect());
+        }
+        let hash = notes.content.ok_or_else(|| {
+            TreeError::on(ErrorKind::Damaged, what.clone())
+                .because("its catalog names no object with its content")
+        })?;
+        Ok(vec![wanted(hash, ObjectKind::File, notes.size)])
+    }
+
+    /// The catalogs of the present revision that were needed so far, as objects.
+    pub fn catalogs(&self) -> Vec<Wanted> {
+        let revision = self.core.current.load();
+        let mounts = revision.mounts();
+        let attached = mounts.values().map(|mount| Arc::clone(&mount.attached));
+        attached.map(|attached| catalogs::object_of(&attached)).collect()
+    }
+}
