@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_testkit::fixture::{self, Fixture};
 use serde_json::Value;
@@ -52,7 +52,7 @@ fn a_file(world: &World) -> (String, PathBuf) {
     (path, world.cache().join("objects").join(place))
 }
 
-fn with_suffix(place: &PathBuf) -> PathBuf {
+fn with_suffix(place: &Path) -> PathBuf {
     let (folder, name) = (place.parent().expect("a folder"), place.file_name().expect("a name"));
     let name = name.to_str().expect("text");
     let found = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
