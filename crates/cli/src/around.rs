@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
-use esker_fuse::SessionOptions;
+use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
@@ -58,6 +58,7 @@ impl Around<'_> {
         let plan = MountPlan {
             mountpoint: point.path.clone(),
             runtime: self.settings.runtime.clone(),
+            options: MountOptions::default(),
             session: self.session,
             command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
             shield: self.shield,

@@ -4,6 +4,7 @@
 mod args;
 mod around;
 mod browse;
+mod called;
 mod commands;
 mod entry;
 mod exit;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::called::Helper;
 use crate::exit::Failure;
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
@@ -59,7 +61,8 @@ enum Command {
     Inside(commands::inside::Args),
 }
 
-fn run(command: Command) -> Result<ExitCode, Failure> {
+/// Runs a command; `line` is what stands for it after the program's name.
+fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change what the command will inherit.
     if let Command::Inside(args) = command {
         return commands::inside::run(args);
@@ -70,7 +73,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(args) => return commands::run::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Inside(_) => unreachable!("handled above"),
-        Command::Mount(args) => commands::mount::run(args, &settings),
+        Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
@@ -105,7 +108,13 @@ fn command_line() -> Vec<OsString> {
 }
 
 fn main() -> ExitCode {
-    match run(Esker::parse_from(command_line()).command) {
+    let line = command_line();
+    let (program, arguments) =
+        line.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
+    if let Some(helper) = program.and_then(|program| Helper::called_as(program)) {
+        return helper.run(arguments.to_vec());
+    }
+    match run(Esker::parse_from(&line).command, arguments) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

@@ -36,6 +36,8 @@ pub struct MountOptions {
     /// Whether other users than the one who mounts may use it. Always on for root; `fusermount3` allows it
     /// only if `/etc/fuse.conf` says `user_allow_other`.
     pub allow_other: bool,
+    /// Whether no program may be started from it.
+    pub noexec: bool,
 }
 
 /// How to unmount.
@@ -148,7 +150,8 @@ pub fn mount_device(
     // A zero byte can't be part of a URL or a number; cutting there keeps this infallible.
     let data = CString::new(data).unwrap_or_default();
     let source = options.source.split('\0').next().unwrap_or_default();
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    let mut flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::NOEXEC, options.noexec);
     rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
         let error = io::Error::from(e);
         MountError::new("mounting on", mountpoint, explain::mount(&error, mountpoint), Some(error))

@@ -58,7 +58,7 @@ pub enum DaemonError {
     },
 }
 
-/// Starts `command` as a daemon in a session of its own and waits for its report. `arguments` makes the
+/// Starts `command` as a daemon and waits for its report. `arguments` makes the
 /// arguments from the number of the descriptor that [`Reporter::adopt`] wants.
 pub fn spawn(
     mut command: Command,
@@ -77,7 +77,7 @@ pub fn spawn(
     command.args(arguments(writer.as_raw_fd())).stdin(Stdio::null());
     command.stdout(output.try_clone().map_err(DaemonError::Spawn)?);
     command.stderr(output.try_clone().map_err(DaemonError::Spawn)?);
-    sys::detach_and_inherit(&mut command, writer.as_raw_fd());
+    sys::inherit(&mut command, writer.as_raw_fd());
     let mut child = command.spawn().map_err(DaemonError::Spawn)?;
     drop(writer);
     let mut line = Vec::new();
@@ -124,7 +124,14 @@ impl Reporter {
     }
 
     /// Reports; an error means that nobody waits any more.
+    ///
+    /// A daemon that is ready leaves for a session of its own, and no sooner: while an automounter waits for a mount,
+    /// the kernel lets nobody but the automounter's process group reach the directory, and mounting on it would wait
+    /// for itself.
     pub fn report(mut self, report: &Report) -> io::Result<()> {
+        if matches!(report, Report::Ready { .. }) {
+            rustix::process::setsid()?;
+        }
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
         self.0.write_all(&line)
@@ -161,10 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_leads_its_own_session() {
+    fn a_starting_daemon_is_in_the_process_group_of_its_starter() {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(format!("{READY}; cut -d' ' -f1,6 /proc/$$/stat"));
+        command.arg("-c").arg(format!("{READY}; cut -d' ' -f5 /proc/$$/stat"));
         spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
         // The process writes to the log after its report: wait for the line.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
@@ -176,7 +183,7 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "no line in the log");
             std::thread::yield_now();
         };
-        let (pid, session) = line.trim().split_once(' ').expect("two numbers");
-        assert_eq!(pid, session);
+        let group = rustix::process::getpgrp().as_raw_nonzero().to_string();
+        assert_eq!(line.trim(), group);
     }
 }

@@ -31,6 +31,8 @@ pub struct MountPlan {
     pub mountpoint: PathBuf,
     /// The runtime directory.
     pub runtime: PathBuf,
+    /// How to mount.
+    pub options: MountOptions,
     /// How to serve.
     pub session: SessionOptions,
     /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
@@ -113,8 +115,9 @@ impl Mounted {
     /// Registers, mounts and serves.
     pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &repository, &view)?;
-        let options = MountOptions { source: repository.url.clone(), allow_other: false };
-        if plan.shield && rustix::process::geteuid().is_root() {
+        let options = plan.options.clone();
+        // The overlay's mount would forget the flag when it is told to let go of names.
+        if plan.shield && !options.noexec && rustix::process::geteuid().is_root() {
             let (behind, device) = Behind::mount(announced.registration.layer(), &options)?;
             return Self::serve(plan, device, Some(announced), repository, view, Some(&behind));
         }
@@ -155,7 +158,7 @@ impl Mounted {
         let session = Session::start(device, view.clone(), session)?;
         let mut shielded = false;
         if let Some(behind) = behind {
-            match behind.show(&plan.mountpoint, &repository.url)? {
+            match behind.show(&plan.mountpoint, &plan.options.source)? {
                 None => {
                     shielded = true;
                     view.watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));

@@ -6,12 +6,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Lets the child that `command` starts lead a session of its own, and keep `fd` under the same number.
-pub(crate) fn detach_and_inherit(command: &mut Command, fd: RawFd) {
-    // SAFETY: the closure only calls setsid and fcntl, which may be called between fork and exec.
+/// Lets the child that `command` starts keep `fd` under the same number.
+pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
+    // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            if libc::setsid() < 0 || libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(io::Error::last_os_error());
             }
             Ok(())

@@ -120,7 +120,8 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     for (index, point) in (0u8..).zip(&inside.points) {
         let device = open_device().map_err(|error| blocked(Step::Device)(cause(&error)))?;
         // Everybody in the namespace is us, or was let in by us.
-        let options = MountOptions { source: point.source.clone(), allow_other: true };
+        let options =
+            MountOptions { source: point.source.clone(), allow_other: true, ..MountOptions::default() };
         mount_device(device.as_fd(), &point.path, &options)
             .map_err(|error| blocked(Step::Mount)(cause(&error)))?;
         channel.say_mounted(index, device.as_fd()).map_err(gone)?;

@@ -99,7 +99,7 @@ pub(super) struct Mounted {
 impl Mounted {
     pub(super) fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let options = MountOptions { source: "null".into(), allow_other: false };
+        let options = MountOptions { source: "null".into(), ..MountOptions::default() };
         let mount = Mount::new(folder.path(), &options).context("can't mount")?;
         let tree = Arc::<NullTree>::default();
         let options =

@@ -1,13 +1,16 @@
+use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
+use esker_fuse::MountOptions;
 use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
-use esker_node::registry::{self, RegistryError};
+use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
@@ -39,6 +42,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     testing: TestingArgs,
 
+    #[command(flatten)]
+    access: AccessArgs,
+
     /// Stay in the foreground until unmounted or interrupted
     #[arg(long)]
     foreground: bool,
@@ -48,7 +54,24 @@ pub(crate) struct Args {
     daemon: Option<RawFd>,
 }
 
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+/// Who may do what with a mount, and what it is called.
+#[derive(clap::Args, Debug)]
+struct AccessArgs {
+    /// Let other users in too; always so for root, and for others where /etc/fuse.conf allows it
+    #[arg(long)]
+    allow_other: bool,
+
+    /// Start no program from it
+    #[arg(long)]
+    noexec: bool,
+
+    /// What `mount` and `df` show as its source, if it isn't the URL
+    #[arg(long, value_name = "TEXT", hide = true)]
+    source: Option<String>,
+}
+
+/// Mounts. `line` is the command line after the program's name, with which a daemon is started.
+pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<(), Failure> {
     if let Some(fd) = args.daemon {
         return run_as_daemon(args, settings, fd);
     }
@@ -65,7 +88,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let runtime =
         RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
-    let outcome = start_daemon(&log);
+    let outcome = start_daemon(&log, line);
     let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {
         // What it says has been read. (Another's, who was faster, stays.)
@@ -82,11 +105,11 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// The same command line again, in a process of its own that stays.
-fn start_daemon(log: &Path) -> Result<(), Failure> {
+fn start_daemon(log: &Path, line: &[OsString]) -> Result<(), Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker");
     let report = daemon::spawn(command, log, |fd| {
-        let mut given = std::env::args_os().skip(1);
+        let mut given = line.iter().cloned();
         let subcommand = given.next();
         let hidden = format!("--daemon={fd}").into();
         subcommand.into_iter().chain([hidden]).chain(given).collect()
@@ -143,6 +166,11 @@ fn serve(
     let plan = MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
+        options: MountOptions {
+            source: args.access.source.clone().unwrap_or_else(|| repository.url.clone()),
+            allow_other: args.access.allow_other,
+            noexec: args.access.noexec,
+        },
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
         shield: args.view.pin().is_some(),
@@ -183,7 +211,7 @@ fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     let found =
         registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
     match found {
-        Some(found) if found.alive => {
+        Some(found) if found.alive && !ends(&found, mountpoint)? => {
             let entry = &found.entry;
             Err(taken(mountpoint).hint(format!(
                 "{} is mounted there by process {}; `esker umount {}` unmounts it",
@@ -194,6 +222,17 @@ fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
         }
         _ => refuse_orphan(mountpoint),
     }
+}
+
+/// How long a daemon may take to end once its mount is gone. It may have objects to put on a slow disk.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Whether what is registered was unmounted, by whomever, and is gone by now. An automounter unmounts what nobody
+/// uses, and somebody may want it back at that moment.
+fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
+    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
+    let mounted = line.is_some_and(|line| line.is_ours());
+    Ok(!mounted && found.wait_until_gone(ENDING))
 }
 
 /// A mount whose daemon was killed looks alive as long as nothing is asked that the kernel doesn't know.

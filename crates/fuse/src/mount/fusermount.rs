@@ -78,6 +78,9 @@ fn option_text(options: &MountOptions) -> OsString {
     if options.allow_other {
         text.push_str(",allow_other");
     }
+    if options.noexec {
+        text.push_str(",noexec");
+    }
     if !options.source.is_empty() {
         let name = options.source.replace('\0', "").replace('\\', "\\\\").replace(',', "\\,");
         text.push_str(",fsname=");
@@ -118,7 +121,11 @@ mod tests {
 
     #[test]
     fn commas_in_a_url_do_not_become_options() {
-        let options = MountOptions { source: r"http://a/b,suid\x".into(), allow_other: true };
+        let options = MountOptions {
+            source: r"http://a/b,suid\x".into(),
+            allow_other: true,
+            ..MountOptions::default()
+        };
         let text = option_text(&options).into_string().expect("text");
         assert!(text.ends_with(r"fsname=http://a/b\,suid\\x"), "{text}");
     }

@@ -78,7 +78,7 @@ impl Mounted {
 
     pub(crate) fn with(tree: MemoryTree, options: SessionOptions) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mount = MountOptions { source: "memory".into(), allow_other: false };
+        let mount = MountOptions { source: "memory".into(), ..MountOptions::default() };
         let mount = Mount::new(folder.path(), &mount).expect("mounted");
         Self::serve(mount, folder, tree, options)
     }

@@ -65,7 +65,7 @@ fn all_of_it_as_an_ordinary_user() {
 /// serves it, and looks at the mount. Answers with what it found.
 pub(crate) fn mount_and_hand_over(mountpoint: &Path) -> std::io::Result<String> {
     let device = mount::open_device().expect("the device");
-    let options = MountOptions { source: "memory".into(), allow_other: true };
+    let options = MountOptions { source: "memory".into(), allow_other: true, ..MountOptions::default() };
     mount::mount_device(device.as_fd(), mountpoint, &options).expect("mounted");
     mount::send_device(std::io::stdin(), device.as_fd())?;
     drop(device);
