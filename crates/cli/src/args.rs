@@ -34,9 +34,18 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) fqrn: Option<String>,
 
-    /// Cache folder; mounts of the same user may share it
+    /// Cache folder; mounts of the same user may share it [default: $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR,
+    /// /var/tmp or /tmp; for root /var/lib/esker]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
+
+    /// Accept a cache on a network file system
+    #[arg(long)]
+    pub(crate) cache_on_network: bool,
+
+    /// Say where the cache is and why
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 
     /// Size to keep the cache below, like 500M or 20GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

@@ -7,6 +7,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
+use esker_node::place::Place;
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
 use esker_vfs::{ErrorKind, Time};
@@ -16,10 +17,7 @@ use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, s
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
-use crate::settings::Settings;
-
-/// Size of the cache unless said otherwise.
-pub(crate) const DEFAULT_QUOTA: u64 = 10 << 30;
+use crate::settings::{Settings, default_quota};
 
 /// CernVM-FS installations list here what must never be believed.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
@@ -44,13 +42,17 @@ impl Checked {
             added.context(Kind::Usage, format!("{} can't be used as a public key", path.display()))?;
         }
         let keys = keys.ok_or_else(|| Failure::usage("there is no public key"))?;
+        let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+        if args.verbose {
+            place_lines(&place).iter().for_each(|line| log::line(line));
+        }
         let options = RepositoryOptions {
             servers: servers(&address.url, args)?,
             name,
             keys,
             blacklist: blacklist()?,
-            cache: settings.cache(args.cache.as_deref())?,
-            quota: args.quota.unwrap_or(DEFAULT_QUOTA),
+            quota: args.quota.unwrap_or_else(|| default_quota(&place)),
+            cache: place.path,
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,
@@ -76,6 +78,13 @@ impl Checked {
             }
         }
     }
+}
+
+/// Where the cache is, and why not elsewhere.
+pub(crate) fn place_lines(place: &Place) -> Vec<String> {
+    let chosen = format!("the cache is {}, because of {}", place.path.display(), place.from);
+    let passed = place.passed_over.iter().map(|one| format!("passed over: {one}"));
+    std::iter::once(chosen).chain(passed).collect()
 }
 
 fn blacklist() -> Result<Blacklist, Failure> {

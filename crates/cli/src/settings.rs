@@ -1,12 +1,13 @@
 //! Where things live, resolved once from the environment; nothing below the command line reads it.
 //!
-//! Without root everything is in the XDG folders. With root: the cache where CernVM-FS has its own below
-//! `/var/lib`, sockets below `/run`. Public keys are looked for in `/etc/cvmfs/keys`. Root of a user namespace
+//! Without root everything but the cache is in the XDG folders, and the cache on a disk of this node. With root: the cache
+//! where CernVM-FS has its own below `/var/lib`, sockets below `/run`. Public keys are looked for in `/etc/cvmfs/keys`. Root of a user namespace
 //! (`unshare -r`, a rootless container) is an ordinary user here.
 
 use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
+use esker_node::place::{self, Candidate, Place, Wish};
 
 use crate::exit::Failure;
 
@@ -15,8 +16,8 @@ use crate::exit::Failure;
 pub(crate) struct Settings {
     /// Whether mounts are made with mount(2) and show owners as published.
     pub(crate) root: bool,
-    /// The cache, unless a command names another.
-    cache: Option<PathBuf>,
+    /// Where the cache may be, unless a command names another place.
+    caches: Vec<Candidate>,
     /// Sockets, the registry of mounts, logs of running daemons: gone with the mounts.
     pub(crate) runtime: PathBuf,
     /// Master keys, unless a command names others.
@@ -27,6 +28,10 @@ pub(crate) struct Settings {
     publisher_keys: Option<PathBuf>,
 }
 
+/// Names the cache.
+const CACHE: &str = "ESKER_CACHE";
+/// A new cache is not put where less than this is free, if there is another place.
+const CACHE_LEAST: u64 = 1 << 30;
 /// The cache of root; CernVM-FS has `/var/lib/cvmfs`.
 const ROOT_CACHE: &str = "/var/lib/esker";
 const ROOT_RUNTIME: &str = "/run/esker";
@@ -42,12 +47,17 @@ impl Settings {
             std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
         };
         let root = uid == 0 && is_initial_namespace();
-        let cache = if root {
-            Some(PathBuf::from(ROOT_CACHE))
+        let named = folder(CACHE).map(|path| Candidate { from: format!("${CACHE}"), path, is_cache: true });
+        let base = |from: String, path: PathBuf| Candidate { from, path, is_cache: false };
+        let caches = if root {
+            let from = "the cache of root".to_owned();
+            let usual = Candidate { from, path: PathBuf::from(ROOT_CACHE), is_cache: true };
+            named.into_iter().chain([usual]).collect()
         } else {
-            folder("XDG_CACHE_HOME")
-                .or_else(|| folder("HOME").map(|home| home.join(".cache")))
-                .map(|base| base.join("esker"))
+            let variables = ["SLURM_TMPDIR", "TMPDIR"];
+            let bases = variables.iter().filter_map(|name| Some(base(format!("${name}"), folder(name)?)));
+            let usual = ["/var/tmp", "/tmp"].map(|path| base(path.to_owned(), PathBuf::from(path)));
+            named.into_iter().chain(bases).chain(usual).collect()
         };
         let runtime = match folder("XDG_RUNTIME_DIR") {
             _ if root => PathBuf::from(ROOT_RUNTIME),
@@ -65,7 +75,7 @@ impl Settings {
                 home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker/keys")),
             )
         };
-        Ok(Self { root, cache, runtime, keys: PathBuf::from(KEYS), storage, publisher_keys })
+        Ok(Self { root, caches, runtime, keys: PathBuf::from(KEYS), storage, publisher_keys })
     }
 
     /// The folder of the repositories that are published here, `named` on the command line or the default.
@@ -84,21 +94,34 @@ impl Settings {
         folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
-    /// The cache folder to use, `named` on the command line or the default.
-    pub(crate) fn cache(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
-        let path = match (named, &self.cache) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(path)) => path.clone(),
-            (None, None) => {
-                return Err(Failure::usage(
-                    "there is no folder for the cache: neither HOME nor XDG_CACHE_HOME is set",
-                )
-                .hint("name one with --cache DIR"));
-            }
+    /// The cache folder to use, `named` on the command line or the first that will do.
+    pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<Place, Failure> {
+        let uid = rustix::process::geteuid().as_raw();
+        let root = if is_initial_namespace() { 0 } else { overflow_uid() };
+        let wish = Wish { uid, root, least: CACHE_LEAST, on_network };
+        let insist = "name one with --cache DIR; --cache-on-network accepts a network file system";
+        let Some(named) = named else {
+            return place::choose(&self.caches, &wish)
+                .map_err(|none| Failure::usage(none.to_string()).hint(insist));
         };
-        std::path::absolute(&path)
-            .map_err(|error| Failure::usage(format!("--cache {}: {error}", path.display())))
+        let failed = |why: String| Failure::usage(format!("--cache {}: {why}", named.display()));
+        let path = std::path::absolute(named).map_err(|error| failed(error.to_string()))?;
+        match place::network_of(&path) {
+            Ok(Some(kind)) if !on_network => {
+                let why = format!("it is on a network file system ({kind}), which may hang and is slow");
+                Err(failed(why).hint("name a folder on a disk of this node, or say --cache-on-network"))
+            }
+            // Whoever opens it says what is wrong with it.
+            _ => Ok(Place { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
+        }
     }
+}
+
+/// The quota of a cache for which nobody named one: what usual software needs, but never most of a small disk or of
+/// memory.
+pub(crate) fn default_quota(place: &Place) -> u64 {
+    const USUAL: u64 = 10 << 30;
+    if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
 }
 
 fn folder_or_default(
@@ -113,6 +136,12 @@ fn folder_or_default(
     std::path::absolute(path).map_err(|error| Failure::usage(format!("{option} {}: {error}", path.display())))
 }
 
+/// How users are seen that a user namespace doesn't know.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(65_534)
+}
+
 /// Whether user ids mean what they mean to the kernel.
 fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -125,7 +154,7 @@ impl Settings {
     pub(crate) fn for_tests(base: &Path) -> Self {
         Self {
             root: false,
-            cache: Some(base.join("cache")),
+            caches: vec![Candidate { from: "a test".to_owned(), path: base.join("cache"), is_cache: true }],
             runtime: base.join("run"),
             keys: base.join("no-keys"),
             storage: Some(base.join("storage")),

@@ -18,6 +18,7 @@ pub mod daemon;
 pub mod mounted;
 pub mod mounts;
 mod peer;
+pub mod place;
 pub mod registry;
 pub mod repository;
 pub mod revisions;

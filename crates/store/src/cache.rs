@@ -123,6 +123,8 @@ pub(crate) struct Inner {
     pub(crate) pool: Arc<Pool>,
     evictor: Mutex<Option<JoinHandle<()>>>,
     lock: Mutex<Option<FileLock>>,
+    /// The folder, so that it is not cleaned up by age.
+    _folder: Option<std::fs::File>,
     /// Whether the cache is closed; held for reading by whoever gives a file its name.
     gate: RwLock<bool>,
     reads: Reads,
@@ -216,6 +218,7 @@ impl Inner {
             disk,
             pins,
             block: start::block_size(&layout.root),
+            _folder: start::occupy(&layout),
             layout,
             table: entry::Table::new(),
             space,

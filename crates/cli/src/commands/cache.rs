@@ -5,15 +5,16 @@ use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
 use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_node::place::{PassedOver, Place};
 use serde::Serialize;
 
 use crate::args::{RepositoryArgs, split_path};
 use crate::exit::{Failure, Kind, of_store};
-use crate::join::DEFAULT_QUOTA;
+use crate::join::place_lines;
 use crate::meter::Meter;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::publisher::stop_on_signals;
-use crate::settings::Settings;
+use crate::settings::{Settings, default_quota};
 
 /// Looks after the cache: what is in it, what stays in it, whether it is sound.
 ///
@@ -156,12 +157,14 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 /// Opens the cache that is meant.
 fn open(named: Option<&PathBuf>, quota: Option<u64>, settings: &Settings) -> Result<CacheFolder, Failure> {
-    let folder = settings.cache(named.map(PathBuf::as_path))?;
+    // Looking after a cache is allowed wherever it is.
+    let place = settings.cache(named.map(PathBuf::as_path), true)?;
+    let folder = &place.path;
     if !folder.is_dir() {
         return Err(Failure::failed(format!("there is no cache at {}", folder.display()))
             .hint("it is made by the first mount; name another with --cache DIR"));
     }
-    CacheFolder::open(&folder, quota.unwrap_or(DEFAULT_QUOTA))
+    CacheFolder::open(folder, quota.unwrap_or_else(|| default_quota(&place)))
         .map_err(|error| of_store(&format!("can't look after {}", folder.display()), &error))
 }
 
@@ -175,13 +178,18 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         #[serde(flatten)]
         report: CacheReport,
         pins: Vec<PinRow>,
+        /// What named the folder.
+        from: String,
+        passed_over: Vec<PassedOver>,
     }
+    let place = settings.cache(args.cache.as_deref(), true)?;
     let mut cache = open(args.cache.as_ref(), None, settings)?;
     let report = cache.report().map_err(failed("can't ask for the state of the cache"))?;
     let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
     let mut out = Output::new();
     if args.json {
-        out.json(&Whole { report, pins })?;
+        let Place { from, passed_over, .. } = place;
+        out.json(&Whole { report, pins, from, passed_over })?;
         return out.finish();
     }
     let writer = match report.writer {
@@ -194,6 +202,9 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     out.line(format!("  pinned    {}, {} objects", size(report.pinned_bytes), report.pinned_objects))?;
     for pin in &pins {
         out.line(format!("            {} ({} objects, {})", pin.name, pin.objects, size(pin.bytes)))?;
+    }
+    for line in place_lines(&place) {
+        out.line(format!("  place     {line}"))?;
     }
     if report.writer.is_some() {
         out.line(format!("  evicted   {} objects", report.evicted))?;

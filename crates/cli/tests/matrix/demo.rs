@@ -62,6 +62,7 @@ impl Stage {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.world.path("home"))
             .env("XDG_RUNTIME_DIR", self.world.path("run"))
+            .env("ESKER_CACHE", self.world.path("home/.cache/esker"))
             .env("TMPDIR", self.home("tmp"))
             .env("DEMO_DIR", self.home("tree"))
             .env("DEMO_CMD", command)

@@ -84,6 +84,7 @@ impl Reader {
             .env("PATH", path)
             .env("HOME", self.world.path("home"))
             .env("XDG_RUNTIME_DIR", self.world.path("run"))
+            .env("ESKER_CACHE", self.world.path("home/.cache/esker"))
             .current_dir(self.home("work"))
             .stdin(Stdio::null());
         shell

@@ -248,6 +248,7 @@ fn run_where(world: &World, obstacle: &str) -> Output {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", world.path("home"))
+        .env("ESKER_CACHE", world.path("home/.cache/esker"))
         .current_dir("/");
     command.output().expect("running unshare")
 }
@@ -298,6 +299,7 @@ fn the_mode_of_the_device_is_named() {
             .env("DEVICE", &device)
             .env("WHO", world.person.uid.to_string())
             .env("HOME", world.path("home"))
+            .env("ESKER_CACHE", world.path("home/.cache/esker"))
             .env("XDG_RUNTIME_DIR", world.path("run"));
         let output = whole.output().expect("running unshare");
         fs::remove_file(&device).expect("removing the device");

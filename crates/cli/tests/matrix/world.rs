@@ -114,6 +114,7 @@ impl World {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("ESKER_CACHE", self.path("home/.cache/esker"))
             .current_dir("/");
         command
     }

@@ -7,12 +7,15 @@
 //! 4. Remove what was left unfinished.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
+
+use rustix::fs::{FlockOperation, flock};
 
 use super::disk::{Disk, TEMPORARY_PREFIX, persist};
 use super::entry::Entry;
@@ -55,6 +58,14 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
 pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
     let asked = FileLock::try_take(&layout.lock).map_err(|source| failed("locking", &layout.lock, source))?;
     asked.or_held(|pid| Cause::Busy { path: layout.root.clone(), pid })
+}
+
+/// Keeps those who clean up temporary folders by age out of the cache while it is in use: systemd-tmpfiles leaves folders
+/// alone that somebody has locked. Of no consequence if it can't be done.
+pub(super) fn occupy(layout: &Layout) -> Option<File> {
+    let folder = File::open(&layout.root).ok()?;
+    flock(&folder, FlockOperation::NonBlockingLockShared).ok()?;
+    Some(folder)
 }
 
 /// Does steps 2 to 4; returns what was found.
