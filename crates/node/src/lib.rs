@@ -17,6 +17,7 @@ pub mod control;
 pub mod daemon;
 pub mod mounted;
 pub mod mounts;
+pub mod parameters;
 mod peer;
 pub mod place;
 pub mod registry;

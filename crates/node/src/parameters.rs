@@ -1,0 +1,105 @@
+//! Client parameters: CernVM-FS's configuration files as they lie on sites, and Esker's own, read into one table.
+//!
+//! [`Request::load`] evaluates the files in their order, without a shell. [`Parameters`] has every value with the line
+//! it comes from, and every line without effect as a [`Problem`]. [`table`] knows every parameter.
+
+mod files;
+mod load;
+mod own;
+mod problem;
+mod shell;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+pub use files::{Files, Probe, Root};
+pub use load::Request;
+pub use problem::{Place, Problem, ProblemKind};
+pub use shell::Machine;
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The value, with `@fqrn@` and `@org@` filled in.
+    pub value: String,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A line of a file.
+    File(Place),
+    /// An option of the command line.
+    Option(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File(place) => place.fmt(f),
+            Origin::Option(option) => f.write_str(option),
+        }
+    }
+}
+
+/// The configuration of a repository, or what holds for all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    name: Option<String>,
+    values: BTreeMap<String, Setting>,
+    problems: Vec<Problem>,
+    read: Vec<PathBuf>,
+}
+
+impl Parameters {
+    /// The repository that it is for.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Everything that is set, by name.
+    pub fn all(&self) -> &BTreeMap<String, Setting> {
+        &self.values
+    }
+
+    /// What has not the effect it seems to have.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The files that were read, in their order.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.read
+    }
+
+    /// A parameter under its name or another name of it, as it is set; empty counts as not set.
+    pub fn get(&self, name: &str) -> Option<&Setting> {
+        self.named(name).map(|(_, setting)| setting)
+    }
+
+    /// A parameter and the name that it is set by.
+    pub fn named(&self, name: &str) -> Option<(&str, &Setting)> {
+        let row = table::row(name);
+        let others = row.map_or(&[][..], |row| row.aliases);
+        let own = row.map_or(name, |row| row.name);
+        // The newer names come first: the reference looks at the older ones only without them.
+        let found = others.iter().copied().chain([own]).find_map(|name| self.values.get_key_value(name));
+        found.map(|(name, setting)| (name.as_str(), setting)).filter(|(_, setting)| !setting.value.is_empty())
+    }
+
+    /// Sets a parameter from the command line.
+    pub fn overrule(&mut self, name: &str, value: String, option: &'static str) {
+        self.values.insert(name.to_owned(), Setting { value, origin: Origin::Option(option) });
+    }
+
+    fn is_required(&self) -> bool {
+        let setting = self.get("CVMFS_CONFIG_REPO_REQUIRED");
+        setting.is_some_and(|setting| table::switch(&setting.value) == Some(true))
+    }
+}

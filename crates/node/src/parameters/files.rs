@@ -1,0 +1,101 @@
+//! How the configuration's files are read.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// Longest configuration file; those of large sites have some kilobytes.
+pub(super) const FILE_MAX: u64 = 256 * 1024;
+/// Most files read from a folder of configuration.
+const NAMES_MAX: usize = 1000;
+
+/// What `[ -f … ]` and its like ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// `-e`
+    Exists,
+    /// `-f`
+    File,
+    /// `-d`
+    Folder,
+    /// `-s`
+    NotEmpty,
+    /// `-h`
+    Link,
+    /// `-r`
+    Readable,
+    /// `-w`
+    Writable,
+    /// `-x`
+    Executable,
+}
+
+/// Where configuration is read from. Paths are absolute.
+pub trait Files: Send + Sync {
+    /// The content of a file of at most `limit` bytes.
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
+    /// The names in a folder, sorted.
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
+    /// Whether something holds for a path.
+    fn probe(&self, path: &Path, probe: Probe) -> bool;
+}
+
+/// The files of this machine, or those below a folder that stands for its root.
+#[derive(Clone, Debug)]
+pub struct Root(PathBuf);
+
+impl Root {
+    /// `/` for this machine.
+    pub fn new(base: impl Into<PathBuf>) -> Self {
+        Self(base.into())
+    }
+
+    /// Where a path of the configuration lies.
+    pub fn place(&self, path: &Path) -> PathBuf {
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+impl Files for Root {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        // A pipe or a device in place of a file must not be waited for.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(self.place(path))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::other(format!("it has more than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(self.place(folder))?.take(NAMES_MAX) {
+            names.extend(entry?.file_name().into_string());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn probe(&self, path: &Path, probe: Probe) -> bool {
+        let path = self.place(path);
+        let meta = || std::fs::metadata(&path);
+        let may = |how: Access| access(&path, how).is_ok();
+        match probe {
+            Probe::Exists => meta().is_ok(),
+            Probe::File => meta().is_ok_and(|meta| meta.is_file()),
+            Probe::Folder => meta().is_ok_and(|meta| meta.is_dir()),
+            Probe::NotEmpty => meta().is_ok_and(|meta| meta.len() > 0),
+            Probe::Link => std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink()),
+            Probe::Readable => may(Access::READ_OK),
+            Probe::Writable => may(Access::WRITE_OK),
+            Probe::Executable => may(Access::EXEC_OK),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The files of a configuration in their order, one after the other.
+//!
+//! ```text
+//! default.conf  default.d/*.conf   then CVMFS_CONFIG_REPOSITORY is settled
+//!   R/default.conf                 R: etc/cvmfs in the configuration repository
+//! default.local
+//!   R/domain.d/DOMAIN.conf   domain.d/DOMAIN.conf   domain.d/DOMAIN.local
+//!   R/config.d/NAME.conf     config.d/NAME.conf     config.d/NAME.local
+//! Esker's own: esker.toml  config.d/NAME.toml, of the machine, then of the user
+//! ```
+//!
+//! What comes later wins.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use super::files::{FILE_MAX, Files};
+use super::problem::{Place, Problem, ProblemKind};
+use super::shell::{Machine, Shell, Variable};
+use super::{Origin, Parameters, Setting, own, table};
+
+/// The parameter that can't be changed once it was followed.
+const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
+
+/// Where a configuration is and for what it is read.
+#[derive(Clone)]
+pub struct Request {
+    /// How files are read.
+    pub files: Arc<dyn Files>,
+    /// What `uname` says.
+    pub machine: Machine,
+    /// The variables that the files may refer to.
+    pub environment: BTreeMap<String, String>,
+    /// The folder of CernVM-FS's configuration.
+    pub folder: PathBuf,
+    /// The folders of Esker's own configuration; a later one wins.
+    pub own: Vec<PathBuf>,
+    /// The repository; `None` for what holds for all.
+    pub name: Option<String>,
+    /// How long files may take that lie in a configuration repository, which is a mount and may be stuck.
+    pub patience: Duration,
+}
+
+impl Request {
+    /// Reads the configuration. Always gives what there is; what is wrong is among the problems.
+    pub fn load(&self) -> Parameters {
+        let (sender, receiver) = mpsc::channel();
+        let request = self.clone();
+        let thread = std::thread::Builder::new().name("config".into()).spawn(move || {
+            // Nobody listens any more if it took too long.
+            let _ = sender.send(Load::new(&request).all(true));
+        });
+        if thread.is_ok()
+            && let Ok(parameters) = receiver.recv_timeout(self.patience)
+        {
+            return parameters;
+        }
+        // The thread hangs in a mount and is left behind; what doesn't lie in one is there.
+        let mut parameters = Load::new(self).all(false);
+        let path = parameters.get("CVMFS_MOUNT_DIR").map_or("/cvmfs", |setting| &setting.value);
+        let path = Path::new(path).join(parameters.get(CONFIG_REPOSITORY).map_or("", |setting| &setting.value));
+        let why = format!("it did not answer within {} s", self.patience.as_secs());
+        let kind = ProblemKind::ConfigRepository { path, why, required: parameters.is_required() };
+        parameters.problems.push(Problem { place: None, kind });
+        parameters
+    }
+}
+
+struct Load<'a> {
+    request: &'a Request,
+    shell: Shell<'a>,
+    values: BTreeMap<String, Setting>,
+    read: Vec<PathBuf>,
+    /// The settled configuration repository.
+    settled: Option<String>,
+    /// Whether the configuration repository was missed already.
+    missed: bool,
+}
+
+impl<'a> Load<'a> {
+    fn new(request: &'a Request) -> Self {
+        let mut shell = Shell::new(&*request.files, &request.machine);
+        let given = [("CVMFS_ARCH", Some(&request.machine.architecture)), ("CVMFS_FQRN", request.name.as_ref())];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
+        let environment = request.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
+        shell.variables =
+            environment.chain(given).map(|(name, value)| (name, Variable::inherited(value))).collect();
+        Self { request, shell, values: BTreeMap::new(), read: Vec::new(), settled: None, missed: false }
+    }
+
+    fn all(mut self, with_repository: bool) -> Parameters {
+        let folder = self.request.folder.clone();
+        self.file(&folder.join("default.conf"));
+        let defaults = folder.join("default.d");
+        match self.request.files.names(&defaults) {
+            Ok(names) => {
+                for name in names.iter().filter(|name| name.ends_with(".conf")) {
+                    self.file(&defaults.join(name));
+                }
+            }
+            Err(error) => self.missing(&defaults, &error),
+        }
+        self.settled = Some(self.value(CONFIG_REPOSITORY).unwrap_or_default());
+        if self.request.name.is_some() && with_repository {
+            self.of_repository("default.conf");
+        }
+        self.file(&folder.join("default.local"));
+        if let Some(name) = self.request.name.clone() {
+            let domain = name.split_once('.').map_or("", |(_, domain)| domain);
+            for (part, stem) in [("domain.d", domain), ("config.d", name.as_str())] {
+                if with_repository {
+                    self.of_repository(&format!("{part}/{stem}.conf"));
+                }
+                self.file(&folder.join(part).join(format!("{stem}.conf")));
+                self.file(&folder.join(part).join(format!("{stem}.local")));
+            }
+        }
+        for folder in &self.request.own {
+            self.own(&folder.join("esker.toml"));
+            if let Some(name) = &self.request.name {
+                self.own(&folder.join("config.d").join(format!("{name}.toml")));
+            }
+        }
+        let Self { shell, values, read, .. } = self;
+        Parameters { name: self.request.name.clone(), values, problems: shell.problems, read }
+    }
+
+    fn value(&self, name: &str) -> Option<String> {
+        self.values.get(name).map(|setting| setting.value.clone())
+    }
+
+    /// A file of the configuration repository, if there is one.
+    fn of_repository(&mut self, name: &str) {
+        let repository = self.settled.clone().unwrap_or_default();
+        let valid = !repository.is_empty()
+            && repository.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+            && !repository.starts_with('.');
+        if !valid || Some(&repository) == self.request.name.as_ref() {
+            return;
+        }
+        let mounts = self.value("CVMFS_MOUNT_DIR").unwrap_or_else(|| "/cvmfs".into());
+        let root = Path::new(&mounts).join(&repository);
+        let folder = root.join("etc/cvmfs");
+        match self.request.files.names(&folder) {
+            Ok(_) => self.file(&folder.join(name)),
+            Err(_) if self.missed => {}
+            Err(error) => {
+                self.missed = true;
+                let required = self.values.get("CVMFS_CONFIG_REPO_REQUIRED");
+                let kind = ProblemKind::ConfigRepository {
+                    path: root,
+                    why: error.to_string(),
+                    required: required.is_some_and(|setting| table::switch(&setting.value) == Some(true)),
+                };
+                self.shell.problems.push(Problem { place: None, kind });
+            }
+        }
+    }
+
+    fn missing(&mut self, path: &Path, error: &io::Error) {
+        if error.kind() != io::ErrorKind::NotFound {
+            let kind = ProblemKind::Unreadable { path: path.to_owned(), why: error.to_string() };
+            self.shell.problems.push(Problem { place: None, kind });
+        }
+    }
+
+    fn content(&mut self, path: &Path) -> Option<Vec<u8>> {
+        match self.request.files.read(path, FILE_MAX) {
+            Ok(bytes) => {
+                self.read.push(path.to_owned());
+                Some(bytes)
+            }
+            Err(error) => {
+                self.missing(path, &error);
+                None
+            }
+        }
+    }
+
+    /// One file in the syntax of the shell.
+    fn file(&mut self, path: &Path) {
+        let Some(bytes) = self.content(path) else { return };
+        self.shell.file(path, &bytes);
+        for name in self.shell.changed.clone() {
+            let variable = self.shell.variables.get(&name).cloned();
+            let taken = variable.and_then(|variable| Some((variable.value?, variable.place?)));
+            let Some((value, place)) = taken else {
+                self.values.remove(&name);
+                continue;
+            };
+            // The reference asks a shell with `echo $NAME`, which makes one blank of many.
+            let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
+            let value = self.filled_in(&value);
+            let kept = self.set(&name, value, place);
+            self.shell.variables.insert(name, Variable::inherited(kept));
+        }
+    }
+
+    /// One file of Esker's own.
+    fn own(&mut self, path: &Path) {
+        let Some(bytes) = self.content(path) else { return };
+        match own::read(path, &bytes) {
+            Ok(settings) => {
+                for own::Own { name, value, line } in settings {
+                    let value = self.filled_in(&value);
+                    self.set(&name, value, Place { path: Arc::from(path), line });
+                }
+            }
+            Err(problem) => self.shell.problems.push(problem),
+        }
+    }
+
+    /// Sets a parameter, unless it is settled; what it is then.
+    fn set(&mut self, name: &str, value: String, place: Place) -> String {
+        if let (CONFIG_REPOSITORY, Some(settled)) = (name, &self.settled)
+            && *settled != value
+        {
+            let kind = ProblemKind::Protected { value };
+            self.shell.problems.push(Problem { place: Some(place), kind });
+            return settled.clone();
+        }
+        self.values.insert(name.to_owned(), Setting { value: value.clone(), origin: Origin::File(place) });
+        value
+    }
+
+    /// `@fqrn@` and `@org@` replaced.
+    fn filled_in(&self, value: &str) -> String {
+        let Some(name) = &self.request.name else { return value.to_owned() };
+        let org = name.split('.').next().unwrap_or_default();
+        value.replace("@fqrn@", name).replace("@org@", org)
+    }
+}

@@ -1,0 +1,145 @@
+//! What is wrong with a configuration file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: Arc<Path>,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.line)
+    }
+}
+
+/// Something in the configuration that does not have the effect it seems to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where, if it is in a file.
+    pub place: Option<Place>,
+    /// What.
+    pub kind: ProblemKind,
+}
+
+/// The kinds of problems.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// A file that is there can't be read.
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// It is not UTF-8.
+    NotText,
+    /// Its lines end with carriage returns.
+    CarriageReturn,
+    /// A shell would not understand it either; what follows was not read.
+    Syntax {
+        /// What is wrong.
+        what: String,
+    },
+    /// A shell would run something.
+    NotEvaluated {
+        /// What.
+        what: String,
+        /// The names that would be set by it.
+        names: Vec<String>,
+    },
+    /// A file that is to be sourced can't be read.
+    Unsourced {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A file of Esker's own is not TOML with values; nothing of it counts.
+    BadToml {
+        /// What is wrong.
+        what: String,
+    },
+    /// It takes too many steps.
+    Endless,
+    /// It changes what was made read-only before.
+    ReadOnly {
+        /// The name.
+        name: String,
+    },
+    /// It changes the configuration repository after that was looked into.
+    Protected {
+        /// What it would be.
+        value: String,
+    },
+    /// The configuration repository is not there.
+    ConfigRepository {
+        /// Its folder.
+        path: PathBuf,
+        /// Why.
+        why: String,
+        /// Whether the configuration says that it must be.
+        required: bool,
+    },
+}
+
+impl Problem {
+    /// What to do about it.
+    pub fn mend(&self) -> String {
+        match &self.kind {
+            ProblemKind::Unreadable { path, .. } => {
+                format!("let everyone read it: `chmod a+r {}`", path.display())
+            }
+            ProblemKind::NotText => "write it anew as UTF-8".into(),
+            ProblemKind::CarriageReturn => "end its lines as Unix does: `sed -i 's/\\r$//' FILE`".into(),
+            ProblemKind::Syntax { .. } => "try it with `sh -n FILE`".into(),
+            ProblemKind::NotEvaluated { .. } => {
+                "write the value itself, or have a file beside this one with the value made and source it".into()
+            }
+            ProblemKind::Unsourced { .. } => "make the file, or take out the line".into(),
+            ProblemKind::BadToml { .. } => "write lines like `http_proxy = \"http://proxy:3128\"`".into(),
+            ProblemKind::Endless => "write it without loops, or source fewer files".into(),
+            ProblemKind::ReadOnly { name } => format!("take out the line: {name} is set where it was made read-only"),
+            ProblemKind::Protected { .. } => {
+                "set CVMFS_CONFIG_REPOSITORY in /etc/cvmfs/default.d/NAME.conf, which is read before it is used".into()
+            }
+            ProblemKind::ConfigRepository { .. } => {
+                "mount the configuration repository, or unset CVMFS_CONFIG_REPOSITORY".into()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        match &self.kind {
+            ProblemKind::Unreadable { path, why } => write!(f, "can't read {}: {why}", path.display()),
+            ProblemKind::NotText => f.write_str("the file is not UTF-8"),
+            ProblemKind::CarriageReturn => f.write_str("the line ends with a carriage return"),
+            ProblemKind::Syntax { what } => write!(f, "{what}; what follows in this file is not read"),
+            ProblemKind::NotEvaluated { what, names } => {
+                write!(f, "{what} is not evaluated, because no shell is run")?;
+                if names.is_empty() { Ok(()) } else { write!(f, "; not set by it: {}", names.join(", ")) }
+            }
+            ProblemKind::Unsourced { path, why } => write!(f, "can't source {}: {why}", path.display()),
+            ProblemKind::BadToml { what } => write!(f, "{}; nothing of this file counts", what.trim()),
+            ProblemKind::Endless => f.write_str("evaluating the configuration takes too many steps"),
+            ProblemKind::ReadOnly { name } => write!(f, "{name} is read-only here and keeps its value"),
+            ProblemKind::Protected { value } => {
+                write!(f, "CVMFS_CONFIG_REPOSITORY={value} comes too late and is ignored")
+            }
+            ProblemKind::ConfigRepository { path, why, .. } => {
+                write!(f, "can't read the configuration repository at {}: {why}", path.display())
+            }
+        }
+    }
+}

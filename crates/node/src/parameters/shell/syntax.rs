@@ -1,0 +1,128 @@
+//! What a configuration file says, taken apart: statements and words.
+
+/// A statement and the line it begins on.
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) line: u32,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    Simple(Simple),
+    /// The first, and what follows behind `&&` (true) or `||` (false).
+    Chain(Box<Statement>, Vec<(bool, Statement)>),
+    Not(Box<Statement>),
+    If {
+        /// Conditions and what they guard.
+        branches: Vec<(Vec<Statement>, Vec<Statement>)>,
+        otherwise: Vec<Statement>,
+    },
+    Case {
+        word: Word,
+        arms: Vec<(Vec<Word>, Vec<Statement>)>,
+    },
+    For {
+        name: String,
+        words: Vec<Word>,
+        body: Vec<Statement>,
+    },
+    Group(Vec<Statement>),
+    Subshell(Vec<Statement>),
+    /// `[[ … ]]`.
+    Condition(Vec<Token>),
+    /// Something a shell would do that is not done here.
+    Beyond {
+        what: &'static str,
+        inner: Vec<Statement>,
+    },
+}
+
+/// `A=1 B=2 command words >/dev/null`.
+#[derive(Debug, Default)]
+pub(super) struct Simple {
+    pub(super) assignments: Vec<Assignment>,
+    pub(super) words: Vec<Word>,
+    /// The arguments of `export` and its like that are assignments.
+    pub(super) declared: Vec<Assignment>,
+    /// A redirection that would have an effect.
+    pub(super) redirected: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Assignment {
+    pub(super) line: u32,
+    pub(super) name: String,
+    /// `+=`.
+    pub(super) append: bool,
+    pub(super) value: Word,
+}
+
+pub(super) type Word = Vec<Piece>;
+
+/// A part of a word. What is quoted is neither split nor a pattern.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Text { text: String, quoted: bool },
+    Parameter { name: String, change: Change, quoted: bool },
+    Command { body: Vec<Statement>, quoted: bool },
+    Arithmetic { term: Word },
+    Beyond(String),
+}
+
+/// What `${NAME…}` does with the value.
+#[derive(Debug)]
+pub(super) enum Change {
+    None,
+    Length,
+    /// `-`, `=`, `+` or `?`; with a colon, empty counts as unset.
+    Otherwise {
+        operator: char,
+        colon: bool,
+        word: Word,
+    },
+    /// `%` or `#`; doubled, as much as possible.
+    Cut {
+        operator: char,
+        longest: bool,
+        word: Word,
+    },
+}
+
+/// A part of `[[ … ]]`.
+#[derive(Debug)]
+pub(super) enum Token {
+    Word(Word),
+    And,
+    Or,
+    Open,
+    Close,
+}
+
+/// Adds the names that these statements would set, wherever in them.
+pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
+    for statement in statements {
+        match &statement.what {
+            What::Simple(simple) => {
+                for Assignment { name, .. } in simple.assignments.iter().chain(&simple.declared) {
+                    if !names.contains(name) {
+                        names.push(name.clone());
+                    }
+                }
+            }
+            What::Chain(first, rest) => {
+                assigned(std::slice::from_ref(first), names);
+                rest.iter().for_each(|(_, next)| assigned(std::slice::from_ref(next), names));
+            }
+            What::Not(inner) => assigned(std::slice::from_ref(inner), names),
+            What::If { branches, otherwise } => {
+                branches.iter().for_each(|(_, body)| assigned(body, names));
+                assigned(otherwise, names);
+            }
+            What::Case { arms, .. } => arms.iter().for_each(|(_, body)| assigned(body, names)),
+            What::For { body, .. } => assigned(body, names),
+            What::Group(inner) | What::Beyond { inner, .. } => assigned(inner, names),
+            What::Subshell(_) | What::Condition(_) => {}
+        }
+    }
+}

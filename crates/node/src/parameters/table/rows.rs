@@ -1,0 +1,194 @@
+//! The rows.
+
+use super::Kind::{
+    BytesPerSecond, Count, Date, Hash, Megabytes, Minutes, Name, Names, Number, OneOf, Path, Paths, Proxies, Seconds,
+    Switch, Text, Urls,
+};
+use super::Row;
+use super::State::{Honoured, Meaningless, Not};
+
+/// One line a row: name, other names in brackets, kind, default, state.
+macro_rules! rows {
+    ($($name:literal [$($alias:literal)*] $kind:expr, $default:literal, $state:expr;)*) => {
+        &[$(Row { name: $name, aliases: &[$($alias),*], kind: $kind, default: $default, state: $state }),*]
+    };
+}
+
+const LATER: &str = "mounting by name does not look at it yet";
+const EXTERNAL: &str = "content that lies outside of the repository is not fetched";
+const NFS: &str = "mounts for export by NFS are not made";
+const INSTANCES: &str = "there is one cache, without named instances";
+const LOG: &str = "every mount has a log of its own, which `esker status` names";
+const TELEMETRY: &str = "counters are in `esker status --json`";
+const TRACER: &str = "`esker profile record` records what is read";
+const LOADER: &str = "there is no loader beside the file system";
+const FILES: &str = "files_of_a_site_mean_what_they_mean_to_the_reference";
+
+pub(super) const PARTS: &[(&str, &[Row])] = &[
+    ("Repositories and servers", SERVERS),
+    ("Network", NETWORK),
+    ("Cache", CACHE),
+    ("Mounts", MOUNTS),
+    ("Processes and logs", PROCESSES),
+    ("Variables that the files themselves use", FILES_OWN),
+];
+
+const SERVERS: &[Row] = rows! {
+    "CVMFS_SERVER_URL" [] Urls, "", Not(LATER);
+    "CVMFS_HTTP_PROXY" [] Proxies, "", Not(LATER);
+    "CVMFS_FALLBACK_PROXY" [] Proxies, "", Not(LATER);
+    "CVMFS_PAC_URLS" [] Urls, "", Not("proxy configuration files are not run: name the proxies in CVMFS_HTTP_PROXY");
+    "CVMFS_PUBLIC_KEY" [] Paths, "", Not(LATER);
+    "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Not(LATER);
+    "CVMFS_TRUSTED_CERTS" [] Path, "", Meaningless("no client of CernVM-FS 2.12 reads it");
+    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Not(LATER);
+    "CVMFS_CONFIG_REPOSITORY" [] Name, "", Honoured(FILES);
+    "CVMFS_CONFIG_REPO_REQUIRED" [] Switch, "no", Not(LATER);
+    "CVMFS_DEFAULT_DOMAIN" [] Name, "", Not(LATER);
+    "CVMFS_REPOSITORIES" [] Names, "", Not(LATER);
+    "CVMFS_STRICT_MOUNT" [] Switch, "no", Not(LATER);
+    "CVMFS_ROOT_HASH" [] Hash, "", Not(LATER);
+    "CVMFS_REPOSITORY_TAG" [] Text, "", Not(LATER);
+    "CVMFS_REPOSITORY_DATE" [] Date, "", Not(LATER);
+    "CVMFS_ALT_ROOT_PATH" [] Switch, "no", Not("the other path of a protected repository's root catalog is not used");
+    "CVMFS_AUTO_UPDATE" [] Switch, "yes", Not(LATER);
+    "CVMFS_MAX_TTL" [] Minutes, "0", Not(LATER);
+    "CVMFS_USE_GEOAPI" [] Switch, "no", Not(LATER);
+    "CVMFS_MAX_SERVERS" [] Count, "0", Not(LATER);
+    "CVMFS_EXTERNAL_URL" [] Urls, "", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_TIMEOUT" [] Seconds, "", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_TIMEOUT_DIRECT" [] Seconds, "", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_MAX_SERVERS" [] Count, "0", Not(EXTERNAL);
+};
+
+const NETWORK: &[Row] = rows! {
+    "CVMFS_TIMEOUT" [] Seconds, "5", Not(LATER);
+    "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Not(LATER);
+    "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Not(LATER);
+    "CVMFS_MAX_RETRIES" [] Count, "1", Not(LATER);
+    "CVMFS_BACKOFF_INIT" [] Seconds, "2", Not(LATER);
+    "CVMFS_BACKOFF_MAX" [] Seconds, "10", Not(LATER);
+    "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Not(LATER);
+    "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Not(LATER);
+    "CVMFS_PROXY_SHARD" [] Switch, "no", Not(LATER);
+    "CVMFS_PROXY_SHARDING_POLICY" [] Text, "", Not("it names a plugin; there is none, here or there");
+    "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Not("every read ends within its deadline");
+    "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Not(LATER);
+    "CVMFS_DNS_RETRIES" [] Count, "1", Not(LATER);
+    "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Not(LATER);
+    "CVMFS_DNS_MAX_TTL" [] Seconds, "86400", Not(LATER);
+    "CVMFS_DNS_SERVER" [] Text, "", Not(LATER);
+    "CVMFS_DNS_ROAMING" [] Switch, "no", Not(LATER);
+    "CVMFS_IPFAMILY_PREFER" [] OneOf(&["4", "6"]), "4", Not(LATER);
+    "CVMFS_MAX_IPADDR_PER_PROXY" [] Count, "0", Not(LATER);
+    "CVMFS_IPV4_ONLY" [] Text, "", Not(LATER);
+    "CVMFS_FOLLOW_REDIRECTS" [] Switch, "no", Not(LATER);
+    "CVMFS_SEND_INFO_HEADER" [] Switch, "no", Not("paths are not told to proxies and servers");
+    "CVMFS_HTTP_TRACING" [] Switch, "no", Not("who reads is not told to proxies and servers");
+    "CVMFS_HTTP_TRACING_HEADERS" [] Text, "", Not("who reads is not told to proxies and servers");
+    "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "no", Not(LATER);
+    "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Not(LATER);
+    "X509_CERT_BUNDLE" [] Path, "", Not(LATER);
+    "CVMFS_PROXY_TEMPLATE" [] Text, "", Not(LATER);
+};
+
+const CACHE: &[Row] = rows! {
+    "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Not(LATER);
+    "CVMFS_CACHE_DIR" [] Path, "", Not(LATER);
+    "CVMFS_SHARED_CACHE" ["CVMFS_CACHE_SHARED"] Switch, "yes", Not(LATER);
+    "CVMFS_QUOTA_LIMIT" ["CVMFS_CACHE_QUOTA_LIMIT"] Megabytes, "4000", Not(LATER);
+    "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Not(LATER);
+    "CVMFS_CACHE_PRIMARY" [] Text, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_TYPE" [] OneOf(&["posix", "ram", "tiered", "external"]), "posix", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_BASE" [] Path, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_DIR" [] Path, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_SHARED" [] Switch, "no", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_QUOTA_LIMIT" [] Megabytes, "1024", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_ALIEN" [] Path, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_SERVER_MODE" [] Switch, "no", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_WORKSPACE" [] Path, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_REFCOUNT" [] Switch, "no", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_SIZE" [] Text, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_MALLOC" [] OneOf(&["heap", "libc"]), "heap", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_UPPER" [] Text, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_LOWER" [] Text, "", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_LOWER_READONLY" [] Switch, "no", Not(INSTANCES);
+    "CVMFS_CACHE_<name>_LOCATOR" [] Text, "", Not("there are no cache plugins");
+    "CVMFS_CACHE_<name>_CMDLINE" [] Text, "", Not("there are no cache plugins");
+    "CVMFS_SERVER_CACHE_MODE" ["CVMFS_CACHE_SERVER_MODE"] Switch, "no", Meaningless("publishing needs no mount");
+    "CVMFS_CACHE_REFCOUNT" [] Switch, "no", Meaningless("an object never has more than one descriptor");
+    "CVMFS_STREAMING_CACHE" [] Switch, "no", Not("whatever is read is cached");
+    "CVMFS_WORKSPACE" [] Path, "", Meaningless("sockets and logs are in the runtime folder, /run/esker for root");
+    "CVMFS_NFILES" [] Count, "131072", Meaningless("the limit of the process is raised as far as it may be");
+    "CVMFS_CATALOG_WATERMARK" [] Count, "", Meaningless("catalogs hold neither descriptors nor memory of their own");
+    "CVMFS_MEMCACHE_SIZE" [] Count, "16", Meaningless("catalogs are read where they lie, without caches of rows");
+};
+
+const MOUNTS: &[Row] = rows! {
+    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Not(LATER);
+    "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until it is told that they changed");
+    "CVMFS_STATFS_CACHE_TIMEOUT" [] Seconds, "0", Meaningless("df is answered from memory");
+    "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets, and is told when they change");
+    "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel is always told");
+    "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Not(LATER);
+    "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Not(LATER);
+    "CVMFS_UID_MAP" [] Path, "", Not(LATER);
+    "CVMFS_GID_MAP" [] Path, "", Not(LATER);
+    "CVMFS_WORLD_READABLE" [] Switch, "no", Not(LATER);
+    "CVMFS_ENFORCE_ACLS" [] Switch, "no", Not("access control lists are shown but not enforced");
+    "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
+    "CVMFS_SUID" [] Switch, "no", Not("set-user-ID bits of a repository never count");
+    "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Not("attributes are visible as CVMFS_MAGIC_XATTRS_VISIBILITY has it by default");
+    "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Not("attributes are visible as they are by default");
+    "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Not("every reader may ask for every attribute");
+    "CVMFS_XATTR_PROTECTED_XATTRS" [] Text, "", Not("every reader may ask for every attribute");
+    "CVMFS_NFS_SOURCE" [] Switch, "no", Not(NFS);
+    "CVMFS_NFS_SHARED" [] Path, "", Not(NFS);
+    "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);
+    "CVMFS_AUTHZ_HELPER" [] Path, "", Not("repositories with members only are not shown");
+    "CVMFS_AUTHZ_SEARCH_PATH" [] Path, "/usr/libexec/cvmfs/authz", Meaningless("repositories with members only are not shown");
+    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Not(LATER);
+    "CVMFS_INITIAL_GENERATION" [] Count, "0", Not("it is for tests of the reference");
+};
+
+const PROCESSES: &[Row] = rows! {
+    "CVMFS_USER" [] Name, "cvmfs", Not(LATER);
+    "CVMFS_RELOAD_SOCKETS" [] Path, "/var/run/cvmfs", Meaningless(LOADER);
+    "CVMFS_LIBRARY_PATH" [] Path, "", Meaningless(LOADER);
+    "CVMFS_TALK_SOCKET" [] Path, "", Not("the control socket is in the runtime folder");
+    "CVMFS_TALK_OWNER" [] Name, "", Not("the control socket is for whoever mounted");
+    "CVMFS_SYSLOG_LEVEL" [] OneOf(&["1", "2", "3"]), "", Meaningless(LOG);
+    "CVMFS_SYSLOG_FACILITY" [] OneOf(&["0", "1", "2", "3", "4", "5", "6", "7"]), "", Meaningless(LOG);
+    "CVMFS_SYSLOG_PREFIX" [] Text, "", Meaningless(LOG);
+    "CVMFS_USYSLOG" [] Path, "", Not(LOG);
+    "CVMFS_DEBUGLOG" [] Path, "", Not(LOG);
+    "CVMFS_TRACEFILE" [] Path, "", Not(TRACER);
+    "CVMFS_TRACEBUFFER" [] Count, "8192", Meaningless(TRACER);
+    "CVMFS_TRACEBUFFER_THRESHOLD" [] Count, "7000", Meaningless(TRACER);
+    "CVMFS_INSTRUMENT_FUSE" [] Switch, "no", Meaningless("requests are always counted; see `esker status --json`");
+    "CVMFS_OOM_SCORE_ADJ" [] Number, "", Not("set it for the service or the unit that mounts");
+    "CVMFS_CPU_AFFINITY" [] Text, "", Not("set it for the service or the unit that mounts");
+    "CVMFS_SYSTEMD_NOKILL" [] Switch, "no", Not("set it for the service or the unit that mounts");
+    "CVMFS_FUSE3_MAX_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
+    "CVMFS_FUSE3_IDLE_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
+    "CVMFS_TELEMETRY_SEND" [] Switch, "no", Not(TELEMETRY);
+    "CVMFS_TELEMETRY_RATE" [] Seconds, "300", Not(TELEMETRY);
+    "CVMFS_INFLUX_HOST" [] Text, "", Not(TELEMETRY);
+    "CVMFS_INFLUX_PORT" [] Count, "", Not(TELEMETRY);
+    "CVMFS_INFLUX_METRIC_NAME" [] Text, "", Not(TELEMETRY);
+    "CVMFS_INFLUX_EXTRA_TAGS" [] Text, "", Not(TELEMETRY);
+    "CVMFS_INFLUX_EXTRA_FIELDS" [] Text, "", Not(TELEMETRY);
+    "CVMFS_CWD_CACHE" [] Text, "", Meaningless("CernVM-FS has ignored it since 2.4");
+    "CERNVM_UUID" [] Text, "", Not("machines are not told apart by servers");
+};
+
+const FILES_OWN: &[Row] = rows! {
+    "CVMFS_CLIENT_PROFILE" [] Text, "", Honoured(FILES);
+    "CVMFS_USE_CDN" [] Switch, "no", Honoured(FILES);
+    "CVMFS_FQRN" [] Name, "", Honoured(FILES);
+    "CVMFS_ARCH" [] Text, "", Honoured(FILES);
+    "CVMFS_BASE_ENV" [] Text, "", Honoured(FILES);
+    "CVMFS_CONFIG_REPO_DEFAULT_ENV" [] Text, "", Honoured(FILES);
+};
