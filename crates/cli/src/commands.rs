@@ -2,6 +2,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod cat;
+pub(crate) mod config;
 pub(crate) mod find;
 pub(crate) mod ingest;
 pub(crate) mod inside;

@@ -6,6 +6,7 @@ mod around;
 mod browse;
 mod called;
 mod commands;
+mod configuration;
 mod entry;
 mod exit;
 mod glob;
@@ -47,6 +48,7 @@ enum Command {
     Umount(commands::umount::Args),
     Status(commands::status::Args),
     Revision(commands::revision::Args),
+    Config(commands::config::Args),
     Cache(commands::cache::Args),
     Ls(commands::ls::Args),
     Cat(commands::cat::Args),
@@ -76,6 +78,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
+        Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
         Command::Cache(args) => commands::cache::run(args, &settings),
         Command::Ls(args) => commands::ls::run(args, &settings),

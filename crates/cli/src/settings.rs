@@ -26,6 +26,10 @@ pub(crate) struct Settings {
     storage: Option<PathBuf>,
     /// The folder of the keys they are published with.
     publisher_keys: Option<PathBuf>,
+    /// What stands for `/` where configuration is read.
+    pub(crate) config_root: PathBuf,
+    /// The user's own folder of configuration, which goes before the machine's.
+    pub(crate) own_config: Option<PathBuf>,
 }
 
 /// Names the cache.
@@ -75,7 +79,12 @@ impl Settings {
                 home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker/keys")),
             )
         };
-        Ok(Self { root, caches, runtime, keys: PathBuf::from(KEYS), storage, publisher_keys })
+        let config_root = folder("ESKER_CONFIG_ROOT").unwrap_or_else(|| PathBuf::from("/"));
+        let own_config = (!root && config_root == Path::new("/"))
+            .then(|| home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker")))
+            .flatten();
+        let keys = PathBuf::from(KEYS);
+        Ok(Self { root, caches, runtime, keys, storage, publisher_keys, config_root, own_config })
     }
 
     /// The folder of the repositories that are published here, `named` on the command line or the default.
@@ -159,6 +168,8 @@ impl Settings {
             keys: base.join("no-keys"),
             storage: Some(base.join("storage")),
             publisher_keys: Some(base.join("publisher-keys")),
+            config_root: base.join("root"),
+            own_config: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! it comes from, and every line without effect as a [`Problem`]. [`table`] knows every parameter.
 
 mod files;
+mod finding;
 mod load;
 mod own;
 mod problem;
@@ -17,9 +18,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use files::{Files, Probe, Root};
+pub use finding::{Finding, Severity};
 pub use load::Request;
 pub use problem::{Place, Problem, ProblemKind};
 pub use shell::Machine;
+pub use table::State;
 
 /// A value and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -242,6 +242,8 @@ fn the_examples_of_help_work() {
         "mount",
         "status",
         "umount",
+        "config show",
+        "config",
         "repo",
         "",
     ];

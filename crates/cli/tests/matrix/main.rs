@@ -6,6 +6,7 @@
 
 mod browsing;
 mod caring;
+mod configuring;
 mod daemons;
 mod damage;
 mod demo;

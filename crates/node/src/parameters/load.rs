@@ -61,7 +61,8 @@ impl Request {
         // The thread hangs in a mount and is left behind; what doesn't lie in one is there.
         let mut parameters = Load::new(self).all(false);
         let path = parameters.get("CVMFS_MOUNT_DIR").map_or("/cvmfs", |setting| &setting.value);
-        let path = Path::new(path).join(parameters.get(CONFIG_REPOSITORY).map_or("", |setting| &setting.value));
+        let path =
+            Path::new(path).join(parameters.get(CONFIG_REPOSITORY).map_or("", |setting| &setting.value));
         let why = format!("it did not answer within {} s", self.patience.as_secs());
         let kind = ProblemKind::ConfigRepository { path, why, required: parameters.is_required() };
         parameters.problems.push(Problem { place: None, kind });
@@ -83,7 +84,8 @@ struct Load<'a> {
 impl<'a> Load<'a> {
     fn new(request: &'a Request) -> Self {
         let mut shell = Shell::new(&*request.files, &request.machine);
-        let given = [("CVMFS_ARCH", Some(&request.machine.architecture)), ("CVMFS_FQRN", request.name.as_ref())];
+        let given =
+            [("CVMFS_ARCH", Some(&request.machine.architecture)), ("CVMFS_FQRN", request.name.as_ref())];
         let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.clone())));
         let environment = request.environment.iter().map(|(name, value)| (name.clone(), value.clone()));
         shell.variables =

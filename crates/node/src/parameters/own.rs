@@ -41,8 +41,9 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<Own>, Problem> {
         let line = line_of(key.span().start);
         let name = parameter(key.get_ref());
         let separator = table::row(&name).map_or(';', |row| row.kind.separator());
-        let value = scalar(value.get_ref(), separator)
-            .ok_or_else(|| problem(line, format!("{} is neither a value nor a list of values", key.get_ref())))?;
+        let value = scalar(value.get_ref(), separator).ok_or_else(|| {
+            problem(line, format!("{} is neither a value nor a list of values", key.get_ref()))
+        })?;
         settings.push(Own { name, value, line });
     }
     Ok(settings)

@@ -121,7 +121,13 @@ impl fmt::Display for Problem {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
-        match &self.kind {
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             ProblemKind::Unreadable { path, why } => write!(f, "can't read {}: {why}", path.display()),
             ProblemKind::NotText => f.write_str("the file is not UTF-8"),
             ProblemKind::CarriageReturn => f.write_str("the line ends with a carriage return"),

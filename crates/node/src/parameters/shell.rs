@@ -49,7 +49,11 @@ impl Machine {
     pub fn this() -> Self {
         let names = rustix::system::uname();
         let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
-        Self { architecture: text(names.machine()), release: text(names.release()), host: text(names.nodename()) }
+        Self {
+            architecture: text(names.machine()),
+            release: text(names.release()),
+            host: text(names.nodename()),
+        }
     }
 }
 

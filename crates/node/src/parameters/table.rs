@@ -68,7 +68,8 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     let names = all().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
     let near = names.map(|known| (distance(name, known), known)).min();
     // A third of other letters is another word.
-    near.filter(|(distance, _)| *distance * 3 <= name.len().saturating_sub("CVMFS_".len())).map(|(_, known)| known)
+    near.filter(|(distance, _)| *distance * 3 <= name.len().saturating_sub("CVMFS_".len()))
+        .map(|(_, known)| known)
 }
 
 /// How many letters have to be put in, taken out or changed.
@@ -99,7 +100,8 @@ mod tests {
         assert_eq!(name("CVMFS_CACHE_hpc_TYPE"), Some("CVMFS_CACHE_<name>_TYPE"));
         assert_eq!(name("CVMFS_CACHE__TYPE"), None);
         assert_eq!(name("CVMFS_HTTP_PROXYS"), None);
-        let names: Vec<_> = all().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).collect();
+        let names: Vec<_> =
+            all().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).collect();
         for (at, name) in names.iter().enumerate() {
             assert!(!names[at + 1..].contains(name), "{name} stands twice");
         }

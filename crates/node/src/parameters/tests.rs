@@ -67,7 +67,8 @@ fn later_files_win_in_the_order_of_the_reference() {
     let site = Site::new(&[]);
     for (at, path) in order.iter().enumerate() {
         // Each sees what the files before it have set.
-        let text = format!("CVMFS_CONFIG_REPOSITORY=config.test\n\nSEEN=${{SEEN}}{at}.\nP{at}=x\nLAST={at}\n");
+        let text =
+            format!("CVMFS_CONFIG_REPOSITORY=config.test\n\nSEEN=${{SEEN}}{at}.\nP{at}=x\nLAST={at}\n");
         site.write(path, &text);
     }
     site.write("/etc/cvmfs/default.d/15-not-read.local", "LAST=no");
@@ -93,7 +94,10 @@ fn files_of_a_site_mean_what_they_mean_to_the_reference() {
             "CVMFS_CLIENT_PROFILE=\nCVMFS_QUOTA_LIMIT=4000 # MB\n\
              if [ \"x$CVMFS_BASE_ENV\" = \"x\" ]; then\n  readonly CVMFS_MOUNT_DIR=/cvmfs\n  readonly CVMFS_BASE_ENV=1\nfi\n",
         ),
-        ("/etc/cvmfs/default.d/50.conf", "CVMFS_CONFIG_REPOSITORY=config.example.org\nCVMFS_DEFAULT_DOMAIN=example.org\n"),
+        (
+            "/etc/cvmfs/default.d/50.conf",
+            "CVMFS_CONFIG_REPOSITORY=config.example.org\nCVMFS_DEFAULT_DOMAIN=example.org\n",
+        ),
         (
             "/etc/cvmfs/default.local",
             "CVMFS_HTTP_PROXY='http://p1:3128|http://p2:3128'\nCVMFS_USE_CDN=yes\n\
@@ -109,7 +113,10 @@ fn files_of_a_site_mean_what_they_mean_to_the_reference() {
             "/etc/cvmfs/config.d/sw.example.org.local",
             "CVMFS_HTTP_PROXY=\"${CVMFS_HTTP_PROXY};DIRECT\"\nCVMFS_MOUNT_DIR=/elsewhere\nCVMFS_CONFIG_REPOSITORY=late\n",
         ),
-        ("/cvmfs/config.example.org/etc/cvmfs/domain.d/example.org.conf", "OF_REPOSITORY=$CVMFS_CLIENT_PROFILE.\n"),
+        (
+            "/cvmfs/config.example.org/etc/cvmfs/domain.d/example.org.conf",
+            "OF_REPOSITORY=$CVMFS_CLIENT_PROFILE.\n",
+        ),
     ]);
     let parameters = site.load(Some("sw.example.org"));
     let value = |name: &str| parameters.get(name).map(|setting| setting.value.as_str());
@@ -127,7 +134,9 @@ fn files_of_a_site_mean_what_they_mean_to_the_reference() {
     assert_eq!(value("EMPTY"), None);
     assert_eq!(
         told(&parameters),
-        ["/etc/cvmfs/config.d/sw.example.org.local:3: CVMFS_CONFIG_REPOSITORY=late comes too late and is ignored"]
+        [
+            "/etc/cvmfs/config.d/sw.example.org.local:3: CVMFS_CONFIG_REPOSITORY=late comes too late and is ignored"
+        ]
     );
 }
 
@@ -150,10 +159,7 @@ fn own_files_come_last() {
         shown(&parameters, "CVMFS_SERVER_URL"),
         "http://a/sw.example.org;http://b # /etc/esker/esker.toml:3"
     );
-    assert_eq!(
-        shown(&parameters, "CVMFS_USE_GEOAPI"),
-        "yes # /etc/esker/config.d/sw.example.org.toml:1"
-    );
+    assert_eq!(shown(&parameters, "CVMFS_USE_GEOAPI"), "yes # /etc/esker/config.d/sw.example.org.toml:1");
     assert_eq!(parameters.get("CVMFS_REPOSITORIES").map(|it| it.value.as_str()), Some("a.test,b.test"));
     assert_eq!(shown(&parameters, "CVMFS_TIMEOUT"), "7 # /etc/cvmfs/default.local:3");
     assert_eq!(parameters.get("SITE_VARIANT").map(|it| it.value.as_str()), Some("x"));

@@ -73,7 +73,8 @@ impl Shell<'_> {
         if matches!(operator, "=" | "==" | "!=") {
             return Ok((left == right) == (operator != "!="));
         }
-        let number = |text: &str| text.trim().parse::<i64>().map_err(|_| beyond(format!("{left} {operator} {right}")));
+        let number =
+            |text: &str| text.trim().parse::<i64>().map_err(|_| beyond(format!("{left} {operator} {right}")));
         let order = number(left)?.cmp(&number(right)?);
         Ok(match operator {
             "-eq" => order.is_eq(),

@@ -29,8 +29,9 @@ impl Shell<'_> {
         let mut fields = Vec::new();
         for word in words {
             let fragments = self.with_homes(word, false)?;
-            if let Some((text, _)) =
-                fragments.iter().find(|(text, quoted)| !quoted && text.contains(['*', '?', '[']) && text != "[")
+            if let Some((text, _)) = fragments
+                .iter()
+                .find(|(text, quoted)| !quoted && text.contains(['*', '?', '[']) && text != "[")
             {
                 return Err(Obstacle(format!("the file name pattern `{text}`")));
             }
@@ -46,7 +47,8 @@ impl Shell<'_> {
             let Piece::Text { text, quoted: false } = piece else { continue };
             let home = |text: &str| text == "~" || text.starts_with("~/");
             let begins = at == 0 && text.starts_with('~');
-            if !begins && !(value && text.contains(":~")) {
+            let inside = value && text.contains(":~");
+            if !begins && !inside {
                 continue;
             }
             let parts: Vec<&str> = if value { text.split(':').collect() } else { vec![text] };
@@ -54,7 +56,9 @@ impl Shell<'_> {
             for (part_at, part) in parts.into_iter().enumerate() {
                 let may = part.starts_with('~') && (part_at > 0 || at == 0);
                 replaced.push(match part.strip_prefix('~') {
-                    Some(rest) if may && home(part) => format!("{}{rest}", self.get("HOME")?.unwrap_or_default()),
+                    Some(rest) if may && home(part) => {
+                        format!("{}{rest}", self.get("HOME")?.unwrap_or_default())
+                    }
                     Some(_) if may => return Err(Obstacle(format!("`{part}`"))),
                     _ => part.to_owned(),
                 });

@@ -17,7 +17,8 @@ pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
             Ok(Some(statement)) => statements.push(statement),
             Ok(None) if reader.peek().is_none() => return (statements, None),
             Ok(None) => {
-                let error = SyntaxError { line: reader.line, what: "nothing is open that could end here".into() };
+                let error =
+                    SyntaxError { line: reader.line, what: "nothing is open that could end here".into() };
                 return (statements, Some(error));
             }
             Err(error) => return (statements, Some(error)),
@@ -422,8 +423,9 @@ impl Reader {
             // The `>` belongs to what follows.
             self.at -= 1;
         }
-        let operator =
-            ["<<-", "<<", "<&", ">&", ">>", ">|", "<>", "<", ">"].into_iter().find(|text| self.take_text(text));
+        let operator = ["<<-", "<<", "<&", ">&", ">>", ">|", "<>", "<", ">"]
+            .into_iter()
+            .find(|text| self.take_text(text));
         self.pass_blanks();
         let target = self.word()?;
         let target = plain_text(&target);

@@ -84,9 +84,7 @@ impl Part {
             Part::Exactly(own) => *own == c,
             Part::One => true,
             Part::Any => false,
-            Part::Set { not, ranges } => {
-                ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *not
-            }
+            Part::Set { not, ranges } => ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *not,
         }
     }
 }
@@ -123,7 +121,9 @@ mod tests {
 
     #[test]
     fn patterns_fit_as_in_a_shell() {
-        for (pattern, text) in [("*", ""), ("a*c", "abbc"), ("a*b*c", "aXbYc"), ("[a-c]?", "bz"), ("[!a]", "b")] {
+        for (pattern, text) in
+            [("*", ""), ("a*c", "abbc"), ("a*b*c", "aXbYc"), ("[a-c]?", "bz"), ("[!a]", "b")]
+        {
             assert!(fits(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in [("", "a"), ("a*c", "abcd"), ("[a-c]", "d"), ("[!a]", "a"), ("?", "")] {

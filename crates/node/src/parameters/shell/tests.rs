@@ -92,13 +92,25 @@ fn blocks_choose() {
 #[test]
 fn what_is_not_evaluated_is_told() {
     for (text, told) in [
-        ("A=old\nA=$(curl http://x)", "/etc/file:2: the output of `curl http://x` is not evaluated, because no shell is run; not set by it: A"),
+        (
+            "A=old\nA=$(curl http://x)",
+            "/etc/file:2: the output of `curl http://x` is not evaluated, because no shell is run; not set by it: A",
+        ),
         ("P=$(date)\nA=http://$P:1", "/etc/file:2: P, which has no value since /etc/file:1 is not evaluated"),
-        ("if ping -c1 x; then A=1; else B=2; fi", "an `if` whose condition is not known is not evaluated, because no shell is run; not set by it: A, B"),
-        ("ping x && A=1", "what depends on a command that is not run is not evaluated, because no shell is run; not set by it: A"),
+        (
+            "if ping -c1 x; then A=1; else B=2; fi",
+            "an `if` whose condition is not known is not evaluated, because no shell is run; not set by it: A, B",
+        ),
+        (
+            "ping x && A=1",
+            "what depends on a command that is not run is not evaluated, because no shell is run; not set by it: A",
+        ),
         ("f() { A=1; }", "a function is not evaluated, because no shell is run; not set by it: A"),
         ("while read x; do A=1; done", "a loop is not evaluated"),
-        ("while read x; do A=1; done < /x", "a redirection is not evaluated, because no shell is run; not set by it: A"),
+        (
+            "while read x; do A=1; done < /x",
+            "a redirection is not evaluated, because no shell is run; not set by it: A",
+        ),
         ("echo x | grep y", "a pipeline is not evaluated"),
         ("A=${X/a/b}", "`${X…}` is not evaluated"),
         ("A=$1", "`$1` is not evaluated"),
@@ -132,7 +144,8 @@ fn files_source_files_beside_them_and_no_others_for_ever() {
     assert_eq!(values["N"], ".".repeat(DEPTH_MAX as usize));
     assert!(problems[0].contains("too many steps"), "{problems:?}");
     let many = "a b c d e f g h i j";
-    let loops = format!("X='{many}'\n{}{}", "for i in $X; do ".repeat(6), "A=1;".to_owned() + &"done;".repeat(6));
+    let loops =
+        format!("X='{many}'\n{}{}", "for i in $X; do ".repeat(6), "A=1;".to_owned() + &"done;".repeat(6));
     let (_, problems) = evaluated(folder.path(), &loops);
     assert!(problems[0].contains("too many steps"), "{problems:?}");
     let grows = format!("A=xxxxxxxxxxxxxxxx\n{}", "A=$A$A\n".repeat(40));
@@ -155,20 +168,34 @@ impl Author {
         let mut word = String::new();
         for _ in 0..self.pick(&["1", "2", "3"]).len() + 1 {
             let name = self.pick(&["V", "W", "X", "Y"]);
-            let kind = if depth == 0 { self.pick(&["t", "s", "v"]) } else { self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a"]) };
+            let kind = if depth == 0 {
+                self.pick(&["t", "s", "v"])
+            } else {
+                self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a"])
+            };
             word.push_str(&match kind {
-                "t" => self.pick(&["a", "b/c", "http:", "x=y", "\\;", "\\\\", "\\\n", "@fqrn@", ",", "1.2"]).to_owned(),
+                "t" => self
+                    .pick(&["a", "b/c", "http:", "x=y", "\\;", "\\\\", "\\\n", "@fqrn@", ",", "1.2"])
+                    .to_owned(),
                 "s" => self.pick(&["'a b'", "'$V'", "''", "'\\'", "'|;&'"]).to_owned(),
                 "d" => {
                     let text = self.pick(&["a b", "\\$V", "\\\"", "|", "'", "\\x", ""]);
-                    format!("\"{text}${name}${{{}:-{}}}\"", self.pick(&["V", "Z"]), self.pick(&["q", "'q'", "$W", ""]))
+                    format!(
+                        "\"{text}${name}${{{}:-{}}}\"",
+                        self.pick(&["V", "Z"]),
+                        self.pick(&["q", "'q'", "$W", ""])
+                    )
                 }
                 "v" => format!("${{{name}}}"),
                 "o" => {
                     let operator = self.pick(&[":-", "-", ":+", "+", ":=", "="]);
                     format!("${{{name}{operator}{}}}", self.word(depth - 1))
                 }
-                "c" => format!("${{{name}{}{}}}", self.pick(&["%", "%%", "#", "##"]), self.pick(&["*b", "b*", "?", "[a-c]*", "'*'", "$V", ""])),
+                "c" => format!(
+                    "${{{name}{}{}}}",
+                    self.pick(&["%", "%%", "#", "##"]),
+                    self.pick(&["*b", "b*", "?", "[a-c]*", "'*'", "$V", ""])
+                ),
                 "e" => format!("$(echo {})", self.pick(&["a  b", "\"a  b\"", "'x;y'", "\"$(echo n)\""])),
                 "l" => format!("${{#{name}}}"),
                 _ => format!("$(({}))", self.pick(&["1+2*3", "(7-9)/2", "10 % 4", "-3*-2"])),
@@ -191,7 +218,11 @@ impl Author {
 
     fn statement(&mut self, depth: u32) -> String {
         let name = self.pick(&["V", "W", "X", "Y"]);
-        let kind = if depth == 0 { "a" } else { self.pick(&["a", "a", "a", "i", "c", "f", "g", "s", "x", "u", "h"]) };
+        let kind = if depth == 0 {
+            "a"
+        } else {
+            self.pick(&["a", "a", "a", "i", "c", "f", "g", "s", "x", "u", "h"])
+        };
         match kind {
             "a" => format!("{name}={}\n", self.word(2)),
             "x" => format!("export {name}=\"$V\"'{}'; # comment 'unclosed\n", self.pick(&["a", "b c"])),
@@ -204,9 +235,18 @@ impl Author {
             }
             "c" => {
                 let patterns = self.pick(&["a*", "*b*|x", "'*'", "[!a]*", "\"$W\"", "?"]);
-                format!("case {} in {patterns}) {} ;; *) {} esac\n", self.word(1), self.statement(0), self.statement(depth - 1))
+                format!(
+                    "case {} in {patterns}) {} ;; *) {} esac\n",
+                    self.word(1),
+                    self.statement(0),
+                    self.statement(depth - 1)
+                )
             }
-            "f" => format!("for Y in {} $V \"$W\"; do {}done\n", self.pick(&["a b", "'c d'", ""]), self.statement(depth - 1)),
+            "f" => format!(
+                "for Y in {} $V \"$W\"; do {}done\n",
+                self.pick(&["a b", "'c d'", ""]),
+                self.statement(depth - 1)
+            ),
             "g" => format!("{{ {}}}\n", self.statement(depth - 1)),
             _ => format!("( {})\n", self.statement(depth - 1)),
         }
@@ -235,7 +275,11 @@ fn random_files_mean_what_a_shell_says() {
         .current_dir(folder.path())
         .output()
         .expect("running sh");
-    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let said = String::from_utf8(output.stdout).expect("text");
     let said: Vec<&str> = said.split_terminator('\0').collect();
     assert_eq!(said.len(), 4 * FILES, "sh gave up on a file");
@@ -251,10 +295,73 @@ fn random_files_mean_what_a_shell_says() {
 }
 
 const SOUP: &[&str] = &[
-    "A", "=", "$", "{", "}", "(", ")", "((", "))", "'", "\"", "`", "\\", "\n", " ", ";", ";;", "&", "&&", "|", "||", "<",
-    ">", "<<", "EOF", "if", "then", "else", "elif", "fi", "case", "in", "esac", "for", "do", "done", "while", "[", "]", "[[",
-    "]]", "!", "-n", "-eq", "-a", "~", "*", "?", "%", "#", ":-", ":=", "+=", "export ", ".", "eval ", "return", "é", "\r\n",
-    "$(", "${", "${#", "0", "9", "true", "{ ", "function f",
+    "A",
+    "=",
+    "$",
+    "{",
+    "}",
+    "(",
+    ")",
+    "((",
+    "))",
+    "'",
+    "\"",
+    "`",
+    "\\",
+    "\n",
+    " ",
+    ";",
+    ";;",
+    "&",
+    "&&",
+    "|",
+    "||",
+    "<",
+    ">",
+    "<<",
+    "EOF",
+    "if",
+    "then",
+    "else",
+    "elif",
+    "fi",
+    "case",
+    "in",
+    "esac",
+    "for",
+    "do",
+    "done",
+    "while",
+    "[",
+    "]",
+    "[[",
+    "]]",
+    "!",
+    "-n",
+    "-eq",
+    "-a",
+    "~",
+    "*",
+    "?",
+    "%",
+    "#",
+    ":-",
+    ":=",
+    "+=",
+    "export ",
+    ".",
+    "eval ",
+    "return",
+    "é",
+    "\r\n",
+    "$(",
+    "${",
+    "${#",
+    "0",
+    "9",
+    "true",
+    "{ ",
+    "function f",
 ];
 
 proptest! {

@@ -84,8 +84,11 @@ impl Kind {
 
     /// Whether `value` is one; if not, why not.
     pub fn check(self, value: &str) -> Result<(), String> {
-        let digits = |text: &str| !text.is_empty() && text.len() < 19 && text.bytes().all(|b| b.is_ascii_digit());
-        let all = |separator: char, good: &dyn Fn(&str) -> bool| value.split(separator).all(|part| good(part.trim()));
+        let digits =
+            |text: &str| !text.is_empty() && text.len() < 19 && text.bytes().all(|b| b.is_ascii_digit());
+        let all = |separator: char, good: &dyn Fn(&str) -> bool| {
+            value.split(separator).all(|part| good(part.trim()))
+        };
         let good = match self {
             Kind::Text => true,
             Kind::Switch => switch(value).is_some(),
@@ -116,7 +119,9 @@ fn is_url(text: &str) -> bool {
 
 fn is_hash(text: &str) -> bool {
     let (digits, kind) = text.split_once('-').unwrap_or((text, "rmd160"));
-    digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_hexdigit()) && matches!(kind, "rmd160" | "shake128")
+    digits.len() == 40
+        && digits.bytes().all(|b| b.is_ascii_hexdigit())
+        && matches!(kind, "rmd160" | "shake128")
 }
 
 fn is_date(text: &str) -> bool {
@@ -133,7 +138,8 @@ fn proxies(value: &str) -> Result<(), String> {
         if member == "DIRECT" || member == "auto" {
             continue;
         }
-        let rest = member.strip_prefix("http://").or_else(|| member.strip_prefix("https://")).unwrap_or(member);
+        let rest =
+            member.strip_prefix("http://").or_else(|| member.strip_prefix("https://")).unwrap_or(member);
         if rest.contains("://") {
             return Err(format!("{member}: a proxy is reached by http:// or https://"));
         }

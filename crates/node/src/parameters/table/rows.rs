@@ -1,8 +1,8 @@
 //! The rows.
 
 use super::Kind::{
-    BytesPerSecond, Count, Date, Hash, Megabytes, Minutes, Name, Names, Number, OneOf, Path, Paths, Proxies, Seconds,
-    Switch, Text, Urls,
+    BytesPerSecond, Count, Date, Hash, Megabytes, Minutes, Name, Names, Number, OneOf, Path, Paths, Proxies,
+    Seconds, Switch, Text, Urls,
 };
 use super::Row;
 use super::State::{Honoured, Meaningless, Not};

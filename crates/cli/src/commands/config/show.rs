@@ -1,0 +1,98 @@
+use esker_node::parameters::{Origin, Setting, State, table};
+use serde::Serialize;
+
+use super::FindingJson;
+use crate::configuration;
+use crate::exit::{Failure, warn};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Prints every parameter that is set, and tells which lines have no effect.
+///
+/// Example: esker config show sw.example.org --origin
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The repository; without it, what holds for all
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+
+    /// Say which line each value comes from
+    #[arg(long)]
+    origin: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Field names are an interface.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repository: Option<&'a str>,
+    files: Vec<String>,
+    parameters: Vec<ParameterJson<'a>>,
+    findings: Vec<FindingJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct ParameterJson<'a> {
+    name: &'a str,
+    value: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u32>,
+    /// `honoured`, `accepted`, `not honoured`, or `unknown` for a variable of the site.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+impl<'a> ParameterJson<'a> {
+    fn new(name: &'a str, setting: &'a Setting) -> Self {
+        let (file, line) = match &setting.origin {
+            Origin::File(place) => (Some(place.path.display().to_string()), Some(place.line)),
+            Origin::Option(_) => (None, None),
+        };
+        let (state, reason) = match table::row(name).map(|row| row.state) {
+            None => ("unknown", None),
+            Some(State::Honoured(_)) => ("honoured", None),
+            Some(State::Meaningless(why)) => ("accepted", Some(why)),
+            Some(State::Not(why)) => ("not honoured", Some(why)),
+        };
+        Self { name, value: &setting.value, file, line, state, reason }
+    }
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let name = args.name.as_deref().map(|name| configuration::full_name(settings, name)).transpose()?;
+    let parameters = configuration::load(settings, name.as_ref().map(|name| name.as_str()));
+    let findings = parameters.findings();
+    let mut out = Output::new();
+    if args.json {
+        out.json(&Shown {
+            repository: parameters.name(),
+            files: parameters.files().iter().map(|path| path.display().to_string()).collect(),
+            parameters: parameters
+                .all()
+                .iter()
+                .map(|(name, setting)| ParameterJson::new(name, setting))
+                .collect(),
+            findings: findings.iter().map(FindingJson::from).collect(),
+        })?;
+        return out.finish();
+    }
+    for (name, setting) in parameters.all() {
+        if args.origin {
+            out.line(format!("{name}={}    # from {}", setting.value, setting.origin))?;
+        } else {
+            out.line(format!("{name}={}", setting.value))?;
+        }
+    }
+    out.finish()?;
+    for finding in &findings {
+        warn(Some(&finding.to_string()));
+    }
+    Ok(())
+}

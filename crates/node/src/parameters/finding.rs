@@ -1,0 +1,106 @@
+//! What is to be said about a configuration without asking anybody.
+
+use super::{Parameters, ProblemKind, State, table};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It works, but not as it is written.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+/// Something to be mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where, as `file:line`, if it is somewhere.
+    pub place: Option<String>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub mend: String,
+}
+
+impl Finding {
+    /// A finding without a place.
+    pub fn new(severity: Severity, what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { severity, place: None, what: what.into(), mend: mend.into() }
+    }
+
+    /// Adds where it is.
+    pub fn at(mut self, place: impl ToString) -> Self {
+        self.place = Some(place.to_string());
+        self
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl Parameters {
+    /// Lines without effect, values that make no sense, names that nobody knows, and what Esker does not honour.
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = self.problems().iter().map(of_problem).collect();
+        for (name, setting) in self.all() {
+            let place = setting.origin.to_string();
+            let row = table::row(name);
+            let unknown = row.is_none() && name.starts_with("CVMFS_");
+            if unknown {
+                findings.push(of_unknown(name).at(&place));
+            }
+            let Some(row) = row.filter(|_| !setting.value.is_empty()) else { continue };
+            if let Err(why) = row.kind.check(&setting.value) {
+                let what = format!("{name}={} can't be: {why}", setting.value);
+                findings.push(
+                    Finding::new(
+                        Severity::Error,
+                        what,
+                        format!("mend the line; {name} takes {}", row.kind.words()),
+                    )
+                    .at(&place),
+                );
+            }
+            let is_default = setting.value == row.default
+                || table::switch(&setting.value).is_some_and(|it| table::switch(row.default) == Some(it));
+            if let (State::Not(why), false) = (row.state, is_default) {
+                let what = format!("{name}={} is not honoured: {why}", setting.value);
+                let mend = format!(
+                    "take out the line if nothing depends on it; docs/parameters.md says more of {name}"
+                );
+                findings.push(Finding::new(Severity::Warning, what, mend).at(&place));
+            }
+        }
+        findings
+    }
+}
+
+fn of_unknown(name: &str) -> Finding {
+    let what = format!("{name} is no parameter of a client");
+    let mend = match table::nearest(name) {
+        Some(near) => format!("write {near} if that is meant; otherwise take out the line"),
+        None => "take out the line".into(),
+    };
+    Finding::new(Severity::Warning, what, mend)
+}
+
+fn of_problem(problem: &super::Problem) -> Finding {
+    let severity = match &problem.kind {
+        ProblemKind::ReadOnly { .. } | ProblemKind::Protected { .. } | ProblemKind::NotText => {
+            Severity::Warning
+        }
+        ProblemKind::NotEvaluated { names, .. } if names.is_empty() => Severity::Warning,
+        ProblemKind::ConfigRepository { required: false, .. } => Severity::Warning,
+        _ => Severity::Error,
+    };
+    let place = problem.place.as_ref().map(ToString::to_string);
+    Finding { place, ..Finding::new(severity, problem.kind.to_string(), problem.mend()) }
+}
