@@ -1,14 +1,19 @@
 //! What all stores of a process share: threads for work, a thread for the network, a memory budget.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
 
 use crate::error::{Cause, StoreError};
-use crate::http::{HttpOptions, HttpSource, Network};
+use crate::http::{HttpOptions, Network};
 use crate::local::LocalSource;
 use crate::memory::Budget;
 use crate::pool::Pool;
-use crate::retry::{RetryPolicy, Retrying};
-use crate::servers::{Proxy, Servers};
+use crate::retry::RetryPolicy;
+use crate::route::{Routed, Surroundings};
+use crate::servers::Servers;
 use crate::source::Source;
 use crate::verify::Verifying;
 
@@ -21,11 +26,46 @@ pub struct EngineOptions {
     pub retry: RetryPolicy,
     /// Bytes of stored objects that may lie in memory at once; beyond it they go to disk on their way.
     pub memory: u64,
+    /// Where fail-overs are told.
+    pub log: Log,
+}
+
+/// Where lines for the log go.
+#[derive(Clone)]
+pub struct Log(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Log {
+    /// Hands each line to `write`, which must not block.
+    pub fn new(write: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(write))
+    }
+
+    pub(crate) fn say(&self, line: &str) {
+        (self.0)(line);
+    }
+}
+
+impl Default for Log {
+    /// Nowhere.
+    fn default() -> Self {
+        Self::new(|_| {})
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Log")
+    }
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { http: HttpOptions::default(), retry: RetryPolicy::default(), memory: 256 << 20 }
+        Self {
+            http: HttpOptions::default(),
+            retry: RetryPolicy::default(),
+            memory: 256 << 20,
+            log: Log::default(),
+        }
     }
 }
 
@@ -41,6 +81,8 @@ struct Shared {
     network: OnceLock<Arc<Network>>,
     options: EngineOptions,
     budget: Arc<Budget>,
+    /// What is known of servers, by their text form.
+    routes: Mutex<HashMap<String, Weak<Routed>>>,
 }
 
 impl Engine {
@@ -48,7 +90,15 @@ impl Engine {
     pub fn start(options: EngineOptions) -> Result<Self, StoreError> {
         let pool = Pool::start().map_err(|source| no_threads(source, "the worker threads"))?;
         let budget = Budget::new(options.memory);
-        Ok(Self { shared: Arc::new(Shared { pool, network: OnceLock::new(), options, budget }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                pool,
+                network: OnceLock::new(),
+                options,
+                budget,
+                routes: Mutex::default(),
+            }),
+        })
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
@@ -70,21 +120,29 @@ fn no_threads(source: std::io::Error, what: &'static str) -> StoreError {
     StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
 }
 
-/// Opens the source at a URL (`http://…` or `file://…`), or at several: the one place where sources are stacked.
+/// Opens the source at a URL (`http://…` or `file://…`), or at several: the one place where sources are stacked. All who
+/// name the same servers alike share what is known of them.
 pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn Source>, StoreError> {
     let servers = servers.into();
-    let network = engine.network()?;
-    let url = servers.url();
-    let raw: Arc<dyn Source> = if let Some(path) = url.strip_prefix("file://") {
-        Arc::new(LocalSource::new(path, engine.pool().clone())?)
-    } else {
-        Arc::new(HttpSource::new(network.clone(), url)?)
-    };
-    if servers.urls.len() > 1 || servers.groups() != [[Proxy::Direct]] {
-        // Taken out with the source that chooses among them.
-        let reason = "several servers, and proxies, can't be used yet";
-        return Err(StoreError::new("the repository", Cause::BadUrl { url: url.to_owned(), reason }));
+    if let Some(path) = servers.url().strip_prefix("file://") {
+        let raw = Arc::new(LocalSource::new(path, engine.pool().clone())?);
+        return Ok(Arc::new(Verifying::new(raw, engine.pool().clone())));
     }
-    let verified = Arc::new(Verifying::new(raw, engine.pool().clone()));
-    Ok(Arc::new(Retrying::new(verified, network, engine.shared.options.retry)))
+    let mut routes = engine.shared.routes.lock();
+    routes.retain(|_, route| route.strong_count() > 0);
+    let key = servers.to_string();
+    if let Some(known) = routes.get(&key).and_then(Weak::upgrade) {
+        return Ok(known);
+    }
+    let EngineOptions { http, retry, log, .. } = &engine.shared.options;
+    let around = Surroundings {
+        network: engine.network()?,
+        pool: engine.pool().clone(),
+        policy: *retry,
+        http: http.clone(),
+        log: log.clone(),
+    };
+    let routed = Arc::new(Routed::new(around, servers)?);
+    routes.insert(key, Arc::downgrade(&routed));
+    Ok(routed)
 }

@@ -97,6 +97,14 @@ pub enum Cause {
         /// For how long.
         after: Duration,
     },
+    /// A proxy on the way answered with an error of its own.
+    #[error("the proxy answered with status {status} of its own: {said}")]
+    ProxyStatus {
+        /// The HTTP status.
+        status: u16,
+        /// What it says of the error.
+        said: String,
+    },
     /// The server points elsewhere; redirects are not followed.
     #[error("the server redirects to `{location}`; redirects are not followed, so name that server instead")]
     Redirected {
@@ -210,6 +218,9 @@ pub enum Cause {
     /// The store was shut down, or dropped a request unanswered.
     #[error("the store was closed before there was an answer")]
     Closed,
+    /// The way on which it was queued was left before it was sent; another is taken.
+    #[error("it was queued on a way that was left")]
+    Left,
     /// A prefetch whose errand ended before it was asked for.
     #[error("it was called off, because nobody needs it any more")]
     CalledOff,
@@ -266,7 +277,9 @@ impl Cause {
             | Cause::Closed
             | Cause::CalledOff
             | Cause::BadPin { .. }
+            | Cause::Left
             | Cause::QueueFull { .. } => Blame::Caller,
+            Cause::ProxyStatus { .. } => Blame::Proxy,
             Cause::Remote { blame, .. } => *blame,
         }
     }
@@ -283,6 +296,8 @@ impl Cause {
             | Cause::Full { .. }
             | Cause::Busy { .. }
             | Cause::Silent { .. }
+            | Cause::ProxyStatus { .. }
+            | Cause::Left
             | Cause::QueueFull { .. } => true,
             // An older head: another server, or this one later, may have a newer one.
             Cause::Untrusted(error) => {
@@ -318,12 +333,14 @@ pub struct StoreError {
     object: Arc<str>,
     from: Option<Arc<str>>,
     cause: Arc<Cause>,
+    /// Where the way on which it failed says more than the cause.
+    blame: Option<Blame>,
 }
 
 impl StoreError {
     /// A failure on a named object.
     pub fn new(object: impl Into<Arc<str>>, cause: Cause) -> Self {
-        Self { object: object.into(), from: None, cause: Arc::new(cause) }
+        Self { object: object.into(), from: None, cause: Arc::new(cause), blame: None }
     }
 
     /// Adds where the object was to come from.
@@ -352,7 +369,14 @@ impl StoreError {
 
     /// Who is at fault.
     pub fn blame(&self) -> Blame {
-        self.cause.blame()
+        self.blame.unwrap_or_else(|| self.cause.blame())
+    }
+
+    /// The same failure, for which somebody is known to be at fault.
+    #[must_use]
+    pub(crate) fn blamed(mut self, blame: Blame) -> Self {
+        self.blame = Some(blame);
+        self
     }
 
     /// Whether asking again later may succeed.

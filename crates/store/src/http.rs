@@ -20,18 +20,21 @@ mod turn;
 mod url;
 mod window;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::done::Done;
 use crate::error::StoreError;
+use crate::servers::{Dns, Timings};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
 use batch::Offer;
-use counts::Counts;
-use url::BaseUrl;
 
+pub(crate) use counts::Counts;
+pub(crate) use names::Resolved;
 pub(crate) use network::Network;
+pub(crate) use url::BaseUrl;
 
 /// Connections and deadlines.
 #[derive(Clone, Debug)]
@@ -83,41 +86,84 @@ impl Default for HttpOptions {
     }
 }
 
-/// A repository on a web server. One attempt a request: repeating is the business of
-/// [`Retrying`](crate::retry::Retrying).
+/// A repository on a web server, on one way to it. One attempt a request: repeating, and choosing among ways, is the
+/// business of [`Routed`](crate::route::Routed).
 pub(crate) struct HttpSource {
     network: Arc<Network>,
     site: Arc<Site>,
+    place: Arc<str>,
 }
 
-/// Where a repository is, and what its traffic came to.
-pub(super) struct Site {
+/// Where a repository is, on which way it is reached, and what its traffic came to.
+pub(crate) struct Site {
     base: BaseUrl,
-    counts: Counts,
+    /// The proxy to connect to in place of the server.
+    via: Option<SocketAddr>,
+    limits: Limits,
+    dns: Dns,
+    counts: Arc<Counts>,
     offer: Offer,
 }
 
+/// How long is waited on one way.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    pub(crate) connect: Duration,
+    pub(crate) first_byte: Duration,
+    pub(crate) low_speed: u64,
+    pub(crate) low_speed_window: Duration,
+}
+
+impl Limits {
+    /// The limits through a proxy, or without one.
+    pub(crate) fn new(options: &HttpOptions, timings: &Timings, through_proxy: bool) -> Self {
+        let usual = Self {
+            connect: options.connect,
+            first_byte: options.first_byte,
+            low_speed: timings.low_speed.unwrap_or(options.low_speed),
+            low_speed_window: options.low_speed_window,
+        };
+        let said = if through_proxy { Some(timings.proxy) } else { timings.direct };
+        match said {
+            Some(time) => Self { connect: time, first_byte: time, low_speed_window: time, ..usual },
+            None => usual,
+        }
+    }
+}
+
 impl Site {
-    fn new(base: BaseUrl) -> Self {
-        Self { base, counts: Counts::default(), offer: Offer::default() }
+    pub(crate) fn new(
+        base: BaseUrl,
+        via: Option<SocketAddr>,
+        limits: Limits,
+        dns: Dns,
+        counts: Arc<Counts>,
+    ) -> Arc<Self> {
+        Arc::new(Self { base, via, limits, dns, counts, offer: Offer::default() })
     }
 
-    /// The server, for whom all its repositories queue together.
-    fn server(&self) -> (String, u16) {
-        (self.base.host.clone(), self.base.port)
+    /// Whom to connect to; all who do queue together.
+    fn endpoint(&self) -> (String, u16) {
+        match self.via {
+            Some(proxy) => (proxy.ip().to_string(), proxy.port()),
+            None => (self.base.host.clone(), self.base.port),
+        }
     }
 }
 
 impl HttpSource {
-    pub(crate) fn new(network: Arc<Network>, url: &str) -> Result<Self, StoreError> {
-        let site = network.site(BaseUrl::parse(url)?);
-        Ok(Self { network, site })
+    pub(crate) fn new(network: Arc<Network>, site: Arc<Site>) -> Self {
+        let place = match site.via {
+            Some(proxy) => format!("{} through the proxy {proxy}", site.base),
+            None => site.base.to_string(),
+        };
+        Self { network, site, place: place.into() }
     }
 }
 
 impl Source for HttpSource {
     fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
-        let place: Arc<str> = self.site.base.to_string().into();
+        let place = self.place.clone();
         let named = Done::new(move |outcome: Result<Stored, StoreError>| {
             done.give(outcome.map_err(|error| error.from_place(place)));
         });
@@ -125,7 +171,7 @@ impl Source for HttpSource {
     }
 
     fn describe(&self) -> String {
-        self.site.base.to_string()
+        self.place.to_string()
     }
 
     fn network(&self) -> NetworkStatus {

@@ -1,7 +1,7 @@
 //! Where objects live and how they travel, verified: local, HTTP (proxies, fail-over), S3, cache.
 //!
 //! ```text
-//!   ObjectStore::get ─► Cache ─► single-flight ─► Source: Retrying(Verifying(HttpSource))
+//!   ObjectStore::get ─► Cache ─► single-flight ─► Source: Routed(Verifying(HttpSource))
 //!        ▲                                          │ stored bytes, hash checked
 //!        └── Handle ◄── entry ◄── write once ◄── decompress
 //! ```
@@ -26,6 +26,7 @@ mod memory;
 mod objects;
 mod pool;
 mod retry;
+mod route;
 mod servers;
 mod sink;
 mod source;
@@ -43,7 +44,7 @@ pub use cache::pins::PinSet;
 pub use cache::{Cache, CacheOptions};
 pub use counter::Counter;
 pub use done::Done;
-pub use engine::{Engine, EngineOptions, connect};
+pub use engine::{Engine, EngineOptions, Log, connect};
 pub use errand::Errand;
 pub use error::{Blame, Cause, Phase, StoreError};
 pub use file_lock::{FileLock, Locking};
@@ -55,7 +56,9 @@ pub use retry::RetryPolicy;
 pub use servers::{Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings};
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
-pub use status::{CacheStatus, NetworkStatus, Room, StoreStatus, TrafficStatus, WaitStatus, WorkStatus};
+pub use status::{
+    CacheStatus, NetworkStatus, Reach, Room, RouteStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
+};
 pub use store::{Holder, ObjectStore, Warmed};
 pub use urgency::{Priority, Urgency};
 pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};

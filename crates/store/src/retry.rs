@@ -1,20 +1,17 @@
-//! The source that asks again.
+//! When a request is worth repeating.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::done::Done;
 use crate::error::{Blame, Cause, StoreError};
-use crate::http::Network;
-use crate::source::{Fetch, Source, Stored};
-use crate::status::NetworkStatus;
 
 /// How often and after how long a request is repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Attempts in all, for failures that may pass.
+    /// Attempts in all on every way there is, for failures that may pass.
     pub attempts: u32,
+    /// After so long no further attempt begins.
+    pub total: Duration,
     /// The first pause is a random part of this.
     pub first_pause: Duration,
     /// Each later pause is up to twice as long, up to this.
@@ -28,6 +25,8 @@ impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             attempts: 4,
+            // Below the time after which reads give up, so that they can say why.
+            total: Duration::from_secs(45),
             first_pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(5),
             longest_asked: Duration::from_secs(20),
@@ -38,7 +37,7 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// The pause before the next attempt, after so many that failed, the last one like this; `None` if there is no use
     /// in another one.
-    fn next(&self, failed: u32, error: &StoreError) -> Option<Duration> {
+    pub(crate) fn next(&self, failed: u32, error: &StoreError) -> Option<Duration> {
         let elsewhere = matches!(error.blame(), Blame::Host | Blame::Proxy);
         if !error.may_pass() || !elsewhere || failed >= self.attempts {
             return None;
@@ -53,72 +52,12 @@ impl RetryPolicy {
 
     /// The pause after so many failed attempts. Random, so that the nodes of a cluster that lost their server
     /// together don't come back together.
-    fn pause(&self, failed: u32) -> Duration {
+    pub(crate) fn pause(&self, failed: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failed.saturating_sub(1).min(16));
         let most = doubled.min(self.longest_pause);
         let random = RandomState::new().hash_one(failed) % 1024;
         // Between half and all of it: a pause of nothing is no pause.
         most / 2 + most.mul_f64(random as f64 / 2048.0)
-    }
-}
-
-/// Repeats requests whose failure may pass, after a pause, and asks once more for a damaged object, past the
-/// caches on the way.
-pub(crate) struct Retrying {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    inner: Arc<dyn Source>,
-    network: Arc<Network>,
-    policy: RetryPolicy,
-}
-
-impl Retrying {
-    pub(crate) fn new(inner: Arc<dyn Source>, network: Arc<Network>, policy: RetryPolicy) -> Self {
-        Self { shared: Arc::new(Shared { inner, network, policy }) }
-    }
-}
-
-impl Source for Retrying {
-    fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
-        self.shared.clone().attempt(fetch, 0, done);
-    }
-
-    fn describe(&self) -> String {
-        self.shared.inner.describe()
-    }
-
-    fn network(&self) -> NetworkStatus {
-        self.shared.inner.network()
-    }
-}
-
-impl Shared {
-    fn attempt(self: Arc<Self>, fetch: Fetch, failed: u32, done: Done<Stored>) {
-        let inner = self.inner.clone();
-        let next = fetch.clone();
-        let answered = Done::new(move |outcome| match outcome {
-            Ok(stored) => done.ok(stored),
-            Err(error) => self.failed(next, failed + 1, error, done),
-        });
-        inner.fetch(fetch, answered);
-    }
-
-    fn failed(self: Arc<Self>, mut fetch: Fetch, failed: u32, error: StoreError, done: Done<Stored>) {
-        // What nobody waits for is not asked for again: a server in trouble has enough to do.
-        if fetch.priority.give_up() {
-            return done.err(error);
-        }
-        if matches!(error.cause(), Cause::Corrupt { .. }) && !fetch.fresh {
-            // A cache on the way may hold damaged bytes; a pause would not help.
-            fetch.fresh = true;
-            return self.attempt(fetch, failed, done);
-        }
-        match self.policy.next(failed, &error) {
-            None => done.err(error),
-            Some(pause) => self.network.clone().later(pause, move || self.attempt(fetch, failed, done)),
-        }
     }
 }
 

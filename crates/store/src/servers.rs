@@ -3,7 +3,7 @@
 mod proxies;
 mod text;
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use proxies::{Proxies, Proxy, ProxyError};
@@ -92,7 +92,7 @@ pub struct Dns {
     /// …and at most so long, whatever it says.
     pub longest_ttl: Duration,
     /// Whom to ask in place of those in `/etc/resolv.conf`.
-    pub server: Option<IpAddr>,
+    pub server: Option<SocketAddr>,
     /// Which addresses are used.
     pub family: Family,
     /// Addresses of one proxy at most; 0 for all.

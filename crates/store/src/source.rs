@@ -1,9 +1,8 @@
 //! Where stored bytes come from.
 //!
 //! A [`Source`] answers with bytes as a server stores them. Sources are stacked, each doing one thing:
-//! `Retrying(Verifying(HttpSource))`. The order carries meaning and stands in [`connect`](crate::connect)
-//! alone: verification is under the retry, so that a damaged answer is one more reason to ask again (and,
-//! once there are several, to ask another server).
+//! `Routed(Verifying(HttpSource))`. The order carries meaning: verification is under the choice of a way, so that a
+//! damaged answer is one more reason to ask another proxy or server.
 
 use std::fs::File;
 use std::io;

@@ -117,6 +117,38 @@ pub struct NetworkStatus {
     pub bytes_per_second: u64,
     /// Requests at once up to which prefetches are started.
     pub window: u64,
+    /// Who is asked.
+    pub route: RouteStatus,
+}
+
+/// Servers and proxies of a repository, and what failed of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteStatus {
+    /// The servers.
+    pub servers: Vec<Reach>,
+    /// The proxies, group by group; `DIRECT` for none.
+    pub proxies: Vec<Vec<Reach>>,
+    /// How often a server was left.
+    pub server_failovers: u64,
+    /// How often a proxy was left.
+    pub proxy_failovers: u64,
+    /// How often something that was left answered again.
+    pub recoveries: u64,
+    /// Attempts beyond the first of a request.
+    pub retries: u64,
+    /// The last failure of an attempt: seconds since 1970, and the text.
+    pub last_error: Option<(u64, String)>,
+}
+
+/// A server or a proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Its URL.
+    pub name: String,
+    /// Whether requests go there.
+    pub active: bool,
+    /// Whether it failed, and was not seen to answer since.
+    pub out: bool,
 }
 
 /// How long hashing, inflating and writing waited for a thread.

@@ -69,9 +69,10 @@ impl Host {
     /// Takes small prefetches from the queue that may go along with this one.
     pub(super) fn gather(&self, first: Job) -> Vec<Job> {
         let most = first.site.offer.most().min(self.world.options.batch);
+        let first_site_has_proxy = first.site.via.is_some();
         let mut jobs = vec![first];
         let is_demand = jobs[0].fetch.priority.urgency() == Urgency::Demand;
-        if is_demand || most < 2 || !self.is_far() || !self.is_small(&jobs[0]) {
+        if is_demand || most < 2 || first_site_has_proxy || !self.is_far() || !self.is_small(&jobs[0]) {
             return jobs;
         }
         let mut expected = self.expected(&jobs[0].fetch);

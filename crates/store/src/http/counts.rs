@@ -7,7 +7,7 @@ use crate::status::NetworkStatus;
 
 /// Counters of one repository on one server.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     requests: AtomicU64,
     connections: AtomicU64,
     received: AtomicU64,
@@ -37,7 +37,7 @@ impl Counts {
         self.window.store(window as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn status(&self) -> NetworkStatus {
+    pub(crate) fn status(&self) -> NetworkStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         NetworkStatus {
             requests: get(&self.requests),
@@ -46,6 +46,7 @@ impl Counts {
             round_trip_us: get(&self.round_trip_us),
             bytes_per_second: get(&self.rate),
             window: get(&self.window),
+            ..NetworkStatus::default()
         }
     }
 }

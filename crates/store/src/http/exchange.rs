@@ -22,7 +22,6 @@ use super::host::Host;
 use super::meter::Meter;
 use super::receive::Receiver;
 use super::turn::Turn;
-use super::url::BaseUrl;
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
 
@@ -34,6 +33,11 @@ const STALE_MAX: usize = 3;
 
 /// So often at most a connection is given up for one answer because it is slow: perhaps the server is to blame.
 const GIVEN_UP_MAX: u32 = 3;
+
+/// Longest address of a redirect.
+const LOCATION_MAX: usize = 2000;
+/// How much of what a proxy says of an error is repeated.
+const SAID_MAX: usize = 200;
 
 /// An open connection.
 pub(super) struct Connection {
@@ -73,7 +77,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         turn.goes_over(connection.brought());
         let asked = Instant::now();
         let from = part.as_ref().map_or(0, |part| part.receiver.len());
-        match send(&mut connection, site, fetch, from, host).await {
+        match send(&mut connection, site, fetch, from).await {
             Ok(response) => {
                 let skipped = skipped(&response, from)?;
                 site.offer.hear(&response);
@@ -144,10 +148,11 @@ fn skipped(response: &Response<Incoming>, from: u64) -> Result<u64, Cause> {
 
 /// Opens a connection.
 pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Cause> {
-    let limit = host.world.options.connect;
+    let limit = site.limits.connect;
     let late = |phase| move |_| Cause::TimedOut { phase, limit };
-    let resolving = host.world.names.resolve(&host.name, host.port);
-    let addresses = timeout(limit, resolving).await.map_err(late(Phase::Resolve))??;
+    let resolving = host.world.names.resolve(&host.name, &site.dns);
+    let addresses = timeout(limit, resolving).await.map_err(late(Phase::Resolve))??.addresses;
+    let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, host.port)).collect();
     let connecting = first_to_connect(addresses);
     let connected = timeout(limit, connecting).await.map_err(late(Phase::Connect))?;
     let (stream, took) = connected.map_err(Cause::Unreachable)?;
@@ -196,10 +201,9 @@ async fn send(
     site: &Site,
     fetch: &Fetch,
     from: u64,
-    host: &Host,
 ) -> Result<Response<Incoming>, Cause> {
-    let limit = host.world.options.first_byte;
-    let request = request(&site.base, fetch, from)?;
+    let limit = site.limits.first_byte;
+    let request = request(site, fetch, from)?;
     site.counts.asked();
     let answer = async {
         connection.sender.ready().await?;
@@ -211,8 +215,12 @@ async fn send(
         .map_err(broken)
 }
 
-fn request(base: &BaseUrl, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>>, Cause> {
-    let mut request = Request::get(base.path_of(&fetch.path))
+fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>>, Cause> {
+    let base = &site.base;
+    let path = base.path_of(&fetch.path);
+    // A proxy is told the server, too.
+    let target = if site.via.is_some() { format!("http://{}{path}", base.authority()) } else { path };
+    let mut request = Request::get(target)
         .header(header::HOST, base.authority())
         // No more than that: each field costs a proxy as much as a few packets.
         .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")));
@@ -238,8 +246,8 @@ async fn receive(
     turn: &Turn,
     (mut part, mut skipped): (Part, u64),
 ) -> Result<Came, Cause> {
-    let options = &turn.host.world.options;
-    let mut meter = Meter::start(options.low_speed, options.low_speed_window);
+    let limits = &site.limits;
+    let mut meter = Meter::start(limits.low_speed, limits.low_speed_window);
     let mut body = response.into_body();
     loop {
         let asked = Instant::now();
@@ -271,7 +279,7 @@ async fn receive(
             return Err(Cause::TimedOut { phase: Phase::Attempt, limit: part.limit });
         }
         if !meter.fast_enough() {
-            return Err(Cause::TimedOut { phase: Phase::Transfer, limit: options.low_speed_window });
+            return Err(Cause::TimedOut { phase: Phase::Transfer, limit: limits.low_speed_window });
         }
     }
     connection.brought = (turn.in_a_round(), Instant::now());
@@ -281,13 +289,18 @@ async fn receive(
 
 fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
     let status = response.status();
+    if status == StatusCode::OK {
+        return Ok(());
+    }
+    if let Some(said) = said_by_proxy(response) {
+        return Err(Cause::ProxyStatus { status: status.as_u16(), said });
+    }
     match status {
-        StatusCode::OK => Ok(()),
         StatusCode::NOT_FOUND | StatusCode::GONE => Err(Cause::Missing { status: status.to_string() }),
         _ if status.is_redirection() => {
             let location = response.headers().get(header::LOCATION);
             let location = location.and_then(|value| value.to_str().ok()).unwrap_or("nowhere");
-            Err(Cause::Redirected { location: location.chars().take(200).collect() })
+            Err(Cause::Redirected { location: location.chars().take(LOCATION_MAX).collect() })
         }
         _ => Err(match (status, retry_after(response)) {
             (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(after)) => {
@@ -296,6 +309,14 @@ fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
             _ => Cause::Status(status.as_u16()),
         }),
     }
+}
+
+/// What a proxy says of an error, if the answer is its own and not the server's.
+fn said_by_proxy<T>(response: &Response<T>) -> Option<String> {
+    let field = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let said =
+        field("x-squid-error").or_else(|| field("proxy-status").filter(|said| said.contains("error=")))?;
+    Some(said.chars().filter(|letter| !letter.is_control()).take(SAID_MAX).collect())
 }
 
 /// What the server says in seconds; a date would need its clock to agree with ours.
@@ -336,5 +357,16 @@ mod tests {
         assert_eq!(kept("timeout=0"), Some(Duration::ZERO));
         assert_eq!(kept("timeout=99999999999999999999"), None);
         assert_eq!(kept("max=3"), None);
+    }
+
+    #[test]
+    fn a_proxy_says_that_an_error_is_its_own() {
+        let said = |name: &str, value: &str| {
+            said_by_proxy(&Response::builder().header(name, value).body(()).unwrap())
+        };
+        assert_eq!(said("X-Squid-Error", "ERR_CONNECT_FAIL 111").as_deref(), Some("ERR_CONNECT_FAIL 111"));
+        assert!(said("Proxy-Status", "proxy.example; error=connection_refused").is_some());
+        assert_eq!(said("Proxy-Status", "proxy.example; received-status=503"), None);
+        assert_eq!(said("Via", "1.1 squid"), None);
     }
 }

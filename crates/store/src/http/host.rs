@@ -73,10 +73,11 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(world: Rc<World>, site: &Site) -> Rc<Self> {
+        let (name, port) = site.endpoint();
         Rc::new(Self {
             world,
-            name: site.base.host.clone(),
-            port: site.base.port,
+            name,
+            port,
             connections: Connections::default(),
             path: RefCell::new(Path::new()),
             window: RefCell::new(Window::new()),
@@ -108,6 +109,31 @@ impl Host {
             self.demand.borrow_mut().push_back(job);
         }
         self.calm.notify_waiters();
+    }
+
+    /// Hands back what is queued on a way that is to be left, so that it may take another.
+    pub(super) fn leave(&self, site: &Arc<Site>) {
+        let mut leaving = Vec::new();
+        {
+            let (mut demand, mut prefetch) = (self.demand.borrow_mut(), self.prefetch.borrow_mut());
+            let queued = std::mem::take(&mut *demand);
+            for job in queued {
+                if Arc::ptr_eq(&job.site, site) { leaving.push(job) } else { demand.push_back(job) }
+            }
+            let queued = std::mem::take(&mut *prefetch);
+            for (number, job) in queued {
+                if Arc::ptr_eq(&job.site, site) {
+                    leaving.push(job)
+                } else {
+                    drop(prefetch.insert(number, job))
+                }
+            }
+        }
+        // Outside the borrows: whoever is told may come back at once.
+        for job in leaving {
+            let error = job.fetch.error(Cause::Left);
+            job.done.err(error);
+        }
     }
 
     /// Starts what may start, and opens connections for what will soon.

@@ -4,21 +4,23 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
+use tokio::time::timeout;
 
 use super::host::{Host, Job};
-use super::names::Names;
-use super::url::BaseUrl;
+use super::names::{Names, Resolved};
 use super::{HttpOptions, Site};
 use crate::done::Done;
+use crate::error::{Cause, Phase};
 use crate::memory::Budget;
+use crate::servers::Dns;
 use crate::source::{Fetch, Stored};
 use crate::urgency::Urgency;
 
@@ -28,16 +30,19 @@ pub(crate) struct Network {
     orders: Mutex<Option<UnboundedSender<Order>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     requests: AtomicU64,
-    /// The sites in use, by URL: what one of its sources learns of a site, all know.
-    sites: Mutex<HashMap<String, Weak<Site>>>,
 }
 
 enum Order {
     Fetch(Box<Job>),
     /// The priority of this request to this server rose.
     Raised(Arc<Site>, u64),
+    /// What is queued on this way is to take another.
+    Leave(Arc<Site>),
+    Resolve(String, Dns, Told),
     Later(Duration, Box<dyn FnOnce() + Send>),
 }
+
+type Told = Box<dyn FnOnce(Result<Resolved, Cause>) + Send>;
 
 /// What all servers share on the network's thread.
 pub(super) struct World {
@@ -61,19 +66,7 @@ impl Network {
             // What is under way is dropped here, and thereby answered.
         })?;
         let (orders, thread) = (Mutex::new(Some(orders)), Mutex::new(Some(thread)));
-        Ok(Arc::new(Self { orders, thread, requests: AtomicU64::new(0), sites: Mutex::default() }))
-    }
-
-    /// The site at a URL, which all who use it share.
-    pub(super) fn site(&self, base: BaseUrl) -> Arc<Site> {
-        let mut sites = self.sites.lock();
-        sites.retain(|_, site| site.strong_count() > 0);
-        let known = sites.entry(base.to_string()).or_default();
-        known.upgrade().unwrap_or_else(|| {
-            let site = Arc::new(Site::new(base));
-            *known = Arc::downgrade(&site);
-            site
-        })
+        Ok(Arc::new(Self { orders, thread, requests: AtomicU64::new(0) }))
     }
 
     /// Fetches a file of a site.
@@ -96,6 +89,21 @@ impl Network {
     /// is dropped.
     pub(crate) fn later(&self, pause: Duration, then: impl FnOnce() + Send + 'static) {
         self.order(Order::Later(pause, Box::new(then)));
+    }
+
+    /// Answers what is queued on a way, and not sent yet, with [`Cause::Left`].
+    pub(crate) fn leave(&self, site: Arc<Site>) {
+        self.order(Order::Leave(site));
+    }
+
+    /// Finds the addresses of a name, and tells them on the network's thread.
+    pub(crate) fn resolve(
+        &self,
+        name: &str,
+        dns: Dns,
+        told: impl FnOnce(Result<Resolved, Cause>) + Send + 'static,
+    ) {
+        self.order(Order::Resolve(name.to_owned(), dns, Box::new(told)));
     }
 
     fn order(&self, order: Order) {
@@ -139,12 +147,26 @@ fn take(world: &Rc<World>, hosts: &RefCell<HashMap<(String, u16), Rc<Host>>>, or
         Order::Fetch(job) => {
             let mut hosts = hosts.borrow_mut();
             let new = || Host::new(world.clone(), &job.site);
-            hosts.entry(job.site.server()).or_insert_with(new).add(*job);
+            hosts.entry(job.site.endpoint()).or_insert_with(new).add(*job);
         }
         Order::Raised(site, number) => {
-            if let Some(host) = hosts.borrow().get(&site.server()) {
+            if let Some(host) = hosts.borrow().get(&site.endpoint()) {
                 host.raised(number);
             }
+        }
+        Order::Leave(site) => {
+            if let Some(host) = hosts.borrow().get(&site.endpoint()) {
+                host.leave(&site);
+            }
+        }
+        Order::Resolve(name, dns, told) => {
+            let world = world.clone();
+            tokio::task::spawn_local(async move {
+                let limit = dns.timeout.saturating_mul(dns.retries.saturating_add(1));
+                let late = Cause::TimedOut { phase: Phase::Resolve, limit };
+                let resolved = timeout(limit, world.names.resolve(&name, &dns)).await;
+                told(resolved.unwrap_or(Err(late)));
+            });
         }
         Order::Later(pause, then) => {
             tokio::task::spawn_local(async move {

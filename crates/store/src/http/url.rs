@@ -6,16 +6,16 @@ use crate::error::{Cause, StoreError};
 
 /// An `http://` URL, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BaseUrl {
+pub(crate) struct BaseUrl {
     /// Name or address, without brackets.
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// The path without a slash at its end.
     path: String,
 }
 
 impl BaseUrl {
-    pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
+    pub(crate) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |reason| StoreError::new("the repository", Cause::BadUrl { url: url.to_owned(), reason });
         if url.starts_with("https://") {
             return Err(bad("https is not supported; content is verified by hash over http too"));
@@ -49,13 +49,18 @@ impl BaseUrl {
         Ok(Self { host: host.to_owned(), port, path: path.trim_end_matches('/').to_owned() })
     }
 
+    /// The server alone, without a path.
+    pub(crate) fn server(&self) -> Self {
+        Self { path: String::new(), ..self.clone() }
+    }
+
     /// What goes into the request line for a file below the base.
-    pub(super) fn path_of(&self, path: &str) -> String {
+    pub(crate) fn path_of(&self, path: &str) -> String {
         format!("{}/{path}", self.path)
     }
 
     /// What goes into the `Host` header.
-    pub(super) fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         if self.port == 80 { host } else { format!("{host}:{}", self.port) }
     }

@@ -194,7 +194,7 @@ mod tests {
                 retries: 2,
                 least_ttl: Duration::from_secs(1),
                 longest_ttl: Duration::from_secs(2),
-                server: Some([127, 0, 0, 1].into()),
+                server: Some(([127, 0, 0, 1], 53).into()),
                 family: Family::PreferV6,
                 addresses_max: 2,
             },

@@ -1,0 +1,78 @@
+//! Whose fault a failed attempt is, as far as that can be told.
+
+use crate::error::{Blame, Cause, Phase, StoreError};
+
+/// What a failure says of the way it was met on. Larger numbers are stronger suspicions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Of the proxy, or of asking directly.
+    pub(super) exit: u32,
+    /// Of the server.
+    pub(super) server: u32,
+    /// The proxy is out of use for every server.
+    pub(super) no_exit: bool,
+    /// The server is out of use on this way.
+    pub(super) no_server: bool,
+    /// The same way may do the next time.
+    pub(super) again: bool,
+}
+
+/// Squid's names for failures between it and the server.
+const BEHIND_SQUID: [&str; 9] = [
+    "ERR_CONNECT_FAIL",
+    "ERR_DNS_FAIL",
+    "ERR_READ_ERROR",
+    "ERR_READ_TIMEOUT",
+    "ERR_WRITE_ERROR",
+    "ERR_ZERO_SIZE_OBJECT",
+    "ERR_INVALID_RESP",
+    "ERR_CANNOT_FORWARD",
+    "ERR_LIFETIME_EXP",
+];
+
+impl Fault {
+    /// What a failure says; `None` if no other way would do better.
+    pub(super) fn of(error: &StoreError, through_proxy: bool) -> Option<Self> {
+        match error.blame() {
+            Blame::Host | Blame::Proxy | Blame::Object => {}
+            Blame::Disk | Blame::Caller => return None,
+        }
+        Some(if through_proxy { Self::behind_proxy(error.cause()) } else { Self::direct(error.cause()) })
+    }
+
+    fn direct(cause: &Cause) -> Self {
+        let server = Self { server: 2, ..Self::default() };
+        match cause {
+            Cause::Unresolved { .. } | Cause::Unreachable(_) | Cause::TimedOut { .. } => {
+                // A firewall may let nothing out, so that a proxy would do.
+                Self { exit: 1, server: 4, no_server: true, ..server }
+            }
+            Cause::Broken(_) | Cause::Status(429) => Self { exit: 1, again: true, ..server },
+            _ => server,
+        }
+    }
+
+    fn behind_proxy(cause: &Cause) -> Self {
+        let either = Self { exit: 1, server: 1, ..Self::default() };
+        let server = Self { server: 2, ..Self::default() };
+        match cause {
+            Cause::Unresolved { .. }
+            | Cause::Unreachable(_)
+            | Cause::TimedOut { phase: Phase::Connect | Phase::Resolve, .. } => {
+                Self { exit: 4, no_exit: true, ..Self::default() }
+            }
+            Cause::Broken(_) => Self { again: true, ..either },
+            Cause::ProxyStatus { said, .. } if BEHIND_SQUID.iter().any(|name| said.starts_with(name)) => {
+                server
+            }
+            Cause::ProxyStatus { .. } => Self { exit: 2, server: 1, ..either },
+            Cause::Status(429) => Self { again: true, ..server },
+            Cause::Missing { .. }
+            | Cause::Status(_)
+            | Cause::Overloaded { .. }
+            | Cause::Redirected { .. } => server,
+            // A silence or damage may come from either.
+            _ => either,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! One request on its way through proxies and servers.
+
+use std::time::{Duration, Instant};
+
+use super::fault::Fault;
+use super::ways::{Choice, Way};
+use crate::error::StoreError;
+
+/// Attempts of one round at most, so that a request for what nobody has ends.
+const ATTEMPTS_MAX: usize = 32;
+/// The way was left so often before the request was sent.
+const LEFT_MAX: u32 = 64;
+
+/// What one request has met so far.
+pub(super) struct Trip {
+    began: Instant,
+    /// Whether whoever asks wants no cached answer.
+    pub(super) fresh: bool,
+    /// Rounds through all ways that failed.
+    pub(super) rounds: u32,
+    /// Attempts on the same way after a failure that is worth that.
+    pub(super) repeated: u32,
+    pub(super) redirects: u32,
+    left: u32,
+    tried: Vec<Way>,
+    exits: Vec<Suspect>,
+    servers: Vec<Suspect>,
+    /// The most hopeful failure of this round.
+    hope: Option<StoreError>,
+}
+
+#[derive(Clone, Copy)]
+struct Suspect {
+    id: u32,
+    score: u32,
+    failures: u32,
+    out: bool,
+}
+
+impl Trip {
+    pub(super) fn new(fresh: bool) -> Self {
+        Self {
+            began: Instant::now(),
+            fresh,
+            rounds: 0,
+            repeated: 0,
+            redirects: 0,
+            left: 0,
+            tried: Vec::new(),
+            exits: Vec::new(),
+            servers: Vec::new(),
+            hope: None,
+        }
+    }
+
+    pub(super) fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Whether something failed in this round.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.tried.is_empty()
+    }
+
+    /// Whether it may be queued once more after its way was left.
+    pub(super) fn may_move(&mut self) -> bool {
+        self.left += 1;
+        self.left <= LEFT_MAX
+    }
+
+    /// Takes note of a failure.
+    pub(super) fn failed(&mut self, way: Way, fault: Fault, error: &StoreError) {
+        self.tried.push(way);
+        self.repeated = 0;
+        suspect(&mut self.exits, way.exit.id, fault.exit, fault.no_exit);
+        suspect(&mut self.servers, way.server, fault.server, false);
+        if self.hope.is_none() && error.may_pass() {
+            self.hope = Some(error.clone());
+        }
+    }
+
+    /// The way to try next: one that was not tried yet, as far from what is suspected as can be.
+    pub(super) fn next(&self, choices: &[Choice]) -> Option<Way> {
+        if self.tried.len() >= ATTEMPTS_MAX {
+            return None;
+        }
+        let score = |suspects: &[Suspect], id| find(suspects, id).map_or(0, |suspect| suspect.score);
+        let untried = choices.iter().filter(|choice| {
+            let out = find(&self.exits, choice.way.exit.id).is_some_and(|suspect| suspect.out);
+            !out && !self.tried.contains(&choice.way)
+        });
+        let least = untried.min_by_key(|choice| {
+            score(&self.exits, choice.way.exit.id) + score(&self.servers, choice.way.server) + choice.doubt
+        });
+        least.map(|choice| choice.way)
+    }
+
+    /// Exits that failed, and did not serve later.
+    pub(super) fn failed_exits(&self) -> impl Iterator<Item = u32> + '_ {
+        // One that failed with one server only may be blameless.
+        let guilty = |suspect: &&Suspect| suspect.score > 0 || suspect.failures > 1;
+        self.exits.iter().filter(guilty).map(|suspect| suspect.id)
+    }
+
+    /// Servers that failed.
+    pub(super) fn failed_servers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.servers.iter().filter(|suspect| suspect.score > 0).map(|suspect| suspect.id)
+    }
+
+    /// Ends a round in which everything failed; returns the failure to go on from, or to tell.
+    pub(super) fn round_over(&mut self, last: StoreError) -> StoreError {
+        self.rounds += 1;
+        self.tried.clear();
+        self.exits.clear();
+        self.servers.clear();
+        self.hope.take().unwrap_or(last)
+    }
+}
+
+fn find(suspects: &[Suspect], id: u32) -> Option<&Suspect> {
+    suspects.iter().find(|suspect| suspect.id == id)
+}
+
+fn suspect(suspects: &mut Vec<Suspect>, id: u32, score: u32, out: bool) {
+    match suspects.iter_mut().find(|suspect| suspect.id == id) {
+        Some(known) => {
+            known.score += score;
+            known.failures += 1;
+            known.out |= out;
+        }
+        None => suspects.push(Suspect { id, score, failures: 1, out }),
+    }
+}
