@@ -59,6 +59,14 @@ pub(crate) struct RepositoryArgs {
     #[arg(long)]
     pub(crate) forget_history: bool,
 
+    /// Seconds after which a proxy or a server that is silent or slow is left for another
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Seconds after which what was left is tried again
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
+    pub(crate) reset_after: Option<Duration>,
+
     /// Seconds after which reads give up waiting for a server
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) deadline: Option<Duration>,
@@ -223,6 +231,13 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
             Failure::usage(format!("--proxy {groups:?}: {error}"))
                 .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
         })?;
+    }
+    if let Some(timeout) = args.timeout {
+        (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
+        servers.dns.timeout = timeout;
+    }
+    if let Some(reset) = args.reset_after {
+        (servers.timings.proxy_reset, servers.timings.server_reset) = (Some(reset), Some(reset));
     }
     let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
     if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {

@@ -56,6 +56,7 @@ impl Checked {
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,
+            log: log::of_store(),
         };
         Ok(Self { address, options })
     }

@@ -25,3 +25,8 @@ pub(crate) fn of_session() -> esker_fuse::Log {
         Severity::Error => line(&format!("error: {text}")),
     })
 }
+
+/// Where the network reports.
+pub(crate) fn of_store() -> esker_store::Log {
+    esker_store::Log::new(line)
+}

@@ -230,7 +230,7 @@ pub struct VerifiedHead {
 /// Verifies a head.
 pub fn verify(evidence: &Evidence<'_>) -> Result<VerifiedHead, TrustError> {
     let manifest = Manifest::parse(evidence.manifest)?;
-    check_claims(&manifest, evidence)?;
+    check_claims(&manifest, evidence.name, evidence.seen)?;
     if manifest.certificate.is_none() {
         return Err(TrustError::NoCertificate);
     }
@@ -248,16 +248,20 @@ pub fn verify(evidence: &Evidence<'_>) -> Result<VerifiedHead, TrustError> {
 }
 
 /// Checks what the manifest says about itself.
-fn check_claims(manifest: &Manifest, evidence: &Evidence<'_>) -> Result<(), TrustError> {
+fn check_claims(
+    manifest: &Manifest,
+    expected: &RepositoryName,
+    seen: Option<Seen>,
+) -> Result<(), TrustError> {
     let name = manifest.name.as_deref().unwrap_or_default();
-    if name != evidence.name.as_str() && !skipped("manifest-name") {
-        let (expected, found) = (evidence.name.clone(), printable(name));
+    if name != expected.as_str() && !skipped("manifest-name") {
+        let (expected, found) = (expected.clone(), printable(name));
         return Err(TrustError::ManifestName { expected, found });
     }
     if manifest.root_path != ROOT_PATH && !skipped("root-path") {
         return Err(TrustError::RootPath(printable(&manifest.root_path)));
     }
-    if let Some(seen) = evidence.seen {
+    if let Some(seen) = seen {
         if manifest.timestamp < seen.timestamp && !skipped("older-timestamp") {
             return Err(TrustError::OlderTimestamp { offered: manifest.timestamp, seen: seen.timestamp });
         }
@@ -268,12 +272,43 @@ fn check_claims(manifest: &Manifest, evidence: &Evidence<'_>) -> Result<(), Trus
     Ok(())
 }
 
-fn check_manifest_signature(manifest: &[u8], certificate: &Certificate) -> Result<(), TrustError> {
+/// Checks what can be checked of a manifest before its certificate is there, to tell early that a proxy or a server
+/// offers something useless. A manifest that passes is as little believed as any other.
+pub fn check_offered_manifest(
+    manifest: &[u8],
+    name: &RepositoryName,
+    seen: Option<Seen>,
+) -> Result<(), TrustError> {
+    check_claims(&Manifest::parse(manifest)?, name, seen)?;
+    check_manifest_hash(manifest).map(drop)
+}
+
+/// The same for a whitelist.
+pub fn check_offered_whitelist(whitelist: &[u8]) -> Result<(), TrustError> {
+    Whitelist::parse(whitelist)?;
+    check_whitelist_hash(whitelist).map(drop)
+}
+
+fn check_manifest_hash(manifest: &[u8]) -> Result<Letter<'_>, TrustError> {
     let letter = Letter::split(manifest).map_err(TrustError::ManifestLetter)?;
     let actual = letter.actual_hash();
     if actual != letter.hash && !skipped("manifest-hash") {
         return Err(TrustError::ManifestHash { signed: letter.hash, actual });
     }
+    Ok(letter)
+}
+
+fn check_whitelist_hash(whitelist: &[u8]) -> Result<Letter<'_>, TrustError> {
+    let letter = Letter::split(whitelist).map_err(TrustError::WhitelistLetter)?;
+    let actual = letter.actual_hash();
+    if actual != letter.hash && !skipped("whitelist-hash") {
+        return Err(TrustError::WhitelistHash { signed: letter.hash, actual });
+    }
+    Ok(letter)
+}
+
+fn check_manifest_signature(manifest: &[u8], certificate: &Certificate) -> Result<(), TrustError> {
+    let letter = check_manifest_hash(manifest)?;
     if !certificate.signed(letter.printed, letter.signature) && !skipped("manifest-signature") {
         return Err(TrustError::ManifestSignature { subject: printable(certificate.subject()) });
     }
@@ -295,11 +330,7 @@ fn check_whitelist(whitelist: &Whitelist, evidence: &Evidence<'_>) -> Result<(),
     if whitelist.ca_chain {
         return Err(TrustError::WhitelistCaChain);
     }
-    let letter = Letter::split(evidence.whitelist).map_err(TrustError::WhitelistLetter)?;
-    let actual = letter.actual_hash();
-    if actual != letter.hash && !skipped("whitelist-hash") {
-        return Err(TrustError::WhitelistHash { signed: letter.hash, actual });
-    }
+    let letter = check_whitelist_hash(evidence.whitelist)?;
     if keys.is_empty() {
         return Err(TrustError::NoMasterKey);
     }

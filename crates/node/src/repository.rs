@@ -9,7 +9,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions,
+    Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
     ObjectStore, Objects, Servers, ServersError, Source, StoreError, Stored, connect,
 };
 use parking_lot::Mutex;
@@ -37,6 +37,8 @@ pub struct RepositoryOptions {
     pub forget_history: bool,
     /// The longest wait for a server to begin an answer, in place of the usual one.
     pub deadline: Option<Duration>,
+    /// Where fail-overs are told.
+    pub log: Log,
 }
 
 /// An open repository.
@@ -57,7 +59,7 @@ const TRAILS: &str = "trails";
 impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = Engine::start(engine_options(options.deadline))?;
+        let engine = Engine::start(engine_options(options.deadline, options.log))?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
@@ -86,8 +88,8 @@ impl Repository {
     }
 }
 
-fn engine_options(deadline: Option<Duration>) -> EngineOptions {
-    let mut options = EngineOptions::default();
+fn engine_options(deadline: Option<Duration>, log: Log) -> EngineOptions {
+    let mut options = EngineOptions { log, ..EngineOptions::default() };
     if let Some(deadline) = deadline {
         options.http.connect = options.http.connect.min(deadline);
         options.http.first_byte = options.http.first_byte.min(deadline);

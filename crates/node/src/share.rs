@@ -29,8 +29,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError,
-    StoreStatus, Wanted, Warmed,
+    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, NetworkStatus, ObjectStore, Room,
+    StoreError, StoreStatus, Wanted, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -463,7 +463,7 @@ impl ObjectStore for Shared {
         StoreStatus {
             cache,
             traffic: status.traffic,
-            network: status.network,
+            network: NetworkStatus { route: status.route.into(), ..status.network },
             work: status.work,
             errors: Vec::new(),
         }

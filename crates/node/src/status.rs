@@ -162,6 +162,39 @@ pub struct Network {
     pub bytes_per_second: u64,
     /// Requests at once up to which prefetches are started.
     pub window: u64,
+    /// Who is asked, and what failed.
+    #[serde(default)]
+    pub route: Route,
+}
+
+/// Servers and proxies, and what failed of them since the cache was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The servers.
+    pub servers: Vec<Reach>,
+    /// The proxies, group by group; `DIRECT` for none.
+    pub proxies: Vec<Vec<Reach>>,
+    /// How often a server was left.
+    pub server_failovers: u64,
+    /// How often a proxy was left.
+    pub proxy_failovers: u64,
+    /// How often something that was left answered again.
+    pub recoveries: u64,
+    /// Attempts beyond the first of a request.
+    pub retries: u64,
+    /// The last attempt that failed: when, and why.
+    pub last_error: Option<(u64, String)>,
+}
+
+/// A server or a proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Its URL.
+    pub name: String,
+    /// Whether requests go there.
+    pub active: bool,
+    /// Whether it failed, and was not seen to answer since.
+    pub out: bool,
 }
 
 /// How long work waited for a thread.
@@ -262,6 +295,39 @@ impl From<&esker_store::NetworkStatus> for Network {
             round_trip_us: network.round_trip_us,
             bytes_per_second: network.bytes_per_second,
             window: network.window,
+            route: Route::from(&network.route),
+        }
+    }
+}
+
+impl From<&esker_store::RouteStatus> for Route {
+    fn from(route: &esker_store::RouteStatus) -> Self {
+        let reach =
+            |one: &esker_store::Reach| Reach { name: one.name.clone(), active: one.active, out: one.out };
+        Self {
+            servers: route.servers.iter().map(reach).collect(),
+            proxies: route.proxies.iter().map(|group| group.iter().map(reach).collect()).collect(),
+            server_failovers: route.server_failovers,
+            proxy_failovers: route.proxy_failovers,
+            recoveries: route.recoveries,
+            retries: route.retries,
+            last_error: route.last_error.clone(),
+        }
+    }
+}
+
+impl From<Route> for esker_store::RouteStatus {
+    fn from(route: Route) -> Self {
+        let reach = |one: Reach| esker_store::Reach { name: one.name, active: one.active, out: one.out };
+        let group = |group: Vec<Reach>| group.into_iter().map(reach).collect();
+        Self {
+            servers: route.servers.into_iter().map(reach).collect(),
+            proxies: route.proxies.into_iter().map(group).collect(),
+            server_failovers: route.server_failovers,
+            proxy_failovers: route.proxy_failovers,
+            recoveries: route.recoveries,
+            retries: route.retries,
+            last_error: route.last_error,
         }
     }
 }

@@ -55,7 +55,7 @@ pub use objects::Objects;
 pub use retry::RetryPolicy;
 pub use servers::{Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings};
 pub use sink::{LocalSink, Put, Sink};
-pub use source::{Fetch, MEMORY_MAX, Source, Spool, Stored};
+pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{
     CacheStatus, NetworkStatus, Reach, Room, RouteStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
 };

@@ -269,6 +269,7 @@ impl Trip {
             what: self.wanted.label().into(),
             object: (!self.wanted.alternative_path).then_some(self.wanted.name),
             expect: Some(self.wanted.name.hash),
+            check: None,
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,
             fresh: false,

@@ -231,9 +231,11 @@ impl Shared {
 
     /// All ways failed: after a pause everything is tried once more, if there is hope.
     fn round_over(self: Arc<Self>, mut fetch: Fetch, mut trip: Trip, last: StoreError, done: Done<Stored>) {
+        // An old head, which has been asked for past the caches already, is not waited for.
+        let is_old = matches!(last.cause(), Cause::Untrusted(_));
         let error = trip.round_over(last);
         match self.policy.next(trip.rounds, &error) {
-            Some(pause) if trip.took() + pause < self.policy.total => {
+            Some(pause) if !is_old && trip.took() + pause < self.policy.total => {
                 self.notes.retried();
                 fetch.fresh = trip.fresh;
                 self.network.clone().later(pause, move || self.begin(fetch, trip, done));

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use esker_format::canary;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
+use esker_format::trust::TrustError;
 
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
@@ -33,6 +34,9 @@ pub trait Source: Send + Sync {
     }
 }
 
+/// Looks at bytes that have no hash.
+pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), TrustError> + Send + Sync>;
+
 /// One request to a [`Source`].
 #[derive(Clone)]
 pub struct Fetch {
@@ -44,6 +48,8 @@ pub struct Fetch {
     pub object: Option<ObjectName>,
     /// The hash the bytes must have, if it is known.
     pub expect: Option<ContentHash>,
+    /// What is asked of bytes that have no hash before they are taken; what fails it counts as damaged on the way.
+    pub check: Option<Check>,
     /// The most bytes accepted.
     pub limit: u64,
     /// How many plain bytes that are, if it is known.
@@ -64,6 +70,7 @@ impl Fetch {
             what: what.into(),
             object: None,
             expect: None,
+            check: None,
             limit,
             plain_size: None,
             fresh: false,
@@ -207,6 +214,16 @@ impl Stored {
             return Err(Cause::Corrupt { expected: *expected, actual, len: self.len(), html });
         }
         self.verified = Some(*expected);
+        Ok(self)
+    }
+}
+
+impl Stored {
+    /// Has the bytes of something small without a hash looked at.
+    pub(crate) fn look_at(self, check: &Check) -> Result<Self, Cause> {
+        if let Body::Memory { bytes, .. } = &self.body {
+            check(bytes).map_err(Cause::Untrusted)?;
+        }
         Ok(self)
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
 use esker_node::registry::{self, Registered};
-use esker_node::status::MountStatus;
+use esker_node::status::{MountStatus, Reach, Route};
 use esker_vfs::Time;
 use serde::Serialize;
 
@@ -140,6 +140,7 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         let text = format!("offline since {} UTC: {}", when(offline.since), offline.reason);
         out.line(format!("  {}", out.warning(&text)))?;
     }
+    print_route(out, &status.network.route)?;
     let cache = &status.cache;
     let quota = if cache.quota == 0 { String::new() } else { format!(" of {}", size(cache.quota)) };
     let role = if cache.writer { "" } else { ", written by another mount's daemon" };
@@ -166,4 +167,26 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         out.line(format!("  error     {}", out.warning(&text)))?;
     }
     out.line(format!("  daemon    process {}, mounted {} UTC", status.pid, when(status.mounted)))
+}
+
+/// Who is asked, where that isn't the one server that the mount was made from.
+fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
+    let proxies: Vec<&Reach> = route.proxies.iter().flatten().collect();
+    let all = route.servers.iter().chain(proxies.iter().copied());
+    if route.servers.len() + proxies.len() > 2 || proxies.iter().any(|proxy| proxy.name != "DIRECT") {
+        let names = |of: &mut dyn Iterator<Item = &Reach>| {
+            of.filter(|one| one.active).map(|one| one.name.clone()).collect::<Vec<_>>().join(", ")
+        };
+        let (server, proxy) = (names(&mut route.servers.iter()), names(&mut proxies.iter().copied()));
+        out.line(format!("  asked     {server} through {proxy}"))?;
+        let failed: Vec<&str> = all.filter(|one| one.out).map(|one| one.name.as_str()).collect();
+        if !failed.is_empty() {
+            out.line(format!("  {}", out.warning(&format!("out of use: {}", failed.join(", ")))))?;
+        }
+        let Route { server_failovers, proxy_failovers, recoveries, retries, .. } = route;
+        out.line(format!(
+            "  fail-over {server_failovers} of servers, {proxy_failovers} of proxies, {recoveries} back, {retries} retries"
+        ))?;
+    }
+    Ok(())
 }

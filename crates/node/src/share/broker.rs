@@ -290,6 +290,7 @@ impl StatusMessage {
             opened_unclean: cache.opened_unclean,
             traffic: status.traffic.clone(),
             network: status.network.clone(),
+            route: (&status.network.route).into(),
             work: status.work.clone(),
         }
     }

@@ -28,7 +28,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{
-    Blame, CacheKey, Cause, NetworkStatus, StoreError, TrafficStatus, WaitStatus, Wanted, WorkStatus,
+    Blame, CacheKey, Cause, NetworkStatus, RouteStatus, StoreError, TrafficStatus, WaitStatus, Wanted,
+    WorkStatus,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -38,9 +39,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::care::Task;
+use crate::status::Route;
 
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -216,6 +218,7 @@ pub(super) struct StatusMessage {
     pub(super) traffic: TrafficStatus,
     #[serde(with = "NetworkMessage")]
     pub(super) network: NetworkStatus,
+    pub(super) route: Route,
     #[serde(with = "WorkMessage")]
     pub(super) work: WorkStatus,
 }
@@ -230,6 +233,9 @@ struct NetworkMessage {
     round_trip_us: u64,
     bytes_per_second: u64,
     window: u64,
+    /// It travels beside.
+    #[serde(skip)]
+    route: RouteStatus,
 }
 
 /// A [`WorkStatus`] on the wire.

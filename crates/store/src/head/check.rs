@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::compress::Compression;
-use esker_format::trust::{ClaimedHead, Seen};
+use esker_format::trust::{self, ClaimedHead, Seen};
 use esker_format::{manifest, whitelist};
 
 use super::{Current, Evidence, Keeper, Saved};
@@ -60,8 +60,11 @@ impl Check {
         self.done.err(error);
     }
 
-    fn fetch(self, path: &str, what: &str, limit: u64, then: impl FnOnce(Self, Vec<u8>) + Send + 'static) {
-        let mut fetch = Fetch::new(path, format!("the {what} of {}", self.keeper.options.name), limit);
+    fn what(&self, file: &str) -> String {
+        format!("the {file} of {}", self.keeper.options.name)
+    }
+
+    fn fetch(self, mut fetch: Fetch, then: impl FnOnce(Self, Vec<u8>) + Send + 'static) {
         fetch.fresh = self.fresh;
         let source = self.keeper.source.clone();
         source.fetch(
@@ -77,7 +80,13 @@ impl Check {
     }
 
     fn ask_manifest(self) {
-        self.fetch(manifest::PATH, "manifest", MANIFEST_MAX, |check, manifest| {
+        let (keeper, seen) = (self.keeper.clone(), self.seen);
+        let mut fetch = Fetch::new(manifest::PATH, self.what("manifest"), MANIFEST_MAX);
+        // So that another server is asked if this one has an old one, and another proxy if this one has a login page.
+        fetch.check = Some(Arc::new(move |manifest| {
+            trust::check_offered_manifest(manifest, &keeper.options.name, seen)
+        }));
+        self.fetch(fetch, |check, manifest| {
             if check.known.as_ref() == Some(&manifest) {
                 return check.done.ok(Checked::Same);
             }
@@ -112,7 +121,9 @@ impl Check {
     }
 
     fn ask_whitelist(self, manifest: Vec<u8>, certificate: Vec<u8>) {
-        self.fetch(whitelist::PATH, "whitelist", WHITELIST_MAX, |check, whitelist| {
+        let mut fetch = Fetch::new(whitelist::PATH, self.what("whitelist"), WHITELIST_MAX);
+        fetch.check = Some(Arc::new(trust::check_offered_whitelist));
+        self.fetch(fetch, |check, whitelist| {
             let pool = check.keeper.pool.clone();
             let evidence = Evidence { manifest, whitelist, certificate };
             pool.run(Urgency::Demand, move || check.verify(evidence));

@@ -176,6 +176,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         what: "a batch of objects".into(),
         object: None,
         expect: None,
+        check: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,
         fresh: false,

@@ -13,6 +13,7 @@ mod quota;
 mod reading;
 mod restart;
 mod rig;
+mod routes;
 mod single_flight;
 mod sources;
 mod spooled;

@@ -56,6 +56,10 @@ impl Response {
             let headers = format!("Retry-After: {seconds}\r\n");
             return Response { status: 503, headers, body: Vec::new(), without_body };
         }
+        if let Some(Fault::Redirect(target)) = fault {
+            let headers = format!("Location: {target}\r\n");
+            return Response { status: 302, headers, body: Vec::new(), without_body };
+        }
         let Some(mut body) = content else {
             let body = b"no such file\n".to_vec();
             return Response { status: 404, headers: String::new(), body, without_body };

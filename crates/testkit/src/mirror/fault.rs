@@ -10,6 +10,8 @@ pub enum Fault {
     Status(u16),
     /// Answers with status 503 and asks to be left alone for so many seconds.
     RetryAfter(u64),
+    /// Answers with status 302 and points to this address.
+    Redirect(String),
     /// Answers 404 although the file is there.
     Missing,
     /// Answers 200 with a web page, as login portals do.
