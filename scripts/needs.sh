@@ -8,6 +8,10 @@ blocked=()  # commands that change a setting
 
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
 command -v fusermount3 >/dev/null || missing+=(fuse3)
+# The automounter and systemd judge what `esker setup` writes.
+[ -x /usr/sbin/automount ] || missing+=(autofs)
+command -v systemd-analyze >/dev/null || missing+=(systemd)
+grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")

@@ -15,6 +15,7 @@ pub(crate) mod repo;
 pub(crate) mod revision;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod umount;

@@ -18,6 +18,7 @@ mod output;
 mod publisher;
 mod recorder;
 mod settings;
+mod setup;
 mod stop;
 mod walk;
 
@@ -56,6 +57,7 @@ enum Command {
     Stat(commands::stat::Args),
     Find(commands::find::Args),
     Serve(commands::serve::Args),
+    Setup(commands::setup::Args),
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
@@ -88,6 +90,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Setup(args) => commands::setup::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
         Command::Ingest(args) => commands::ingest::run(args, &settings),

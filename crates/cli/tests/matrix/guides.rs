@@ -239,6 +239,7 @@ fn the_examples_of_help_work() {
         "stat",
         "find",
         "run",
+        "setup",
         "mount",
         "status",
         "umount",

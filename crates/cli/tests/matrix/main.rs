@@ -26,6 +26,7 @@ mod revisions;
 mod running;
 mod serve;
 mod server_kill;
+mod setup;
 mod sharing;
 mod sys;
 mod usage;

@@ -1,0 +1,185 @@
+use std::path::{Path, PathBuf};
+
+use esker_format::name::RepositoryName;
+
+use crate::exit::{Context, Failure, Kind, warn};
+use crate::output::Output;
+use crate::setup::content::{self, With};
+use crate::setup::{Item, Left, Machine, Plan, undo};
+
+/// Writes what autofs, systemd or fstab need to mount repositories, and takes it back.
+///
+/// Example: esker setup --with autofs --root stage --program /usr/bin/esker
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The repositories to mount; the automounter needs none, it mounts what the configuration knows
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    /// Who mounts
+    #[arg(long, value_enum, default_value = "autofs")]
+    with: With,
+
+    /// The folder below which repositories appear [default: /cvmfs, with --side-by-side /esker]
+    #[arg(long, value_name = "DIR")]
+    mount_dir: Option<PathBuf>,
+
+    /// Leave what CernVM-FS uses to CernVM-FS, and appear beside it
+    #[arg(long)]
+    side_by_side: bool,
+
+    /// Set up the machine whose root this folder is
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+
+    /// Where esker is on that machine [default: this program; with --root /usr/bin/esker]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+
+    /// Only tell what would be done
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Take back what was set up; what somebody changed since is left
+    #[arg(long, conflicts_with_all = ["names", "with", "mount_dir", "side_by_side", "program"])]
+    undo: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let root = std::path::absolute(&args.root)
+        .context(Kind::Usage, format!("--root {} can't be used", args.root.display()))?;
+    let machine = Machine::at(&root);
+    if args.undo {
+        return take_back(&machine, args.dry_run);
+    }
+    let mount_dir = mount_dir(args)?;
+    refuse_reference(args, &machine, &mount_dir)?;
+    let plan = Plan::new(&machine, wanted(args, &machine, &mount_dir)?)?;
+    let mut out = Output::new();
+    for item in &plan.there {
+        out.line(format!("there already: {}", item.path().display()))?;
+    }
+    for item in &plan.missing {
+        out.line(if args.dry_run { format!("would {}", item.words()) } else { item.words() })?;
+    }
+    if !args.dry_run {
+        plan.apply(&machine)?;
+    }
+    for step in next_steps(args, &machine, &mount_dir) {
+        out.line(format!("next: {step}"))?;
+    }
+    out.finish()
+}
+
+fn mount_dir(args: &Args) -> Result<PathBuf, Failure> {
+    let default = if args.side_by_side { "/esker" } else { "/cvmfs" };
+    let dir = args.mount_dir.clone().unwrap_or_else(|| default.into());
+    let text = dir.to_string_lossy();
+    // It goes into maps and units, whose rules for blanks and the like all differ.
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if !dir.is_absolute() || text.trim_matches('/').is_empty() || !plain {
+        return Err(Failure::usage(format!(
+            "--mount-dir {text}: name an absolute path of letters, digits, dots, dashes and underscores"
+        )));
+    }
+    Ok(dir.components().collect())
+}
+
+/// Two automounters can't have one folder.
+fn refuse_reference(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<(), Failure> {
+    if machine.has_reference() && mount_dir == Path::new("/cvmfs") && args.with == With::Autofs {
+        return Err(Failure::failed("CernVM-FS is installed here and has /cvmfs")
+            .hint("`esker setup --side-by-side` mounts below /esker; for /cvmfs remove CernVM-FS first, its configuration can stay"));
+    }
+    Ok(())
+}
+
+fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>, Failure> {
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None if machine.is_this() => {
+            std::env::current_exe().context(Kind::Failed, "can't find out where this program is")?
+        }
+        None => "/usr/bin/esker".into(),
+    };
+    let sbin = machine.sbin();
+    let link = |name: &str| Item::Link { path: sbin.join(name), target: program.clone() };
+    let mut items = vec![link("mount.esker")];
+    if !args.side_by_side && !machine.has_reference() {
+        items.push(link("mount.cvmfs"));
+    }
+    if args.with == With::Autofs {
+        if let Some(name) = args.names.first() {
+            return Err(Failure::usage(format!("autofs mounts every repository, not only {name}"))
+                .hint("leave the names away, or say --with systemd or --with fstab"));
+        }
+        items.extend(content::autofs(mount_dir));
+        return Ok(items);
+    }
+    if args.names.is_empty() {
+        return Err(Failure::usage("which repositories?")
+            .hint("name them, as in `esker setup --with fstab sw.example.org`"));
+    }
+    for name in &args.names {
+        let name = RepositoryName::parse(name)
+            .context(Kind::Usage, format!("{name:?} can't be the name of a repository"))?;
+        items.extend(match args.with {
+            With::Systemd => content::systemd(mount_dir, name.as_str()),
+            With::Fstab | With::Autofs => content::fstab(mount_dir, name.as_str()),
+        });
+    }
+    Ok(items)
+}
+
+/// What setup can't or shouldn't do itself.
+fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
+    let mut steps = Vec::new();
+    match args.with {
+        With::Autofs => {
+            if !machine.has("/usr/sbin/automount") && !machine.has("/sbin/automount") {
+                steps.push("install the automounter: the package autofs".to_owned());
+            }
+            let master =
+                std::fs::read_to_string(machine.place(Path::new("/etc/auto.master"))).unwrap_or_default();
+            if !master.lines().any(|line| line.trim_end_matches('/') == "+dir:/etc/auto.master.d") {
+                steps.push("have the line `+dir:/etc/auto.master.d` in /etc/auto.master".to_owned());
+            }
+            steps.push(format!(
+                "systemctl restart autofs; then `ls {}/NAME` mounts NAME",
+                mount_dir.display()
+            ));
+        }
+        With::Systemd => {
+            let units =
+                args.names.iter().map(|name| format!("'{}'", content::automount_unit(mount_dir, name)));
+            let units: Vec<_> = units.collect();
+            steps.push(format!("systemctl daemon-reload && systemctl start {}", units.join(" ")));
+        }
+        With::Fstab => steps.push("systemctl daemon-reload, where systemd is; then `mount -a`".to_owned()),
+    }
+    if machine.is_this() {
+        if let Some(blocked) = esker_run::device_blocked() {
+            steps.push(format!("{blocked}; {}", blocked.remedy));
+        }
+        if let Some(setting) = esker_fuse::mount::namespace_setting() {
+            steps.push(format!("for `esker run` by users: {setting}"));
+        }
+    }
+    steps
+}
+
+fn take_back(machine: &Machine, dry: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    let done = undo(machine, dry)?;
+    if done.is_empty() {
+        out.line("nothing was set up here")?;
+    }
+    for one in done {
+        match one {
+            Left::Gone(path) if dry => out.line(format!("would take back {}", path.display()))?,
+            Left::Gone(path) => out.line(format!("took back {}", path.display()))?,
+            Left::Kept(path, why) => warn(Some(&format!("{} is left: {why}", path.display()))),
+        }
+    }
+    out.finish()
+}

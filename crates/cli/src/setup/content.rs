@@ -1,0 +1,134 @@
+//! What the files of a machine say.
+
+use std::path::{Path, PathBuf};
+
+use super::Item;
+
+/// How repositories come to be mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum With {
+    /// By the automounter, any repository that the configuration knows, at first use
+    Autofs,
+    /// By systemd, each at first use
+    Systemd,
+    /// By lines in /etc/fstab, when the machine starts
+    Fstab,
+}
+
+/// First line of all our files, behind what begins a comment there.
+const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
+
+/// Where the program map of the automounter lies.
+pub(crate) const MAP: &str = "/etc/auto.esker";
+
+/// The automounter's map and its entry in the master map.
+pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
+    let map = format!(
+        "#!/bin/sh\n\
+         # {OURS}\n\
+         # The automounter calls it with the name of a folder below {dir} that somebody looks for, and gets the\n\
+         # options and the source of its mount. What can't be the name of a repository is not there.\n\
+         LC_ALL=C\n\
+         case $1 in\n    \
+         *[!A-Za-z0-9._-]* | [!A-Za-z0-9]* | *.) exit 1 ;;\n    \
+         *.*) echo \"-fstype=esker,nodev,nosuid :$1\" ;;\n    \
+         *) exit 1 ;;\n\
+         esac\n",
+        dir = mount_dir.display()
+    );
+    let master = format!(
+        "# {OURS}\n\
+         # What is not used for a while is unmounted; how long that is stands in /etc/autofs.conf.\n\
+         {dir} program:{MAP}\n",
+        dir = mount_dir.display()
+    );
+    vec![
+        Item::File { path: MAP.into(), text: map.into(), mode: 0o755 },
+        Item::File { path: "/etc/auto.master.d/esker.autofs".into(), text: master.into(), mode: 0o644 },
+    ]
+}
+
+/// A mount unit and an automount unit, which is switched on.
+pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
+    let place = mount_dir.join(name);
+    let unit = unit_name(&place);
+    let folder = Path::new("/etc/systemd/system");
+    let automount = folder.join(format!("{unit}.automount"));
+    let mount_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description={name} with Esker\n\
+         Wants=network-online.target\n\
+         After=network-online.target\n\
+         \n\
+         [Mount]\n\
+         What={name}\n\
+         Where={place}\n\
+         Type=esker\n\
+         Options=nodev,nosuid,_netdev\n\
+         LimitNOFILE=65536\n",
+        place = place.display()
+    );
+    let automount_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description={name} with Esker, mounted when it is looked for\n\
+         \n\
+         [Automount]\n\
+         Where={place}\n\
+         \n\
+         [Install]\n\
+         WantedBy=multi-user.target\n",
+        place = place.display()
+    );
+    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
+    vec![
+        Item::Folder(place.clone()),
+        file(folder.join(format!("{unit}.mount")), mount_text),
+        file(automount.clone(), automount_text),
+        Item::Link {
+            path: folder.join(format!("multi-user.target.wants/{unit}.automount")),
+            target: automount,
+        },
+    ]
+}
+
+/// The automount unit of a repository.
+pub(crate) fn automount_unit(mount_dir: &Path, name: &str) -> String {
+    format!("{}.automount", unit_name(&mount_dir.join(name)))
+}
+
+/// A line in the table of file systems, and its mount point.
+pub(crate) fn fstab(mount_dir: &Path, name: &str) -> Vec<Item> {
+    let place = mount_dir.join(name);
+    let text = format!("{name} {} esker nodev,nosuid,_netdev,nofail 0 0", place.display());
+    vec![Item::Folder(place), Item::Line { path: "/etc/fstab".into(), text }]
+}
+
+/// The name of a unit that stands for a path, as systemd-escape(1) makes it.
+fn unit_name(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let mut name = String::new();
+    for (at, byte) in text.trim_matches('/').bytes().enumerate() {
+        match byte {
+            b'/' => name.push('-'),
+            b'.' if at == 0 => name.push_str("\\x2e"),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' => name.push(char::from(byte)),
+            other => name.push_str(&format!("\\x{other:02x}")),
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_named_as_systemd_names_them() {
+        let name = |path: &str| unit_name(Path::new(path));
+        assert_eq!(name("/cvmfs/sw.example.org"), "cvmfs-sw.example.org");
+        assert_eq!(name("/cvmfs/sw-dev.example.org"), r"cvmfs-sw\x2ddev.example.org");
+        assert_eq!(name("/.cvmfs/a b"), r"\x2ecvmfs-a\x20b");
+    }
+}

@@ -1,0 +1,77 @@
+//! The machine that is set up: this one, or a folder that stands for the root of another.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use esker_store::{RealDisk, persist};
+
+use crate::exit::{Failure, Kind};
+
+/// A root folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    /// This machine for `/`.
+    pub(crate) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    pub(crate) fn is_this(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
+    /// Where a path of that machine lies on this one.
+    pub(crate) fn place(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    pub(crate) fn has(&self, path: &str) -> bool {
+        fs::symlink_metadata(self.place(Path::new(path))).is_ok()
+    }
+
+    /// Where mount(8) looks for helpers: `/sbin`, under the name that isn't a link.
+    pub(crate) fn sbin(&self) -> PathBuf {
+        let own = fs::symlink_metadata(self.place(Path::new("/sbin"))).is_ok_and(|meta| meta.is_dir());
+        PathBuf::from(if own { "/sbin" } else { "/usr/sbin" })
+    }
+
+    /// Whether the client of CernVM-FS is installed, told by its own files.
+    pub(crate) fn has_reference(&self) -> bool {
+        self.has("/usr/bin/cvmfs2")
+            || self.has("/etc/auto.cvmfs")
+            || self.has("/etc/auto.master.d/cvmfs.autofs")
+    }
+
+    pub(super) fn read_with_mode(&self, place: &Path) -> io::Result<(Vec<u8>, u32)> {
+        match fs::read(place) {
+            Ok(bytes) => Ok((bytes, fs::metadata(place)?.mode() & 0o7777)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Vec::new(), 0o644)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a file whole or not at all.
+    pub(super) fn write(&self, place: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+        persist(&RealDisk::SERVED, place, bytes)?;
+        self.set_mode(place, mode)
+    }
+
+    pub(super) fn set_mode(&self, place: &Path, mode: u32) -> io::Result<()> {
+        fs::set_permissions(place, fs::Permissions::from_mode(mode))
+    }
+
+    pub(super) fn failed(&self, action: &str, path: &Path, error: &io::Error) -> Failure {
+        let place = self.place(path);
+        let failure = Failure::new(Kind::Failed, format!("can't {action} {}: {error}", place.display()));
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => failure
+                .hint("a machine is set up by root; --dry-run shows what would be done, --root DIR does it elsewhere"),
+            _ => failure,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What setup made, kept so that exactly that can be taken back.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use serde::{Deserialize, Serialize};
+
+use super::machine::Machine;
+use crate::exit::Failure;
+
+/// Where the record lies.
+const RECORD: &str = "/var/lib/esker/setup.json";
+
+/// Something that setup made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(super) enum Made {
+    Folder { path: PathBuf },
+    File { path: PathBuf, digest: String },
+    Link { path: PathBuf, target: PathBuf },
+    Line { path: PathBuf, text: String },
+}
+
+impl Made {
+    fn path(&self) -> &Path {
+        match self {
+            Made::Folder { path }
+            | Made::File { path, .. }
+            | Made::Link { path, .. }
+            | Made::Line { path, .. } => path,
+        }
+    }
+
+    /// Whether an entry for this would be about the same thing.
+    fn is_about(&self, other: &Made) -> bool {
+        match (self, other) {
+            (Made::Line { path, text }, Made::Line { path: there, text: other }) => {
+                path == there && text == other
+            }
+            (Made::Line { .. }, _) | (_, Made::Line { .. }) => false,
+            _ => self.path() == other.path(),
+        }
+    }
+}
+
+/// The digest by which a file is known to be unchanged.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    ContentHash::of(HashAlgorithm::Shake128, bytes).to_string()
+}
+
+/// Everything that setup made, in its order.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    made: Vec<Made>,
+}
+
+impl Record {
+    /// The folder of the record.
+    pub(super) fn folder() -> Option<PathBuf> {
+        Path::new(RECORD).parent().map(Path::to_owned)
+    }
+
+    pub(super) fn read(machine: &Machine) -> Result<Self, Failure> {
+        let place = machine.place(Path::new(RECORD));
+        let text = match fs::read(&place) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            text => text.map_err(|error| machine.failed("read", Path::new(RECORD), &error))?,
+        };
+        serde_json::from_slice(&text).map_err(|error| {
+            Failure::failed(format!("{} is damaged: {error}", place.display()))
+                .hint("move it away; what it told of is then left to you")
+        })
+    }
+
+    pub(super) fn write(&self, machine: &Machine) -> Result<(), Failure> {
+        let place = machine.place(Path::new(RECORD));
+        let written = serde_json::to_vec_pretty(self).map_err(io::Error::other).and_then(|mut text| {
+            text.push(b'\n');
+            place.parent().map_or(Ok(()), fs::create_dir_all)?;
+            machine.write(&place, &text, 0o644)
+        });
+        written.map_err(|error| machine.failed("write", Path::new(RECORD), &error))
+    }
+
+    pub(super) fn has(&self, made: &Made) -> bool {
+        self.made.contains(made)
+    }
+
+    /// Adds entries beside those of earlier calls about the same things, either of which may be true for now.
+    pub(super) fn add(&mut self, made: impl Iterator<Item = Made>) {
+        for entry in made {
+            if !self.has(&entry) {
+                self.made.push(entry);
+            }
+        }
+    }
+
+    /// Keeps what is true now that everything is made.
+    pub(super) fn settle(&mut self, made: impl Iterator<Item = Made>) {
+        for entry in made {
+            self.made.retain(|other| *other == entry || !other.is_about(&entry));
+        }
+    }
+}
+
+/// What undoing did with one thing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It is gone.
+    Gone(PathBuf),
+    /// It is still there, and why.
+    Kept(PathBuf, &'static str),
+}
+
+/// Takes everything back that setup made and nobody changed since; `dry` only tells.
+pub(crate) fn undo(machine: &Machine, dry: bool) -> Result<Vec<Left>, Failure> {
+    let record = Record::read(machine)?;
+    let mut done = Vec::new();
+    for made in record.made.iter().rev() {
+        let path = made.path();
+        let taken =
+            take_back(machine, made, dry).map_err(|error| machine.failed("take back", path, &error))?;
+        done.extend(match taken {
+            Taken::Gone => Some(Left::Gone(path.to_owned())),
+            Taken::NotThere => None,
+            Taken::Kept(why) => Some(Left::Kept(path.to_owned(), why)),
+        });
+    }
+    if !dry && !record.made.is_empty() {
+        let place = machine.place(Path::new(RECORD));
+        fs::remove_file(&place).map_err(|error| machine.failed("remove", Path::new(RECORD), &error))?;
+        // Those in which the record was. The cache is there as well, on most machines.
+        for made in record.made.iter().rev().filter(|made| matches!(made, Made::Folder { .. })) {
+            let _ = fs::remove_dir(machine.place(made.path()));
+        }
+    }
+    Ok(done)
+}
+
+enum Taken {
+    Gone,
+    NotThere,
+    Kept(&'static str),
+}
+
+fn take_back(machine: &Machine, made: &Made, dry: bool) -> io::Result<Taken> {
+    let place = machine.place(made.path());
+    let meta = match fs::symlink_metadata(&place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Taken::NotThere),
+        meta => meta?,
+    };
+    let remove = |unchanged: bool| {
+        if !unchanged {
+            return Ok(Taken::Kept("it was changed since"));
+        }
+        if dry { Ok(Taken::Gone) } else { fs::remove_file(&place).map(|()| Taken::Gone) }
+    };
+    match made {
+        Made::File { digest: known, .. } => remove(meta.is_file() && digest(&fs::read(&place)?) == *known),
+        Made::Link { target, .. } => remove(meta.is_symlink() && fs::read_link(&place)? == *target),
+        Made::Line { text, .. } => take_line(machine, &place, text, dry),
+        Made::Folder { .. } if dry => Ok(Taken::NotThere),
+        Made::Folder { .. } => match fs::remove_dir(&place) {
+            Ok(()) => Ok(Taken::Gone),
+            Err(error) => match error.raw_os_error() {
+                // Others use it, or it is a link by now.
+                Some(libc::ENOTEMPTY | libc::EEXIST | libc::ENOTDIR) => Ok(Taken::NotThere),
+                Some(libc::EBUSY) => Ok(Taken::Kept("something is mounted there")),
+                _ => Err(error),
+            },
+        },
+    }
+}
+
+fn take_line(machine: &Machine, place: &Path, text: &str, dry: bool) -> io::Result<Taken> {
+    let (bytes, mode) = machine.read_with_mode(place)?;
+    let mut found = false;
+    let rest: Vec<&[u8]> = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter(|line| {
+            let same = line.strip_suffix(b"\n").unwrap_or(line) == text.as_bytes();
+            found |= same;
+            !same
+        })
+        .collect();
+    match (found, dry) {
+        (false, _) => Ok(Taken::Kept("the line in it was changed since")),
+        (true, true) => Ok(Taken::Gone),
+        (true, false) => machine.write(place, &rest.concat(), mode).map(|()| Taken::Gone),
+    }
+}
