@@ -8,13 +8,13 @@ use std::time::Duration;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
-use esker_node::share::BrokerAddress;
+use esker_node::push::Push;
 use esker_store::{Proxies, Servers};
 use esker_view::Pin;
 
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
-use crate::settings::{BROKER_SOCKET, Settings};
+use crate::settings::Settings;
 
 /// How to reach and trust a repository.
 #[derive(clap::Args, Clone, Debug)]
@@ -43,19 +43,6 @@ pub(crate) struct RepositoryArgs {
     /// Accept a cache on a network file system
     #[arg(long)]
     pub(crate) cache_on_network: bool,
-
-    /// Use the cache of the broker that listens here [default: the one of root at /run/esker-broker/socket, if it is
-    /// there and no --cache is named]
-    #[arg(long, value_name = "SOCKET")]
-    broker: Option<PathBuf>,
-
-    /// The broker may be run by this user, not by root alone
-    #[arg(long, value_name = "UID")]
-    broker_user: Option<u32>,
-
-    /// Use no broker
-    #[arg(long, conflicts_with_all = ["broker", "broker_user"])]
-    no_broker: bool,
 
     /// Say where the cache is and why
     #[arg(short, long)]
@@ -86,20 +73,6 @@ pub(crate) struct RepositoryArgs {
     pub(crate) deadline: Option<Duration>,
 }
 
-impl RepositoryArgs {
-    /// The broker to use. Whoever names a cache of their own wants that.
-    pub(crate) fn broker(&self) -> Option<BrokerAddress> {
-        let socket = match (&self.broker, &self.cache) {
-            _ if self.no_broker => return None,
-            (Some(named), _) => named.clone(),
-            (None, Some(_)) => return None,
-            (None, None) => PathBuf::from(BROKER_SOCKET),
-        };
-        let trusted = std::iter::once(0).chain(self.broker_user).collect();
-        Some(BrokerAddress { socket, trusted })
-    }
-}
-
 /// Which revision to show; the newest unless one of these is given.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(multiple = false)]
@@ -125,6 +98,15 @@ impl PinArgs {
     }
 }
 
+fn push(text: &str) -> Result<Push, String> {
+    match text {
+        "server" => Ok(Push::Server),
+        "off" => Ok(Push::Off),
+        url if url.starts_with("http://") => Ok(Push::Notifications(url.to_owned())),
+        _ => Err(format!("{text:?} is neither `server` nor `off` nor an http:// URL")),
+    }
+}
+
 fn date(text: &str) -> Result<UnixTime, String> {
     let bad = || format!("{text:?} is not a date: write it like 2026-01-31 or 2026-01-31T12:00:00Z");
     UnixTime::parse_iso(text).ok_or_else(bad)
@@ -140,6 +122,11 @@ pub(crate) struct ViewArgs {
     /// kernel may answer more by itself
     #[arg(long)]
     pub(crate) fixed: bool,
+
+    /// Where to hear of new revisions at once: `server` is the repository's own, if it is asked directly and tells; a URL
+    /// is a notification server of CernVM-FS
+    #[arg(long, value_name = "server|off|URL", default_value = "server", value_parser = push)]
+    pub(crate) push: Push,
 
     /// Fetch nothing ahead of its use
     #[arg(long)]

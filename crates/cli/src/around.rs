@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted};
+use esker_node::push::Push;
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
@@ -26,6 +27,8 @@ pub(crate) struct Around<'a> {
     pub(crate) command: Vec<OsString>,
     pub(crate) view: ViewOptions,
     pub(crate) session: SessionOptions,
+    /// Where to hear of new revisions.
+    pub(crate) push: Push,
     /// Put an overlay of the kernel above the mount.
     pub(crate) shield: bool,
 }
@@ -61,6 +64,7 @@ impl Around<'_> {
             options: MountOptions::default(),
             session: self.session,
             command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
+            push: self.push,
             shield: self.shield,
         };
         let failed = |error: RunError| of_run(&error);

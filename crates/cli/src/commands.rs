@@ -1,9 +1,9 @@
 //! One file a command: its arguments, whose comments are the help, and one function.
 
-pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
 pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod find;
 pub(crate) mod ingest;
 pub(crate) mod inside;

@@ -7,6 +7,7 @@ mod browse;
 mod called;
 mod commands;
 mod configuration;
+mod doctor;
 mod entry;
 mod exit;
 mod glob;
@@ -51,7 +52,7 @@ enum Command {
     Revision(commands::revision::Args),
     Config(commands::config::Args),
     Cache(commands::cache::Args),
-    Broker(commands::broker::Args),
+    Doctor(commands::doctor::Args),
     Ls(commands::ls::Args),
     Cat(commands::cat::Args),
     Stat(commands::stat::Args),
@@ -83,8 +84,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Status(args) => commands::status::run(args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
-        Command::Broker(args) => commands::broker::run(args, &settings),
         Command::Cache(args) => commands::cache::run(args, &settings),
+        Command::Doctor(args) => commands::doctor::run(&args, &settings),
         Command::Ls(args) => commands::ls::run(args, &settings),
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),

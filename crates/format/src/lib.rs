@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
+pub mod base64;
 pub mod batch;
 pub mod blacklist;
 pub mod bundle;

@@ -12,7 +12,6 @@
 #![deny(unsafe_code)]
 
 mod behind;
-pub mod broker;
 pub mod care;
 pub mod control;
 pub mod daemon;
@@ -21,6 +20,7 @@ pub mod mounts;
 pub mod parameters;
 mod peer;
 pub mod place;
+pub mod push;
 pub mod registry;
 pub mod repository;
 pub mod revisions;

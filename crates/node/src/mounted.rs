@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount};
+use esker_fuse::{
+    Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
+};
 use esker_store::ObjectStore;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
@@ -14,10 +16,10 @@ use parking_lot::Mutex;
 use crate::FileError;
 use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
+use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
-use crate::share::Through;
 use crate::status::{self, MountStatus, seconds};
 
 /// How long clients of the control socket may take for their last answer.
@@ -38,6 +40,8 @@ pub struct MountPlan {
     pub session: SessionOptions,
     /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
     pub command: Option<String>,
+    /// Where to hear of new revisions.
+    pub push: Push,
     /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
     /// stays at its revision.
     pub shield: bool,
@@ -79,6 +83,8 @@ struct Served {
     /// Whether an overlay of the kernel lies above it.
     shielded: bool,
     looks: Looks,
+    /// Hears of new revisions.
+    listening: Option<esker_store::Listening>,
     /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
@@ -167,8 +173,9 @@ impl Mounted {
                 Some(refused) => log(Severity::Notice, &format!("mounted without an overlay: {refused}")),
             }
         }
-        let (registration, listening) =
+        let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
+        let listening = listen(&plan.push, &repository, &view, &log);
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
             command: plan.command,
@@ -177,12 +184,13 @@ impl Mounted {
             session,
             shielded,
             looks: Looks::default(),
+            listening,
             registration: Mutex::new(registration),
             mounted: SystemTime::now(),
         });
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = listening.map(|listening| listening.serve(answer, log)).transpose();
+        let control = socket.map(|socket| socket.serve(answer, log)).transpose();
         Ok(Self { served, control: control.map_err(MountedError::Thread)? })
     }
 
@@ -207,6 +215,26 @@ impl Mounted {
         }
         drop(self.served.registration.lock().take());
     }
+}
+
+/// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.
+fn listen(
+    push: &Push,
+    repository: &Repository,
+    view: &Arc<View>,
+    log: &Log,
+) -> Option<esker_store::Listening> {
+    if view.status().pinned {
+        return None;
+    }
+    let listen = push.listen(view.name(), &repository.servers)?;
+    let started = push::start(listen, view);
+    started
+        .inspect_err(|error| {
+            let text = format!("new revisions are not heard of at once: {}", esker_view::chain(error));
+            log(Severity::Notice, &text);
+        })
+        .ok()
 }
 
 impl Served {
@@ -278,6 +306,7 @@ impl Served {
             offline: view
                 .offline
                 .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
+            push: self.listening.as_ref().map(status::Push::from),
             errors: view.failures.into_iter().map(status::Failure::from).collect(),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,
@@ -290,11 +319,6 @@ impl Served {
             cache: status::Cache {
                 directory: self.repository.store.cache().to_owned(),
                 writer: self.repository.store.is_writer(),
-                broker: match self.repository.store.through() {
-                    Some(Through::Broker(socket)) => Some(socket),
-                    _ => None,
-                },
-                broker_refused: self.repository.store.refusal(),
                 bytes: store.cache.used,
                 quota: store.cache.quota,
                 objects: store.cache.objects,

@@ -40,6 +40,9 @@ pub struct MountStatus {
     pub checked: u64,
     /// Why no newer revision can be looked for, if that is so.
     pub offline: Option<Offline>,
+    /// Where new revisions are heard of; absent where nobody listens.
+    #[serde(default)]
+    pub push: Option<Push>,
     /// The last failures, oldest first.
     pub errors: Vec<Failure>,
     /// Requests of the kernel, by kind.
@@ -71,6 +74,26 @@ pub struct Offline {
     pub since: u64,
     /// The last reason.
     pub reason: String,
+}
+
+/// Where new revisions are heard of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    /// The stream.
+    pub url: String,
+    /// Whether it is open now.
+    pub connected: bool,
+    /// Events heard since the mount.
+    pub events: u64,
+    /// Why it is not open.
+    pub failure: Option<String>,
+}
+
+impl From<&esker_store::Listening> for Push {
+    fn from(listening: &esker_store::Listening) -> Self {
+        let esker_store::ListenStatus { connected, events, failure } = listening.status();
+        Self { url: listening.url().to_owned(), connected, events, failure }
+    }
 }
 
 /// Something that failed.
@@ -226,10 +249,6 @@ pub struct Cache {
     pub directory: PathBuf,
     /// Whether this daemon is the one that writes it; the others ask that one.
     pub writer: bool,
-    /// The socket of the node's broker, if objects come through it; the directory then has only what is this user's own.
-    pub broker: Option<PathBuf>,
-    /// Why the node's broker isn't used, if it refused.
-    pub broker_refused: Option<String>,
     /// Bytes in use.
     pub bytes: u64,
     /// Bytes it may use; 0 for no limit.

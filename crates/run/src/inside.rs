@@ -16,7 +16,7 @@ use rustix::process::{
 use rustix::thread::UnshareFlags;
 
 use crate::channel::Channel;
-use crate::explain::{Facts, Step, explain};
+use crate::explain::{Blocked, Facts, Step, explain};
 use crate::{root, sys};
 
 /// What the parent tells the child on its command line.
@@ -155,6 +155,19 @@ fn execute(command: &[OsString]) -> Failed {
 /// user namespace in which they are who they were.
 fn enter_mount_namespace() -> bool {
     geteuid().is_root() && unshare(UnshareFlags::NEWNS).is_ok()
+}
+
+/// Makes the namespaces that a command would get, and stays in them; tells why that can't be done. For a process with
+/// one thread that is about to end.
+pub fn namespaces_blocked() -> Option<Blocked> {
+    let make = || {
+        let (uid, gid) = (geteuid(), getegid());
+        let both = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
+        unshare(both).map_err(|error| (Step::Namespace, error))?;
+        map(uid.as_raw(), gid.as_raw()).map_err(|error| (Step::Mapping, error))?;
+        root::detach_from_host().map_err(|error| (Step::Mount, error))
+    };
+    make().err().map(|(step, error)| explain(step, &error, &Facts::gather()))
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {

@@ -26,6 +26,6 @@ mod signals;
 mod sys;
 
 pub use explain::{Blocked, Step, device_blocked};
-pub use inside::{Inside, Point, become_command};
+pub use inside::{Inside, Point, become_command, namespaces_blocked};
 pub use outside::{Ending, Forwarding, Outside, RunError};
 pub use signals::{Received, die_by, take_signals};

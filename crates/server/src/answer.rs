@@ -196,6 +196,16 @@ impl Answer {
         self.body.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into_bytes()));
     }
 
+    /// The beginning of a stream of events. Its end is that of the connection; caches keep nothing of it, and what
+    /// lies between hands on each event at once.
+    pub(crate) fn events(date: &str) -> Vec<u8> {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nDate: {date}\r\nServer: esker\r\nContent-Type: text/event-stream\r\n\
+             Cache-Control: no-store\r\nX-Accel-Buffering: no\r\nConnection: close\r\n\r\n"
+        );
+        head.into_bytes()
+    }
+
     /// The bytes before the body.
     pub(crate) fn head(&self, date: &str, last: bool) -> Vec<u8> {
         let (code, words) = self.status;

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::date;
+use crate::events::Stream;
 use crate::request::{self, Method, Parsed, Refusal, Request};
-use crate::send::{Pace, send};
+use crate::send::{Pace, bytes, send};
 use crate::server::{Shared, State};
 
 /// Bytes received at once. A request usually has a few hundred.
@@ -50,6 +51,11 @@ impl Connection {
         loop {
             let (answer, head_only, mut last) = match self.next().await {
                 Ok(Next::Request(request)) => {
+                    if let Some(stream) = self.shared.stream(&request).await {
+                        // Who no longer listens is no event either.
+                        let _ = self.tell(stream).await;
+                        return self.part().await;
+                    }
                     let answer = self.shared.answer(&request).await;
                     (answer, request.method == Method::Head, !request.keep_alive)
                 }
@@ -76,6 +82,22 @@ impl Connection {
         let sent = send(&self.stream, &head, &answer, pace).await;
         self.shared.counters.answered(answer.status, sent.as_ref().ok().copied());
         sent.map(drop)
+    }
+
+    /// Tells of new revisions until the client or the server has enough; a crowded server ends it first.
+    async fn tell(&mut self, mut events: Stream) -> io::Result<()> {
+        let stall = self.shared.limits.stall;
+        bytes(&self.stream, &Answer::events(&date::http(date::now())), false, stall).await?;
+        let mut state = self.state.clone();
+        loop {
+            let next = tokio::select! {
+                next = events.next() => next?,
+                // It has nothing more to say, so this is its end.
+                _ = self.receive() => return Ok(()),
+                _ = state.wait_for(|state| *state != State::Serving) => return Ok(()),
+            };
+            bytes(&self.stream, &next, false, stall).await?;
+        }
     }
 
     /// Waits for the next request: long for its first byte, not so long for the rest.

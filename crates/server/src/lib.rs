@@ -8,6 +8,7 @@ mod answer;
 mod batch;
 mod connection;
 mod date;
+mod events;
 mod file;
 mod info;
 mod listing;

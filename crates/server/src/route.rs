@@ -16,6 +16,8 @@ pub(crate) enum Route {
     Meta,
     /// A file of a repository.
     File { repository: RepositoryName, file: Allowed },
+    /// The stream of its new revisions.
+    Revisions { repository: RepositoryName },
     /// Many objects of a repository in one answer.
     Batch { repository: RepositoryName, names: Vec<ObjectName> },
 }
@@ -59,6 +61,9 @@ pub(crate) fn find(path: &str) -> Option<Route> {
         };
     }
     let repository = RepositoryName::parse(repository).ok()?;
+    if let [".esker", "revisions"] = inner {
+        return Some(Route::Revisions { repository });
+    }
     if let [".esker", "batch", last] = inner {
         return Some(Route::Batch { repository, names: batch::names(last)? });
     }
@@ -152,6 +157,9 @@ mod tests {
             "/cvmfs/%2e%2e/%2e%2e/etc/passwd",
             "/cvmfs/a.test/..%2f..%2fetc%2fpasswd",
             "/cvmfs/a.test/.cvmfs%00published",
+            "/cvmfs/a.test/.esker",
+            "/cvmfs/a.test/.esker/revisions/x",
+            "/cvmfs/.esker/revisions",
             "/cvmfs/a.test/.esker/batch",
             "/cvmfs/a.test/.esker/batch/..",
             "/cvmfs/a.test/.esker/batch/e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78,",

@@ -29,11 +29,11 @@ pub(crate) async fn send(stream: &TcpStream, head: &[u8], answer: &Answer, pace:
     let len = answer.len();
     let whole = pace.stall.saturating_add(Duration::from_secs(len / pace.slowest.max(1)));
     let sending = async {
-        bytes(stream, head, len > 0, pace).await?;
+        bytes(stream, head, len > 0, pace.stall).await?;
         for (at, piece) in answer.body.iter().enumerate() {
             let more = at + 1 < answer.body.len();
             match (piece, &answer.file) {
-                (Piece::Bytes(piece), _) => bytes(stream, piece, more, pace).await?,
+                (Piece::Bytes(piece), _) => bytes(stream, piece, more, pace.stall).await?,
                 (Piece::Span(span), Some(file)) => self::span(stream, file, span.clone(), pace).await?,
                 (Piece::Span(_), None) => unreachable!("spans are made together with their file"),
             }
@@ -43,12 +43,18 @@ pub(crate) async fn send(stream: &TcpStream, head: &[u8], answer: &Answer, pace:
     timeout(whole, sending).await?
 }
 
-async fn bytes(stream: &TcpStream, mut rest: &[u8], more: bool, pace: Pace) -> io::Result<()> {
+/// Sends bytes; gives up when for `stall` none can be sent.
+pub(crate) async fn bytes(
+    stream: &TcpStream,
+    mut rest: &[u8],
+    more: bool,
+    stall: Duration,
+) -> io::Result<()> {
     // With more to come, the kernel waits to fill the packet.
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !rest.is_empty() {
         let sending = stream.async_io(Interest::WRITABLE, || Ok(rustix::net::send(stream, rest, flags)?));
-        let sent = timeout(pace.stall, sending).await??;
+        let sent = timeout(stall, sending).await??;
         rest = rest.get(sent..).unwrap_or_default();
     }
     Ok(())

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use crate::accept::accept;
 use crate::answer::{Answer, NOT_FOUND, Status};
 use crate::batch;
+use crate::events::{Events, Stream};
 use crate::file;
 use crate::info;
 use crate::listing::Listing;
@@ -28,6 +29,8 @@ use esker_format::object::ObjectName;
 pub struct Limits {
     /// Connections at the same time. Each needs up to two descriptors.
     pub connections: usize,
+    /// Of these, how many may listen for new revisions.
+    pub listeners: usize,
     /// How long a connection may be idle.
     pub idle: Duration,
     /// How long a client may take to send a request.
@@ -44,6 +47,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            listeners: 2048,
             idle: Duration::from_secs(60),
             head: Duration::from_secs(10),
             stall: Duration::from_secs(30),
@@ -136,9 +140,17 @@ pub(crate) struct Shared {
     repositories: Arc<Repositories>,
     listing: Arc<Listing>,
     batches: Arc<Semaphore>,
+    events: Events,
 }
 
 impl Shared {
+    /// The stream that a request asks for, if it asks for one and may have it.
+    pub(crate) async fn stream(&self, request: &Request) -> Option<Stream> {
+        let Some(Route::Revisions { repository }) = route::find(&request.path) else { return None };
+        let is_served = request.method == Method::Get && self.events.has(&repository).await;
+        if is_served { self.events.listen(repository) } else { None }
+    }
+
     pub(crate) async fn answer(&self, request: &Request) -> Answer {
         if request.method == Method::Other {
             return Answer::method();
@@ -147,6 +159,11 @@ impl Shared {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
             Some(Route::Batch { repository, names }) => self.batch(&repository, &names),
+            // Not one of those who listen: they are served by their connections.
+            Some(Route::Revisions { repository }) if self.events.has(&repository).await => {
+                Answer::failure((503, "Service Unavailable"))
+            }
+            Some(Route::Revisions { .. }) => Answer::failure(NOT_FOUND),
             Some(Route::Meta) => info::meta(&self.repositories),
             Some(Route::Index) => self.listed(page::index).await,
             Some(Route::Repositories) => self.listed(info::repositories).await,
@@ -216,10 +233,12 @@ impl Server {
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
+        let repositories = Arc::new(repositories);
         let shared = Shared {
             limits,
             counters: Counters::default(),
-            repositories: Arc::new(repositories),
+            events: Events::new(repositories.clone(), limits.listeners),
+            repositories,
             listing: Arc::default(),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
         };

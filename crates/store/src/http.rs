@@ -10,6 +10,7 @@ mod connections;
 mod counts;
 mod exchange;
 mod host;
+mod listen;
 mod meter;
 mod names;
 mod network;
@@ -32,6 +33,7 @@ use crate::status::NetworkStatus;
 use batch::Offer;
 
 pub(crate) use counts::Counts;
+pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
 pub(crate) use network::Network;
 pub(crate) use url::BaseUrl;

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::core::Core;
 use crate::difference::{self, Difference};
 use crate::head::Head;
+use crate::hint::Hint;
 use crate::revision::{Label, Revision};
 use crate::status::{Offline, chain};
 
@@ -58,6 +59,8 @@ struct State {
     asked: u64,
     finished: u64,
     outcome: Result<Refreshed, TreeError>,
+    /// What somebody says is published.
+    hint: Hint,
     stop: bool,
 }
 
@@ -70,7 +73,8 @@ impl Follower {
         first_ttl: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let nothing = Err(ErrorKind::Unsupported.into());
-        let state = Mutex::new(State { asked: 0, finished: 0, outcome: nothing, stop: false });
+        let state =
+            Mutex::new(State { asked: 0, finished: 0, outcome: nothing, hint: Hint::default(), stop: false });
         let follower = Arc::new(Self { core, heads, ttl, state, changed: Condvar::new() });
         if follower.heads.is_some() {
             let thread = Arc::clone(&follower);
@@ -104,6 +108,13 @@ impl Follower {
         if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
     }
 
+    /// Somebody says that a revision is published, without proof. A look follows soon, unless this is nothing new.
+    pub(crate) fn announced(&self, revision: Option<u64>) {
+        let shown = self.core.current.load().label.number;
+        self.state.lock().hint.heard(revision, shown, Instant::now());
+        self.changed.notify_all();
+    }
+
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.changed.notify_all();
@@ -119,7 +130,9 @@ impl Follower {
             pause = next;
             let mut state = self.state.lock();
             state.finished = asked;
+            let changed = outcome.as_ref().is_ok_and(|refreshed| refreshed.changed);
             state.outcome = outcome;
+            state.hint.looked(self.core.current.load().label.number, changed, Instant::now());
             self.changed.notify_all();
         }
     }
@@ -128,7 +141,8 @@ impl Follower {
     fn sleep(&self, until: Option<Instant>) -> Option<u64> {
         let mut state = self.state.lock();
         while !state.stop && state.asked == state.finished {
-            match until {
+            let due = state.hint.due().into_iter().chain(until).min();
+            match due {
                 Some(until) if self.changed.wait_until(&mut state, until).timed_out() => break,
                 Some(_) => {}
                 None => self.changed.wait(&mut state),

@@ -11,6 +11,7 @@ mod failure;
 mod follow;
 mod head;
 mod held;
+mod hint;
 mod identity;
 mod listing;
 mod lookup;

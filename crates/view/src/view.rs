@@ -93,6 +93,12 @@ impl View {
         self.follower.refresh(Instant::now().checked_add(patience))
     }
 
+    /// Somebody says that a revision is published, perhaps this one. Nothing is believed but when to look; returns at
+    /// once. A pinned view stays.
+    pub fn announced(&self, revision: Option<u64>) {
+        self.follower.announced(revision);
+    }
+
     /// Stops following the repository and fetching ahead. The view goes on answering; dropping it does this too.
     pub fn close(&self) {
         self.core.prefetch.close();

@@ -173,6 +173,7 @@ fn serve(
         },
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
+        push: args.view.push.clone(),
         shield: args.view.pin().is_some(),
     };
     stop.hold();

@@ -40,6 +40,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
+        push: args.view.push.clone(),
         shield: args.view.pin().is_some(),
     };
     let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ())?;

@@ -55,6 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         repositories.all().into_iter().map(|(name, _)| name.as_str().to_owned()).collect();
     let limits = Limits {
         connections: args.connections.clamp(1, connections_max()),
+        listeners: (args.connections.clamp(1, connections_max()) / 2).max(1),
         grace: Duration::from_secs(args.grace),
         ..Limits::default()
     };

@@ -125,7 +125,11 @@ impl World {
     }
 
     fn call_mount(&self, options: &[&str]) -> Output {
-        let mut command = self.esker(&["mount", &self.url()]);
+        self.call_mount_of(&self.url(), options)
+    }
+
+    fn call_mount_of(&self, url: &str, options: &[&str]) -> Output {
+        let mut command = self.esker(&["mount", url]);
         command.arg(self.mountpoint());
         self.repository_arguments(&mut command, options);
         command.output().expect("running esker")
@@ -156,6 +160,14 @@ impl World {
     #[track_caller]
     pub(crate) fn mount(&self, options: &[&str]) -> Mounted<'_> {
         self.try_mount(options).unwrap_or_else(|output| panic!("esker mount failed: {}", words(&output)))
+    }
+
+    /// Mounts the repository from another server than the mirror.
+    #[track_caller]
+    pub(crate) fn mount_of(&self, url: &str, options: &[&str]) -> Mounted<'_> {
+        let output = self.call_mount_of(url, options);
+        assert!(output.status.success(), "esker mount failed: {}", words(&output));
+        Mounted { world: self }
     }
 
     /// Returns `esker run …` up to and including the `--`; the caller adds the command.

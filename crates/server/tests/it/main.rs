@@ -2,6 +2,7 @@
 
 mod batch;
 mod client;
+mod events;
 mod files;
 mod folders;
 mod limits;

@@ -31,7 +31,9 @@ impl Readers {
             self.0.clear();
         }
         let reader = self.0.entry(file).or_insert(Reader { next: 0, ahead: 1 });
-        let in_order = missed == 0 || (missed <= reader.next && missed + 1 + reader.ahead > reader.next);
+        // A chunk that can't be had is missed again and again, and each time `ahead` doubles.
+        let reach = missed.saturating_add(1).saturating_add(reader.ahead);
+        let in_order = missed == 0 || (missed <= reader.next && reach > reader.next);
         if !in_order {
             *reader = Reader { next: missed + 1, ahead: 1 };
             return &[];
@@ -105,6 +107,16 @@ mod tests {
         let key = NodeKey([2; 16]);
         for (missed, ahead) in [(50, &[][..]), (7, &[]), (8, &[9]), (59, &[]), (600, &[])] {
             assert_eq!(places(readers.missed(key, &chunks, missed)), ahead, "{missed}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_is_missed_again_and_again_does_no_harm() {
+        let chunks = file(60);
+        let mut readers = Readers::default();
+        for _ in 0..200 {
+            let more = readers.missed(NodeKey([3; 16]), &chunks, 0).len() as u64;
+            assert!(more * SIZE <= AHEAD_MAX);
         }
     }
 

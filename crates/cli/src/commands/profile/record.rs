@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_format::profile::{Profile, is_path};
+use esker_node::push::Push;
 use esker_run::Ending;
 use esker_store::{RealDisk, persist};
 use esker_view::{Pin, ViewOptions};
@@ -72,6 +73,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         // At one revision, so that every name is from the same tree.
         view: ViewOptions { pin: Some(Pin::Head), ..view_options(settings) },
         session: session_options(&args.repository, None),
+        push: Push::Off,
         // What an overlay answers from the kernel's memory would not be seen.
         shield: false,
     };

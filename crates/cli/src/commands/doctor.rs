@@ -1,0 +1,79 @@
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::doctor::{Finding, Grade, Touch, examine};
+use crate::exit::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Says what is wrong on this node and how to mend it, within ten seconds whatever is broken.
+///
+/// Exits with 0 if mounts work and with 1 if not, for use as a health check of nodes.
+///
+/// Example: esker doctor
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Show what is well, too
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// Touch something that may hang; how a doctor is started who can be left behind
+    #[arg(long, hide = true, value_name = "WHAT", requires = "path")]
+    touch: Option<Touch>,
+
+    #[arg(hide = true)]
+    path: Option<PathBuf>,
+}
+
+/// Field names are an interface.
+#[derive(Serialize)]
+struct Report<'a> {
+    healthy: bool,
+    findings: &'a [Finding],
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if let (Some(touch), Some(path)) = (args.touch, &args.path) {
+        out.line(touch.perform(path, settings))?;
+        return out.finish();
+    }
+    let findings = examine(settings);
+    let broken = findings.iter().filter(|finding| finding.grade == Grade::Broken).count();
+    if args.json {
+        out.json(&Report { healthy: broken == 0, findings: &findings })?;
+    } else {
+        print(&mut out, &findings, args.verbose)?;
+    }
+    out.finish()?;
+    match broken {
+        0 => Ok(()),
+        1 => Err(Failure::failed("one thing on this node is broken")),
+        many => Err(Failure::failed(format!("{many} things on this node are broken"))),
+    }
+}
+
+fn print(out: &mut Output, findings: &[Finding], verbose: bool) -> Result<(), Failure> {
+    for finding in findings {
+        let Finding { check, object, grade, found, mend } = finding;
+        let word = match grade {
+            Grade::Good if !verbose => continue,
+            Grade::Good => "good   ".to_owned(),
+            Grade::Warning => out.warning("warning"),
+            Grade::Broken => out.bold("BROKEN "),
+        };
+        out.line(format!("{word} {check} {object}: {found}"))?;
+        if let Some(mend) = mend {
+            out.line(format!("        mend: {mend}"))?;
+        }
+    }
+    if findings.iter().all(|finding| finding.grade == Grade::Good) {
+        out.line(format!("all is well: {} things were looked at", findings.len()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! What is wrong on this node, found within a stated time whatever is broken.
+//!
+//! Everything that may hang (a mount whose daemon is stuck, a disk that does not answer) is touched by a child process
+//! that is left behind if it does not come back: a process that waits in the kernel can't always be ended, and neither
+//! can one of whose threads one does. The rest runs in threads of ours. What has not answered in time is a finding too.
+
+mod caches;
+mod machine;
+mod mounts;
+mod probe;
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::settings::Settings;
+pub(crate) use probe::Touch;
+
+/// By then all is told.
+const LIMIT: Duration = Duration::from_secs(8);
+/// How long one probe may take.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Grade {
+    /// As it should be.
+    Good,
+    /// It works, and may not for long or not for everything.
+    Warning,
+    /// It does not work.
+    Broken,
+}
+
+/// What was found of one thing. Field names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    /// What was looked at: `device`, `namespaces`, `mount`…
+    pub(crate) check: &'static str,
+    /// Which one of them.
+    pub(crate) object: String,
+    pub(crate) grade: Grade,
+    /// What was found.
+    pub(crate) found: String,
+    /// How to mend it.
+    pub(crate) mend: Option<String>,
+}
+
+impl Finding {
+    pub(crate) fn good(check: &'static str, object: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { check, object: object.into(), grade: Grade::Good, found: found.into(), mend: None }
+    }
+
+    pub(crate) fn warning(
+        check: &'static str,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        let mend = Some(mend.into());
+        Self { check, object: object.into(), grade: Grade::Warning, found: found.into(), mend }
+    }
+
+    pub(crate) fn broken(
+        check: &'static str,
+        object: impl Into<String>,
+        found: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self { grade: Grade::Broken, ..Self::warning(check, object, found, mend) }
+    }
+}
+
+/// One look, which may take as long as [`PATIENCE`].
+struct Look {
+    check: &'static str,
+    object: String,
+    look: Box<dyn FnOnce() -> Vec<Finding> + Send>,
+}
+
+impl Look {
+    fn new(
+        check: &'static str,
+        object: impl Into<String>,
+        look: impl FnOnce() -> Vec<Finding> + Send + 'static,
+    ) -> Self {
+        Self { check, object: object.into(), look: Box::new(look) }
+    }
+}
+
+/// Looks at everything; the findings are in the order of the looks.
+pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
+    let deadline = Instant::now() + LIMIT;
+    let mut looks = machine::looks(settings);
+    looks.extend(mounts::looks(settings));
+    looks.extend(caches::looks(settings));
+    let (sender, receiver) = channel();
+    let names: Vec<_> = looks.iter().map(|look| (look.check, look.object.clone())).collect();
+    let mut found: Vec<Option<Vec<Finding>>> = Vec::new();
+    found.resize_with(names.len(), || None);
+    let mut left = 0;
+    for (at, look) in looks.into_iter().enumerate() {
+        match start(at, look, sender.clone()) {
+            Ok(()) => left += 1,
+            Err(finding) => found[at] = Some(vec![finding]),
+        }
+    }
+    while left > 0 {
+        let Ok((at, findings)) = receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        else {
+            break;
+        };
+        found[at] = Some(findings);
+        left -= 1;
+    }
+    let silent = |(check, object): (&'static str, String)| {
+        let what = format!("it could not be looked at within {LIMIT:?}");
+        vec![Finding::broken(check, object, what, "see whether the disk or mount it lies on answers")]
+    };
+    let all = found.into_iter().zip(names);
+    all.flat_map(|(findings, name)| findings.unwrap_or_else(|| silent(name))).collect()
+}
+
+/// A thread a look: they wait, they don't work.
+fn start(at: usize, look: Look, sender: Sender<(usize, Vec<Finding>)>) -> Result<(), Finding> {
+    let Look { check, object, look } = look;
+    let named = object.clone();
+    let thread = std::thread::Builder::new().name("probe".into()).stack_size(256 << 10);
+    // Whoever waited may have given up.
+    let started = thread.spawn(move || drop(sender.send((at, look()))));
+    started.map(drop).map_err(|error| {
+        let what = format!("no thread can be started to look at it: {error}");
+        Finding::broken(check, named, what, "end processes, or raise the limit on them (ulimit -u)")
+    })
+}

@@ -1,0 +1,98 @@
+//! The cache folders of this user's mounts, and the one that the next mount will take.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use esker_node::registry;
+
+use super::probe::{NoAnswer, Touch, Touched, touch};
+use super::{Finding, Look, PATIENCE};
+use crate::output::size;
+use crate::settings::Settings;
+
+/// With less free than this a cache is as good as full.
+const FREE_LEAST: u64 = 64 << 20;
+/// With less free than this it soon is.
+const FREE_SOON: u64 = 1 << 30;
+
+pub(super) fn looks(settings: &Settings) -> Vec<Look> {
+    let mounted = registry::all(&settings.runtime).unwrap_or_default();
+    let folders: BTreeSet<PathBuf> = mounted.into_iter().map(|one| one.entry.cache).collect();
+    let mut looks: Vec<Look> = folders
+        .into_iter()
+        .map(|folder| {
+            let named = folder.display().to_string();
+            Look::new("cache", named.clone(), move || {
+                vec![of_cache(named, touch(Touch::Cache, &folder, PATIENCE))]
+            })
+        })
+        .collect();
+    // Whatever those have that are mounted: the next one needs a place.
+    let default = "of the next mount";
+    looks.push(Look::new("cache", default, move || {
+        vec![of_cache(default.to_owned(), touch(Touch::DefaultCache, Path::new("/"), PATIENCE))]
+    }));
+    looks
+}
+
+fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
+    let other = "or name another folder with --cache DIR when mounting";
+    match touched {
+        Ok(Touched::Writable { free, total, .. }) if free < FREE_LEAST => {
+            let found = format!(
+                "its disk is full: {} of {} are free; reads go on without keeping anything",
+                size(free),
+                size(total)
+            );
+            Finding::broken(
+                "cache",
+                named,
+                found,
+                format!("make room on that disk (`esker cache evict`), {other}"),
+            )
+        }
+        Ok(Touched::Writable { network: Some(kind), .. }) => {
+            let found = format!("it is on a network file system ({kind}), which may hang and is slow");
+            Finding::warning("cache", named, found, "name a folder on a disk of this node with --cache DIR")
+        }
+        Ok(Touched::Writable { free, total, .. }) if free < FREE_SOON => {
+            let found = format!("its disk is nearly full: {} of {} are free", size(free), size(total));
+            Finding::warning("cache", named, found, format!("make room on that disk, {other}"))
+        }
+        Ok(Touched::Blocked { cause, remedy }) => Finding::broken("cache", named, cause, remedy),
+        Ok(Touched::Absent) => Finding::good("cache", named, "it will be made by the first mount"),
+        Ok(Touched::Failed { errno: libc::ENOSPC | libc::EDQUOT, .. }) => {
+            let found = "its disk is full; reads go on without keeping anything";
+            Finding::broken(
+                "cache",
+                named,
+                found,
+                format!("make room on that disk (`esker cache evict`), {other}"),
+            )
+        }
+        Ok(Touched::Failed { errno: libc::EROFS, .. }) => {
+            let found = "its disk is read-only, most likely after an error";
+            Finding::broken(
+                "cache",
+                named,
+                found,
+                format!("look at the log of the kernel and mount it read-write, {other}"),
+            )
+        }
+        Ok(Touched::Failed { call, text, .. }) => Finding::broken(
+            "cache",
+            named,
+            format!("{call} fails: {text}"),
+            format!("give it to its user with mode 0700, {other}"),
+        ),
+        Ok(_) => Finding::good("cache", named, "it can be written and has room"),
+        Err(NoAnswer::Hangs) => {
+            let found = format!("a look at it does not come back within {PATIENCE:?}: its disk hangs");
+            Finding::broken("cache", named, found, format!("see to the disk, {other}"))
+        }
+        Err(NoAnswer::Failed(why)) => {
+            let found = format!("it could not be looked at: {why}");
+            Finding::warning("cache", named, found, "see whether processes can be started")
+        }
+    }
+}

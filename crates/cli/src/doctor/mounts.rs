@@ -1,0 +1,196 @@
+//! Every mount of ours on this node: whether it answers, whether its daemon does, and what that says.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use esker_node::control::{self, Request, Response};
+use esker_node::mounts;
+use esker_node::registry::{self, Registered};
+use esker_node::status::{MountStatus, seconds};
+
+use super::probe::{NoAnswer, Touch, Touched, touch};
+use super::{Finding, Look, PATIENCE};
+use crate::exit::chain;
+use crate::settings::Settings;
+
+/// How long a daemon may take to tell how it is; the mount is touched at the same time.
+const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
+/// Failures are told of if they are not older than this.
+const RECENT: u64 = 600;
+/// A clock may be off by this.
+const SKEW: u64 = 300;
+
+pub(super) fn looks(settings: &Settings) -> Vec<Look> {
+    let mut looks = Vec::new();
+    let registered = match registry::all(&settings.runtime) {
+        Ok(registered) => registered,
+        Err(error) => {
+            let found = chain(&error);
+            let mend =
+                "see who owns the folder and what its mode is; without it mounts can't be looked after";
+            let place = settings.runtime.display().to_string();
+            looks.push(Look::new("mounts", place.clone(), move || {
+                vec![Finding::broken("mounts", place, found, mend)]
+            }));
+            Vec::new()
+        }
+    };
+    let lines = mounts::all().unwrap_or_default();
+    let strangers: Vec<PathBuf> = lines
+        .into_iter()
+        .filter(|line| line.is_ours() && registered.iter().all(|one| one.entry.mountpoint != line.mountpoint))
+        // Below an overlay lies what it shows, at a place of ours.
+        .filter(|line| !line.mountpoint.starts_with(&settings.runtime))
+        .map(|line| line.mountpoint)
+        .collect();
+    for one in registered {
+        let place = one.entry.mountpoint.display().to_string();
+        looks.push(Look::new("mount", place, move || own(&one)));
+    }
+    for place in strangers {
+        looks.push(Look::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
+    }
+    looks
+}
+
+/// A mount of this user.
+fn own(one: &Registered) -> Vec<Finding> {
+    let entry = &one.entry;
+    let place = entry.mountpoint.display().to_string();
+    if !one.alive {
+        if entry.command.is_some() {
+            // Its mount ended with it; `esker status` clears it away.
+            return Vec::new();
+        }
+        let found = format!("its daemon (process {}) was killed, and the mount is left behind", entry.pid);
+        return vec![Finding::broken("mount", place.clone(), found, format!("`esker umount {place}`"))];
+    }
+    let touched = entry.command.is_none().then(|| {
+        let path = entry.mountpoint.clone();
+        std::thread::spawn(move || touch(Touch::Mount, &path, PATIENCE))
+    });
+    let mut findings = match control::ask(&one.socket, &Request::Status, DAEMON_PATIENCE) {
+        Ok(Response::Status(status)) => of_status(&place, &status),
+        Ok(_) | Err(_) if one.wait_until_gone(Duration::ZERO) => return Vec::new(),
+        Ok(other) => vec![silent(&place, entry.pid, &format!("it answered {other:?}"))],
+        Err(error) => vec![silent(&place, entry.pid, &chain(&error))],
+    };
+    let answer = touched.and_then(|thread| thread.join().ok());
+    findings.extend(answer.and_then(|answer| of_touch(&place, entry.pid, answer)));
+    if findings.is_empty() {
+        findings.push(Finding::good("mount", place, format!("{} answers", entry.repository)));
+    }
+    findings
+}
+
+/// What a daemon that does not answer is doing.
+fn silent(place: &str, pid: u32, reason: &str) -> Finding {
+    let end = format!("`kill -9 {pid}`, then `esker umount {place}`");
+    let (found, mend) = match process_state(pid) {
+        Some('T' | 't') => (
+            "is stopped (SIGSTOP or a debugger)",
+            format!("`kill -CONT {pid}`; if that does not help, {end}"),
+        ),
+        Some('D') => {
+            ("waits for a disk that does not answer", format!("see to the disk of its cache; or {end}"))
+        }
+        _ => ("does not answer", end),
+    };
+    Finding::broken("daemon", place, format!("its daemon (process {pid}) {found}: {reason}"), mend)
+}
+
+/// The state letter of a process.
+fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it is in brackets and may contain anything.
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+fn of_touch(place: &str, pid: u32, answer: Result<Touched, NoAnswer>) -> Option<Finding> {
+    let end = format!("`kill -9 {pid}`, then `esker umount {place}` and mount again");
+    match answer {
+        Ok(Touched::Failed { call, text, .. }) => Some(Finding::broken(
+            "mount",
+            place,
+            format!("{call} fails: {text}"),
+            format!("see `esker status {place}`; or {end}"),
+        )),
+        Ok(_) => None,
+        Err(NoAnswer::Hangs) => {
+            let found = format!("a look at it does not come back within {PATIENCE:?}");
+            Some(Finding::broken("mount", place, found, end))
+        }
+        Err(NoAnswer::Failed(why)) => {
+            let found = format!("it could not be looked at: {why}");
+            Some(Finding::warning("mount", place, found, "see whether processes can be started"))
+        }
+    }
+}
+
+/// What a daemon says of itself that somebody should know.
+fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
+    let now = seconds(SystemTime::now());
+    let mut findings = Vec::new();
+    if let Some(offline) = &status.offline {
+        let age = now.saturating_sub(offline.since) / 60;
+        let found = format!("no newer revision could be asked for since {age} minutes: {}", offline.reason);
+        let mend = "see whether the server and the proxies are up and reachable from here; what is cached stays readable";
+        findings.push(Finding::warning("server", place, found, mend));
+    }
+    if let Some(published) = status.published.filter(|published| *published > now + SKEW) {
+        let found = format!("its revision was signed {} minutes in the future", (published - now) / 60);
+        findings.push(Finding::warning(
+            "clock",
+            place,
+            found,
+            "set the clock of this node, or of the publisher's",
+        ));
+    }
+    let recent =
+        status.errors.iter().filter(|error| now.saturating_sub(error.time) <= RECENT).collect::<Vec<_>>();
+    if let Some(last) = recent.last() {
+        let found = format!(
+            "{} failures in the last {} minutes, the last of {}: {}",
+            recent.len(),
+            RECENT / 60,
+            last.object,
+            last.cause
+        );
+        findings.push(Finding::warning("reads", place, found, format!("`esker status {place}` shows all")));
+    }
+    if status.waiting > 0 && status.offline.is_some() {
+        let found = format!("{} requests wait for a server", status.waiting);
+        let mend = "they end by themselves, with an error after a minute; their programs can be killed";
+        findings.push(Finding::warning("waiting", place, found, mend));
+    }
+    findings
+}
+
+/// A mount that is not in this user's registry: another user's, or one that was left behind.
+fn stranger(place: &Path) -> Finding {
+    let named = place.display().to_string();
+    let mend = format!("`esker umount {named}`, by whoever mounted it or root");
+    match touch(Touch::Mount, place, PATIENCE) {
+        Ok(Touched::Failed { errno: libc::ENOTCONN, .. }) => {
+            Finding::broken("mount", named, "it is left behind: it has no daemon any more", mend)
+        }
+        // What others may not see is none of our business.
+        Ok(Touched::Failed { errno: libc::EACCES | libc::EPERM, .. }) => {
+            Finding::good("mount", named, "it is another user's")
+        }
+        Ok(Touched::Failed { call, text, .. }) => {
+            Finding::broken("mount", named, format!("{call} fails: {text}"), mend)
+        }
+        Ok(_) => Finding::good("mount", named, "it answers"),
+        Err(NoAnswer::Hangs) => {
+            let found = format!("a look at it does not come back within {PATIENCE:?}");
+            Finding::broken("mount", named, found, format!("end its daemon with `kill -9`, then {mend}"))
+        }
+        Err(NoAnswer::Failed(why)) => Finding::warning(
+            "mount",
+            named,
+            format!("it could not be looked at: {why}"),
+            "see whether processes can be started",
+        ),
+    }
+}

@@ -1,0 +1,49 @@
+//! A running `esker serve`.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// A server of the repositories in a folder, gone when dropped.
+pub(crate) struct Served {
+    child: Child,
+    url: String,
+}
+
+impl Served {
+    pub(crate) fn start(folder: &Path) -> Served {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
+        command
+            .arg("serve")
+            .arg(folder)
+            .args(["--listen", "127.0.0.1:0", "--json"])
+            .env_clear()
+            .env("HOME", "/");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("esker serve");
+        let mut line = String::new();
+        let output = child.stdout.as_mut().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let ready: Value = serde_json::from_str(&line).expect("JSON");
+        let url = ready["url"].as_str().expect("a URL").to_owned();
+        Served { child, url }
+    }
+
+    /// Where a repository is to be had.
+    pub(crate) fn url(&self, repository: &str) -> String {
+        format!("{}/cvmfs/{repository}", self.url)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may be stopped or gone, which are the faults of some tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

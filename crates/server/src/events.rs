@@ -1,0 +1,147 @@
+//! New revisions, told while they are published: `/cvmfs/NAME/.esker/revisions` is a stream of server-sent events.
+//!
+//! Whoever publishes is another process, so the manifests are looked at: those of repositories that somebody listens
+//! for, once for all who do. An event is a hint and nothing more; clients verify the head as they always do.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_format::manifest::Manifest;
+use esker_format::name::RepositoryName;
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{interval, sleep};
+
+use crate::repositories::{Repositories, manifest_of};
+
+/// How often the manifests are looked at: what a publication waits for beyond its way to the client.
+const LOOK: Duration = Duration::from_millis(200);
+/// A sign of life, so that clients and what lies between see that the stream is not dead.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// What is known of a repository's newest revision; `None` while it has no readable manifest.
+type Known = Option<Revision>;
+
+/// A published revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Revision {
+    number: u64,
+    root: String,
+    signed: i64,
+}
+
+impl From<Manifest> for Revision {
+    fn from(manifest: Manifest) -> Self {
+        let Manifest { revision, root_catalog, timestamp, .. } = manifest;
+        Self { number: revision, root: root_catalog.to_string(), signed: timestamp.0 }
+    }
+}
+
+/// Who listens for what.
+pub(crate) struct Events {
+    repositories: Arc<Repositories>,
+    /// One sender a repository that somebody listens for; its task removes it when nobody does any more.
+    watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,
+    places: Arc<Semaphore>,
+}
+
+/// The stream of one client.
+pub(crate) struct Stream {
+    repository: RepositoryName,
+    known: watch::Receiver<Known>,
+    told: Known,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Events {
+    pub(crate) fn new(repositories: Arc<Repositories>, places: usize) -> Self {
+        Self { repositories, watched: Arc::default(), places: Arc::new(Semaphore::new(places)) }
+    }
+
+    /// Begins to listen; `None` if there are too many who do.
+    pub(crate) fn listen(&self, repository: RepositoryName) -> Option<Stream> {
+        let place = self.places.clone().try_acquire_owned().ok()?;
+        let mut watched = self.watched.lock();
+        let known = match watched.get(&repository) {
+            Some(sender) => sender.subscribe(),
+            None => {
+                let (sender, known) = watch::channel(None);
+                watched.insert(repository.clone(), sender);
+                let (repositories, all) = (self.repositories.clone(), self.watched.clone());
+                tokio::spawn(watch_manifest(repositories, all, repository.clone()));
+                known
+            }
+        };
+        Some(Stream { repository, known, told: None, _place: place })
+    }
+
+    /// Whether there is such a repository now.
+    pub(crate) async fn has(&self, repository: &RepositoryName) -> bool {
+        look(&self.repositories, repository).await.is_some()
+    }
+}
+
+impl Stream {
+    /// Waits for the next thing to tell: an event, or a sign of life.
+    pub(crate) async fn next(&mut self) -> io::Result<Vec<u8>> {
+        let heartbeat = sleep(HEARTBEAT);
+        tokio::pin!(heartbeat);
+        loop {
+            let known = self.known.borrow_and_update().clone();
+            if known.is_some() && known != self.told {
+                self.told = known;
+                return Ok(self.event());
+            }
+            tokio::select! {
+                changed = self.known.changed() => changed.map_err(io::Error::other)?,
+                () = &mut heartbeat => return Ok(b":\n\n".to_vec()),
+            }
+        }
+    }
+
+    fn event(&self) -> Vec<u8> {
+        let Some(Revision { number, root, signed }) = &self.told else { return Vec::new() };
+        let repository = self.repository.as_str();
+        let data =
+            json!({ "repository": repository, "revision": number, "root_hash": root, "signed": signed });
+        format!("event: revision\nid: {number}\ndata: {data}\n\n").into_bytes()
+    }
+}
+
+/// Looks at a manifest until nobody listens for it any more.
+async fn watch_manifest(
+    repositories: Arc<Repositories>,
+    watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,
+    repository: RepositoryName,
+) {
+    let mut ticks = interval(LOOK);
+    loop {
+        ticks.tick().await;
+        let found = look(&repositories, &repository).await;
+        let mut watched = watched.lock();
+        let Some(sender) = watched.get(&repository) else { return };
+        if sender.receiver_count() == 0 {
+            watched.remove(&repository);
+            return;
+        }
+        sender.send_if_modified(|known| {
+            let is_news = found.is_some() && *known != found;
+            if is_news {
+                *known = found;
+            }
+            is_news
+        });
+    }
+}
+
+/// Reads the manifest aside: the disk may be slow.
+async fn look(repositories: &Arc<Repositories>, repository: &RepositoryName) -> Known {
+    let (repositories, repository) = (repositories.clone(), repository.clone());
+    let read = move || {
+        repositories.candidates(&repository).find_map(|folder| manifest_of(&folder).ok()).map(Revision::from)
+    };
+    tokio::task::spawn_blocking(read).await.ok().flatten()
+}

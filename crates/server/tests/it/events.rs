@@ -1,0 +1,81 @@
+//! Streams of new revisions.
+
+use std::io::BufRead;
+use std::time::Instant;
+
+use esker_server::Limits;
+use esker_testkit::fixture::{FULL, Repository};
+
+use crate::client::{Client, PATIENCE, Running};
+
+const REVISIONS: &str = "/cvmfs/full.test/.esker/revisions";
+
+fn listen(server: &Running) -> Client {
+    let mut client = server.client();
+    client.send(format!("GET {REVISIONS} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let head = client.head();
+    assert_eq!((head.status, head.field("content-type")), (200, Some("text/event-stream")), "{head:?}");
+    assert_eq!((head.field("cache-control"), head.field("content-length")), (Some("no-store"), None));
+    client
+}
+
+/// The data of the next event.
+fn event(client: &mut Client) -> serde_json::Value {
+    let mut data = None;
+    loop {
+        let mut line = String::new();
+        assert_ne!(client.0.read_line(&mut line).expect("a line in time"), 0, "the stream ended");
+        match (line.trim_end().split_once(": "), data.take()) {
+            (None, Some(data)) => return data,
+            (Some(("data", text)), _) => data = Some(serde_json::from_str(text).expect("JSON")),
+            (_, before) => data = before,
+        }
+    }
+}
+
+fn publish(repository: &Repository, tag: &str) {
+    repository.publish(&repository.head_at(tag));
+}
+
+#[test]
+fn everybody_who_listens_hears_of_each_revision_that_another_process_publishes() {
+    let repository = FULL.unpack();
+    publish(&repository, "v1");
+    let server = Running::of(&[repository.document_root().to_owned()]);
+    let mut clients: Vec<Client> = (0..5).map(|_| listen(&server)).collect();
+    for (tag, revision) in [("v1", 1), ("v2", 2), ("v3", 3)] {
+        publish(&repository, tag);
+        for client in &mut clients {
+            let event = event(client);
+            assert_eq!((&event["repository"], &event["revision"]), (&"full.test".into(), &revision.into()));
+            assert_eq!(event["root_hash"], repository.tag(tag).root);
+        }
+    }
+    // Whoever comes later is told where things stand.
+    assert_eq!(event(&mut listen(&server))["revision"], 3);
+    server.stop();
+    for mut client in clients {
+        assert_eq!(client.rest(), b"", "a stopped server ends its streams");
+    }
+}
+
+#[test]
+fn places_are_bounded_and_given_back() {
+    let repository = FULL.unpack();
+    let folders = [repository.document_root().to_owned()];
+    let server = Running::start(&folders, Limits { listeners: 2, ..Limits::default() });
+    let (mut first, second) = (listen(&server), listen(&server));
+    assert_eq!(event(&mut first)["revision"], 3);
+    assert_eq!(server.get(REVISIONS).status, 503);
+    drop(second);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut client = server.client();
+        client.send(format!("GET {REVISIONS} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        if client.head().status == 200 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "a place that was left is not given to another");
+    }
+    assert_eq!(server.get("/cvmfs/absent.test/.esker/revisions").status, 404);
+}

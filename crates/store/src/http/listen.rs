@@ -1,0 +1,236 @@
+//! Streams of server-sent events, kept open.
+//!
+//! What is heard is a hint that anybody may have made up: whoever listens asks the repository itself. So nothing here
+//! can do harm, and what goes wrong costs a connection attempt now and then.
+
+mod events;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hickory_resolver::TokioResolver;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::{Request, Response, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::url::BaseUrl;
+use crate::error::{Cause, StoreError};
+use events::Events;
+
+/// The pause after a stream that broke off; it doubles with each that brought nothing.
+const PAUSE: Duration = Duration::from_secs(1);
+/// And grows up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+/// The pause where there is no such stream.
+const ABSENT: Duration = Duration::from_secs(3600);
+/// A stream that lasted so long did work.
+const LASTED: Duration = Duration::from_secs(30);
+/// For a name, for a connection, and for the beginning of an answer.
+const STEP: Duration = Duration::from_secs(10);
+
+/// Called with the data of each event, on the thread that listens.
+pub type Heard = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Where to listen.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The stream: an `http://` URL.
+    pub url: String,
+    /// What is sent along with the request.
+    pub body: String,
+    /// A stream that brings nothing for so long, no sign of life either, is given up.
+    pub silence: Duration,
+}
+
+/// How listening goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenStatus {
+    /// Whether a stream is open now.
+    pub connected: bool,
+    /// Events heard so far.
+    pub events: u64,
+    /// Why the last stream ended or could not be had.
+    pub failure: Option<String>,
+}
+
+/// Listens until it is dropped.
+#[derive(Debug)]
+pub struct Listening {
+    url: String,
+    status: Arc<Mutex<ListenStatus>>,
+    /// Its receivers learn of the drop.
+    _stop: watch::Sender<()>,
+}
+
+/// Why a stream ended.
+enum End {
+    /// There is none.
+    Absent(String),
+    Broken(String),
+}
+
+impl Listening {
+    /// Starts to listen, on a thread of its own.
+    pub fn start(listen: Listen, heard: Heard) -> Result<Self, StoreError> {
+        let base = BaseUrl::parse(&listen.url)?;
+        let status = Arc::<Mutex<ListenStatus>>::default();
+        let (stop, stopped) = watch::channel(());
+        let listener = Listener { base, heard, status: status.clone() };
+        let url = listen.url.clone();
+        let thread = std::thread::Builder::new().name("listen".into());
+        thread.spawn(move || listener.run(&listen, stopped)).map_err(|source| {
+            let what = "the thread that listens for revisions";
+            StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
+        })?;
+        Ok(Self { url, status, _stop: stop })
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> ListenStatus {
+        self.status.lock().clone()
+    }
+}
+
+struct Listener {
+    base: BaseUrl,
+    heard: Heard,
+    status: Arc<Mutex<ListenStatus>>,
+}
+
+impl Listener {
+    fn run(self, listen: &Listen, mut stopped: watch::Receiver<()>) {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return self.status.lock().failure = Some(error.to_string()),
+        };
+        runtime.block_on(async {
+            tokio::select! {
+                () = self.keep_listening(listen) => {}
+                // Dropping the sender is the word to stop.
+                _ = stopped.changed() => {}
+            }
+        });
+        // A name that is still being looked up must not hold the thread.
+        runtime.shutdown_background();
+    }
+
+    async fn keep_listening(&self, listen: &Listen) {
+        let mut failures = 0;
+        loop {
+            let began = Instant::now();
+            let Err(end) = self.stream(listen).await;
+            failures = if began.elapsed() >= LASTED { 1 } else { failures + 1 };
+            let (pause, failure) = match end {
+                End::Absent(why) => (ABSENT, why),
+                End::Broken(why) => (PAUSE.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX), why),
+            };
+            {
+                let mut status = self.status.lock();
+                status.connected = false;
+                status.failure = Some(failure);
+            }
+            // All clients of a server that went away would come back in the same moment.
+            sleep(spread(pause)).await;
+        }
+    }
+
+    /// Opens a stream and hears what it brings until it ends.
+    async fn stream(&self, listen: &Listen) -> Result<std::convert::Infallible, End> {
+        let response = self.open(listen).await?;
+        check(&response)?;
+        {
+            let mut status = self.status.lock();
+            status.connected = true;
+            status.failure = None;
+        }
+        let mut body = response.into_body();
+        let mut events = Events::default();
+        loop {
+            let frame = timeout(listen.silence, body.frame()).await;
+            let frame = frame.map_err(|_| End::Broken(format!("nothing came for {:?}", listen.silence)))?;
+            let frame = frame.ok_or_else(|| End::Broken("the server ended the stream".into()))?;
+            let Ok(data) = frame.map_err(|error| End::Broken(error.to_string()))?.into_data() else {
+                continue;
+            };
+            let hear = |event: &[u8]| {
+                self.status.lock().events += 1;
+                (self.heard)(event);
+            };
+            events.take(&data, hear).map_err(|why| End::Broken(why.to_owned()))?;
+        }
+    }
+
+    async fn open(&self, listen: &Listen) -> Result<Response<Incoming>, End> {
+        let broken = |error: &dyn std::fmt::Display| End::Broken(error.to_string());
+        let late = |what: &str| End::Broken(format!("{what} took longer than {STEP:?}"));
+        let addresses = timeout(STEP, self.resolve()).await.map_err(|_| late("its name"))?;
+        let addresses = addresses.map_err(|error| broken(&error))?;
+        let connecting = TcpStream::connect(addresses.as_slice());
+        let stream = timeout(STEP, connecting).await.map_err(|_| late("a connection"))?;
+        let stream = stream.map_err(|error| broken(&error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        tokio::spawn(async move {
+            // Its errors reach the stream.
+            let _ = connection.await;
+        });
+        let request = Request::get(self.base.path_of("").trim_end_matches('/'))
+            .header(header::HOST, self.base.authority())
+            .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")))
+            .header(header::ACCEPT, "text/event-stream")
+            .body(Full::new(Bytes::from(listen.body.clone())))
+            .map_err(|error| broken(&error))?;
+        let answer = timeout(STEP, sender.send_request(request)).await.map_err(|_| late("an answer"))?;
+        answer.map_err(|error| broken(&error))
+    }
+
+    /// The server's addresses. The resolver is made anew each time, so that it knows today's network.
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = self.base.host.parse() {
+            return Ok(vec![SocketAddr::new(address, self.base.port)]);
+        }
+        let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
+        let resolver = resolver.map_err(io::Error::other)?;
+        let found = resolver.lookup_ip(self.base.host.as_str()).await.map_err(io::Error::other)?;
+        Ok(found.iter().map(|address| SocketAddr::new(address, self.base.port)).collect())
+    }
+}
+
+/// Between half and all of a pause.
+fn spread(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) % 1024;
+    pause / 2 + pause.mul_f64(random as f64 / 2048.0)
+}
+
+/// Whether this is a stream of events.
+fn check(response: &Response<Incoming>) -> Result<(), End> {
+    let status = response.status();
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        return Err(End::Broken(format!("the server answered with status {status}")));
+    }
+    if !status.is_success() {
+        return Err(End::Absent(format!(
+            "there is no such stream: the server answered with status {status}"
+        )));
+    }
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    match kind.unwrap_or_default().split(';').next() {
+        Some("text/event-stream") => Ok(()),
+        _ => Err(End::Absent("what is there is no stream of events".into())),
+    }
+}
