@@ -12,6 +12,9 @@ command -v fusermount3 >/dev/null || missing+=(fuse3)
 [ -x /usr/sbin/automount ] || missing+=(autofs)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
+# The fault matrix runs real proxies and servers; their programs are not on everybody's path.
+[ -x /usr/sbin/squid ] || missing+=(squid)
+[ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")

@@ -273,6 +273,7 @@ impl Trip {
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,
             fresh: false,
+            detour: 0,
             priority: self.priority.clone(),
             spool: Some(self.store.cache.clone()),
         };

@@ -131,6 +131,10 @@ impl Source for Routed {
         self.shared.bases.first().map(BaseUrl::to_string).unwrap_or_default()
     }
 
+    fn ways(&self) -> usize {
+        self.shared.ways.lock().choices(0).len()
+    }
+
     fn network(&self) -> NetworkStatus {
         NetworkStatus { route: self.shared.route(), ..self.shared.counts.status() }
     }
@@ -148,7 +152,10 @@ impl Shared {
         let place = ring::place(fetch.expect.as_ref());
         let way = {
             let ways = self.ways.lock();
-            ways.first(place).or_else(|| trip.next(&ways.choices(place)))
+            match fetch.detour {
+                0 => ways.first(place).or_else(|| trip.next(&ways.choices(place))),
+                detour => trip::passing_over(detour, &ways.choices(place)),
+            }
         };
         match way {
             Some(way) => self.go(way, fetch, trip, done),

@@ -28,6 +28,11 @@ pub trait Source: Send + Sync {
     /// The place for messages, for example its URL.
     fn describe(&self) -> String;
 
+    /// How many ways there are to it.
+    fn ways(&self) -> usize {
+        1
+    }
+
     /// What its traffic came to; nothing for a place that is not on a network.
     fn network(&self) -> NetworkStatus {
         NetworkStatus::default()
@@ -56,6 +61,8 @@ pub struct Fetch {
     pub plain_size: Option<u64>,
     /// Asks caches on the way not to answer.
     pub fresh: bool,
+    /// So many ways are passed over, because what came on them turned out to be no good.
+    pub detour: usize,
     /// Who waits.
     pub priority: Priority,
     /// Where to put what is too much for memory. Without it everything up to `limit` is kept in memory.
@@ -74,6 +81,7 @@ impl Fetch {
             limit,
             plain_size: None,
             fresh: false,
+            detour: 0,
             priority: Priority::new(Urgency::Demand),
             spool: None,
         }

@@ -11,6 +11,7 @@ mod daemons;
 mod damage;
 mod demo;
 mod doctor;
+mod faults;
 mod fixed;
 mod fstab;
 mod gate;

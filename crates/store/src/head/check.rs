@@ -21,6 +21,9 @@ const WHITELIST_MAX: u64 = 1 << 20;
 /// A certificate in PEM.
 const CERTIFICATE_MAX: u64 = 256 << 10;
 
+/// Ways on which a head is asked for that doesn't verify.
+const DETOURS_MAX: usize = 8;
+
 /// What a server was found to offer.
 pub(super) enum Checked {
     /// The manifest that is known already, byte for byte.
@@ -36,6 +39,8 @@ pub(super) struct Check {
     seen: Option<Seen>,
     /// Whether caches on the way are asked not to answer: the second try.
     fresh: bool,
+    /// How many ways to the servers are passed over.
+    detour: usize,
     done: Done<Checked>,
 }
 
@@ -47,7 +52,7 @@ impl Check {
         seen: Option<Seen>,
         done: Done<Checked>,
     ) {
-        Self { keeper, known, seen, fresh: false, done }.ask_manifest();
+        Self { keeper, known, seen, fresh: false, detour: 0, done }.ask_manifest();
     }
 
     fn fail(self, cause: Cause) {
@@ -56,6 +61,12 @@ impl Check {
         if matches!(error.cause(), Cause::Untrusted(_)) && !self.fresh {
             // A proxy may hold a damaged or an outdated file; ask the server itself before giving up.
             return Self { fresh: true, ..self }.ask_manifest();
+        }
+        let detour = self.detour + 1;
+        if matches!(error.cause(), Cause::Untrusted(_)) && detour < self.keeper.source.ways().min(DETOURS_MAX)
+        {
+            // Whoever damages it may be on this way only.
+            return Self { detour, ..self }.ask_manifest();
         }
         self.done.err(error);
     }
@@ -66,6 +77,7 @@ impl Check {
 
     fn fetch(self, mut fetch: Fetch, then: impl FnOnce(Self, Vec<u8>) + Send + 'static) {
         fetch.fresh = self.fresh;
+        fetch.detour = self.detour;
         let source = self.keeper.source.clone();
         source.fetch(
             fetch,

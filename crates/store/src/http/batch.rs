@@ -180,6 +180,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         limit: batch::BYTES_MAX as u64,
         plain_size: None,
         fresh: false,
+        detour: 0,
         priority: Priority::new(Urgency::Prefetch),
         spool: None,
     }

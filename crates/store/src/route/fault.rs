@@ -31,6 +31,10 @@ const BEHIND_SQUID: [&str; 9] = [
 ];
 
 impl Fault {
+    /// Either may be to blame.
+    pub(super) const EITHER: Self =
+        Self { exit: 1, server: 1, no_exit: false, no_server: false, again: false };
+
     /// What a failure says; `None` if no other way would do better.
     pub(super) fn of(error: &StoreError, through_proxy: bool) -> Option<Self> {
         match error.blame() {
@@ -53,7 +57,7 @@ impl Fault {
     }
 
     fn behind_proxy(cause: &Cause) -> Self {
-        let either = Self { exit: 1, server: 1, ..Self::default() };
+        let either = Self::EITHER;
         let server = Self { server: 2, ..Self::default() };
         match cause {
             Cause::Unresolved { .. }

@@ -72,13 +72,15 @@ impl Shared {
             let exits: Vec<Exit> = {
                 let ways = self.ways.lock();
                 let all = ways.in_use();
-                trip.failed_exits().filter_map(|id| all.iter().find(|exit| exit.id == id).copied()).collect()
+                trip.failed_exits(way)
+                    .filter_map(|id| all.iter().find(|exit| exit.id == id).copied())
+                    .collect()
             };
             let why = self.notes.last.lock().as_ref().map_or_else(String::new, |(_, text)| text.clone());
-            for exit in exits.into_iter().filter(|exit| *exit != way.exit) {
+            for exit in exits {
                 self.burn(exit, soon(timings.proxy_reset), &why);
             }
-            for server in trip.failed_servers().filter(|server| *server != way.server) {
+            for server in trip.failed_servers(way) {
                 self.leave(server, soon(timings.server_reset), &why);
             }
         }

@@ -70,13 +70,17 @@ impl Trip {
 
     /// Takes note of a failure.
     pub(super) fn failed(&mut self, way: Way, fault: Fault, error: &StoreError) {
-        self.tried.push(way);
+        self.suspect(way, fault);
         self.repeated = 0;
-        suspect(&mut self.exits, way.exit.id, fault.exit, fault.no_exit);
-        suspect(&mut self.servers, way.server, fault.server, false);
         if self.hope.is_none() && error.may_pass() {
             self.hope = Some(error.clone());
         }
+    }
+
+    fn suspect(&mut self, way: Way, fault: Fault) {
+        self.tried.push(way);
+        suspect(&mut self.exits, way.exit.id, fault.exit, fault.no_exit);
+        suspect(&mut self.servers, way.server, fault.server, false);
     }
 
     /// The way to try next: one that was not tried yet, as far from what is suspected as can be.
@@ -95,16 +99,18 @@ impl Trip {
         least.map(|choice| choice.way)
     }
 
-    /// Exits that failed, and did not serve later.
-    pub(super) fn failed_exits(&self) -> impl Iterator<Item = u32> + '_ {
-        // One that failed with one server only may be blameless.
-        let guilty = |suspect: &&Suspect| suspect.score > 0 || suspect.failures > 1;
-        self.exits.iter().filter(guilty).map(|suspect| suspect.id)
+    /// Exits that are to blame, now that this way served: those that failed with the same server, and those that were
+    /// suspected from the start or failed with several.
+    pub(super) fn failed_exits(&self, served: Way) -> impl Iterator<Item = u32> + '_ {
+        let with_it = move |id| self.tried.iter().any(|way| way.exit.id == id && way.server == served.server);
+        let guilty = move |one: &&Suspect| one.score > 0 || one.failures > 1 || with_it(one.id);
+        self.exits.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.exit.id)
     }
 
-    /// Servers that failed.
-    pub(super) fn failed_servers(&self) -> impl Iterator<Item = u32> + '_ {
-        self.servers.iter().filter(|suspect| suspect.score > 0).map(|suspect| suspect.id)
+    /// The same for servers.
+    pub(super) fn failed_servers(&self, served: Way) -> impl Iterator<Item = u32> + '_ {
+        let guilty = |one: &&Suspect| one.score > 0;
+        self.servers.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.server)
     }
 
     /// Ends a round in which everything failed; returns the failure to go on from, or to tell.
@@ -115,6 +121,16 @@ impl Trip {
         self.servers.clear();
         self.hope.take().unwrap_or(last)
     }
+}
+
+/// The way to take where so many brought nothing good.
+pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Option<Way> {
+    let mut trip = Trip::new(false);
+    for _ in 0..count {
+        let way = trip.next(choices)?;
+        trip.suspect(way, Fault::EITHER);
+    }
+    trip.next(choices)
 }
 
 fn find(suspects: &[Suspect], id: u32) -> Option<&Suspect> {

@@ -9,6 +9,7 @@ mod descriptors;
 mod heads;
 mod http;
 mod kill;
+mod names;
 mod quota;
 mod reading;
 mod restart;

@@ -1,0 +1,294 @@
+//! The reader's side: a published tree of many files, and mounts of it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::process::{Process, ended, spoil, timed};
+use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
+use crate::world::{PATIENCE, words};
+
+/// Files, each of which is read for the first time once.
+const FILES: usize = 300;
+const LARGE: usize = 2 << 20;
+
+/// A person with a repository, and what they have read of it.
+pub(super) struct Client {
+    workshop: Workshop,
+    /// The file to read next, and the one that was read last.
+    next: AtomicUsize,
+    last: AtomicUsize,
+}
+
+/// A place to mount at, with a cache of its own.
+pub(super) struct Mount<'c> {
+    client: &'c Client,
+    folder: PathBuf,
+    url: String,
+    options: Vec<String>,
+}
+
+/// The content of a file: bytes that don't compress, and are nobody else's.
+fn content(number: usize, len: usize) -> Vec<u8> {
+    let mut state = number as u64 + 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn len(number: usize) -> usize {
+    2000 + number
+}
+
+impl Client {
+    pub(super) fn new() -> Client {
+        let workshop = Workshop::with(Person::ordinary(), |top| {
+            fs::create_dir_all(top).expect("a folder");
+            for number in 0..FILES {
+                fs::write(top.join(format!("file-{number}")), content(number, len(number))).expect("a file");
+            }
+            fs::write(top.join("large"), content(FILES, LARGE)).expect("a file");
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let client = Client { workshop, next: AtomicUsize::new(0), last: AtomicUsize::new(0) };
+        let good = client.storage();
+        client.workshop.world.person.does(|| {
+            spoil(&good, &client.place("corrupt"), |mut bytes| {
+                let middle = bytes.len() / 2;
+                bytes.get_mut(middle).into_iter().for_each(|byte| *byte ^= 0xff);
+                bytes
+            });
+            spoil(&good, &client.place("truncated"), |mut bytes| {
+                bytes.pop();
+                bytes
+            });
+        });
+        client
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.workshop.home(name))
+    }
+
+    /// What a web server serves.
+    pub(super) fn storage(&self) -> PathBuf {
+        self.place("storage")
+    }
+
+    pub(super) fn nginx(&self, name: &str, root: Option<&Path>) -> Process {
+        let (corrupt, truncated) = (self.place("corrupt"), self.place("truncated"));
+        Process::nginx(self.workshop.world.person, self.place(name), root, [&corrupt, &truncated])
+    }
+
+    pub(super) fn squid(&self, name: &str) -> Process {
+        Process::squid(self.workshop.world.person, self.place(name))
+    }
+
+    /// The repository on a server.
+    pub(super) fn url(&self, server: &Process) -> String {
+        format!("{}/{NAME}", server.url())
+    }
+
+    pub(super) fn at(&self, name: &str, server: &Process, options: &[&str]) -> Mount<'_> {
+        let folder = self.place(name);
+        self.workshop.world.person.does(|| fs::create_dir_all(folder.join("mnt"))).expect("folders");
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        Mount { client: self, folder, url: self.url(server), options }
+    }
+
+    /// Reads a file that nobody has read before.
+    pub(super) fn try_new(&self, mount: &Mount<'_>) -> io::Result<()> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        assert!(number < FILES, "all files were read");
+        self.read(mount, number)
+    }
+
+    fn read(&self, mount: &Mount<'_>, number: usize) -> io::Result<()> {
+        let bytes = self.cat(mount, &format!("file-{number}"))?;
+        assert!(bytes == content(number, len(number)), "file-{number} has wrong bytes");
+        self.last.store(number, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads a file in a process of the person's own: a deadline is for those whose system call can be seen.
+    fn cat(&self, mount: &Mount<'_>, name: &str) -> io::Result<Vec<u8>> {
+        let mut command = self.workshop.world.person.command("cat");
+        command.arg(mount.mountpoint().join(name));
+        let (output, _) = ended(command, PATIENCE);
+        if output.status.success() {
+            return Ok(output.stdout);
+        }
+        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+
+    /// The same, which must succeed in time.
+    #[track_caller]
+    pub(super) fn read_new(&self, mount: &Mount<'_>, limit: Duration) -> Duration {
+        let (outcome, took) = timed(|| self.try_new(mount));
+        outcome.unwrap_or_else(|error| panic!("a read failed: {error}; {:#}", mount.route()));
+        assert!(took < limit, "a read took {took:?}");
+        took
+    }
+
+    /// Reads the file that was read last once more, from the cache.
+    #[track_caller]
+    pub(super) fn read_old(&self, mount: &Mount<'_>) {
+        let known = self.last.load(Ordering::Relaxed);
+        let path = mount.mountpoint().join(format!("file-{known}"));
+        self.workshop.world.person.does(|| {
+            let file = fs::File::open(path).expect("opening what is known");
+            // Out of the kernel's memory, so that the read comes to us.
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
+        });
+        self.read(mount, known).expect("reading what is cached");
+    }
+
+    #[track_caller]
+    pub(super) fn read_large(&self, mount: &Mount<'_>, limit: Duration) {
+        let (bytes, took) = timed(|| self.cat(mount, "large"));
+        assert!(bytes.expect("reading a large file") == content(FILES, LARGE), "wrong bytes");
+        assert!(took < limit, "it took {took:?}");
+    }
+
+    /// How often something was left.
+    pub(super) fn left(&self, mount: &Mount<'_>) -> u64 {
+        let route = mount.route();
+        let get = |name: &str| route[name].as_u64().expect("a counter");
+        get("server_failovers") + get("proxy_failovers")
+    }
+
+    /// Reads until the first proxy and the first server are in use.
+    #[track_caller]
+    pub(super) fn wait_for_first(&self, mount: &Mount<'_>) {
+        let first =
+            |route: &Value| route["proxies"][0][0]["active"] == true && route["servers"][0]["active"] == true;
+        self.read_until(mount, first);
+    }
+
+    /// Reads until a proxy is in use.
+    #[track_caller]
+    pub(super) fn wait_for_active(&self, mount: &Mount<'_>, proxy: &Process) {
+        let url = proxy.url();
+        let active = |route: &Value| {
+            let groups = route["proxies"].as_array().expect("groups");
+            let mut all = groups.iter().flat_map(|group| group.as_array().expect("a group"));
+            all.any(|one| one["name"] == url.as_str() && one["active"] == true)
+        };
+        self.read_until(mount, active);
+    }
+
+    #[track_caller]
+    fn read_until(&self, mount: &Mount<'_>, holds: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        // Each look takes a process, so this does not spin.
+        while !holds(&mount.route()) {
+            assert!(Instant::now() < deadline, "it did not come about: {:#}", mount.route());
+            self.read_new(mount, PATIENCE);
+        }
+    }
+}
+
+impl Mount<'_> {
+    fn mountpoint(&self) -> PathBuf {
+        self.folder.join("mnt")
+    }
+
+    fn call(&self) -> std::process::Command {
+        let key = self.client.workshop.home(&format!("keys/{NAME}.pub"));
+        let mut command = self.client.workshop.world.esker(&["mount", &self.url]);
+        command.arg(self.mountpoint()).args(["--public-key", &key, "--no-prefetch", "--cache"]);
+        command.arg(self.folder.join("cache")).args(&self.options);
+        command
+    }
+
+    #[track_caller]
+    fn mount(&self, limit: Duration) -> Duration {
+        let (output, took) = ended(self.call(), limit);
+        assert!(output.status.success(), "mounting failed: {}", words(&output));
+        took
+    }
+
+    /// Mounts with an empty cache.
+    #[track_caller]
+    pub(super) fn mount_empty(&self, limit: Duration) -> Duration {
+        self.empty_cache();
+        self.mount(limit)
+    }
+
+    /// Tries that where it can't succeed; tells whether it did.
+    pub(super) fn try_mount_empty(&self, limit: Duration) -> (bool, Duration) {
+        self.empty_cache();
+        let (output, took) = ended(self.call(), limit);
+        (output.status.success(), took)
+    }
+
+    fn empty_cache(&self) {
+        match fs::remove_dir_all(self.folder.join("cache")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("emptying a cache: {error}"),
+            _ => {}
+        }
+    }
+
+    /// Unmounts, and mounts with the cache as it was left.
+    #[track_caller]
+    pub(super) fn mount_again(&self, limit: Duration) -> Duration {
+        self.umount();
+        self.mount(limit)
+    }
+
+    #[track_caller]
+    pub(super) fn umount(&self) {
+        let mut command = self.client.workshop.world.esker(&["umount"]);
+        command.arg(self.mountpoint());
+        let (output, _) = ended(command, PATIENCE);
+        assert!(output.status.success(), "unmounting failed: {}", words(&output));
+    }
+
+    fn status(&self) -> Value {
+        let mut command = self.client.workshop.world.esker(&["status", "--json"]);
+        command.arg(self.mountpoint());
+        let (output, _) = ended(command, PATIENCE);
+        assert!(output.status.success(), "esker status failed: {}", words(&output));
+        let all: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker status");
+        all["mounts"][0].clone()
+    }
+
+    /// Who is asked, and what failed.
+    pub(super) fn route(&self) -> Value {
+        self.status()["network"]["route"].clone()
+    }
+
+    pub(super) fn retries(&self) -> u64 {
+        self.route()["retries"].as_u64().expect("a counter")
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.status()["network"]["received_bytes"].as_u64().expect("a counter")
+    }
+
+    #[track_caller]
+    pub(super) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds(&self.status()) {
+            assert!(Instant::now() < deadline, "waiting for {what}: {:#}", self.status());
+        }
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let mut command = self.client.workshop.world.esker(&["umount"]);
+        // It may not be mounted any more.
+        let _ = command.arg(self.mountpoint()).output();
+    }
+}

@@ -1,0 +1,214 @@
+//! Real servers and proxies: nginx and squid, each with a configuration and a folder of its own at a free port.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::person::Person;
+use crate::world::PATIENCE;
+
+/// A running nginx or squid, or the place where one ran.
+pub(super) struct Process {
+    person: Person,
+    arguments: Vec<String>,
+    folder: PathBuf,
+    pub(super) address: SocketAddr,
+    child: Option<Child>,
+    /// Listens in its place and answers nobody.
+    mute: Option<TcpListener>,
+}
+
+impl Process {
+    /// An nginx that serves `root`, or passes on to whatever server a request names if there is none. Files in its
+    /// folder make it misbehave while they are there (see [`Process::flag`]).
+    pub(super) fn nginx(person: Person, folder: PathBuf, root: Option<&Path>, bad: [&Path; 2]) -> Process {
+        let address = free_port();
+        let flag = |name: &str, then: &str| format!("if (-f {}/{name}) {{ {then} }}\n", folder.display());
+        let page = "<!DOCTYPE html><html><body>Please log in.</body></html>";
+        let mut location: String = [500, 503, 404, 429, 444]
+            .map(|status| flag(&status.to_string(), &format!("return {status};")))
+            .concat();
+        location += &flag("html", &format!("return 200 '{page}';"));
+        location += &flag("corrupt", "rewrite ^ /corrupt$uri last;");
+        location += &flag("truncate", "rewrite ^ /truncated$uri last;");
+        location += &flag("slow", "limit_rate 100;");
+        location += &flag("steady", "limit_rate 200k;");
+        let serve = match root {
+            Some(root) => format!("location / {{ root {};\n{location} }}", root.display()),
+            None => format!("location / {{ proxy_pass http://$http_host$request_uri;\n{location} }}"),
+        };
+        let damaged = ["corrupt", "truncated"];
+        let damaged: String = damaged
+            .iter()
+            .zip(bad)
+            .map(|(name, folder)| format!("location /{name}/ {{ internal; alias {}/; }}\n", folder.display()))
+            .collect();
+        let config = format!(
+            "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\n\
+             events {{ worker_connections 256; }}\n\
+             http {{ access_log {0}/access.log; client_body_temp_path {0}/b; proxy_temp_path {0}/p; \
+             fastcgi_temp_path {0}/f; uwsgi_temp_path {0}/u; scgi_temp_path {0}/s; etag off;\n\
+             server {{ listen {address}; {serve} {damaged} }} }}\n",
+            folder.display()
+        );
+        let arguments = ["nginx", "-p", ".", "-e", "error.log", "-c"].map(String::from).to_vec();
+        Process::start(person, folder, arguments, config, address)
+    }
+
+    /// A squid that passes on to whatever server a request names, and keeps what comes in memory.
+    pub(super) fn squid(person: Person, folder: PathBuf) -> Process {
+        let address = free_port();
+        let config = format!(
+            "http_port {address}\nhttp_access allow all\ncache_mem 32 MB\nmaximum_object_size_in_memory 8 MB\n\
+             access_log stdio:{0}/access.log\ncache_log {0}/cache.log\npid_filename {0}/pid\n\
+             coredump_dir {0}\nvisible_hostname faults\npinger_enable off\nnetdb_filename none\n\
+             max_filedescriptors 1024\nshutdown_lifetime 0 seconds\n",
+            folder.display()
+        );
+        let arguments = ["squid", "-N", "-f"].map(String::from).to_vec();
+        Process::start(person, folder, arguments, config, address)
+    }
+
+    fn start(
+        person: Person,
+        folder: PathBuf,
+        mut arguments: Vec<String>,
+        config: String,
+        address: SocketAddr,
+    ) -> Process {
+        person.does(|| fs::create_dir_all(&folder)).expect("a folder for a server");
+        let file = folder.join("config");
+        person.does(|| fs::write(&file, config)).expect("writing a configuration");
+        arguments.push(file.display().to_string());
+        let mut process = Process { person, arguments, folder, address, child: None, mute: None };
+        process.run();
+        process
+    }
+
+    /// Starts it, again if it was stopped, and waits until it listens.
+    pub(super) fn run(&mut self) {
+        self.mute = None;
+        let program = find(&self.arguments[0]);
+        let mut command = self.person.command(program);
+        command.args(&self.arguments[1..]).current_dir(&self.folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.arguments[0])));
+        let start = Instant::now();
+        // Whoever listens tells nobody; each look is a connection.
+        while TcpStream::connect(self.address).is_err() {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("its state"));
+            assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.arguments[0], self.said());
+            assert!(start.elapsed() < PATIENCE, "{} doesn't listen", self.arguments[0]);
+            std::thread::yield_now();
+        }
+    }
+
+    fn said(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+        format!("{}{}", read("error.log"), read("cache.log"))
+    }
+
+    /// Kills it: connections break, new ones are refused.
+    pub(super) fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("killing what we started");
+            child.wait().expect("its end");
+        }
+    }
+
+    /// Kills it, and has somebody listen in its place who never says anything.
+    pub(super) fn mute(&mut self) {
+        self.stop();
+        let start = Instant::now();
+        while self.mute.is_none() {
+            self.mute = TcpListener::bind(self.address).ok();
+            assert!(start.elapsed() < PATIENCE, "{} is not free", self.address);
+        }
+    }
+
+    /// Freezes it, or lets it go on.
+    pub(super) fn freeze(&self, frozen: bool) {
+        let child = self.child.as_ref().expect("a running process");
+        let pid = Pid::from_child(child);
+        kill_process(pid, if frozen { Signal::STOP } else { Signal::CONT }).expect("a signal");
+    }
+
+    /// Makes an nginx misbehave, or behave again: a status, `html`, `corrupt`, `truncate`, `slow` or `steady`.
+    pub(super) fn flag(&self, name: &str, on: bool) {
+        let path = self.folder.join(name);
+        self.person.does(|| if on { fs::write(path, "") } else { fs::remove_file(path) }).expect("a flag");
+    }
+
+    /// How many requests it has answered.
+    pub(super) fn answered(&self) -> usize {
+        fs::read_to_string(self.folder.join("access.log")).map_or(0, |log| log.lines().count())
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Neither chooses a port itself. Should another program take this one before, it ends, and the test says so.
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.local_addr().expect("its address")
+}
+
+/// Administrators' programs are not on everybody's path.
+fn find(program: &str) -> PathBuf {
+    let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
+}
+
+/// How long something takes.
+pub(super) fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let outcome = what();
+    (outcome, start.elapsed())
+}
+
+/// A copy of a repository in which every file is changed.
+pub(super) fn spoil(from: &Path, to: &Path, change: fn(Vec<u8>) -> Vec<u8>) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            spoil(&path, &copy, change);
+        } else {
+            fs::write(copy, change(fs::read(path).expect("a file"))).expect("a copy");
+        }
+    }
+}
+
+/// Runs a command that must end in time.
+pub(super) fn ended(mut command: Command, limit: Duration) -> (std::process::Output, Duration) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starting it");
+    let (told, outcome) = std::sync::mpsc::channel();
+    let pid = Pid::from_child(&child);
+    let start = Instant::now();
+    std::thread::spawn(move || told.send(child.wait_with_output()));
+    match outcome.recv_timeout(limit) {
+        Ok(output) => (output.expect("its output"), start.elapsed()),
+        Err(_) => {
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("{command:?} took longer than {limit:?}");
+        }
+    }
+}
