@@ -221,13 +221,13 @@ fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
 /// > W3: Where no way is good every call ends within its deadline, what is cached is read as ever, and everything goes on by itself when a way is good again.
 #[test]
 fn with_everything_gone_calls_end_and_recover() {
-    const DEADLINE: Duration = Duration::from_secs(2);
+    const DEADLINE: Duration = Duration::from_secs(1);
     let _pass = gate::among_others();
     let client = Client::new();
     let mut origin = client.nginx("origin", Some(&client.storage()));
     let mut proxies = [client.squid("one"), client.squid("two")];
     let groups = format!("{}|{}", proxies[0].url(), proxies[1].url());
-    let options = ["--proxy", &groups, "--timeout", TIMEOUT, "--reset-after", RESET, "--deadline", "2"];
+    let options = ["--proxy", &groups, "--timeout", "0.2", "--reset-after", RESET, "--deadline", "1"];
     let (mount, second) = (client.at("first", &origin, &options), client.at("second", &origin, &options));
     mount.mount_empty(SWITCHED);
     client.read_new(&mount, SWITCHED);
@@ -247,7 +247,7 @@ fn with_everything_gone_calls_end_and_recover() {
         assert!(took < DEADLINE + SWITCHED / 2, "{what}: {took:?}");
         assert!(mount.retries() > before, "{what} was not met: {:#}", mount.route());
         let (_, took) = timed(|| client.read_old(&mount));
-        assert!(took < DEADLINE, "{what}: what is cached took {took:?}");
+        assert!(took < SWITCHED / 2, "{what}: what is cached took {took:?}");
         let (refused, took) = second.try_mount_empty(SWITCHED * 2);
         println!("{what}: a mount ended after {took:?}");
         assert!(!refused, "{what}: nothing to mount");
