@@ -9,12 +9,13 @@ use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
 use esker_node::push::Push;
+use esker_node::share::BrokerAddress;
 use esker_store::{Proxies, Servers};
 use esker_view::Pin;
 
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
-use crate::settings::Settings;
+use crate::settings::{BROKER_SOCKET, Settings};
 
 /// How to reach and trust a repository.
 #[derive(clap::Args, Clone, Debug)]
@@ -44,6 +45,19 @@ pub(crate) struct RepositoryArgs {
     #[arg(long)]
     pub(crate) cache_on_network: bool,
 
+    /// Use the cache of the broker that listens here [default: the one of root at /run/esker-broker/socket, if it is
+    /// there and no --cache is named]
+    #[arg(long, value_name = "SOCKET")]
+    broker: Option<PathBuf>,
+
+    /// The broker may be run by this user, not by root alone
+    #[arg(long, value_name = "UID")]
+    broker_user: Option<u32>,
+
+    /// Use no broker
+    #[arg(long, conflicts_with_all = ["broker", "broker_user"])]
+    no_broker: bool,
+
     /// Say where the cache is and why
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -71,6 +85,20 @@ pub(crate) struct RepositoryArgs {
     /// Seconds after which reads give up waiting for a server
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) deadline: Option<Duration>,
+}
+
+impl RepositoryArgs {
+    /// The broker to use. Whoever names a cache of their own wants that.
+    pub(crate) fn broker(&self) -> Option<BrokerAddress> {
+        let socket = match (&self.broker, &self.cache) {
+            _ if self.no_broker => return None,
+            (Some(named), _) => named.clone(),
+            (None, Some(_)) => return None,
+            (None, None) => PathBuf::from(BROKER_SOCKET),
+        };
+        let trusted = std::iter::once(0).chain(self.broker_user).collect();
+        Some(BrokerAddress { socket, trusted })
+    }
 }
 
 /// Which revision to show; the newest unless one of these is given.

@@ -1,5 +1,6 @@
 //! One file a command: its arguments, whose comments are the help, and one function.
 
+pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
 pub(crate) mod config;

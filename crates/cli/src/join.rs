@@ -53,6 +53,7 @@ impl Checked {
             blacklist: blacklist()?,
             quota: args.quota.unwrap_or_else(|| default_quota(&place)),
             cache: place.path,
+            broker: args.broker(),
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,

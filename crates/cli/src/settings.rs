@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) own_config: Option<PathBuf>,
 }
 
+/// Where a broker listens that serves all users of the node.
+pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Names the cache.
 const CACHE: &str = "ESKER_CACHE";
 /// A new cache is not put where less than this is free, if there is another place.

@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod behind;
+pub mod broker;
 pub mod care;
 pub mod control;
 pub mod daemon;

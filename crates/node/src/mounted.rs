@@ -20,6 +20,7 @@ use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
+use crate::share::Through;
 use crate::status::{self, MountStatus, seconds};
 
 /// How long clients of the control socket may take for their last answer.
@@ -319,6 +320,11 @@ impl Served {
             cache: status::Cache {
                 directory: self.repository.store.cache().to_owned(),
                 writer: self.repository.store.is_writer(),
+                broker: match self.repository.store.through() {
+                    Some(Through::Broker(socket)) => Some(socket),
+                    _ => None,
+                },
+                broker_refused: self.repository.store.refusal(),
                 bytes: store.cache.used,
                 quota: store.cache.quota,
                 objects: store.cache.objects,

@@ -2,6 +2,31 @@
 
 use std::os::fd::AsFd;
 
+use crate::sys;
+
+/// A process that connected: whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    /// Its group, and the further ones it is in.
+    pub(crate) gids: Vec<u32>,
+}
+
+impl Peer {
+    /// Asks the kernel, which noted it when the process connected. `None` if it doesn't say.
+    pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
+        let credentials = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+        let mut gids = sys::peer_groups(socket.as_fd()).unwrap_or_default();
+        gids.push(credentials.gid.as_raw());
+        Some(Self { uid: credentials.uid.as_raw(), gids })
+    }
+
+    /// Whether it is root or the user that we are.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
+    }
+}
+
 /// The process that the peer is, or that listened for it; `None` if it is in a pid namespace out of our sight.
 pub(crate) fn pid(socket: impl AsFd) -> Option<u32> {
     let pid = rustix::net::sockopt::socket_peercred(socket).ok()?.pid;
@@ -10,6 +35,5 @@ pub(crate) fn pid(socket: impl AsFd) -> Option<u32> {
 
 /// Whether the peer is the same user as we are, or root.
 pub(crate) fn is_trusted(socket: impl AsFd) -> bool {
-    rustix::net::sockopt::socket_peercred(socket)
-        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    Peer::of(socket).is_some_and(|peer| peer.is_trusted())
 }

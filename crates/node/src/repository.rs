@@ -10,11 +10,11 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
     Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
-    ObjectStore, Objects, Servers, ServersError, Source, StoreError, Stored, connect,
+    ObjectStore, Objects, RealDisk, Servers, ServersError, Source, StoreError, Stored, connect, make_dirs,
 };
 use parking_lot::Mutex;
 
-use crate::share::{Shared, Writer};
+use crate::share::{BrokerAddress, Shared, Through, Writer};
 
 /// How to reach and trust a repository.
 #[derive(Clone)]
@@ -31,6 +31,8 @@ pub struct RepositoryOptions {
     pub cache: PathBuf,
     /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
     pub quota: u64,
+    /// Whose cache to use, if it is there and serves this repository, in place of the one above.
+    pub broker: Option<BrokerAddress>,
     /// Use the last accepted head and don't ask for a newer one.
     pub offline: bool,
     /// Accept a head that is older than the last accepted one.
@@ -55,6 +57,8 @@ pub struct Repository {
 
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
+/// Repositories of which connections and counters are kept when nobody uses them, for those who come back.
+const STORES_KEPT: usize = 64;
 /// The folder of what is read one after the other, likewise.
 const TRAILS: &str = "trails";
 
@@ -67,11 +71,19 @@ impl Repository {
         let url = servers.url().to_owned();
         let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
         let writer = opener(&engine, &options.cache, options.quota);
-        let store = Shared::open(&options.cache, &servers.to_string(), Box::new(writer))?;
+        let store =
+            Shared::open_through(&options.cache, &servers.to_string(), Box::new(writer), options.broker)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
         let heads_folder = options.cache.join(HEADS);
+        if matches!(store.through(), Some(Through::Broker(_))) {
+            // Objects come from elsewhere, but what was accepted is this user's to remember.
+            make_dirs(&RealDisk::PRIVATE, &heads_folder).map_err(|source| {
+                let path = heads_folder.clone();
+                StoreError::new("the saved heads", Cause::Disk { doing: "making the folder", path, source })
+            })?;
+        }
         let heads = HeadKeeper::new(&engine, head_source, store.clone(), &heads_folder, head_options);
         if options.forget_history {
             heads.forget_history()?;
@@ -127,8 +139,12 @@ impl Writer for CacheWriter {
         if let Some(store) = stores.get(servers) {
             return Ok(store.clone());
         }
-        let source = connect(&self.engine, read(servers)?)?;
+        let source = connect(&self.engine, read_servers(servers)?)?;
         let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&self.cache, source));
+        if stores.len() >= STORES_KEPT {
+            // Those that a client uses are not ours alone.
+            stores.retain(|_, store| Arc::strong_count(store) > 1);
+        }
         stores.insert(servers.to_owned(), store.clone());
         Ok(store)
     }
@@ -144,7 +160,7 @@ impl Writer for CacheWriter {
 }
 
 /// What a process that shares the cache says of its servers.
-fn read(servers: &str) -> Result<Servers, StoreError> {
+pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
     servers.parse().map_err(|error: ServersError| {
         let text = error.to_string();
         StoreError::new("the repository", Cause::Remote { blame: Blame::Caller, may_pass: false, text })

@@ -12,6 +12,7 @@
 //! ```
 
 mod address;
+mod allowance;
 mod broker;
 mod client;
 mod received;
@@ -34,9 +35,10 @@ use esker_store::{
 };
 use parking_lot::{Mutex, RwLock};
 
-pub(crate) use self::address::{dial, limit_receives};
-pub(crate) use self::broker::Broker;
-use self::client::{Client, Owner, Refused, SILENCE};
+pub(crate) use self::address::{Listener, dial, limit_receives};
+pub(crate) use self::allowance::{Allowance, Bounds};
+pub(crate) use self::broker::{Admission, Broker, Host};
+use self::client::{Client, Door, Owner, Refused, SILENCE};
 use self::received::Received;
 pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
 
@@ -47,6 +49,8 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// … to this.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long a broker that served us may take to come back, before the private cache is used.
+const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 /// How many writers a request may outlive. One that comes to more of them may be what kills them.
 const ATTEMPTS_MAX: u32 = 8;
 /// Most descriptors a client keeps.
@@ -68,6 +72,26 @@ pub trait Writer: Send + Sync {
 
 /// Opens the cache for writing; [`Cause::Busy`] while another process has it.
 pub type OpenWriter = Box<dyn Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync>;
+
+/// A broker that serves all users of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerAddress {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Which users it may be run by: whoever runs it decides which bytes a mount shows.
+    pub trusted: Vec<u32>,
+}
+
+/// Through whom objects come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// This process writes the cache.
+    Ourselves,
+    /// Another process of this user does.
+    Another,
+    /// The broker of the node does.
+    Broker(PathBuf),
+}
 
 /// A request on its way.
 struct Pending {
@@ -99,6 +123,10 @@ pub struct Shared {
     cache: PathBuf,
     servers: String,
     open: OpenWriter,
+    /// Whom to ask before the private cache is used.
+    broker: Option<BrokerAddress>,
+    /// Why the broker isn't used, if there is one.
+    refusal: Mutex<Option<String>>,
     role: RwLock<Role>,
     /// Requests that wait for the election. Locked before `role` where both are.
     queue: Mutex<VecDeque<Pending>>,
@@ -117,13 +145,24 @@ struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 impl Shared {
     /// Joins those who use `cache`, or opens it if nobody does.
     pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, servers, open, SILENCE)
+        Self::open_with(cache, servers, open, None, SILENCE)
+    }
+
+    /// The same, but through the broker of the node if it is there and serves this repository.
+    pub fn open_through(
+        cache: &Path,
+        servers: &str,
+        open: OpenWriter,
+        broker: Option<BrokerAddress>,
+    ) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(cache, servers, open, broker, SILENCE)
     }
 
     fn open_with(
         cache: &Path,
         servers: &str,
         open: OpenWriter,
+        broker: Option<BrokerAddress>,
         silence: Duration,
     ) -> Result<Arc<Self>, StoreError> {
         let (events, inbox) = channel();
@@ -134,6 +173,8 @@ impl Shared {
             cache: cache.to_owned(),
             servers: servers.to_owned(),
             open,
+            broker,
+            refusal: Mutex::default(),
             role: RwLock::new(Role::Electing),
             queue: Mutex::default(),
             // A closed service has nothing to wake for.
@@ -144,7 +185,10 @@ impl Shared {
             me: me.clone(),
             service: Mutex::default(),
         });
-        let role = shared.elect(Some(Instant::now() + FIRST_PATIENCE), &inbox)?;
+        let role = match shared.join_broker(Duration::ZERO, &inbox) {
+            Some(role) => role,
+            None => shared.elect(Some(Instant::now() + FIRST_PATIENCE), &inbox)?,
+        };
         shared.take_role(role);
         let weak = shared.me.clone();
         let service = thread::Builder::new().name("cache-share".into()).spawn(move || serve(&weak, &inbox));
@@ -185,7 +229,24 @@ impl Shared {
         matches!(&*self.role.read(), Role::Writer { .. })
     }
 
-    /// The cache directory.
+    /// Through whom objects come; `None` while that is being found out.
+    pub fn through(&self) -> Option<Through> {
+        match &*self.role.read() {
+            Role::Writer { .. } => Some(Through::Ourselves),
+            Role::Client(client) => Some(match client.broker() {
+                Some(socket) => Through::Broker(socket.to_owned()),
+                None => Through::Another,
+            }),
+            Role::Electing | Role::Closed => None,
+        }
+    }
+
+    /// Why the broker of the node isn't used, if it refused.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().clone()
+    }
+
+    /// The cache directory of this user, where heads are saved even if objects come through a broker.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
@@ -247,6 +308,32 @@ impl Shared {
         }
     }
 
+    /// Tries to become a client of the node's broker, if there is one, for so long.
+    fn join_broker(&self, patience: Duration, inbox: &Inbox<Event>) -> Option<Role> {
+        let broker = self.broker.as_ref()?;
+        let deadline = Instant::now() + patience;
+        loop {
+            let owner: Weak<dyn Owner> = self.me.clone();
+            let door = Door::Broker(broker);
+            match Client::connect(door, &self.servers, self.received.clone(), owner, self.silence) {
+                Ok(client) => {
+                    *self.refusal.lock() = None;
+                    return Some(Role::Client(client));
+                }
+                Err(Refused::Error(error)) => {
+                    *self.refusal.lock() = Some(error.full_text());
+                    return None;
+                }
+                Err(Refused::Gone) if Instant::now() >= deadline => return None,
+                Err(Refused::Gone) => {}
+            }
+            match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),
+                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
     /// Tries to become the writer or a client, until `deadline` or for ever.
     fn elect(&self, deadline: Option<Instant>, inbox: &Inbox<Event>) -> Result<Role, StoreError> {
         let mut pause = PAUSE_MIN;
@@ -257,7 +344,8 @@ impl Shared {
                 Err(error) => return Err(error),
             };
             let owner: Weak<dyn Owner> = self.me.clone();
-            match Client::connect(&self.cache, &self.servers, self.received.clone(), owner, self.silence) {
+            let door = Door::Folder(&self.cache);
+            match Client::connect(door, &self.servers, self.received.clone(), owner, self.silence) {
                 Ok(client) => return Ok(Role::Client(client)),
                 Err(Refused::Error(error)) => return Err(error),
                 Err(Refused::Gone) => {}
@@ -300,6 +388,10 @@ fn serve(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
             Event::Close => return,
             Event::SlotFree => shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked)),
             Event::Lost => {
+                // A broker that served us comes back soon, most likely.
+                if let Some(role) = shared.join_broker(BROKER_PATIENCE, inbox) {
+                    shared.take_role(role);
+                }
                 while matches!(&*shared.role.read(), Role::Electing) {
                     match shared.elect(None, inbox) {
                         Ok(role) => shared.take_role(role),

@@ -249,6 +249,10 @@ pub struct Cache {
     pub directory: PathBuf,
     /// Whether this daemon is the one that writes it; the others ask that one.
     pub writer: bool,
+    /// The socket of the node's broker, if objects come through it; the directory then has only what is this user's own.
+    pub broker: Option<PathBuf>,
+    /// Why the node's broker isn't used, if it refused.
+    pub broker_refused: Option<String>,
     /// Bytes in use.
     pub bytes: u64,
     /// Bytes it may use; 0 for no limit.

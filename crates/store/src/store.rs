@@ -56,4 +56,10 @@ pub trait Holder: Send + Sync {
     /// Tries to make the kernel let go of these objects and tells for each whether it is still held. Called
     /// on the cache's eviction thread; may wait briefly.
     fn release(&self, victims: &[CacheKey]) -> Vec<bool>;
+
+    /// Whether its word counts even where nothing else can be evicted. If not, its objects go last: it then fetches again
+    /// what it still needs.
+    fn is_binding(&self) -> bool {
+        true
+    }
 }

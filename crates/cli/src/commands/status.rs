@@ -143,13 +143,20 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     print_route(out, &status.network.route)?;
     let cache = &status.cache;
     let quota = if cache.quota == 0 { String::new() } else { format!(" of {}", size(cache.quota)) };
-    let role = if cache.writer { "" } else { ", written by another mount's daemon" };
+    let role = match &cache.broker {
+        Some(socket) => format!(", from the broker at {}", socket.display()),
+        None if cache.writer => String::new(),
+        None => ", written by another mount's daemon".to_owned(),
+    };
     out.line(format!(
         "  cache     {}{quota}, {} objects in {}{role}",
         size(cache.bytes),
         cache.objects,
         cache.directory.display()
     ))?;
+    if let Some(refused) = &cache.broker_refused {
+        out.line(format!("  broker    {}", out.warning(&format!("not used: {refused}"))))?;
+    }
     let fetched = &status.fetched;
     out.line(format!("  fetched   {} objects, {}", fetched.objects, size(fetched.bytes)))?;
     out.line(format!(

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use rustix::net::{
     sockopt,
 };
 
-use crate::peer;
+use super::BrokerAddress;
+use crate::peer::{self, Peer};
 
 /// The socket's name in the cache directory.
 const NAME: &str = "broker";
@@ -32,14 +34,14 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 /// A listening socket; its name is removed when this is dropped.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: OwnedFd,
     path: PathBuf,
 }
 
 impl Listener {
     /// Listens in `cache`, whose lock the caller holds: whatever is there was left by a dead writer.
-    pub(super) fn bind(cache: &Path) -> io::Result<Self> {
+    pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
         let path = cache.join(NAME);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -51,12 +53,42 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// The next client of the same user; others are turned away.
-    pub(super) fn accept(&self) -> io::Result<OwnedFd> {
+    /// Listens at a path where every user may connect. The folder must be ours alone to change; a socket that nobody
+    /// listens at any more is replaced.
+    pub(crate) fn bind_for_all(path: &Path) -> io::Result<Self> {
+        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let facts = std::fs::symlink_metadata(folder)?;
+        let me = rustix::process::geteuid().as_raw();
+        if !facts.is_dir() || facts.uid() != me || facts.mode() & 0o022 != 0 {
+            let why =
+                format!("{} must be a folder of user {me} that nobody else may write to", folder.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let address = SocketAddrUnix::new(path)?;
+        match connect(new_socket()?, &address) {
+            Ok(()) => {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another broker listens there"));
+            }
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(_) => std::fs::remove_file(path)?,
+        }
+        let socket = new_socket()?;
+        bind(&socket, &address)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+        listen(&socket, BACKLOG)?;
+        Ok(Self { socket, path: path.to_owned() })
+    }
+
+    /// The next client, and who it is; whether it is served is for the host to say.
+    pub(super) fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(client) if peer::is_trusted(&client) => return Ok(client),
-                Ok(_) | Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+                Ok(client) => {
+                    if let Some(peer) = Peer::of(&client) {
+                        return Ok((client, peer));
+                    }
+                }
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -85,6 +117,22 @@ pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(socket)
+}
+
+/// Connects to the broker of a node, if it is run by one of the users that are trusted with it.
+pub(super) fn dial_broker(broker: &BrokerAddress) -> io::Result<OwnedFd> {
+    let socket = new_socket()?;
+    connect(&socket, &SocketAddrUnix::new(broker.socket.as_path())?)?;
+    // The user who listened there.
+    match Peer::of(&socket) {
+        Some(peer) if broker.trusted.contains(&peer.uid) => Ok(socket),
+        _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not run by a user that is trusted")),
+    }
+}
+
+/// Bounds what a peer may leave unread: messages and the descriptors in them.
+pub(super) fn limit_unread(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    Ok(sockopt::set_socket_send_buffer_size(socket, bytes)?)
 }
 
 /// Lets sends to a peer that takes nothing fail after `patience`.

@@ -1,41 +1,101 @@
-//! The writer's side: serves the other mounts that share its cache.
+//! The writer's side: serves the other processes that share its cache.
 //!
 //! Each client costs two threads. An answer that a client has not taken yet holds an open file; a client that
-//! takes none for a while is hung up on (and comes back when it runs again).
+//! takes none for a while is hung up on (and comes back when it runs again). Who may connect, for which
+//! repositories, and how much may be under way is for the [`Host`] to say.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed};
-use parking_lot::Mutex;
+use esker_store::{Cache, Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed};
+use parking_lot::{Condvar, Mutex};
 
 use super::Writer;
 use super::address::{self, Listener};
+use super::allowance::{Allowance, Bounds, Connection, Turn, Warming};
 use super::release::RemoteHolder;
 use super::wire::{
     ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
     keys_to_text, send,
 };
 use crate::care;
+use crate::peer::Peer;
 
-/// Requests that one client may have under way: far more than a kernel has reads waiting. A client that
-/// asks for more is broken and hung up on.
-const UNDER_WAY_MAX: usize = 1 << 16;
-/// How long a client may take no answer before it is hung up on.
+/// For clients of the writer's own user: far more than a kernel has reads waiting.
+const OWN: Bounds = Bounds { connections: 4096, questions: 1 << 16, warms: 1 << 16 };
+/// How long a client may take no answer before it is hung up on…
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
+/// …and how long one of another user may.
+const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
+/// How much a client of another user may leave unread: some hundred answers, each with a descriptor, of which the system
+/// lets a user have only so many on their way.
+const STRANGER_UNREAD: usize = 64 * 1024;
+/// How long a client may take to say what it wants.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Who decides what a client may have.
+pub(crate) trait Host: Send + Sync {
+    /// What a client of this user may take up; `None` if it is not served.
+    fn admit(&self, peer: &Peer) -> Option<Admission>;
+
+    /// The objects of the repository at these servers, if this user may read it.
+    fn store(&self, peer: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+
+    /// The cache, if this user may look after it.
+    fn cache(&self, peer: &Peer) -> Option<Cache>;
+}
+
+/// A client that is served.
+pub(crate) struct Admission {
+    pub(crate) allowance: Arc<Allowance>,
+    pub(crate) _connection: Connection,
+    /// Whether it is of a user whose word and patience count for little.
+    pub(crate) is_stranger: bool,
+}
+
+/// The writer of a cache as the host of its own user's other processes, and root's.
+struct Own {
+    writer: Arc<dyn Writer>,
+    allowance: Arc<Allowance>,
+}
+
+impl Host for Own {
+    fn admit(&self, peer: &Peer) -> Option<Admission> {
+        let connection = peer.is_trusted().then(|| self.allowance.connect()).flatten()?;
+        Some(Admission { allowance: self.allowance.clone(), _connection: connection, is_stranger: false })
+    }
+
+    fn store(&self, _: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        self.writer.store(servers)
+    }
+
+    fn cache(&self, _: &Peer) -> Option<Cache> {
+        self.writer.cache()
+    }
+}
 
 /// A writer's clients.
 pub(crate) struct Broker {
     listener: Arc<Listener>,
     clients: Arc<Clients>,
+    stopping: Arc<Stopping>,
     acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stopping {
+    is_so: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
 }
 
 /// The sockets of all clients, to hang up on them.
@@ -43,30 +103,64 @@ pub(crate) struct Broker {
 struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
 /// What goes out to a client.
-enum Out {
-    Object { id: u64, handle: Handle },
-    Message(ToClient),
+struct Out {
+    message: ToClient,
+    /// An object, with its message.
+    handle: Option<Handle>,
+    /// What ends when it is sent.
+    _turn: Option<Turn>,
+    _warming: Option<Warming>,
+}
+
+impl From<ToClient> for Out {
+    fn from(message: ToClient) -> Self {
+        Self { message, handle: None, _turn: None, _warming: None }
+    }
 }
 
 impl Broker {
     /// Starts to listen in the cache directory, whose lock `writer` holds.
     pub(crate) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
-        let listener = Arc::new(Listener::bind(cache)?);
-        let clients = Arc::<Clients>::default();
-        let (ours, theirs) = (listener.clone(), clients.clone());
+        Self::serve(Listener::bind(cache)?, Arc::new(Own { writer, allowance: Allowance::new(OWN) }))
+    }
+
+    /// Serves whoever connects, as far as the host lets them.
+    pub(crate) fn serve(listener: Listener, host: Arc<dyn Host>) -> io::Result<Self> {
+        let listener = Arc::new(listener);
+        let (clients, stopping) = (Arc::<Clients>::default(), Arc::<Stopping>::default());
+        let (ours, theirs, stop) = (listener.clone(), clients.clone(), stopping.clone());
         let acceptor = thread::Builder::new().name("cache-accept".into()).spawn(move || {
-            while let Ok(socket) = ours.accept() {
-                // No thread or descriptor for it: it hangs up and tries again.
-                let _ = theirs.serve(socket, writer.clone());
+            while !stop.is_so.load(Ordering::SeqCst) {
+                match ours.accept() {
+                    // No thread or descriptor for it: it hangs up and tries again.
+                    Ok((socket, peer)) => drop(theirs.serve(socket, peer, host.clone())),
+                    Err(_) => stop.pause(ACCEPT_AGAIN),
+                }
             }
         })?;
-        Ok(Self { listener, clients, acceptor: Some(acceptor) })
+        Ok(Self { listener, clients, stopping, acceptor: Some(acceptor) })
+    }
+}
+
+impl Stopping {
+    fn stop(&self) {
+        let _lock = self.lock.lock();
+        self.is_so.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    fn pause(&self, time: Duration) {
+        let mut lock = self.lock.lock();
+        if !self.is_so.load(Ordering::SeqCst) {
+            self.changed.wait_for(&mut lock, time);
+        }
     }
 }
 
 impl Drop for Broker {
     /// Hangs up on everybody; the clients look for another writer.
     fn drop(&mut self) {
+        self.stopping.stop();
         self.listener.stop();
         if let Some(acceptor) = self.acceptor.take() {
             // It only fails by a panic, which has been reported.
@@ -79,8 +173,15 @@ impl Drop for Broker {
 }
 
 impl Clients {
-    fn serve(&self, socket: OwnedFd, writer: Arc<dyn Writer>) -> io::Result<()> {
-        address::limit_sends(&socket, SEND_PATIENCE)?;
+    fn serve(&self, socket: OwnedFd, peer: Peer, host: Arc<dyn Host>) -> io::Result<()> {
+        let Some(admission) = host.admit(&peer) else { return Ok(()) };
+        if admission.is_stranger {
+            address::limit_sends(&socket, STRANGER_SEND_PATIENCE)?;
+            address::limit_unread(&socket, STRANGER_UNREAD)?;
+        } else {
+            address::limit_sends(&socket, SEND_PATIENCE)?;
+        }
+        address::limit_receives(&socket, Some(GREETING_PATIENCE))?;
         let receiver = Receiver::new(socket.try_clone()?);
         let socket = Arc::new(socket);
         {
@@ -90,43 +191,53 @@ impl Clients {
         }
         thread::Builder::new().name("cache-client".into()).spawn(move || {
             // A client that says nonsense or goes away is simply done with.
-            let _ = converse(&socket, receiver, &*writer);
+            let _ = converse(&socket, receiver, &*host, &peer, &admission);
         })?;
         Ok(())
     }
 }
 
 /// Serves one client until it goes away.
-fn converse(socket: &Arc<OwnedFd>, mut receiver: Receiver, writer: &dyn Writer) -> io::Result<()> {
-    let Some(store) = greet(socket, &mut receiver, writer)? else { return Ok(()) };
+fn converse(
+    socket: &Arc<OwnedFd>,
+    mut receiver: Receiver,
+    host: &dyn Host,
+    peer: &Peer,
+    admission: &Admission,
+) -> io::Result<()> {
+    let Some(store) = greet(socket, &mut receiver, host, peer)? else { return Ok(()) };
+    address::limit_receives(socket, None)?;
     let (outbox, inbox) = channel();
     let out = socket.clone();
-    let under_way = Arc::<AtomicUsize>::default();
-    let theirs = under_way.clone();
-    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox, &theirs))?;
+    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox))?;
     let questions = outbox.clone();
-    let holder = Arc::new(RemoteHolder::new(move |id, keys| {
-        questions.send(Out::Message(ToClient::Release { id, keys: keys_to_text(keys) })).is_ok()
-    }));
+    let ask = move |id, keys: &[_]| {
+        questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()
+    };
+    let holder = Arc::new(match admission.is_stranger {
+        true => RemoteHolder::of_stranger(ask),
+        false => RemoteHolder::new(ask),
+    });
     let as_holder: Arc<dyn Holder> = holder.clone();
     store.add_holder(Arc::downgrade(&as_holder));
-    let result = hear_all(&mut receiver, &*store, &holder, &outbox, &under_way);
+    let result = hear_all(&mut receiver, &*store, &holder, &outbox, &admission.allowance);
     holder.gone();
     let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
     result
 }
 
-/// The repository that the client wants; `None` if it can't be served and was told so.
+/// The repository that the client wants; `None` if it can't be served and was told so, or wanted something else.
 fn greet(
     socket: &OwnedFd,
     receiver: &mut Receiver,
-    writer: &dyn Writer,
+    host: &dyn Host,
+    peer: &Peer,
 ) -> io::Result<Option<Arc<dyn ObjectStore>>> {
     let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
     let (version, servers) = match receiver.next()?.0 {
         ToWriter::Hello { version, servers } => (version, servers),
         ToWriter::Care { version: VERSION, task } => {
-            let cache = writer.cache().ok_or_else(nonsense)?;
+            let cache = host.cache(peer).ok_or_else(nonsense)?;
             return care::serve(receiver, &cache, task).map(|()| None);
         }
         _ => return Err(nonsense()),
@@ -139,11 +250,11 @@ fn greet(
         let text = format!(
             "the cache is in use by another build of this program, which can't share it (protocol {VERSION}, not {version})"
         );
-        let cause = esker_store::Cause::Remote { blame: esker_store::Blame::Caller, may_pass: false, text };
+        let cause = Cause::Remote { blame: esker_store::Blame::Caller, may_pass: false, text };
         refuse(&StoreError::new("the repository", cause))?;
         return Ok(None);
     }
-    match writer.store(&servers) {
+    match host.store(peer, &servers) {
         Ok(store) => {
             send(socket.as_fd(), &ToClient::Welcome, None)?;
             Ok(Some(store))
@@ -159,7 +270,7 @@ fn greet(
 struct Hearing<'a> {
     store: &'a dyn ObjectStore,
     outbox: &'a Sender<Out>,
-    under_way: &'a AtomicUsize,
+    allowance: &'a Arc<Allowance>,
     /// The client's errands that are not over, by its own numbers.
     errands: HashMap<u64, Errand>,
 }
@@ -169,9 +280,9 @@ fn hear_all(
     store: &dyn ObjectStore,
     holder: &RemoteHolder,
     outbox: &Sender<Out>,
-    under_way: &AtomicUsize,
+    allowance: &Arc<Allowance>,
 ) -> io::Result<()> {
-    let mut hearing = Hearing { store, outbox, under_way, errands: HashMap::new() };
+    let mut hearing = Hearing { store, outbox, allowance, errands: HashMap::new() };
     loop {
         match receiver.next()?.0 {
             ToWriter::Get { id, object } => hearing.get(id, object)?,
@@ -182,34 +293,33 @@ fn hear_all(
                 }
             }
             ToWriter::Released { id, held } => holder.answer(id, held),
-            ToWriter::Status { id } => {
-                let status = Box::new(StatusMessage::new(&store.status()));
-                let _ = outbox.send(Out::Message(ToClient::Status { id, status }));
-            }
+            ToWriter::Status { id } => hearing.status(id),
             ToWriter::Hello { .. } | ToWriter::Care { .. } => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }
 
 impl Hearing<'_> {
-    fn begin(&self) -> io::Result<()> {
-        if self.under_way.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY_MAX {
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        Ok(())
+    /// Sends an answer, after which the turn is over. The client may be gone by now.
+    fn answer(&self, message: ToClient, turn: Turn) {
+        let _ = self.outbox.send(Out { _turn: Some(turn), ..message.into() });
+    }
+
+    fn status(&self, id: u64) {
+        let turn = self.allowance.ask();
+        let status = Box::new(StatusMessage::new(&self.store.status()));
+        self.answer(ToClient::Status { id, status }, turn);
     }
 
     fn get(&self, id: u64, object: WantedMessage) -> io::Result<()> {
         let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-        self.begin()?;
-        let outbox = self.outbox.clone();
+        let (turn, outbox) = (self.allowance.ask(), self.outbox.clone());
         let answer = Done::new(move |outcome: Result<Handle, StoreError>| {
-            let out = match outcome {
-                Ok(handle) => Out::Object { id, handle },
-                Err(error) => Out::Message(ToClient::Failed { id, error: ErrorMessage::new(&error) }),
+            let (message, handle) = match outcome {
+                Ok(handle) => (ToClient::Object { id, len: handle.len() }, Some(handle)),
+                Err(error) => (ToClient::Failed { id, error: ErrorMessage::new(&error) }, None),
             };
-            // The client may be gone by now.
-            let _ = outbox.send(out);
+            let _ = outbox.send(Out { handle, _turn: Some(turn), ..message.into() });
         });
         self.store.get(wanted, answer);
         Ok(())
@@ -217,11 +327,16 @@ impl Hearing<'_> {
 
     fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
         let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-        self.begin()?;
         // A client never has more errands open than prefetches.
         if self.errands.len() >= WARMING_MAX && !self.errands.contains_key(&errand) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
+        let Some(warming) = self.allowance.warm() else {
+            let cause = Cause::QueueFull { limit: self.allowance.warms_max() };
+            let error = ErrorMessage::new(&StoreError::new(wanted.label(), cause));
+            self.answer(ToClient::Failed { id, error }, self.allowance.ask());
+            return Ok(());
+        };
         let errand = self.errands.entry(errand).or_default();
         let outbox = self.outbox.clone();
         let answer = Done::new(move |outcome: Result<Warmed, StoreError>| {
@@ -230,7 +345,7 @@ impl Hearing<'_> {
                 Ok(Warmed::Fetched(bytes)) => ToClient::Warmed { id, fetched_bytes: Some(bytes) },
                 Err(error) => ToClient::Failed { id, error: ErrorMessage::new(&error) },
             };
-            let _ = outbox.send(Out::Message(message));
+            let _ = outbox.send(Out { _warming: Some(warming), ..message.into() });
         });
         self.store.warm(wanted, errand, answer);
         Ok(())
@@ -245,30 +360,17 @@ impl Drop for Hearing<'_> {
 }
 
 /// Sends what is to be sent; after a failure only takes it, so that the files are closed.
-fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, under_way: &AtomicUsize) {
+fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>) {
     let mut connected = true;
     while let Ok(out) = inbox.recv() {
-        let answers = matches!(
-            &out,
-            Out::Object { .. } | Out::Message(ToClient::Failed { .. } | ToClient::Warmed { .. })
-        );
-        if connected {
-            let sent = match &out {
-                Out::Object { id, handle } => {
-                    let file = handle.file();
-                    let message = ToClient::Object { id: *id, len: handle.len() };
-                    send(socket.as_fd(), &message, Some(file.as_fd()))
-                }
-                Out::Message(message) => send(socket.as_fd(), message, None),
-            };
-            if sent.is_err() {
-                connected = false;
-                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-            }
+        if !connected {
+            continue;
         }
-        drop(out);
-        if answers {
-            under_way.fetch_sub(1, Ordering::Relaxed);
+        let file = out.handle.as_ref().map(Handle::file);
+        let file = file.as_ref().map(|file| file.as_fd());
+        if send(socket.as_fd(), &out.message, file).is_err() {
+            connected = false;
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
 }

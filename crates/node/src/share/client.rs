@@ -16,7 +16,7 @@ use super::received::Received;
 use super::wire::{
     Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
 };
-use super::{Pending, address};
+use super::{BrokerAddress, Pending, address};
 use crate::peer;
 
 /// How long a new writer may take to answer a greeting: it may be checking its index.
@@ -27,6 +27,15 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a writer that owes answers may say nothing before it is asked for a sign of life, and how long that may take
 /// before the requests fail. It answers such a question without waiting for anything, so it is stopped, or worse.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
+
+/// Where a writer is to be found.
+#[derive(Clone, Copy)]
+pub(super) enum Door<'a> {
+    /// In its cache folder.
+    Folder(&'a Path),
+    /// At the socket of the node's broker.
+    Broker(&'a BrokerAddress),
+}
 
 /// Why there is no connection.
 pub(super) enum Refused {
@@ -46,7 +55,9 @@ pub(super) trait Owner: Send + Sync {
 
 pub(super) struct Client {
     socket: OwnedFd,
-    cache: PathBuf,
+    /// The cache folder, or the broker's socket.
+    place: PathBuf,
+    is_broker: bool,
     outbox: Sender<ToWriter>,
     received: Arc<Received>,
     state: Mutex<State>,
@@ -74,16 +85,20 @@ struct Warming {
 }
 
 impl Client {
-    /// Connects to the writer of `cache` and asks for a repository.
+    /// Connects to a writer and asks for a repository.
     pub(super) fn connect(
-        cache: &Path,
+        door: Door<'_>,
         servers: &str,
         received: Arc<Received>,
         owner: Weak<dyn Owner>,
         silence: Duration,
     ) -> Result<Arc<Self>, Refused> {
         let gone = |_: io::Error| Refused::Gone;
-        let socket = address::dial(cache).map_err(gone)?;
+        let (place, socket) = match door {
+            Door::Folder(cache) => (cache, address::dial(cache)),
+            Door::Broker(broker) => (broker.socket.as_path(), address::dial_broker(broker)),
+        };
+        let socket = socket.map_err(gone)?;
         address::limit_receives(&socket, Some(GREETING_PATIENCE)).map_err(gone)?;
         let mut receiver = Receiver::new(socket.try_clone().map_err(gone)?);
         let hello = ToWriter::Hello { version: VERSION, servers: servers.to_owned() };
@@ -98,8 +113,9 @@ impl Client {
         address::limit_receives(&socket, Some(silence)).map_err(gone)?;
         let (outbox, inbox) = channel();
         let state = Mutex::default();
-        let cache = cache.to_owned();
-        let client = Arc::new(Self { socket, cache, outbox, received, state, status_came: Condvar::new() });
+        let (place, is_broker) = (place.to_owned(), matches!(door, Door::Broker(_)));
+        let client =
+            Arc::new(Self { socket, place, is_broker, outbox, received, state, status_came: Condvar::new() });
         // So that something is known when somebody asks who can't wait.
         client.ask_status(&mut client.state.lock());
         let start = || -> io::Result<()> {
@@ -111,6 +127,11 @@ impl Client {
         };
         start().map_err(gone)?;
         Ok(client)
+    }
+
+    /// The socket of the broker that it is connected to, if it is one.
+    pub(super) fn broker(&self) -> Option<&Path> {
+        self.is_broker.then_some(self.place.as_path())
     }
 
     /// Asks for an object; gives it back if the writer is gone.
@@ -278,7 +299,7 @@ impl Client {
             let not_warmed = std::mem::take(&mut state.warming);
             drop(state);
             let pid = peer::pid(&self.socket);
-            let cause = || Cause::Silent { path: self.cache.clone(), pid };
+            let cause = || Cause::Silent { path: self.place.clone(), pid };
             for pending in unanswered.into_values() {
                 pending.done.err(StoreError::new(pending.wanted.label(), cause()));
             }

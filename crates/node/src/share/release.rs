@@ -16,6 +16,13 @@ use super::wire::RELEASE_MAX;
 /// How long one question waits: longer than a kernel takes to send its FORGETs.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long a question to another user's client waits: all are asked at once, so an eviction of many objects loses little
+/// by those who don't answer.
+const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
+
+/// For how long another user's client isn't asked again after it was silent.
+const STRANGER_PAUSE: Duration = Duration::from_secs(60);
+
 /// How long a silent client counts as holding everything.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -29,6 +36,7 @@ pub(super) struct RemoteHolder {
     answered: Condvar,
     answer_patience: Duration,
     silence_max: Duration,
+    binding: bool,
 }
 
 #[derive(Default)]
@@ -51,7 +59,13 @@ impl RemoteHolder {
         silence_max: Duration,
     ) -> Self {
         let (state, answered) = (Mutex::default(), Condvar::new());
-        Self { ask: Box::new(ask), state, answered, answer_patience, silence_max }
+        Self { ask: Box::new(ask), state, answered, answer_patience, silence_max, binding: true }
+    }
+
+    /// A client of another user: it is waited for only briefly, its silence means nothing, and where there is nothing else
+    /// to evict it is not asked.
+    pub(super) fn of_stranger(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
+        Self { binding: false, ..Self::with_patience(ask, STRANGER_PATIENCE, Duration::ZERO) }
     }
 
     /// Takes the client's answer. A late one shows at least that the client lives again.
@@ -76,7 +90,9 @@ impl RemoteHolder {
         if state.gone {
             return vec![false; victims.len()];
         }
-        if let Some(since) = state.silent_since {
+        if let Some(since) = state.silent_since
+            && (self.binding || since.elapsed() < STRANGER_PAUSE)
+        {
             return vec![since.elapsed() < self.silence_max; victims.len()];
         }
         let id = state.next;
@@ -99,7 +115,7 @@ impl RemoteHolder {
             Some(_) => vec![true; victims.len()],
             None => {
                 state.silent_since = Some(Instant::now());
-                vec![true; victims.len()]
+                vec![self.binding; victims.len()]
             }
         }
     }
@@ -108,6 +124,10 @@ impl RemoteHolder {
 impl Holder for RemoteHolder {
     fn release(&self, victims: &[CacheKey]) -> Vec<bool> {
         victims.chunks(RELEASE_MAX).flat_map(|some| self.release_some(some)).collect()
+    }
+
+    fn is_binding(&self) -> bool {
+        self.binding
     }
 }
 

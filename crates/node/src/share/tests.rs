@@ -351,9 +351,10 @@ fn a_writer_that_says_nothing_is_named() {
     bench.world.taken.store(true, Ordering::SeqCst);
     let listener = address::Listener::bind(bench.folder.path()).expect("a socket");
     let (folder, open) = (bench.folder.path().to_owned(), bench.open_writer());
-    let opening =
-        thread::spawn(move || Shared::open_with(&folder, "http://far/a", open, Duration::from_millis(100)));
-    let socket = listener.accept().expect("a client");
+    let opening = thread::spawn(move || {
+        Shared::open_with(&folder, "http://far/a", open, None, Duration::from_millis(100))
+    });
+    let (socket, _) = listener.accept().expect("a client");
     let mut receiver = wire::Receiver::new(socket.try_clone().expect("a descriptor"));
     assert!(matches!(receiver.next(), Ok((ToWriter::Hello { .. }, None))));
     send(socket.as_fd(), &ToClient::Welcome, None).expect("sent");

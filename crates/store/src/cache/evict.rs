@@ -8,11 +8,24 @@ use super::Inner;
 use super::care::Freed;
 use super::entry::Entry;
 use super::space::{Space, Task};
+use crate::store::Holder;
 use crate::wanted::CacheKey;
 
 /// How many objects holders are asked about at once: enough to share the round trip to the kernel, few
 /// enough that a batch does not throw out much more than was needed.
 const BATCH: usize = 128;
+
+/// Who is asked whether an object is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whom {
+    All,
+    /// Only those whose word counts in any case.
+    Binding,
+}
+
+fn is_not_binding(holder: &Weak<dyn Holder>) -> bool {
+    holder.upgrade().is_some_and(|holder| !holder.is_binding())
+}
 
 /// The evictor's thread. It keeps the cache alive only while it works.
 pub(super) fn run(space: &Arc<Space>, cache: &Weak<Inner>) {
@@ -28,11 +41,18 @@ impl Inner {
     /// reached the goal.
     fn evict_to(&self, goal: u64) -> bool {
         self.evict_these(self.table.oldest_first(), goal);
+        if self.space.used() > goal && self.holders.lock().iter().any(is_not_binding) {
+            self.evict_asking(self.table.oldest_first(), goal, Whom::Binding);
+        }
         self.space.used() <= goal
     }
 
     /// Evicts those of the victims that nobody uses, in their order, until no more than `goal` bytes are used.
     pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
+        self.evict_asking(victims, goal, Whom::All)
+    }
+
+    fn evict_asking(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64, whom: Whom) -> Freed {
         let mut freed = Freed::default();
         let mut victims = victims.into_iter();
         loop {
@@ -55,13 +75,13 @@ impl Inner {
             if batch.is_empty() {
                 return freed;
             }
-            self.evict_batch(&batch, &mut freed);
+            self.evict_batch(&batch, whom, &mut freed);
         }
     }
 
-    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], freed: &mut Freed) {
+    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], whom: Whom, freed: &mut Freed) {
         let keys: Vec<_> = batch.iter().map(|(_, entry)| entry.key).collect();
-        let held = self.ask_holders(&keys);
+        let held = self.ask_holders(&keys, whom);
         for ((read_at, entry), held) in batch.iter().zip(held) {
             if held {
                 // In use is as good as read now; and so it is not asked about again at once.
@@ -81,20 +101,41 @@ impl Inner {
         }
     }
 
-    fn ask_holders(&self, keys: &[CacheKey]) -> Vec<bool> {
-        let holders = {
+    fn ask_holders(&self, keys: &[CacheKey], whom: Whom) -> Vec<bool> {
+        let holders: Vec<_> = {
             let mut holders = self.holders.lock();
             holders.retain(|holder| holder.strong_count() > 0);
-            holders.clone()
+            let all = holders.iter().filter_map(Weak::upgrade);
+            all.filter(|holder| whom == Whom::All || holder.is_binding()).collect()
         };
         let mut held = vec![false; keys.len()];
-        for holder in holders.iter().filter_map(Weak::upgrade) {
-            let answers = holder.release(keys);
+        let mut note = |answers: Vec<bool>| {
             // An answer that is missing is taken for "held": that can't lose anything.
             let answers = answers.into_iter().chain(std::iter::repeat(true));
             for (held, answer) in held.iter_mut().zip(answers) {
                 *held |= answer;
             }
+        };
+        match holders.as_slice() {
+            [] => {}
+            [only] => note(only.release(keys)),
+            // At once, so that many who answer late delay an eviction no more than one.
+            many => std::thread::scope(|scope| {
+                let asked = many.iter().map(|holder| {
+                    std::thread::Builder::new()
+                        .name("esker-release".to_owned())
+                        .spawn_scoped(scope, || holder.release(keys))
+                        .map_err(|_| holder)
+                });
+                let asked: Vec<_> = asked.collect();
+                for one in asked {
+                    note(match one {
+                        Ok(thread) => thread.join().unwrap_or_default(),
+                        // No thread for it: on this one, then.
+                        Err(holder) => holder.release(keys),
+                    });
+                }
+            }),
         }
         held
     }

@@ -103,3 +103,25 @@ impl Spool for Inner {
         self.disk.write(file, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// The mode of memory lets anybody open it for writing, through `/proc`; the seals don't let them write.
+    #[test]
+    fn sealed_memory_stays_as_it_is() {
+        let file = sealed(b"an object").unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = File::options().read(true).write(true).open(path).unwrap();
+        for outcome in [again.write_all_at(b"!", 0), again.set_len(0), again.set_len(100)] {
+            assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        let mut bytes = [0; 9];
+        again.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"an object");
+    }
+}

@@ -1,0 +1,130 @@
+use std::path::PathBuf;
+
+use esker_node::broker::{BrokerError, BrokerOptions, NodeBroker, Readers, Rules};
+use esker_run::take_signals;
+
+use crate::exit::{Context, Failure, Kind, chain, of_store};
+use crate::log;
+use crate::output::parse_size;
+use crate::settings::{BROKER_SOCKET, Settings, default_quota};
+
+/// Keeps one cache for all users of this node, and serves their mounts from it.
+///
+/// Runs until it is interrupted. Mounts use it by themselves if it is run by root and listens at the usual place; with
+/// `--broker SOCKET --broker-user UID` wherever and by whomever it is run.
+///
+/// Example: esker broker --quota 50G --allow secret.example.org=gid:2000
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Cache folder [default: $ESKER_CACHE, or for root /var/lib/esker]
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+
+    /// Accept a cache on a network file system
+    #[arg(long)]
+    cache_on_network: bool,
+
+    /// Size to keep the cache below, like 50G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    quota: Option<u64>,
+
+    /// Where to listen, in a folder that only this user may write to; it is made if need be
+    #[arg(long, value_name = "SOCKET", default_value = BROKER_SOCKET)]
+    socket: PathBuf,
+
+    /// Who may read a repository: all, none, or numbers of users and groups; root always may
+    #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
+    allow: Vec<(String, Readers)>,
+
+    /// Who may read repositories that no --allow names
+    #[arg(long, value_name = "all|none|uid:N,gid:N,…", default_value = "all", value_parser = parse_readers)]
+    others: Readers,
+}
+
+fn parse_rule(text: &str) -> Result<(String, Readers), String> {
+    let (name, readers) =
+        text.split_once('=').ok_or_else(|| format!("{text:?} is not like NAME=uid:1000,gid:2000"))?;
+    let name = esker_format::name::RepositoryName::parse(name).map_err(|error| error.to_string())?;
+    Ok((name.to_string(), parse_readers(readers)?))
+}
+
+fn parse_readers(text: &str) -> Result<Readers, String> {
+    let (mut uids, mut gids) = (Vec::new(), Vec::new());
+    match text {
+        "all" => return Ok(Readers::Everybody),
+        "none" => {}
+        some => {
+            for one in some.split(',') {
+                let number = |text: &str| {
+                    text.parse().map_err(|_| {
+                        format!("{one:?} is not like uid:1000 or gid:2000: names are not known here")
+                    })
+                };
+                match one.split_once(':') {
+                    Some(("uid", uid)) => uids.push(number(uid)?),
+                    Some(("gid", gid)) => gids.push(number(gid)?),
+                    _ => return Err(format!("{one:?} is not all, none, uid:N or gid:N")),
+                }
+            }
+        }
+    }
+    Ok(Readers::Only { uids, gids })
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let (tell, told) = std::sync::mpsc::channel();
+    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {
+        // Whoever waits for it is the rest of this function.
+        let _ = tell.send(());
+    })
+    .context(Kind::Failed, "can't take over signals")?;
+    let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+    let socket = std::path::absolute(&args.socket)
+        .context(Kind::Usage, format!("can't listen at {}", args.socket.display()))?;
+    make_folder(&socket)?;
+    let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+    let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
+    let cache = place.path;
+    let options = BrokerOptions { cache: cache.clone(), quota, socket: socket.clone(), rules };
+    let broker = NodeBroker::start(options).map_err(|error| match error {
+        BrokerError::Store(error) => of_store("can't serve a cache", &error),
+        error @ BrokerError::File(_) => Failure::failed(chain(&error))
+            .hint("the socket must be in a folder that this user owns and nobody else may write to"),
+    })?;
+    log::line(&format!("serving the cache {} at {}", cache.display(), socket.display()));
+    // An error means that nobody can send any more, which ends it too.
+    let _ = told.recv();
+    drop(broker);
+    log::line("stopped");
+    Ok(())
+}
+
+/// The folder of the socket, which everybody must be able to enter.
+fn make_folder(socket: &std::path::Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let Some(folder) = socket.parent() else { return Ok(()) };
+    let made = std::fs::DirBuilder::new().mode(0o755).create(folder);
+    match made {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Failure::failed(format!("can't make {}: {error}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_read_as_they_are_written() {
+        let only = |uids: &[u32], gids: &[u32]| Readers::Only { uids: uids.to_vec(), gids: gids.to_vec() };
+        assert_eq!(parse_rule("a.test=uid:1,gid:2,uid:3"), Ok(("a.test".to_owned(), only(&[1, 3], &[2]))));
+        assert_eq!(parse_readers("all"), Ok(Readers::Everybody));
+        assert_eq!(parse_readers("none"), Ok(only(&[], &[])));
+        for bad in ["", "uid", "uid:root", "uid:-1", "user:1", "uid:1,", "all,none"] {
+            assert!(parse_readers(bad).is_err(), "{bad:?} was taken for a rule");
+        }
+        assert!(parse_rule("a.test").is_err() && parse_rule("../x=all").is_err());
+    }
+}

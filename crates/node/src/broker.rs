@@ -1,0 +1,247 @@
+//! One cache for all users of a node.
+//!
+//! ```text
+//!   mount of user 1000 ──┐                     ┌── public cache: repositories that everybody may read
+//!   mount of user 1001 ──┼── socket ── broker ─┤
+//!   mount of root      ──┘                     └── a cache each for repositories that only some may read
+//! ```
+//!
+//! Only the broker fetches, verifies and writes. A client is told by the kernel's word who it is, names a repository, and
+//! gets read-only descriptors of files that are the broker's: opened again through `/proc` they can't be written to either,
+//! because their mode lets nobody but their owner do that, and objects in memory are sealed.
+//!
+//! An object's name is its hash and says nothing of the repository, so a repository that not everybody may read has a cache
+//! of its own: who may not read it finds nothing of it, whatever they know or measure.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::name::RepositoryName;
+use esker_store::{Blame, Cache, Cause, Engine, EngineOptions, ObjectStore, Servers, StoreError};
+use parking_lot::Mutex;
+
+use crate::FileError;
+use crate::peer::Peer;
+use crate::repository::{open_writer, read_servers};
+use crate::share::{Admission, Allowance, Bounds, Broker, Host, Listener, Writer};
+
+/// What one user's clients may take up. A mount is a connection; its reads that wait are questions.
+const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, warms: 4096 };
+/// Users whose clients are served at once.
+const USERS_MAX: usize = 4096;
+
+/// Who may read a repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Readers {
+    /// Every user of the node.
+    #[default]
+    Everybody,
+    /// These users, members of these groups, and root.
+    Only {
+        /// Numbers of users.
+        uids: Vec<u32>,
+        /// Numbers of groups.
+        gids: Vec<u32>,
+    },
+}
+
+/// Who may read what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// By the name of the repository.
+    pub repositories: BTreeMap<String, Readers>,
+    /// Repositories that are not named above.
+    pub others: Readers,
+}
+
+/// What a broker is to do.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// The cache folder, the broker's own.
+    pub cache: PathBuf,
+    /// Bytes that all of it may take.
+    pub quota: u64,
+    /// Where to listen, in a folder that only the broker's user may change.
+    pub socket: PathBuf,
+    /// Who may read what.
+    pub rules: Rules,
+}
+
+/// A broker can't begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// The cache can't be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The socket can't be made.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A broker that serves, until it is dropped.
+pub struct NodeBroker {
+    // Declared first: nobody asks any more when the caches are closed.
+    brokers: Vec<Broker>,
+    host: Arc<NodeHost>,
+}
+
+/// The caches, and who may use them.
+struct NodeHost {
+    rules: Rules,
+    public: Arc<dyn Writer>,
+    /// By the name of the repository; [`OTHERS`] for those without a rule, if not everybody may read them.
+    restricted: HashMap<String, Arc<dyn Writer>>,
+    users: Mutex<HashMap<u32, Arc<Allowance>>>,
+}
+
+/// No repository is called so.
+const OTHERS: &str = "_others";
+
+impl NodeBroker {
+    /// Opens the caches and begins to serve.
+    pub fn start(options: BrokerOptions) -> Result<Self, BrokerError> {
+        let BrokerOptions { cache, quota, socket, rules } = options;
+        let engine = Engine::start(EngineOptions::default())?;
+        let restricted = rules.restricted();
+        // At most half of the room is for those that only some may read.
+        let part = (quota / 8).min(quota / 2 / (restricted.len() as u64).max(1));
+        let public = open_writer(&engine, &cache, quota - part * restricted.len() as u64)?;
+        let mut host = NodeHost { rules, public, restricted: HashMap::new(), users: Mutex::default() };
+        let mut brokers = vec![host.look_after(&cache, &host.public)?];
+        for name in restricted {
+            let folder = cache.join("restricted").join(&name);
+            make_private(&folder)?;
+            let writer = open_writer(&engine, &folder, part)?;
+            brokers.push(host.look_after(&folder, &writer)?);
+            host.restricted.insert(name, writer);
+        }
+        let host = Arc::new(host);
+        let listen = FileError::on("listen at", &socket);
+        let listener = Listener::bind_for_all(&socket);
+        let served = listener.and_then(|listener| Broker::serve(listener, host.clone()));
+        brokers.push(served.map_err(listen)?);
+        Ok(Self { brokers, host })
+    }
+}
+
+impl Drop for NodeBroker {
+    fn drop(&mut self) {
+        self.brokers.clear();
+        self.host.public.close();
+        self.host.restricted.values().for_each(|writer| writer.close());
+    }
+}
+
+fn make_private(folder: &Path) -> Result<(), FileError> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder).map_err(FileError::on("make", folder))
+}
+
+impl Rules {
+    /// The names of the caches that not everybody may use.
+    fn restricted(&self) -> Vec<String> {
+        let others = (OTHERS.to_owned(), &self.others);
+        let named = self.repositories.iter().map(|(name, readers)| (name.to_ascii_lowercase(), readers));
+        named
+            .chain([others])
+            .filter(|(_, readers)| **readers != Readers::Everybody)
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    /// In which restricted cache a repository is, if in any; an error if the peer may not read it.
+    fn cache_for(&self, name: &str, peer: &Peer) -> Result<Option<String>, ()> {
+        let named = self.repositories.iter().find(|(rule, _)| rule.eq_ignore_ascii_case(name));
+        let (cache, readers) = match named {
+            Some((name, readers)) => (name.to_ascii_lowercase(), readers),
+            None => (OTHERS.to_owned(), &self.others),
+        };
+        match readers {
+            Readers::Everybody => Ok(None),
+            Readers::Only { uids, gids } => {
+                let may = peer.uid == 0
+                    || uids.contains(&peer.uid)
+                    || peer.gids.iter().any(|gid| gids.contains(gid));
+                may.then_some(Some(cache)).ok_or(())
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.restricted().is_empty()
+    }
+}
+
+/// The one repository that servers have, by the last part of all their URLs. Nothing that servers or proxies could read as
+/// another path is accepted, nor files of this node, which the broker may read and the client perhaps not.
+fn name_of(servers: &Servers) -> Result<String, &'static str> {
+    let mut name: Option<&str> = None;
+    for url in &servers.urls {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let (_, path) = rest.and_then(|rest| rest.split_once('/')).ok_or("only HTTP servers are served")?;
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-~+/".contains(&byte);
+        if !path.bytes().all(plain) || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err("its URL has parts that don't belong into one");
+        }
+        let last = path.rsplit('/').next().unwrap_or(path);
+        if RepositoryName::parse(last).is_err() || name.is_some_and(|name| name != last) {
+            return Err("its URLs don't all end with the name of one repository");
+        }
+        name = Some(last);
+    }
+    name.map(str::to_owned).ok_or("no server is named")
+}
+
+fn refused(object: &str, text: impl Into<String>) -> StoreError {
+    let (blame, may_pass) = (Blame::Caller, false);
+    StoreError::new(object, Cause::Remote { blame, may_pass, text: text.into() })
+}
+
+impl NodeHost {
+    /// Lets the broker's own user and root look after one of the caches, through its folder.
+    fn look_after(&self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
+        Broker::start(folder, writer.clone()).map_err(FileError::on("listen in", folder))
+    }
+}
+
+impl Host for NodeHost {
+    fn admit(&self, peer: &Peer) -> Option<Admission> {
+        let mut users = self.users.lock();
+        if !users.contains_key(&peer.uid) && users.len() >= USERS_MAX {
+            users.retain(|_, allowance| !allowance.is_idle());
+            if users.len() >= USERS_MAX {
+                return None;
+            }
+        }
+        let allowance = users.entry(peer.uid).or_insert_with(|| Allowance::new(BOUNDS)).clone();
+        let connection = allowance.connect()?;
+        Some(Admission { allowance, _connection: connection, is_stranger: peer.uid != 0 })
+    }
+
+    fn store(&self, peer: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        let mut asked = read_servers(servers)?;
+        let name = name_of(&asked).map_err(|why| refused("the repository", why))?;
+        let cache = self.rules.cache_for(&name, peer).map_err(|()| {
+            refused(&name, format!("user {} may not read it through the broker of this node", peer.uid))
+        })?;
+        if !self.rules.is_open() {
+            // A server of the client's choice could otherwise send us to one that trusts this node.
+            asked.redirects = false;
+        }
+        let writer = match cache {
+            None => &self.public,
+            Some(cache) => self.restricted.get(&cache).ok_or_else(|| refused(&name, "it has no cache"))?,
+        };
+        writer.store(&asked.to_string())
+    }
+
+    fn cache(&self, _: &Peer) -> Option<Cache> {
+        // Through the sockets in the folders alone, which only the broker's own user and root can reach.
+        None
+    }
+}

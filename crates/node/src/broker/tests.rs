@@ -1,0 +1,408 @@
+//! Users of one node: those who read, one who may not, and one who is up to no good.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use esker_format::compress::{Compression, compress_zlib};
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Done, Handle, Holder, Wanted};
+use esker_testkit::mirror::Mirror;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
+use rustix::process::{Gid, Uid};
+
+use super::*;
+use crate::share::{BrokerAddress, Receiver, Shared, Through, ToWriter, VERSION, send};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ALICE: u32 = 61_001;
+const MALLORY: u32 = 61_002;
+
+/// A broker, two repositories on a mirror, and folders for everybody's own files.
+struct Node {
+    folder: tempfile::TempDir,
+    mirror: Mirror,
+    me: u32,
+    broker: Option<NodeBroker>,
+}
+
+struct Made {
+    plain: Vec<u8>,
+    wanted: Wanted,
+    path: String,
+}
+
+fn made(seed: u8, len: usize) -> Made {
+    let plain: Vec<u8> = (0..len).map(|at| (at % 251) as u8 ^ seed).collect();
+    let stored = compress_zlib(&plain);
+    let name = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), ObjectKind::File);
+    let wanted = Wanted::new(name, Compression::Zlib, "/a/file").size(len as u64);
+    Made { plain, wanted, path: name.path() }
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+        let mirror = Mirror::serve(folder.path());
+        let me = rustix::process::geteuid().as_raw();
+        let mut node = Self { folder, mirror, me, broker: None };
+        node.start();
+        node
+    }
+
+    fn start(&mut self) {
+        let readers = Readers::Only { uids: vec![ALICE], gids: vec![] };
+        let rules =
+            Rules { repositories: [("secret.test".to_owned(), readers)].into(), others: Readers::Everybody };
+        let socket = self.folder.path().join("run/socket");
+        make_run(&socket);
+        let cache = self.folder.path().join("cache");
+        let options = BrokerOptions { cache, quota: 64 << 20, socket, rules };
+        self.broker = Some(NodeBroker::start(options).expect("a broker"));
+    }
+
+    fn address(&self) -> BrokerAddress {
+        BrokerAddress { socket: self.folder.path().join("run/socket"), trusted: vec![self.me] }
+    }
+
+    fn put(&self, repository: &str, object: &Made) {
+        self.mirror.put(&format!("/{repository}/{}", object.path), compress_zlib(&object.plain));
+    }
+
+    /// The objects of a repository, for whoever calls.
+    fn open(&self, repository: &str) -> Arc<Shared> {
+        let uid = rustix::process::geteuid();
+        let cache = self.folder.path().join(format!("own-{uid:?}"));
+        let nobody = || -> Result<Arc<dyn Writer>, StoreError> { panic!("the private cache was used") };
+        let url = self.mirror.url(repository);
+        Shared::open_through(&cache, &url, Box::new(nobody), Some(self.address())).expect("the broker")
+    }
+
+    fn asked_for(&self, object: &Made) -> usize {
+        self.mirror.count(|path| path.ends_with(&object.path))
+    }
+
+    fn dial(&self) -> OwnedFd {
+        let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let socket = socket_with(kind.0, kind.1, kind.2, None).expect("a socket");
+        let address = rustix::net::SocketAddrUnix::new(self.address().socket.as_path()).expect("an address");
+        rustix::net::connect(&socket, &address).expect("connecting");
+        crate::share::limit_receives(&socket, Some(PATIENCE)).expect("a deadline");
+        socket
+    }
+}
+
+fn make_run(socket: &Path) {
+    let folder = socket.parent().expect("a folder");
+    if !folder.exists() {
+        fs::create_dir(folder).expect("a folder");
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// Does something as another user, on a thread of its own.
+fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+            rustix::thread::set_thread_groups(&[]).expect("dropping groups");
+            rustix::thread::set_thread_res_gid(group, group, group).expect("becoming another group");
+            rustix::thread::set_thread_res_uid(user, user, user).expect("becoming another user");
+            what()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Whether there can be other users; said where not.
+fn can_be_others() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("not run by root: what other users may do is left to a run as root");
+    }
+    is_root
+}
+
+fn get(store: &dyn ObjectStore, wanted: &Wanted) -> Result<Handle, StoreError> {
+    let (sender, receiver) = channel();
+    store.get(wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+    receiver.recv_timeout(PATIENCE).expect("an answer in time")
+}
+
+fn read(store: &dyn ObjectStore, wanted: &Wanted) -> Vec<u8> {
+    get(store, wanted).expect("an object").read_all().expect("bytes")
+}
+
+/// > C3: Through a broker all users of a node share one cache: what one of them fetched nobody fetches again.
+#[test]
+fn what_one_user_fetched_the_others_read() {
+    let node = Node::new();
+    let object = made(1, 50_000);
+    node.put("public.test", &object);
+    let users = if can_be_others() { vec![ALICE, MALLORY, 0] } else { vec![node.me] };
+    for uid in users {
+        let read_it = || {
+            let store = node.open("public.test");
+            assert!(matches!(store.through(), Some(Through::Broker(_))));
+            assert!(read(&*store, &object.wanted) == object.plain);
+        };
+        if uid == node.me { read_it() } else { as_user(uid, read_it) }
+    }
+    assert_eq!(node.asked_for(&object), 1);
+}
+
+/// > C4: Nothing that another user does with what the broker gives out changes a byte that somebody reads.
+#[test]
+fn a_descriptor_changes_nothing() {
+    if !can_be_others() {
+        return;
+    }
+    let node = Node::new();
+    let object = made(2, 50_000);
+    node.put("public.test", &object);
+    let handle = as_user(MALLORY, || get(&*node.open("public.test"), &object.wanted)).expect("an object");
+    let locked = as_user(MALLORY, || {
+        let file = fs::File::from(handle.file().as_fd().try_clone_to_owned().expect("a copy"));
+        let again = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let deny = |what: &str, outcome: io::Result<()>| {
+            let error = outcome.expect_err(what);
+            println!("{what}: {error}");
+        };
+        deny("write", file.write_all_at(b"!", 0));
+        deny("truncate", file.set_len(0));
+        deny("append", fs::File::options().append(true).open(&again).map(drop));
+        deny("open to write", fs::File::options().write(true).open(&again).map(drop));
+        deny("open to read and write", fs::File::options().read(true).write(true).open(&again).map(drop));
+        deny("open to truncate", fs::File::options().write(true).truncate(true).open(&again).map(drop));
+        let tmpfile = fs::File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(&again);
+        deny("open the link itself", tmpfile.map(drop));
+        deny("chmod", file.set_permissions(fs::Permissions::from_mode(0o666)));
+        deny("chmod by path", fs::set_permissions(&again, fs::Permissions::from_mode(0o666)));
+        deny("chown", chown(&again, Some(MALLORY), None));
+        deny("set times", file.set_modified(std::time::SystemTime::UNIX_EPOCH));
+        deny(
+            "allocate",
+            rustix::fs::fallocate(
+                &file,
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+                0,
+                4096,
+            )
+            .map_err(Into::into),
+        );
+        deny(
+            "set an attribute",
+            rustix::fs::fsetxattr(&file, "user.x", b"y", rustix::fs::XattrFlags::empty()).map_err(Into::into),
+        );
+        let cache = node.folder.path().join("cache");
+        deny("list the cache", fs::read_dir(&cache).map(drop));
+        deny("remove the cache", fs::rename(&cache, node.folder.path().join("other")));
+        deny("remove the socket", fs::remove_file(node.address().socket));
+        // Allowed, and of no consequence: nobody else asks for this lock.
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+        file
+    });
+    assert!(as_user(ALICE, || read(&*node.open("public.test"), &object.wanted)) == object.plain);
+    assert_eq!(node.asked_for(&object), 1, "it was fetched again");
+    drop(locked);
+}
+
+/// > C5: Who may not read a repository gets nothing of it from the broker, not even by the name of an object that is cached.
+#[test]
+fn a_restricted_repository_is_for_its_readers() {
+    if !can_be_others() {
+        return;
+    }
+    let node = Node::new();
+    let object = made(3, 50_000);
+    node.put("secret.test", &object);
+    let bytes = as_user(ALICE, || read(&*node.open("secret.test"), &object.wanted));
+    assert!(bytes == object.plain);
+    assert_eq!(node.asked_for(&object), 1);
+    as_user(MALLORY, || {
+        let socket = node.dial();
+        let servers = node.mirror.url("secret.test");
+        send(socket.as_fd(), &ToWriter::Hello { version: VERSION, servers }, None).expect("a greeting");
+        let answer: serde_json::Value = Receiver::new(socket).next().expect("an answer").0;
+        assert!(answer["failed"]["error"]["text"].as_str().is_some_and(|text| text.contains("may not read")));
+        // Through a repository that everybody may read, the name of the object leads to that repository's server.
+        let error = get(&*node.open("public.test"), &object.wanted).expect_err("it is not there");
+        assert!(error.to_string().contains("404"), "{error}");
+        let warmed = Done::wait(|done| {
+            node.open("public.test").warm(object.wanted.clone(), &esker_store::Errand::new(), done);
+        });
+        assert!(warmed.is_err(), "a prefetch told that it is there");
+    });
+    // Looking after the cache is not for other users, nor through this socket.
+    for uid in [MALLORY, 0] {
+        as_user(uid, || {
+            let socket = node.dial();
+            let care = ToWriter::Care { version: VERSION, task: crate::care::Task::List };
+            send(socket.as_fd(), &care, None).expect("a question");
+            assert!(Receiver::new(socket).next::<serde_json::Value>().is_err(), "it was answered");
+        });
+    }
+}
+
+/// > C6: A client that floods the broker, takes no answers or talks nonsense delays others by a bounded time.
+#[test]
+fn nonsense_floods_and_silence_stop_nobody_else() {
+    if !can_be_others() {
+        return;
+    }
+    let node = Node::new();
+    let (object, other) = (made(4, 50_000), made(5, 50_000));
+    node.put("public.test", &object);
+    node.put("public.test", &other);
+    let servers = node.mirror.url("public.test");
+    let sockets = as_user(MALLORY, || {
+        assert!(read(&*node.open("public.test"), &object.wanted) == object.plain);
+        let nonsense: [&[u8]; 6] =
+            [b"{}", b"\xff\xfe", b"[[[[[[[[", b"{\"hello\":{\"version\":1}}", &[b'['; 60_000], b"null"];
+        for bytes in nonsense {
+            let socket = node.dial();
+            rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL).expect("sending");
+            assert!(Receiver::new(socket).next::<serde_json::Value>().is_err(), "nonsense was answered");
+        }
+        // More connections than one user may have, each with more questions than are served, and no answer is taken.
+        let mut sockets = Vec::new();
+        for _ in 0..BOUNDS.connections + 20 {
+            let socket = node.dial();
+            rustix::io::ioctl_fionbio(&socket, true).expect("not to block");
+            let hello = ToWriter::Hello { version: VERSION, servers: servers.clone() };
+            let mut sent = send(socket.as_fd(), &hello, None).is_ok();
+            let mut id = 1;
+            while sent && id < 500 {
+                let text = serde_json::json!({"get": {"id": id, "object": {
+                    "name": object.wanted.name.to_string(), "compression": object.wanted.compression.to_flag(),
+                    "size": object.plain.len(), "limit": object.plain.len(), "what": "x".repeat(100),
+                    "alternative_path": false}}});
+                sent = send(socket.as_fd(), &text, None).is_ok();
+                id += 1;
+            }
+            sockets.push(socket);
+        }
+        sockets
+    });
+    // While all that waits, another user reads what is cached and what is not.
+    for object in [&object, &other] {
+        assert!(as_user(ALICE, || read(&*node.open("public.test"), &object.wanted)) == object.plain);
+    }
+    drop(sockets);
+    assert!(as_user(MALLORY, || read(&*node.open("public.test"), &other.wanted)) == other.plain);
+}
+
+/// A client that claims to hold everything, or says nothing, does not keep the cache from making room for others.
+#[test]
+fn claims_of_other_users_do_not_stop_evictions() {
+    struct Greedy;
+    impl Holder for Greedy {
+        fn release(&self, victims: &[esker_store::CacheKey]) -> Vec<bool> {
+            vec![true; victims.len()]
+        }
+    }
+    if !can_be_others() {
+        return;
+    }
+    let node = Node::new();
+    // Three times what the cache may take.
+    let objects: Vec<Made> = (0..150).map(|seed| made(seed, 1 << 20)).collect();
+    objects.iter().for_each(|object| node.put("public.test", object));
+    let greedy: Arc<dyn Holder> = Arc::new(Greedy);
+    let mallory = as_user(MALLORY, || {
+        let store = node.open("public.test");
+        store.add_holder(Arc::downgrade(&greedy));
+        store
+    });
+    assert!(read(&*mallory, &objects[0].wanted) == objects[0].plain);
+    as_user(ALICE, || {
+        let store = node.open("public.test");
+        for object in &objects {
+            assert!(read(&*store, &object.wanted) == object.plain);
+        }
+        let status = store.status().cache;
+        assert!(status.used <= status.quota, "{status:?}");
+        assert!(status.evicted > 0 && status.unkept == 0, "{status:?}");
+    });
+}
+
+/// > C7: A mount whose broker goes away waits for it for some seconds, and no read fails because it was restarted.
+#[test]
+fn a_broker_that_comes_back_is_used_again() {
+    let mut node = Node::new();
+    let (first, second) = (made(6, 50_000), made(7, 50_000));
+    node.put("public.test", &first);
+    node.put("public.test", &second);
+    let store = node.open("public.test");
+    assert!(read(&*store, &first.wanted) == first.plain);
+    node.broker = None;
+    let (sender, receiver) = channel();
+    store.get(second.wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+    node.start();
+    let handle = receiver.recv_timeout(PATIENCE).expect("an answer").expect("an object");
+    assert!(handle.read_all().expect("bytes") == second.plain);
+    assert!(matches!(store.through(), Some(Through::Broker(_))));
+}
+
+/// What listens at the socket must be run by somebody who is trusted.
+#[test]
+fn a_strangers_socket_is_not_used() {
+    let node = Node::new();
+    let address = BrokerAddress { trusted: vec![node.me + 1], ..node.address() };
+    let cache = node.folder.path().join("own");
+    let quota = 64 << 20;
+    let engine = Engine::start(EngineOptions::default()).expect("an engine");
+    let folder = cache.clone();
+    let open = move || open_writer(&engine, &folder, quota);
+    let url = node.mirror.url("public.test");
+    let store = Shared::open_through(&cache, &url, Box::new(open), Some(address)).expect("a private cache");
+    assert_eq!(store.through(), Some(Through::Ourselves));
+}
+
+#[test]
+fn only_a_plain_url_of_one_repository_is_served() {
+    let name = |urls: &[&str]| {
+        let mut servers = Servers::direct(urls[0]);
+        servers.urls = urls.iter().map(|url| (*url).to_owned()).collect();
+        name_of(&servers)
+    };
+    assert_eq!(name(&["http://h:80/cvmfs/a.test", "https://i/a.test"]).as_deref(), Ok("a.test"));
+    for bad in [
+        "file:///srv/a.test",
+        "/srv/a.test",
+        "http://h",
+        "http://h/",
+        "http://h/secret.test/../a.test",
+        "http://h/secret.test/?/a.test",
+        "http://h/secret.test/%2e%2e/a.test",
+        "http://h/secret.test#/a.test",
+        "http://h/secret.test//a.test",
+        "http://h/x\n/a.test",
+        "http://h/x\\a.test",
+    ] {
+        assert!(name(&[bad]).is_err(), "{bad} was accepted");
+    }
+    assert!(name(&["http://h/a.test", "http://h/b.test"]).is_err());
+    let rules = Rules {
+        repositories: [("Secret.test".to_owned(), Readers::Only { uids: vec![], gids: vec![7] })].into(),
+        others: Readers::Everybody,
+    };
+    let peer = |uid, gids: &[u32]| Peer { uid, gids: gids.to_vec() };
+    assert_eq!(rules.cache_for("SECRET.test", &peer(5, &[5, 7])), Ok(Some("secret.test".to_owned())));
+    assert_eq!(rules.cache_for("secret.TEST", &peer(5, &[5])), Err(()));
+    assert_eq!(rules.cache_for("secret.test", &peer(0, &[])), Ok(Some("secret.test".to_owned())));
+    assert_eq!(rules.cache_for("other.test", &peer(5, &[5])), Ok(None));
+}
+
+#[test]
+fn a_socket_in_a_folder_of_others_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a mode");
+    let error = Listener::bind_for_all(&folder.path().join("socket")).map(drop).expect_err("a trap");
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+}
