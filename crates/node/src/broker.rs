@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
-use esker_store::{Blame, Cache, Cause, Engine, EngineOptions, ObjectStore, Servers, StoreError};
+use esker_store::{Blame, Cache, Cause, Engine, EngineOptions, Log, ObjectStore, Servers, StoreError};
 use parking_lot::Mutex;
 
 use crate::FileError;
@@ -70,6 +70,8 @@ pub struct BrokerOptions {
     pub socket: PathBuf,
     /// Who may read what.
     pub rules: Rules,
+    /// Where fail-overs are told.
+    pub log: Log,
 }
 
 /// A broker can't begin.
@@ -105,8 +107,8 @@ const OTHERS: &str = "_others";
 impl NodeBroker {
     /// Opens the caches and begins to serve.
     pub fn start(options: BrokerOptions) -> Result<Self, BrokerError> {
-        let BrokerOptions { cache, quota, socket, rules } = options;
-        let engine = Engine::start(EngineOptions::default())?;
+        let BrokerOptions { cache, quota, socket, rules, log } = options;
+        let engine = Engine::start(EngineOptions { log, ..EngineOptions::default() })?;
         let restricted = rules.restricted();
         // At most half of the room is for those that only some may read.
         let part = (quota / 8).min(quota / 2 / (restricted.len() as u64).max(1));

@@ -353,6 +353,10 @@ impl Shared {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(busy);
             }
+            // As long as there is nothing better, a broker that comes back late is welcome, too.
+            if let Some(role) = self.join_broker(Duration::ZERO, inbox) {
+                return Ok(role);
+            }
             // Sleeps, but not through a close.
             match inbox.recv_timeout(pause) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),

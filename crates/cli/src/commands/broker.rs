@@ -85,7 +85,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let quota = args.quota.unwrap_or_else(|| default_quota(&place));
     let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
     let cache = place.path;
-    let options = BrokerOptions { cache: cache.clone(), quota, socket: socket.clone(), rules };
+    let options =
+        BrokerOptions { cache: cache.clone(), quota, socket: socket.clone(), rules, log: log::of_store() };
     let broker = NodeBroker::start(options).map_err(|error| match error {
         BrokerError::Store(error) => of_store("can't serve a cache", &error),
         error @ BrokerError::File(_) => Failure::failed(chain(&error))

@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    Record(record::Args),
+    Record(Box<record::Args>),
     Show(ShowArgs),
     Add(AddArgs),
     List(ListArgs),
@@ -102,7 +102,7 @@ struct RemoveArgs {
 
 pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
     let done = match args.command {
-        Command::Record(args) => return record::run(args, settings, files),
+        Command::Record(args) => return record::run(*args, settings, files),
         Command::Show(args) => show(&args),
         Command::Add(args) => add(&args, settings),
         Command::List(args) => list(&args, settings),

@@ -1,5 +1,7 @@
 //! Users of one node: those who read, one who may not, and one who is up to no good.
 
+mod soak;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -62,7 +64,8 @@ impl Node {
         let socket = self.folder.path().join("run/socket");
         make_run(&socket);
         let cache = self.folder.path().join("cache");
-        let options = BrokerOptions { cache, quota: 64 << 20, socket, rules };
+        let log = Log::default();
+        let options = BrokerOptions { cache, quota: 64 << 20, socket, rules, log };
         self.broker = Some(NodeBroker::start(options).expect("a broker"));
     }
 

@@ -1,0 +1,125 @@
+//! `esker broker`, and mounts that get their objects from it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use esker_testkit::fixture::{self, Fixture};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::person::Person;
+use crate::world::{World, words};
+
+const FIXTURE: Fixture = fixture::RMD;
+/// Resident memory of a mount at rest, in KiB.
+const AT_REST_MAX: u64 = 30 << 10;
+
+/// A broker that is run by whoever runs the tests.
+struct Broker {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Broker {
+    fn start(world: &World) -> Self {
+        let folder = world.path("broker");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let socket = folder.join("socket");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
+        command.args(["broker", "--quota", "100M", "--cache"]).arg(folder.join("cache"));
+        command.arg("--socket").arg(&socket).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut process = command.spawn().expect("esker broker");
+        let mut line = String::new();
+        let said = BufReader::new(process.stderr.take().expect("its output")).read_line(&mut line);
+        said.expect("a word");
+        assert!(line.contains("serving the cache"), "{line}");
+        Self { process, socket }
+    }
+
+    /// What to say for it to be used, and by a mount of another user to be trusted.
+    fn options(&self) -> [String; 4] {
+        let uid = Person::myself().uid.to_string();
+        ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
+    }
+
+    fn stop(mut self) {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::TERM).expect("a signal");
+        assert!(self.process.wait().expect("its end").success());
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // Whether there is one to kill is the business of the test.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn resident_kib(pid: u64) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
+    let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a number");
+    rss.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// > C9: A mount at rest takes less than 30 MB of memory, through a broker and as the writer of its own cache.
+#[test]
+fn mounts_use_the_broker_and_take_little_memory() {
+    for person in Person::all() {
+        let world = World::new(person, FIXTURE);
+        let broker = Broker::start(&world);
+        let options = broker.options();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let mount = world.mount(&options);
+        let contents: Vec<_> = FIXTURE
+            .listing("v3")
+            .into_iter()
+            .filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444)
+            .collect();
+        for entry in &contents {
+            let path = mount.path(std::str::from_utf8(&entry.path[1..]).expect("text"));
+            let read = mount.does(|| fs::read(path)).expect("reading");
+            assert_eq!(Some(esker_testkit::object::sha256(&read)), entry.sha256);
+        }
+        let status = mount.status();
+        assert_eq!(status["cache"]["broker"], broker.socket.display().to_string(), "{status}");
+        assert_eq!(status["cache"]["quota"], 100 << 20);
+        assert!(!world.cache().join("objects").exists(), "objects were kept in the user's own folder");
+        assert!(world.cache().join("heads").is_dir(), "what was accepted is remembered there");
+        let daemon = status["pid"].as_u64().expect("a process");
+        let resident = resident_kib(daemon);
+        println!("{person:?}: a mount at rest through a broker has {resident} KiB");
+        assert!(resident < AT_REST_MAX, "{resident} KiB");
+
+        // Another mount finds everything there.
+        let before = world.mirror.count(|path| path.contains("/data/"));
+        let path = format!("{}:{}", world.url(), String::from_utf8_lossy(&contents[0].path));
+        let mut cat = world.esker(&["cat", &path, "--public-key"]);
+        let output = cat.arg(world.path("key.pub")).args(&options).output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let after = world.mirror.count(|path| path.contains("/data/"));
+        assert_eq!(before, after, "something was fetched again");
+        // Without the broker the mount goes on, with a cache of its own.
+        broker.stop();
+        let path = mount.path(std::str::from_utf8(&contents[1].path[1..]).expect("text"));
+        assert!(mount.does(|| fs::read(path)).is_ok());
+        drop(mount);
+    }
+}
+
+#[test]
+fn a_writer_at_rest_takes_little_memory_too() {
+    let world = World::new(Person::ordinary(), FIXTURE);
+    let mount = world.mount(&[]);
+    for entry in FIXTURE.listing("v3").iter().filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444) {
+        let path = mount.path(std::str::from_utf8(&entry.path[1..]).expect("text"));
+        mount.does(|| fs::read(path)).expect("reading");
+    }
+    let resident = resident_kib(mount.status()["pid"].as_u64().expect("a process"));
+    println!("the writer of a cache at rest has {resident} KiB");
+    assert!(resident < AT_REST_MAX, "{resident} KiB");
+}
