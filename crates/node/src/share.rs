@@ -392,6 +392,9 @@ fn serve(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
             Event::Close => return,
             Event::SlotFree => shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked)),
             Event::Lost => {
+                // The next writer may evict before it knows of us; a file that is gone there must not take room because
+                // we keep it open for later.
+                shared.received.forget_all();
                 // A broker that served us comes back soon, most likely.
                 if let Some(role) = shared.join_broker(BROKER_PATIENCE, inbox) {
                     shared.take_role(role);

@@ -1,7 +1,9 @@
 //! `esker broker`, and mounts that get their objects from it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -10,7 +12,7 @@ use esker_testkit::fixture::{self, Fixture};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{Mounted, World, words};
 
 const FIXTURE: Fixture = fixture::RMD;
 /// Resident memory of a mount at rest, in KiB.
@@ -60,6 +62,11 @@ impl Drop for Broker {
     }
 }
 
+/// A file of the repository in a mount.
+fn at(mount: &Mounted<'_>, path: &[u8]) -> PathBuf {
+    mount.path("").join(OsStr::from_bytes(&path[1..]))
+}
+
 fn resident_kib(pid: u64) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
     let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a number");
@@ -81,7 +88,7 @@ fn mounts_use_the_broker_and_take_little_memory() {
             .filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444)
             .collect();
         for entry in &contents {
-            let path = mount.path(std::str::from_utf8(&entry.path[1..]).expect("text"));
+            let path = at(&mount, &entry.path);
             let read = mount.does(|| fs::read(path)).expect("reading");
             assert_eq!(Some(esker_testkit::object::sha256(&read)), entry.sha256);
         }
@@ -97,7 +104,9 @@ fn mounts_use_the_broker_and_take_little_memory() {
 
         // Another mount finds everything there.
         let before = world.mirror.count(|path| path.contains("/data/"));
-        let path = format!("{}:{}", world.url(), String::from_utf8_lossy(&contents[0].path));
+        let name =
+            contents.iter().find_map(|entry| std::str::from_utf8(&entry.path).ok()).expect("a plain name");
+        let path = format!("{}:{name}", world.url());
         let mut cat = world.esker(&["cat", &path, "--public-key"]);
         let output = cat.arg(world.path("key.pub")).args(&options).output().expect("running esker");
         assert!(output.status.success(), "{}", words(&output));
@@ -105,7 +114,7 @@ fn mounts_use_the_broker_and_take_little_memory() {
         assert_eq!(before, after, "something was fetched again");
         // Without the broker the mount goes on, with a cache of its own.
         broker.stop();
-        let path = mount.path(std::str::from_utf8(&contents[1].path[1..]).expect("text"));
+        let path = at(&mount, &contents[1].path);
         assert!(mount.does(|| fs::read(path)).is_ok());
         drop(mount);
     }
@@ -116,7 +125,7 @@ fn a_writer_at_rest_takes_little_memory_too() {
     let world = World::new(Person::ordinary(), FIXTURE);
     let mount = world.mount(&[]);
     for entry in FIXTURE.listing("v3").iter().filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444) {
-        let path = mount.path(std::str::from_utf8(&entry.path[1..]).expect("text"));
+        let path = at(&mount, &entry.path);
         mount.does(|| fs::read(path)).expect("reading");
     }
     let resident = resident_kib(mount.status()["pid"].as_u64().expect("a process"));

@@ -242,7 +242,9 @@ fn the_examples_of_help_work() {
         "setup",
         "mount",
         "status",
+        "revision",
         "umount",
+        "broker",
         "cache preload",
         "cache pin",
         "cache status",
@@ -267,6 +269,8 @@ fn the_examples_of_help_work() {
         let example = example.replace('\n', " ");
         match command {
             "serve" => reader.serve(command, &example),
+            // Listens where only root may; `broker.rs` starts it elsewhere.
+            "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
             _ => _ = reader.follow(command, &example),

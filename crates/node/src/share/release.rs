@@ -20,7 +20,7 @@ pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// by those who don't answer.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
 
-/// For how long another user's client isn't asked again after it was silent.
+/// For how long another user's client isn't waited for again after it was silent.
 const STRANGER_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long a silent client counts as holding everything.
@@ -90,10 +90,18 @@ impl RemoteHolder {
         if state.gone {
             return vec![false; victims.len()];
         }
-        if let Some(since) = state.silent_since
-            && (self.binding || since.elapsed() < STRANGER_PAUSE)
-        {
-            return vec![since.elapsed() < self.silence_max; victims.len()];
+        if let Some(since) = state.silent_since {
+            if self.binding {
+                return vec![since.elapsed() < self.silence_max; victims.len()];
+            }
+            if since.elapsed() < STRANGER_PAUSE {
+                // Told all the same, so that it closes what it keeps open, but not waited for.
+                let id = state.next;
+                state.next += 1;
+                drop(state);
+                (self.ask)(id, victims);
+                return vec![false; victims.len()];
+            }
         }
         let id = state.next;
         state.next += 1;
