@@ -20,11 +20,12 @@ use crate::settings::{BROKER_SOCKET, Settings};
 /// How to reach and trust a repository.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct RepositoryArgs {
-    /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: /etc/cvmfs/keys]
+    /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: as configured, or
+    /// /etc/cvmfs/keys]
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) public_key: Vec<PathBuf>,
 
-    /// Another server that has the repository, for when those named before fail
+    /// Another server that has the repository, for when those named before fail; with a NAME, in place of those configured
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
 
@@ -183,8 +184,8 @@ pub(crate) struct TestingArgs {
 /// A path in a repository, for the commands that read without mounting.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
-    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path
-    #[arg(value_name = "URL[:/PATH]")]
+    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path or NAME:/path
+    #[arg(value_name = "URL|NAME[:/PATH]")]
     place: String,
 
     /// The path, if it isn't part of the first argument
@@ -275,6 +276,16 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
                 .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
         })?;
     }
+    hurry(&mut servers, args);
+    let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
+    if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {
+        return Err(Failure::usage("a folder needs no proxy, and can't be one of several servers"));
+    }
+    Ok(servers)
+}
+
+/// The patience that the command line asks for.
+pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     if let Some(timeout) = args.timeout {
         (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
         servers.dns.timeout = timeout;
@@ -282,11 +293,6 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     if let Some(reset) = args.reset_after {
         (servers.timings.proxy_reset, servers.timings.server_reset) = (Some(reset), Some(reset));
     }
-    let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
-    if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {
-        return Err(Failure::usage("a folder needs no proxy, and can't be one of several servers"));
-    }
-    Ok(servers)
 }
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.

@@ -1,6 +1,7 @@
 //! Where the parts meet: a repository with its view, from arguments and settings.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::blacklist::Blacklist;
@@ -10,6 +11,7 @@ use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::place::Place;
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
+use esker_store::Servers;
 use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
@@ -17,6 +19,7 @@ use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, s
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
+use crate::named::{self, Configured, Named};
 use crate::settings::{Settings, default_quota};
 
 /// CernVM-FS installations list here what must never be believed.
@@ -26,32 +29,52 @@ const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 pub(crate) struct Checked {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,
+    configured: Configured,
 }
 
 impl Checked {
-    pub(crate) fn new(url: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
-        let address = Address::parse(url, args.fqrn.as_deref())?;
+    /// Finds a repository by its URL, or by its name in the configuration.
+    pub(crate) fn new(place: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        if named::is_name(place) {
+            return Self::named(place, args, settings);
+        }
+        let address = Address::parse(place, args.fqrn.as_deref())?;
         let name = RepositoryName::parse(&address.name)
             .context(Kind::Usage, format!("{:?} can't be the name of a repository", address.name))?;
-        let mut keys: Option<MasterKeys> = None;
-        for (path, text) in public_keys(&args.public_key, &address.name, settings)? {
-            let added = match &mut keys {
-                Some(keys) => keys.add(&text),
-                None => MasterKeys::parse(&text).map(|first| keys = Some(first)),
-            };
-            added.context(Kind::Usage, format!("{} can't be used as a public key", path.display()))?;
-        }
-        let keys = keys.ok_or_else(|| Failure::usage("there is no public key"))?;
+        let servers = servers(&address.url, args)?;
+        let keys = public_keys(&args.public_key, &address.name, settings)?;
+        let blacklist = blacklist(Path::new(BLACKLIST))?;
         let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+        Self::of(name, servers, keys, blacklist, (place, quota), args, Configured::default())
+    }
+
+    fn named(name: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let Named { name, servers, keys, blacklist: list, place, quota, configured } =
+            Named::find(name, args, settings)?;
+        Self::of(name, servers, keys, blacklist(&list)?, (place, quota), args, configured)
+    }
+
+    fn of(
+        name: RepositoryName,
+        servers: Servers,
+        keys: Vec<(PathBuf, Vec<u8>)>,
+        blacklist: Blacklist,
+        (place, quota): (Place, u64),
+        args: &RepositoryArgs,
+        configured: Configured,
+    ) -> Result<Self, Failure> {
+        let keys = master_keys(keys)?;
         if args.verbose {
             place_lines(&place).iter().for_each(|line| log::line(line));
         }
+        let address = Address { url: servers.url().to_owned(), name: name.to_string() };
         let options = RepositoryOptions {
-            servers: servers(&address.url, args)?,
+            servers,
             name,
             keys,
-            blacklist: blacklist()?,
-            quota: args.quota.unwrap_or_else(|| default_quota(&place)),
+            blacklist,
+            quota,
             cache: place.path,
             broker: args.broker(),
             offline: args.offline,
@@ -59,13 +82,14 @@ impl Checked {
             deadline: args.deadline,
             log: log::of_store(),
         };
-        Ok(Self { address, options })
+        Ok(Self { address, options, configured })
     }
 
     /// Opens it; the head is fetched and verified, and the root catalog is there.
     pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
         let what = format!("can't open {} at {}", self.address.name, self.address.url);
         let repository = Repository::open(self.options).map_err(|error| of_store(&what, &error))?;
+        let view = &self.configured.applied_to(view);
         let options = ViewOptions { trails: Some(repository.trails()), ..view.clone() };
         match View::open(repository.store.clone(), repository.heads.clone(), options) {
             Ok(view) => Ok((repository, view)),
@@ -89,11 +113,23 @@ pub(crate) fn place_lines(place: &Place) -> Vec<String> {
     std::iter::once(chosen).chain(passed).collect()
 }
 
-fn blacklist() -> Result<Blacklist, Failure> {
-    match std::fs::read(BLACKLIST) {
+fn master_keys(texts: Vec<(PathBuf, Vec<u8>)>) -> Result<MasterKeys, Failure> {
+    let mut keys: Option<MasterKeys> = None;
+    for (path, text) in texts {
+        let added = match &mut keys {
+            Some(keys) => keys.add(&text),
+            None => MasterKeys::parse(&text).map(|first| keys = Some(first)),
+        };
+        added.context(Kind::Usage, format!("{} can't be used as a public key", path.display()))?;
+    }
+    keys.ok_or_else(|| Failure::usage("there is no public key"))
+}
+
+fn blacklist(path: &Path) -> Result<Blacklist, Failure> {
+    match std::fs::read(path) {
         Ok(text) => Ok(Blacklist::parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Blacklist::default()),
-        Err(error) => Err(Failure::usage(format!("can't read the blacklist {BLACKLIST}: {error}"))),
+        Err(error) => Err(Failure::usage(format!("can't read the blacklist {}: {error}", path.display()))),
     }
 }
 

@@ -15,6 +15,7 @@ mod join;
 mod limits;
 mod log;
 mod meter;
+mod named;
 mod output;
 mod publisher;
 mod recorder;

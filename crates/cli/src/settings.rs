@@ -105,6 +105,11 @@ impl Settings {
         folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
+    /// Whether the environment names the cache.
+    pub(crate) fn names_cache(&self) -> bool {
+        self.caches.first().is_some_and(|first| first.from == format!("${CACHE}"))
+    }
+
     /// The cache folder to use, `named` on the command line or the first that will do.
     pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<Place, Failure> {
         let uid = rustix::process::geteuid().as_raw();

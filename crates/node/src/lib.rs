@@ -14,6 +14,7 @@
 mod behind;
 pub mod broker;
 pub mod care;
+pub mod check;
 pub mod control;
 pub mod daemon;
 pub mod mounted;

@@ -3,6 +3,7 @@
 //! [`Request::load`] evaluates the files in their order, without a shell. [`Parameters`] has every value with the line
 //! it comes from, and every line without effect as a [`Problem`]. [`table`] knows every parameter.
 
+mod client;
 mod files;
 mod finding;
 mod load;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use client::{ConfiguredCache, Keys, ParameterError};
 pub use files::{Files, Probe, Root};
 pub use finding::{Finding, Severity};
 pub use load::Request;

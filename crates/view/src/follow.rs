@@ -50,6 +50,7 @@ pub(crate) struct Follower {
     core: Arc<Core>,
     heads: Option<HeadKeeper>,
     ttl: Option<Duration>,
+    ttl_max: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -69,16 +70,17 @@ impl Follower {
     pub(crate) fn start(
         core: Arc<Core>,
         heads: Option<HeadKeeper>,
-        ttl: Option<Duration>,
+        (ttl, ttl_max): (Option<Duration>, Option<Duration>),
         first_ttl: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let nothing = Err(ErrorKind::Unsupported.into());
         let state =
             Mutex::new(State { asked: 0, finished: 0, outcome: nothing, hint: Hint::default(), stop: false });
-        let follower = Arc::new(Self { core, heads, ttl, state, changed: Condvar::new() });
+        let ttl_max = ttl_max.unwrap_or(Duration::MAX);
+        let follower = Arc::new(Self { core, heads, ttl, ttl_max, state, changed: Condvar::new() });
         if follower.heads.is_some() {
             let thread = Arc::clone(&follower);
-            let first = follower.ttl.unwrap_or(first_ttl);
+            let first = follower.ttl.unwrap_or(first_ttl).min(ttl_max);
             std::thread::Builder::new().name("follow".into()).spawn(move || thread.run(first))?;
         }
         Ok(follower)
@@ -154,7 +156,7 @@ impl Follower {
     fn look(&self, heads: &HeadKeeper) -> (Result<Refreshed, TreeError>, Duration) {
         let outcome = Head::look(heads).and_then(|head| {
             self.core.note_sighting(&head);
-            let pause = self.ttl.unwrap_or(head.ttl);
+            let pause = self.ttl.unwrap_or(head.ttl).min(self.ttl_max);
             let changed = self.core.switch_to(&head)?;
             let revision = self.core.current.load().label.number;
             let offline = head.offline.map(|offline| offline.reason);

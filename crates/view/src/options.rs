@@ -45,6 +45,8 @@ pub struct ViewOptions {
     pub variables: BTreeMap<String, String>,
     /// Time between two looks for a new head, in place of what the repository says.
     pub ttl: Option<Duration>,
+    /// The longest time between two looks, whatever the repository says.
+    pub ttl_max: Option<Duration>,
     /// A revision to stay at.
     pub pin: Option<Pin>,
     /// Fetch ahead what a program that misses a file will probably read next.

@@ -78,7 +78,8 @@ impl View {
         }
         let pinned = options.pin.is_some();
         let ttl = start.head.map(|head| head.ttl).unwrap_or_default();
-        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(keeper), options.ttl, ttl)
+        let ttls = (options.ttl, options.ttl_max);
+        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(keeper), ttls, ttl)
             .map_err(|error| TreeError::on(ErrorKind::Local, "the follower's thread").because(error))?;
         Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
     }

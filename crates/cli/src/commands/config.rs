@@ -1,3 +1,4 @@
+mod check;
 mod show;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Show(show::Args),
+    Check(check::Args),
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -35,6 +37,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
     match args.command {
         Command::Show(args) => show::run(&args, &settings),
+        Command::Check(args) => check::run(&args, &settings),
     }
 }
 

@@ -25,8 +25,8 @@ use crate::stop::Stop;
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
-    #[arg(value_name = "URL")]
+    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured
+    #[arg(value_name = "URL|NAME")]
     url: String,
 
     /// An existing directory

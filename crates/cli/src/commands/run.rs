@@ -13,8 +13,8 @@ use crate::settings::Settings;
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
-    #[arg(value_name = "URL")]
+    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured
+    #[arg(value_name = "URL|NAME")]
     url: String,
 
     #[command(flatten)]

@@ -1,9 +1,12 @@
 //! Configuration as it lies on sites.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::{Fault, Mirror};
 use serde_json::Value;
 
 use crate::person::Person;
@@ -21,7 +24,8 @@ pub(crate) fn write_files(world: &World, files: &[(&str, &str)]) {
 /// A call of `esker` on a machine with these files.
 pub(crate) fn configured(world: &World, arguments: &[&str]) -> Command {
     let mut command = world.esker(arguments);
-    command.env("ESKER_CONFIG_ROOT", world.path("root"));
+    // The configuration says where the cache is.
+    command.env("ESKER_CONFIG_ROOT", world.path("root")).env_remove("ESKER_CACHE");
     command
 }
 
@@ -79,4 +83,466 @@ fn what_is_configured_is_shown_with_its_lines() {
         .expect("running esker");
     assert_eq!(output.status.code(), Some(2), "{}", words(&output));
     assert!(words(&output).contains("CVMFS_DEFAULT_DOMAIN is not set"), "{}", words(&output));
+}
+
+/// A machine that is configured for CernVM-FS: two proxies in a group, a fallback, two servers.
+pub(crate) struct Site {
+    pub(crate) world: World,
+    pub(crate) proxies: [Mirror; 3],
+    pub(crate) second: Mirror,
+}
+
+impl Site {
+    pub(crate) fn new(person: Person) -> Site {
+        let world = World::new(person, fixture::FULL);
+        let serve = || Mirror::serve(world.repository.document_root());
+        let site = Site { proxies: [serve(), serve(), serve()], second: serve(), world };
+        site.write("/etc/cvmfs/default.conf", DEFAULT_CONF);
+        site.write("/etc/cvmfs/default.d/50-site.conf", "CVMFS_DEFAULT_DOMAIN=test\n");
+        let [one, two, three] =
+            site.proxies.each_ref().map(|proxy| format!("http://127.0.0.1:{}", proxy.port()));
+        let base = site.world.path("home/caches");
+        person.does(|| std::fs::create_dir_all(&base).expect("mkdir"));
+        let mounts = site.world.path("mounts");
+        std::fs::create_dir_all(mounts.join("full.test")).expect("mkdir");
+        site.write(
+            "/etc/cvmfs/default.local",
+            &format!(
+                "CVMFS_REPOSITORIES=full\nCVMFS_HTTP_PROXY=\"{one}|{two}\"\nCVMFS_FALLBACK_PROXY={three}\n\
+                 CVMFS_CACHE_BASE={}\nCVMFS_QUOTA_LIMIT=1000\nCVMFS_MOUNT_DIR={}\nCVMFS_CLAIM_OWNERSHIP=yes\n",
+                base.display(),
+                mounts.display()
+            ),
+        );
+        let urls = [&site.world.mirror, &site.second].map(|server| server.url("@fqrn@")).join(";");
+        site.write(
+            "/etc/cvmfs/domain.d/test.conf",
+            &format!("CVMFS_SERVER_URL='{urls}'\nCVMFS_KEYS_DIR=/etc/cvmfs/keys/test\nCVMFS_USE_GEOAPI=no\n"),
+        );
+        let key = std::fs::read_to_string(site.world.fixture().public_key()).expect("the key");
+        site.write("/etc/cvmfs/keys/test/test.pub", &key);
+        site
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        write_files(&self.world, &[(path, text)]);
+    }
+
+    pub(crate) fn call(&self, arguments: &[&str]) -> Output {
+        call(&self.world, arguments)
+    }
+
+    /// Lists the repository by its name; what was said on stderr, if that worked.
+    #[track_caller]
+    fn lists(&self, options: &[&str]) -> String {
+        let output = self.call(&[&["ls", "full"], options].concat());
+        assert!(output.status.success(), "{}", words(&output));
+        assert!(!output.stdout.is_empty(), "{}", words(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Lists it in vain; the words.
+    #[track_caller]
+    fn refuses(&self, options: &[&str]) -> String {
+        let output = self.call(&[&["ls", "full"], options].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+        words(&output)
+    }
+}
+
+/// What comes with the reference client, as far as it sets something.
+const DEFAULT_CONF: &str = "\
+CVMFS_CLIENT_PROFILE=
+CVMFS_CACHE_BASE=/var/lib/cvmfs
+CVMFS_QUOTA_LIMIT=4000
+CVMFS_TIMEOUT=5
+CVMFS_TIMEOUT_DIRECT=10
+CVMFS_STRICT_MOUNT=no
+CVMFS_NFILES=131072
+CVMFS_SHARED_CACHE=yes
+CVMFS_CHECK_PERMISSIONS=yes
+CVMFS_CLAIM_OWNERSHIP=yes
+CVMFS_KEYS_DIR=/etc/cvmfs/keys
+CVMFS_PROXY_RESET_AFTER=300
+CVMFS_HOST_RESET_AFTER=1800
+CVMFS_MAX_RETRIES=1
+CVMFS_BACKOFF_INIT=2
+CVMFS_BACKOFF_MAX=10
+CVMFS_SEND_INFO_HEADER=no
+CVMFS_USE_GEOAPI=no
+CVMFS_LOW_SPEED_LIMIT=1024
+if [ \"x$CVMFS_BASE_ENV\" = \"x\" ]; then
+  readonly CVMFS_USER=cvmfs
+  readonly CVMFS_MOUNT_DIR=/cvmfs
+  readonly CVMFS_RELOAD_SOCKETS=/var/run/cvmfs
+  readonly CVMFS_BASE_ENV=1
+fi
+";
+
+/// A name is enough where CernVM-FS is configured: servers, proxies, keys, cache and quota come from there.
+#[test]
+fn a_name_is_enough_where_cernvm_fs_is_configured() {
+    for person in Person::all() {
+        let site = Site::new(person);
+        let world = &site.world;
+        let output =
+            site.call(&["mount", "full.test", world.mountpoint().to_str().expect("UTF-8"), "--ttl", "0.05"]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+        let mounted = world.mounted();
+        let status = mounted.status();
+        assert_eq!(
+            status["cache"]["directory"],
+            world.path("home/caches/esker").to_str().expect("UTF-8"),
+            "{status:#}"
+        );
+        assert_eq!(status["cache"]["quota"], 1000 << 20, "{status:#}");
+        let owner = mounted.does(|| std::fs::metadata(mounted.path("")).map(|meta| meta.uid()));
+        assert_eq!(owner.expect("the root"), person.uid, "claimed");
+        let asked = |mirror: &Mirror| mirror.requests().len();
+        let proxies = site.proxies.each_ref().map(asked);
+        assert!(proxies[0] + proxies[1] > 0 && proxies[2] == 0, "{proxies:?}");
+        assert_eq!(asked(&world.mirror) + asked(&site.second), 0, "somebody went around the proxies");
+    }
+}
+
+/// With both proxies and the first server gone, the fallback proxy and the second server are used.
+#[test]
+fn configured_fallbacks_are_used() {
+    let site = Site::new(Person::ordinary());
+    let [one, two, three] = &site.proxies;
+    one.leave();
+    two.leave();
+    site.lists(&[]);
+    assert!(!three.requests().is_empty());
+    site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY=\n");
+    site.world.empty_cache();
+    site.world.mirror.leave();
+    site.lists(&["--cache", site.world.cache().to_str().expect("UTF-8")]);
+    assert!(!site.second.requests().is_empty());
+}
+
+/// The command line goes before the configuration.
+#[test]
+fn the_command_line_overrules_the_configuration() {
+    let site = Site::new(Person::ordinary());
+    let world = &site.world;
+    let cache = world.cache();
+    let key = world.path("key.pub");
+    site.write(
+        "/etc/cvmfs/config.d/full.test.local",
+        "CVMFS_SERVER_URL=http://127.0.0.1:1/x\nCVMFS_HTTP_PROXY=http://127.0.0.1:1\nCVMFS_KEYS_DIR=/no/such\n\
+         CVMFS_FALLBACK_PROXY=\nCVMFS_REPOSITORY_TAG=v1\n",
+    );
+    let options = [
+        "--server",
+        &site.second.url("full.test"),
+        "--proxy",
+        "DIRECT",
+        "--public-key",
+        key.to_str().expect("UTF-8"),
+        "--cache",
+        cache.to_str().expect("UTF-8"),
+        "--tag",
+        "v2",
+    ];
+    site.lists(&options);
+    assert!(cache.exists() && !world.path("home/caches/esker").exists());
+    assert!(!site.second.requests().is_empty());
+}
+
+/// A configured revision is shown in place of the newest: by name, date or hash, or the one found when mounting.
+#[test]
+fn a_configured_revision_is_shown() {
+    let site = Site::new(Person::ordinary());
+    let world = &site.world;
+    let known = world.repository.tag("v1");
+    let mnt = world.mountpoint();
+    for (line, revision) in [
+        ("CVMFS_REPOSITORY_TAG=v2".to_owned(), 2),
+        (format!("CVMFS_ROOT_HASH={}", known.root), 1),
+        ("CVMFS_REPOSITORY_DATE=2096-01-31T12:00:00Z".to_owned(), 3),
+        ("CVMFS_AUTO_UPDATE=no".to_owned(), 3),
+    ] {
+        site.write("/etc/cvmfs/config.d/full.test.local", &line);
+        let output = site.call(&["mount", "full.test", mnt.to_str().expect("UTF-8")]);
+        assert!(output.status.success(), "{line}: {}", words(&output));
+        let status = world.mounted().status();
+        assert_eq!(
+            (&status["revision"], &status["fixed"]),
+            (&revision.into(), &true.into()),
+            "{line}: {status:#}"
+        );
+    }
+}
+
+/// Where something is missing or forbidden, the parameter, its line and the mend are named.
+#[test]
+fn what_is_missing_for_a_name_is_named() {
+    let site = Site::new(Person::ordinary());
+    let local = "/etc/cvmfs/config.d/full.test.local";
+    for (line, told) in [
+        (
+            "CVMFS_SERVER_URL=",
+            &[
+                "CVMFS_SERVER_URL is not set for full.test",
+                "/etc/cvmfs/domain.d/test.local",
+                "esker setup --import",
+            ][..],
+        ),
+        ("CVMFS_HTTP_PROXY=", &["CVMFS_HTTP_PROXY is not set for full.test", "/etc/cvmfs/default.local"]),
+        (
+            "CVMFS_KEYS_DIR=/etc/cvmfs/keys/other",
+            &[
+                "there is no public key for full.test",
+                "CVMFS_KEYS_DIR is set in /etc/cvmfs/config.d/full.test.local:1",
+            ],
+        ),
+        (
+            "CVMFS_PUBLIC_KEY=/etc/cvmfs/keys/test/no.pub",
+            &["no.pub", "CVMFS_PUBLIC_KEY is set in /etc/cvmfs/config.d"],
+        ),
+        (
+            "CVMFS_TIMEOUT=soon",
+            &["CVMFS_TIMEOUT=soon (/etc/cvmfs/config.d/full.test.local:1): it takes seconds"],
+        ),
+        (
+            "CVMFS_REPOSITORIES=other\nCVMFS_STRICT_MOUNT=yes",
+            &["full.test is not in CVMFS_REPOSITORIES", "add full.test to"],
+        ),
+        ("CVMFS_BLACKLIST=/etc/cvmfs/keys", &["can't read the blacklist"]),
+    ] {
+        site.write(local, line);
+        let said = site.refuses(&[]);
+        told.iter().for_each(|words| assert!(said.contains(words), "{line}: {words} is not in {said}"));
+    }
+    site.write(local, "CVMFS_STRICT_MOUNT=yes\n");
+    assert_eq!(site.lists(&[]), "");
+    site.write("/etc/cvmfs/default.d/60.conf", "CVMFS_CONFIG_REPOSITORY=config.test\n");
+    assert!(site.lists(&[]).contains("1 lines of the configuration of full.test have no effect"));
+    site.write("/etc/cvmfs/default.d/70.conf", "CVMFS_CONFIG_REPO_REQUIRED=yes\n");
+    assert!(site.refuses(&[]).contains("CVMFS_CONFIG_REPO_REQUIRED is set"));
+}
+
+impl Site {
+    /// Checks the repository; whether that is clean, and what was said.
+    fn checks(&self) -> (bool, String) {
+        let output = self.call(&["config", "check"]);
+        let clean = match output.status.code() {
+            Some(0) => true,
+            Some(2) => false,
+            _ => panic!("{}", words(&output)),
+        };
+        (clean, words(&output))
+    }
+}
+
+/// A complete configuration is clean, for root and for others.
+#[test]
+fn a_complete_configuration_is_clean() {
+    for person in Person::all() {
+        let site = Site::new(person);
+        let output = site.call(&["config", "check"]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "full.test: OK\n", "{}", words(&output));
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+        for server in [&site.world.mirror, &site.second] {
+            assert!(server.requests().is_empty(), "a server was asked around the proxies");
+        }
+        assert!(site.proxies.iter().all(|proxy| !proxy.requests().is_empty()), "not every proxy was asked");
+        let json = site.call(&["config", "check", "full", "--json", "--offline"]);
+        let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
+        assert_eq!(json, serde_json::json!([{ "repository": "full.test", "findings": [] }]));
+    }
+}
+
+/// Lines that break the configuration, what is said then, and the mend.
+fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
+    let first = site.world.mirror.url("full.test");
+    let proxy = format!("http://127.0.0.1:{}", site.proxies[0].port());
+    let absent = site.world.path("home/absent");
+    let line = |text: &str| text.to_owned();
+    vec![
+        (
+            line("CVMFS_HTTP_PROXY="),
+            "CVMFS_HTTP_PROXY is not set for full.test",
+            "to DIRECT if there is no proxy",
+        ),
+        (
+            line("CVMFS_SERVER_URL="),
+            "CVMFS_SERVER_URL is not set for full.test",
+            "set it in /etc/cvmfs/domain.d/test.local",
+        ),
+        (
+            line("CVMFS_KEYS_DIR=/etc/cvmfs/keys/none"),
+            "CVMFS_KEYS_DIR: /etc/cvmfs/keys/none: No such file",
+            "`esker setup --import`",
+        ),
+        (
+            line("CVMFS_KEYS_DIR=/etc/cvmfs/domain.d"),
+            "/etc/cvmfs/domain.d has no public key (*.pub) in it",
+            "put the repository's master key there",
+        ),
+        (
+            line("CVMFS_PUBLIC_KEY=/etc/cvmfs/garbage.pub"),
+            "/etc/cvmfs/garbage.pub is no public key",
+            "get the file again from its publisher",
+        ),
+        (
+            line("CVMFS_PUBLIC_KEY=/etc/cvmfs/stranger.pub"),
+            "can't be believed",
+            "see whether the public key is this repository's",
+        ),
+        (
+            format!(
+                "CVMFS_SERVER_URL='{first};http://127.0.0.1:1/full.test'\nCVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY="
+            ),
+            "the server http://127.0.0.1:1/full.test does not work",
+            "take it out of CVMFS_SERVER_URL",
+        ),
+        (
+            format!("CVMFS_HTTP_PROXY='{proxy}|http://127.0.0.1:1'"),
+            "the proxy http://127.0.0.1:1 does not work",
+            "start it, let it through the firewall",
+        ),
+        (
+            line("CVMFS_HTTP_PROXY=http://p1:3128,http://p2:3128"),
+            "CVMFS_HTTP_PROXY=http://p1:3128,http://p2:3128 can't be",
+            "CVMFS_HTTP_PROXY takes proxies with `|`",
+        ),
+        (line("CVMFS_QUOTA_LIMIT=4G"), "CVMFS_QUOTA_LIMIT=4G can't be: it takes MB", "mend"),
+        (line("CVMFS_QUOTA_LIMIT=99999999999"), "but the whole disk of", "set CVMFS_QUOTA_LIMIT to at most"),
+        (format!("CVMFS_CACHE_BASE={}", absent.display()), "can't have a cache in", "`mkdir -p"),
+        (
+            line("CVMFS_CACHE_BASE=/proc/self/status"),
+            "/proc/self/status is not a folder",
+            "set CVMFS_CACHE_BASE to a folder",
+        ),
+        (format!("CVMFS_MOUNT_DIR={}", absent.display()), "CVMFS_MOUNT_DIR: ", "or `esker setup`"),
+        (
+            line("CVMFS_STRICT_MOUNT=yes\nCVMFS_REPOSITORIES=other"),
+            "full.test is not in CVMFS_REPOSITORIES",
+            "add full.test to CVMFS_REPOSITORIES",
+        ),
+        (
+            line("CVMFS_STRICT_MOUNT=yes\nCVMFS_REPOSITORIES="),
+            "lists nothing, so that nothing may be mounted",
+            "list the repositories in CVMFS_REPOSITORIES",
+        ),
+        (
+            line("CVMFS_TIMEOUT='5"),
+            "a closing quote is missing; what follows in this file is not read",
+            "try it with `sh -n FILE`",
+        ),
+        (
+            line("CVMFS_HTTP_PROXY=$(find-proxy)"),
+            "the output of `find-proxy` is not evaluated",
+            "write the value itself",
+        ),
+        (line("CVMFS_ROOT_HASH=12"), "CVMFS_ROOT_HASH=12 can't be: it takes a content hash", "mend"),
+    ]
+}
+
+/// Each mistake is named with its place, and with what to do about it.
+#[test]
+fn broken_configurations_are_named_with_their_mend() {
+    let site = Site::new(Person::ordinary());
+    let local = "/etc/cvmfs/config.d/full.test.local";
+    let stranger = std::fs::read_to_string(fixture::RMD.public_key()).expect("a key");
+    site.write("/etc/cvmfs/stranger.pub", &stranger);
+    site.write("/etc/cvmfs/garbage.pub", "no key\n");
+    let broken = broken_lines(&site);
+    assert!(broken.len() > 15);
+    for (lines, told, mend) in broken {
+        site.write(local, &lines);
+        // A change of the list would change which repositories are looked at.
+        let output = site.call(&["config", "check", "full"]);
+        let said = words(&output);
+        assert_eq!(output.status.code(), Some(2), "{lines}: {said}");
+        assert!(said.contains(told) && said.contains(mend), "{lines}: {told:?} or {mend:?} is not in {said}");
+    }
+    // What works, but not as it is written.
+    for (lines, told, mend) in [
+        (
+            "CVMFS_HTTP_PROXYS=x",
+            "full.test.local:1: CVMFS_HTTP_PROXYS is no parameter",
+            "write CVMFS_HTTP_PROXY if that",
+        ),
+        ("CVMFS_CONFIG_REPOSITORY=late.test", "late.test comes too late", "in /etc/cvmfs/default.d/"),
+        (
+            "CVMFS_SUID=yes",
+            "CVMFS_SUID=yes is not honoured: set-user-ID bits",
+            "docs/parameters.md says more",
+        ),
+        ("CVMFS_QUOTA_LIMIT=10", "a quota of 10 MB is too small", "set CVMFS_QUOTA_LIMIT to 4000"),
+    ] {
+        site.write(local, lines);
+        let (clean, said) = site.checks();
+        assert!(clean && said.contains(told) && said.contains(mend), "{lines}: {said}");
+    }
+}
+
+/// Wrong permissions of files and folders are named, and so are those on the network who answer wrongly.
+#[test]
+fn broken_surroundings_are_named_with_their_mend() {
+    let site = Site::new(Person::ordinary());
+    let world = &site.world;
+    let root = |path: &str| world.path("root").join(path);
+    let mode =
+        |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    let base = world.path("home/caches");
+    let key = root("etc/cvmfs/keys/test/test.pub");
+    let general = root("etc/cvmfs/default.local");
+    for (path, bad, good, told, mend) in [
+        (&base, 0o777, 0o755, "others may write to", "`chmod go-w"),
+        (&base, 0o555, 0o755, "is not writable", "a user has a cache of their own"),
+        (
+            &key,
+            0o666,
+            0o644,
+            "others may change the public key",
+            "`chmod go-w /etc/cvmfs/keys/test/test.pub`",
+        ),
+        (&key, 0, 0o644, "can't read the public key /etc/cvmfs/keys/test/test.pub", "`chmod a+r"),
+        (
+            &general,
+            0o666,
+            0o644,
+            "default.local: others may change this file",
+            "`chmod go-w /etc/cvmfs/default.local`",
+        ),
+        (
+            &general,
+            0,
+            0o644,
+            "can't read /etc/cvmfs/default.local: Permission denied",
+            "chmod a+r /etc/cvmfs/default.local",
+        ),
+    ] {
+        mode(path, bad);
+        let output = site.call(&["config", "check", "full"]);
+        mode(path, good);
+        let said = words(&output);
+        assert_eq!(output.status.code(), Some(2), "{}: {said}", path.display());
+        assert!(
+            said.contains(told) && said.contains(mend),
+            "{}: {told:?} or {mend:?} is not in {said}",
+            path.display()
+        );
+    }
+    let strange = std::fs::read(fixture::RMD.unpack().document_root().join("rmd.test/.cvmfspublished"));
+    site.second.put("full.test/.cvmfspublished", strange.expect("a manifest"));
+    site.write(
+        "/etc/cvmfs/config.d/full.test.local",
+        "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY=\nCVMFS_TIMEOUT_DIRECT=2\n",
+    );
+    let (clean, said) = site.checks();
+    assert!(!clean && said.contains("the manifest is for repository `rmd.test`"), "{said}");
+    let silent = world.mirror.fault(|_| true, Fault::NoAnswer);
+    let (clean, said) = site.checks();
+    silent.assert_hit();
+    let first = world.mirror.url("full.test");
+    assert!(!clean && said.contains(&format!("the server {first} d")), "{said}");
+    let empty =
+        world.esker(&["config", "check", "--config-root", "/no/such/root"]).output().expect("running esker");
+    assert_eq!(empty.status.code(), Some(2), "{}", words(&empty));
+    assert!(words(&empty).contains("there is no configuration"), "{}", words(&empty));
 }

@@ -256,6 +256,7 @@ fn the_examples_of_help_work() {
         "cache",
         "config show",
         "config",
+        "config check",
         "repo",
         "",
     ];
@@ -273,6 +274,8 @@ fn the_examples_of_help_work() {
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
+            // It needs a machine that is configured, as those of `configuring.rs` are.
+            "config check" => assert_eq!(example, format!("esker config check {NAME}")),
             _ => _ = reader.follow(command, &example),
         }
     }

@@ -248,6 +248,106 @@ fn a_configuration_repository_that_hangs_is_left_out() {
     assert!(told[0].contains("/cvmfs/config.test: it did not answer"), "{told:?}");
 }
 
+/// Parameters become servers, proxies, patience, keys, a cache and a revision.
+#[test]
+fn parameters_have_types() {
+    let site = Site::new(&[(
+        "/etc/cvmfs/default.local",
+        "CVMFS_SERVER_URL='http://a/cvmfs/@fqrn@/;http://b/@fqrn@;http://c'\nCVMFS_MAX_SERVERS=2\n\
+         CVMFS_HTTP_PROXY='http://p1:3128|http://p2:3128;auto'\nCVMFS_FALLBACK_PROXY=f:1\nCVMFS_PROXY_SHARD=yes\n\
+         CVMFS_FOLLOW_REDIRECTS=on\nCVMFS_TIMEOUT=3\nCVMFS_TIMEOUT_DIRECT=4\nCVMFS_LOW_SPEED_LIMIT=500\n\
+         CVMFS_MAX_RETRIES=2\nCVMFS_BACKOFF_INIT=1\nCVMFS_BACKOFF_MAX=6\nCVMFS_PROXY_RESET_AFTER=0\n\
+         CVMFS_HOST_RESET_AFTER=60\nCVMFS_DNS_TIMEOUT=2\nCVMFS_DNS_RETRIES=3\nCVMFS_DNS_MIN_TTL=10\n\
+         CVMFS_DNS_MAX_TTL=20\nCVMFS_DNS_SERVER=10.0.0.1\nCVMFS_IPFAMILY_PREFER=6\nCVMFS_MAX_IPADDR_PER_PROXY=2\n\
+         CVMFS_PUBLIC_KEY=/k/a.pub:/k/b.pub\nCVMFS_BLACKLIST=/b\nCVMFS_CACHE_BASE=/c\nCVMFS_QUOTA_LIMIT=100\n\
+         CVMFS_REPOSITORY_TAG=v1\nCVMFS_MAX_TTL=3\nCVMFS_DEFAULT_DOMAIN=test\nCVMFS_REPOSITORIES=sw,other.org\n",
+    )]);
+    let parameters = site.load(Some("sw.test"));
+    assert_eq!(parameters.findings(), []);
+    let servers = parameters.servers(Some("http://auto:8")).expect("servers");
+    let seconds = Duration::from_secs;
+    assert_eq!(servers.urls, ["http://a/cvmfs/sw.test", "http://b/sw.test"]);
+    assert_eq!(servers.proxies.to_string(), "http://p1:3128|http://p2:3128;http://auto:8");
+    assert_eq!(servers.fallback.to_string(), "http://f:1");
+    assert!(servers.sharding && servers.redirects);
+    let esker_store::Timings { proxy, direct, low_speed, retries, .. } = servers.timings;
+    assert_eq!((proxy, direct, low_speed, retries), (seconds(3), Some(seconds(4)), Some(500), 2));
+    let esker_store::Timings { first_pause, longest_pause, proxy_reset, server_reset, .. } = servers.timings;
+    assert_eq!((first_pause, longest_pause), (Some(seconds(1)), Some(seconds(6))));
+    assert_eq!((proxy_reset, server_reset), (None, Some(seconds(60))));
+    let dns = esker_store::Dns {
+        timeout: seconds(2),
+        retries: 3,
+        least_ttl: seconds(10),
+        longest_ttl: seconds(20),
+        server: Some(([10, 0, 0, 1], 53).into()),
+        family: esker_store::Family::PreferV6,
+        addresses_max: 2,
+    };
+    assert_eq!(servers.dns, dns);
+    assert_eq!(parameters.keys().expect("keys").paths, [Path::new("/k/a.pub"), Path::new("/k/b.pub")]);
+    assert_eq!(parameters.blacklist().expect("a list"), Path::new("/b"));
+    let cache = parameters.cache().expect("a cache").expect("one");
+    assert_eq!((cache.path.as_path(), cache.quota), (Path::new("/c/esker-sw.test"), Some(100 << 20)));
+    assert_eq!(parameters.pin(), Ok(Some(esker_view::Pin::Tag("v1".into()))));
+    assert_eq!(parameters.longest_ttl(), Ok(Some(seconds(180))));
+    assert_eq!(parameters.repositories().expect("names"), ["sw.test", "other.org"]);
+    site.write(
+        "/etc/cvmfs/config.d/sw.test.local",
+        "CVMFS_SHARED_CACHE=yes\nCVMFS_REPOSITORY_TAG=\nCVMFS_AUTO_UPDATE=no\nCVMFS_IPV4_ONLY=1\nCVMFS_QUOTA_LIMIT=-1\n\
+         CVMFS_PUBLIC_KEY=\nCVMFS_USE_GEOAPI=yes\nCVMFS_MAX_TTL=0\n",
+    );
+    let parameters = site.load(Some("sw.test"));
+    let cache = parameters.cache().expect("a cache").expect("one");
+    assert_eq!((cache.path.as_path(), cache.quota), (Path::new("/c/esker"), None));
+    assert_eq!(parameters.pin(), Ok(Some(esker_view::Pin::Head)));
+    let servers = parameters.servers(Some("auto")).expect("servers");
+    assert_eq!(
+        (servers.dns.family, servers.order),
+        (esker_store::Family::OnlyV4, esker_store::Order::RoundTrip)
+    );
+    assert_eq!(parameters.keys().expect("keys").paths, [Path::new("/etc/cvmfs/keys")]);
+    assert_eq!(parameters.longest_ttl(), Ok(None));
+}
+
+/// What is missing or makes no sense is named with its line and its mend.
+#[test]
+fn missing_and_bad_parameters_are_named() {
+    let site = Site::new(&[]);
+    let failed = |site: &Site| {
+        let parameters = site.load(Some("sw.test"));
+        let error = parameters.allowed().and_then(|()| parameters.servers(None)).expect_err("wrong");
+        format!("{error}\n{}", error.mend())
+    };
+    assert!(
+        failed(&site)
+            .starts_with("CVMFS_SERVER_URL is not set for sw.test\nset it in /etc/cvmfs/domain.d/test.local")
+    );
+    site.write("/etc/cvmfs/default.local", "CVMFS_SERVER_URL=http://a\n");
+    assert!(
+        failed(&site)
+            .starts_with("CVMFS_HTTP_PROXY is not set for sw.test\nset it in /etc/cvmfs/default.local")
+    );
+    for (line, told) in [
+        ("CVMFS_HTTP_PROXY=auto", "CVMFS_HTTP_PROXY=auto (/etc/cvmfs/default.d/1.conf:1): `auto` stands for"),
+        (
+            "CVMFS_HTTP_PROXY=p:x",
+            "CVMFS_HTTP_PROXY=p:x (/etc/cvmfs/default.d/1.conf:1): p:x: its port is no number",
+        ),
+        ("CVMFS_TIMEOUT=5s", "CVMFS_TIMEOUT=5s (/etc/cvmfs/default.d/1.conf:1): it takes seconds"),
+        (
+            "CVMFS_MAX_RETRIES=99999999999",
+            "CVMFS_MAX_RETRIES=99999999999 (/etc/cvmfs/default.d/1.conf:1): it is too large",
+        ),
+        ("CVMFS_DNS_SERVER=dns", "it is no address"),
+        ("CVMFS_STRICT_MOUNT=yes", "sw.test is not in CVMFS_REPOSITORIES\nadd sw.test to CVMFS_REPOSITORIES"),
+    ] {
+        let proxy = if line.contains("HTTP") { "" } else { "CVMFS_HTTP_PROXY=DIRECT" };
+        site.write("/etc/cvmfs/default.d/1.conf", &format!("{line}\n{proxy}\n"));
+        assert!(failed(&site).contains(told), "{line}: {}", failed(&site));
+    }
+}
+
 /// The page in `docs/` is the table.
 #[test]
 fn the_page_is_the_table() {

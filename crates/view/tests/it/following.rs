@@ -294,18 +294,30 @@ fn without_a_server_the_view_stays_and_says_so() {
     assert!(view.status().offline.is_none());
 }
 
-#[test]
-fn a_short_ttl_is_followed_without_being_asked() {
+/// Opens a view that is to look by itself, publishes, and waits to be told.
+fn follows_by_itself(options: ViewOptions) {
     let site = Site::of(FULL);
     Model::default().file("/a", 1).publish(&site.repository);
-    let ttl = Some(std::time::Duration::from_millis(5));
-    let view = site.open(ViewOptions { ttl, ..ViewOptions::default() }).unwrap();
+    let view = site.open(options).unwrap();
     let (sender, told) = channel();
     view.watch(Arc::new(Tell(sender.into())));
     Model::default().file("/b", 1).publish(&site.repository);
     let changes = told.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
     assert!(changes.iter().any(|change| matches!(change, Change::Name { name, .. } if **name == *b"b")));
     view.close();
+}
+
+#[test]
+fn a_short_ttl_is_followed_without_being_asked() {
+    let ttl = Some(std::time::Duration::from_millis(5));
+    follows_by_itself(ViewOptions { ttl, ..ViewOptions::default() });
+}
+
+/// The repository says minutes; whoever mounts may be in a hurry.
+#[test]
+fn a_bound_of_the_ttl_is_kept() {
+    let ttl_max = Some(std::time::Duration::from_millis(5));
+    follows_by_itself(ViewOptions { ttl_max, ..ViewOptions::default() });
 }
 
 #[test]

@@ -14,7 +14,8 @@ macro_rules! rows {
     };
 }
 
-const LATER: &str = "mounting by name does not look at it yet";
+const HTTPS: &str =
+    "servers and proxies are spoken to over http; what is read is verified whatever carries it";
 const EXTERNAL: &str = "content that lies outside of the repository is not fetched";
 const NFS: &str = "mounts for export by NFS are not made";
 const INSTANCES: &str = "there is one cache, without named instances";
@@ -22,6 +23,11 @@ const LOG: &str = "every mount has a log of its own, which `esker status` names"
 const TELEMETRY: &str = "counters are in `esker status --json`";
 const TRACER: &str = "`esker profile record` records what is read";
 const LOADER: &str = "there is no loader beside the file system";
+const BY_NAME: &str = "a_name_is_enough_where_cernvm_fs_is_configured";
+const FALLBACKS: &str = "configured_fallbacks_are_used";
+const MISSING: &str = "what_is_missing_for_a_name_is_named";
+const TYPES: &str = "parameters_have_types";
+const ORDER: &str = "later_files_win_in_the_order_of_the_reference";
 const FILES: &str = "files_of_a_site_mean_what_they_mean_to_the_reference";
 
 pub(super) const PARTS: &[(&str, &[Row])] = &[
@@ -34,27 +40,27 @@ pub(super) const PARTS: &[(&str, &[Row])] = &[
 ];
 
 const SERVERS: &[Row] = rows! {
-    "CVMFS_SERVER_URL" [] Urls, "", Not(LATER);
-    "CVMFS_HTTP_PROXY" [] Proxies, "", Not(LATER);
-    "CVMFS_FALLBACK_PROXY" [] Proxies, "", Not(LATER);
+    "CVMFS_SERVER_URL" [] Urls, "", Honoured(BY_NAME);
+    "CVMFS_HTTP_PROXY" [] Proxies, "", Honoured(BY_NAME);
+    "CVMFS_FALLBACK_PROXY" [] Proxies, "", Honoured(FALLBACKS);
     "CVMFS_PAC_URLS" [] Urls, "", Not("proxy configuration files are not run: name the proxies in CVMFS_HTTP_PROXY");
-    "CVMFS_PUBLIC_KEY" [] Paths, "", Not(LATER);
-    "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Not(LATER);
+    "CVMFS_PUBLIC_KEY" [] Paths, "", Honoured(MISSING);
+    "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Honoured(BY_NAME);
     "CVMFS_TRUSTED_CERTS" [] Path, "", Meaningless("no client of CernVM-FS 2.12 reads it");
-    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Not(LATER);
+    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Honoured(MISSING);
     "CVMFS_CONFIG_REPOSITORY" [] Name, "", Honoured(FILES);
-    "CVMFS_CONFIG_REPO_REQUIRED" [] Switch, "no", Not(LATER);
-    "CVMFS_DEFAULT_DOMAIN" [] Name, "", Not(LATER);
-    "CVMFS_REPOSITORIES" [] Names, "", Not(LATER);
-    "CVMFS_STRICT_MOUNT" [] Switch, "no", Not(LATER);
-    "CVMFS_ROOT_HASH" [] Hash, "", Not(LATER);
-    "CVMFS_REPOSITORY_TAG" [] Text, "", Not(LATER);
-    "CVMFS_REPOSITORY_DATE" [] Date, "", Not(LATER);
+    "CVMFS_CONFIG_REPO_REQUIRED" [] Switch, "no", Honoured(MISSING);
+    "CVMFS_DEFAULT_DOMAIN" [] Name, "", Honoured(FALLBACKS);
+    "CVMFS_REPOSITORIES" [] Names, "", Honoured(MISSING);
+    "CVMFS_STRICT_MOUNT" [] Switch, "no", Honoured(MISSING);
+    "CVMFS_ROOT_HASH" [] Hash, "", Honoured("a_configured_revision_is_shown");
+    "CVMFS_REPOSITORY_TAG" [] Text, "", Honoured("a_configured_revision_is_shown");
+    "CVMFS_REPOSITORY_DATE" [] Date, "", Honoured("a_configured_revision_is_shown");
     "CVMFS_ALT_ROOT_PATH" [] Switch, "no", Not("the other path of a protected repository's root catalog is not used");
-    "CVMFS_AUTO_UPDATE" [] Switch, "yes", Not(LATER);
-    "CVMFS_MAX_TTL" [] Minutes, "0", Not(LATER);
-    "CVMFS_USE_GEOAPI" [] Switch, "no", Not(LATER);
-    "CVMFS_MAX_SERVERS" [] Count, "0", Not(LATER);
+    "CVMFS_AUTO_UPDATE" [] Switch, "yes", Honoured("a_configured_revision_is_shown");
+    "CVMFS_MAX_TTL" [] Minutes, "0", Honoured("a_bound_of_the_ttl_is_kept");
+    "CVMFS_USE_GEOAPI" [] Switch, "no", Meaningless("servers are asked in the order in which they answer soonest");
+    "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(TYPES);
     "CVMFS_EXTERNAL_URL" [] Urls, "", Not(EXTERNAL);
     "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Not(EXTERNAL);
     "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Not(EXTERNAL);
@@ -64,42 +70,42 @@ const SERVERS: &[Row] = rows! {
 };
 
 const NETWORK: &[Row] = rows! {
-    "CVMFS_TIMEOUT" [] Seconds, "5", Not(LATER);
-    "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Not(LATER);
-    "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Not(LATER);
-    "CVMFS_MAX_RETRIES" [] Count, "1", Not(LATER);
-    "CVMFS_BACKOFF_INIT" [] Seconds, "2", Not(LATER);
-    "CVMFS_BACKOFF_MAX" [] Seconds, "10", Not(LATER);
-    "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Not(LATER);
-    "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Not(LATER);
-    "CVMFS_PROXY_SHARD" [] Switch, "no", Not(LATER);
+    "CVMFS_TIMEOUT" [] Seconds, "5", Honoured(TYPES);
+    "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Honoured(TYPES);
+    "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Honoured("a_server_that_fails_is_left_for_the_next");
+    "CVMFS_MAX_RETRIES" [] Count, "1", Honoured(TYPES);
+    "CVMFS_BACKOFF_INIT" [] Seconds, "2", Honoured(TYPES);
+    "CVMFS_BACKOFF_MAX" [] Seconds, "10", Honoured(TYPES);
+    "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Honoured("what_was_left_is_used_again_after_a_while");
+    "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Honoured("what_was_left_is_used_again_after_a_while");
+    "CVMFS_PROXY_SHARD" [] Switch, "no", Honoured("each_object_has_a_proxy_of_its_own_where_they_share_the_work");
     "CVMFS_PROXY_SHARDING_POLICY" [] Text, "", Not("it names a plugin; there is none, here or there");
     "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Not("every read ends within its deadline");
-    "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Not(LATER);
-    "CVMFS_DNS_RETRIES" [] Count, "1", Not(LATER);
-    "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Not(LATER);
-    "CVMFS_DNS_MAX_TTL" [] Seconds, "86400", Not(LATER);
-    "CVMFS_DNS_SERVER" [] Text, "", Not(LATER);
-    "CVMFS_DNS_ROAMING" [] Switch, "no", Not(LATER);
-    "CVMFS_IPFAMILY_PREFER" [] OneOf(&["4", "6"]), "4", Not(LATER);
-    "CVMFS_MAX_IPADDR_PER_PROXY" [] Count, "0", Not(LATER);
-    "CVMFS_IPV4_ONLY" [] Text, "", Not(LATER);
-    "CVMFS_FOLLOW_REDIRECTS" [] Switch, "no", Not(LATER);
+    "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Honoured(TYPES);
+    "CVMFS_DNS_RETRIES" [] Count, "1", Honoured(TYPES);
+    "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Honoured(TYPES);
+    "CVMFS_DNS_MAX_TTL" [] Seconds, "86400", Honoured(TYPES);
+    "CVMFS_DNS_SERVER" [] Text, "", Honoured(TYPES);
+    "CVMFS_DNS_ROAMING" [] Switch, "no", Meaningless("names are looked up again when their time is over, with the servers of that time");
+    "CVMFS_IPFAMILY_PREFER" [] OneOf(&["4", "6"]), "4", Honoured(TYPES);
+    "CVMFS_MAX_IPADDR_PER_PROXY" [] Count, "0", Honoured(TYPES);
+    "CVMFS_IPV4_ONLY" [] Text, "", Honoured(TYPES);
+    "CVMFS_FOLLOW_REDIRECTS" [] Switch, "no", Honoured("redirects_are_followed_where_that_is_allowed");
     "CVMFS_SEND_INFO_HEADER" [] Switch, "no", Not("paths are not told to proxies and servers");
     "CVMFS_HTTP_TRACING" [] Switch, "no", Not("who reads is not told to proxies and servers");
     "CVMFS_HTTP_TRACING_HEADERS" [] Text, "", Not("who reads is not told to proxies and servers");
-    "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "no", Not(LATER);
-    "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Not(LATER);
-    "X509_CERT_BUNDLE" [] Path, "", Not(LATER);
-    "CVMFS_PROXY_TEMPLATE" [] Text, "", Not(LATER);
+    "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "no", Not(HTTPS);
+    "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Not(HTTPS);
+    "X509_CERT_BUNDLE" [] Path, "", Not(HTTPS);
+    "CVMFS_PROXY_TEMPLATE" [] Text, "", Meaningless("servers are not asked which of them is near");
 };
 
 const CACHE: &[Row] = rows! {
-    "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Not(LATER);
-    "CVMFS_CACHE_DIR" [] Path, "", Not(LATER);
-    "CVMFS_SHARED_CACHE" ["CVMFS_CACHE_SHARED"] Switch, "yes", Not(LATER);
-    "CVMFS_QUOTA_LIMIT" ["CVMFS_CACHE_QUOTA_LIMIT"] Megabytes, "4000", Not(LATER);
-    "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Not(LATER);
+    "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Honoured(BY_NAME);
+    "CVMFS_CACHE_DIR" [] Path, "", Honoured(TYPES);
+    "CVMFS_SHARED_CACHE" ["CVMFS_CACHE_SHARED"] Switch, "yes", Honoured(BY_NAME);
+    "CVMFS_QUOTA_LIMIT" ["CVMFS_CACHE_QUOTA_LIMIT"] Megabytes, "4000", Honoured(BY_NAME);
+    "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Not("caches that others fill are not used");
     "CVMFS_CACHE_PRIMARY" [] Text, "", Not(INSTANCES);
     "CVMFS_CACHE_<name>_TYPE" [] OneOf(&["posix", "ram", "tiered", "external"]), "posix", Not(INSTANCES);
     "CVMFS_CACHE_<name>_BASE" [] Path, "", Not(INSTANCES);
@@ -127,16 +133,16 @@ const CACHE: &[Row] = rows! {
 };
 
 const MOUNTS: &[Row] = rows! {
-    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Not(LATER);
+    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(ORDER);
     "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until it is told that they changed");
     "CVMFS_STATFS_CACHE_TIMEOUT" [] Seconds, "0", Meaningless("df is answered from memory");
     "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets, and is told when they change");
     "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel is always told");
-    "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Not(LATER);
-    "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Not(LATER);
-    "CVMFS_UID_MAP" [] Path, "", Not(LATER);
-    "CVMFS_GID_MAP" [] Path, "", Not(LATER);
-    "CVMFS_WORLD_READABLE" [] Switch, "no", Not(LATER);
+    "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Meaningless("the kernel always checks them");
+    "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Honoured(BY_NAME);
+    "CVMFS_UID_MAP" [] Path, "", Not("owners are shown as published, or as one with CVMFS_CLAIM_OWNERSHIP");
+    "CVMFS_GID_MAP" [] Path, "", Not("owners are shown as published, or as one with CVMFS_CLAIM_OWNERSHIP");
+    "CVMFS_WORLD_READABLE" [] Switch, "no", Not("permissions are shown as published");
     "CVMFS_ENFORCE_ACLS" [] Switch, "no", Not("access control lists are shown but not enforced");
     "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
     "CVMFS_SUID" [] Switch, "no", Not("set-user-ID bits of a repository never count");
@@ -149,12 +155,12 @@ const MOUNTS: &[Row] = rows! {
     "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);
     "CVMFS_AUTHZ_HELPER" [] Path, "", Not("repositories with members only are not shown");
     "CVMFS_AUTHZ_SEARCH_PATH" [] Path, "/usr/libexec/cvmfs/authz", Meaningless("repositories with members only are not shown");
-    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Not(LATER);
+    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Not("new revisions are looked for when their time to live is over");
     "CVMFS_INITIAL_GENERATION" [] Count, "0", Not("it is for tests of the reference");
 };
 
 const PROCESSES: &[Row] = rows! {
-    "CVMFS_USER" [] Name, "cvmfs", Not(LATER);
+    "CVMFS_USER" [] Name, "cvmfs", Meaningless("mounts by root are served by root, without set-user-ID programs");
     "CVMFS_RELOAD_SOCKETS" [] Path, "/var/run/cvmfs", Meaningless(LOADER);
     "CVMFS_LIBRARY_PATH" [] Path, "", Meaningless(LOADER);
     "CVMFS_TALK_SOCKET" [] Path, "", Not("the control socket is in the runtime folder");

@@ -1,0 +1,207 @@
+//! A repository that is named: where the configuration says that it is, and how the command line overrules that.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use esker_format::name::RepositoryName;
+use esker_node::parameters::{
+    ConfiguredCache, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
+};
+use esker_node::place::{self, Place};
+use esker_store::Servers;
+use esker_view::{Ownership, Pin, ViewOptions};
+use rustix::fs::{Access, access, statvfs};
+
+use crate::args::{Address, RepositoryArgs, hurry, public_keys};
+use crate::configuration;
+use crate::exit::{Failure, warn};
+use crate::settings::{Settings, default_quota};
+
+/// Whether this is a name, and not a URL or a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.contains('/') && RepositoryName::parse(text).is_ok()
+}
+
+/// What the configuration says of a mount, beside where the repository is.
+#[derive(Default)]
+pub(crate) struct Configured {
+    pin: Option<Pin>,
+    ttl_max: Option<Duration>,
+    claim: bool,
+    variables: BTreeMap<String, String>,
+}
+
+impl Configured {
+    /// A view as it is configured, where the command line says nothing else.
+    pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
+        let mut view = view.clone();
+        view.pin = view.pin.or_else(|| self.pin.clone());
+        view.ttl_max = view.ttl_max.or(self.ttl_max);
+        if self.claim {
+            let uid = rustix::process::geteuid().as_raw();
+            view.ownership = Ownership::Claim { uid, gid: rustix::process::getegid().as_raw() };
+        }
+        // The reference exports all parameters before it expands variant symlinks.
+        view.variables.extend(self.variables.clone());
+        view
+    }
+}
+
+/// A repository that the configuration knows.
+pub(crate) struct Named {
+    pub(crate) name: RepositoryName,
+    pub(crate) servers: Servers,
+    pub(crate) keys: Vec<(PathBuf, Vec<u8>)>,
+    pub(crate) blacklist: PathBuf,
+    pub(crate) place: Place,
+    pub(crate) quota: u64,
+    pub(crate) configured: Configured,
+}
+
+impl Named {
+    pub(crate) fn find(name: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let name = configuration::full_name(settings, name)?;
+        let mut parameters = configuration::load(settings, Some(name.as_str()));
+        overrule(&mut parameters, args)?;
+        tell(&parameters);
+        for problem in parameters.problems() {
+            require(problem)?;
+        }
+        parameters.allowed().map_err(of_parameter)?;
+        let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+        let mut servers = parameters.servers(auto.as_deref()).map_err(of_parameter)?;
+        for url in &mut servers.urls {
+            *url = Address::parse(url, Some(name.as_str()))?.url;
+        }
+        hurry(&mut servers, args);
+        let root = Root::new(&settings.config_root);
+        let keys = keys(&parameters, args, &name, settings, &root)?;
+        let (place, quota) = cache(&parameters, args, settings)?;
+        let configured = Configured {
+            pin: parameters.pin().map_err(of_parameter)?,
+            ttl_max: parameters.longest_ttl().map_err(of_parameter)?,
+            claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),
+            variables: variables(&parameters, &name),
+        };
+        let blacklist = root.place(&parameters.blacklist().map_err(of_parameter)?);
+        Ok(Self { name, servers, keys, blacklist, place, quota, configured })
+    }
+}
+
+fn of_parameter(error: ParameterError) -> Failure {
+    let mend = error.mend().to_owned();
+    Failure::usage(error.to_string()).hint(mend)
+}
+
+/// What the command line says goes before every file.
+fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Failure> {
+    if !args.server.is_empty() {
+        let urls: Result<Vec<_>, _> = args
+            .server
+            .iter()
+            .map(|url| Address::parse(url, args.fqrn.as_deref()).map(|it| it.url))
+            .collect();
+        parameters.overrule("CVMFS_SERVER_URL", urls?.join(";"), "--server");
+    }
+    if let Some(proxy) = &args.proxy {
+        parameters.overrule("CVMFS_HTTP_PROXY", proxy.clone(), "--proxy");
+    }
+    Ok(())
+}
+
+/// Lines with a mistake are told one by one; what is not honoured in one line.
+fn tell(parameters: &Parameters) {
+    let findings = parameters.findings();
+    for error in findings.iter().filter(|finding| finding.severity == Severity::Error) {
+        warn(Some(&error.to_string()));
+    }
+    let further = findings.iter().filter(|finding| finding.severity == Severity::Warning).count();
+    if further > 0 {
+        let name = parameters.name().unwrap_or_default();
+        warn(Some(&format!(
+            "{further} lines of the configuration of {name} have no effect; `esker config show {name}` says which"
+        )));
+    }
+}
+
+fn require(problem: &Problem) -> Result<(), Failure> {
+    match &problem.kind {
+        ProblemKind::ConfigRepository { required: true, .. } => {
+            Err(Failure::usage(format!("{problem}, and CVMFS_CONFIG_REPO_REQUIRED is set"))
+                .hint(problem.mend()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn keys(
+    parameters: &Parameters,
+    args: &RepositoryArgs,
+    name: &RepositoryName,
+    settings: &Settings,
+    root: &Root,
+) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
+    if !args.public_key.is_empty() {
+        return public_keys(&args.public_key, name.as_str(), settings);
+    }
+    let keys = parameters.keys().map_err(of_parameter)?;
+    let paths: Vec<PathBuf> = keys.paths.iter().map(|path| root.place(path)).collect();
+    public_keys(&paths, name.as_str(), settings).map_err(|failure| {
+        let from = keys.from.map(|(parameter, origin)| format!("{parameter} is set in {origin}; "));
+        let from = from.unwrap_or_else(|| "neither CVMFS_PUBLIC_KEY nor CVMFS_KEYS_DIR is set; ".into());
+        let message = format!("there is no public key for {name}: {}", failure.message);
+        Failure::usage(message).hint(format!(
+            "{from}put the key there, say --public-key FILE, or bring it in with `esker setup --import`"
+        ))
+    })
+}
+
+/// The cache and its quota: what the command line or the environment names, else what is configured if this user may
+/// use that, else what this user has.
+fn cache(
+    parameters: &Parameters,
+    args: &RepositoryArgs,
+    settings: &Settings,
+) -> Result<(Place, u64), Failure> {
+    let configured = parameters.cache().map_err(of_parameter)?;
+    let own = args.cache.is_some() || settings.names_cache();
+    let Some(configured) = configured.filter(|cache| !own && (settings.root || may_write(&cache.path)))
+    else {
+        let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+        return Ok((place, quota));
+    };
+    let ConfiguredCache { path, from: (parameter, origin), quota } = configured;
+    let from = format!("{parameter} ({origin})");
+    let failed =
+        |why: String| Failure::usage(format!("{from}: can't have the cache at {}: {why}", path.display()));
+    let made = std::fs::create_dir_all(path.parent().unwrap_or(&path));
+    made.map_err(|error| failed(error.to_string()).hint("`esker config check` says more"))?;
+    if let Ok(Some(kind)) = place::network_of(&path)
+        && !args.cache_on_network
+    {
+        return Err(failed(format!("it is on a network file system ({kind}), which may hang and is slow"))
+            .hint("set it to a folder on a disk of this node, or say --cache-on-network"));
+    }
+    // Without a limit there is that of the disk.
+    let disk = path.parent().and_then(|folder| statvfs(folder).ok());
+    let total = disk.map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+    let place = Place { path, from, total, passed_over: Vec::new() };
+    let quota = args.quota.or(quota).unwrap_or(if total > 0 { total } else { default_quota(&place) });
+    Ok((place, quota))
+}
+
+/// Whether a folder is writable, or could be made.
+fn may_write(path: &Path) -> bool {
+    let there = path.ancestors().find(|folder| folder.exists());
+    there.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok())
+}
+
+/// What variant symlinks may refer to.
+fn variables(parameters: &Parameters, name: &RepositoryName) -> BTreeMap<String, String> {
+    let architecture = esker_node::parameters::Machine::this().architecture;
+    let given = [("CVMFS_FQRN", name.to_string()), ("CVMFS_ARCH", architecture)];
+    let set = parameters.all().iter().map(|(name, setting)| (name.clone(), setting.value.clone()));
+    given.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(set).collect()
+}

@@ -1,0 +1,149 @@
+//! Whether a configuration works on this machine: its files, keys, cache, mount points, and everybody it names on the
+//! network, each within a bounded time.
+
+mod files;
+mod reach;
+
+use std::path::Path;
+use std::time::Duration;
+
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+
+use crate::parameters::{Files, Finding, ParameterError, Parameters, Root, Severity};
+
+/// What a check needs to know.
+#[derive(Clone, Debug)]
+pub struct Checking {
+    /// Where configuration, keys and lists are read.
+    pub root: Root,
+    /// What `auto` stands for among proxies.
+    pub auto: Option<String>,
+    /// How long servers and proxies may take to answer, all together.
+    pub patience: Duration,
+    /// Whether anybody is asked at all.
+    pub ask: bool,
+}
+
+/// Longest public key file.
+const KEY_MAX: u64 = 64 * 1024;
+
+/// Checks the configuration of a repository, or what holds for all.
+pub fn check(parameters: &Parameters, how: &Checking) -> Vec<Finding> {
+    let mut findings = parameters.findings();
+    files::configuration(parameters, how, &mut findings);
+    files::cache(parameters, &mut findings);
+    files::mounts(parameters, &mut findings);
+    let name = parameters.name().and_then(|name| RepositoryName::parse(name).ok());
+    if let Some(name) = name {
+        of_repository(parameters, &name, how, &mut findings);
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}
+
+fn of_repository(
+    parameters: &Parameters,
+    name: &RepositoryName,
+    how: &Checking,
+    findings: &mut Vec<Finding>,
+) {
+    if let Err(error) = parameters.allowed() {
+        add(findings, &error);
+    }
+    if let Err(error) = parameters.pin() {
+        add(findings, &error);
+    }
+    let keys = keys(parameters, how, findings);
+    match parameters.servers(how.auto.as_deref()) {
+        Ok(servers) if how.ask => reach::check(parameters, servers, name, keys, how, findings),
+        Ok(_) => {}
+        Err(error) => add(findings, &error),
+    }
+}
+
+/// Adds an error, unless the same line was told already.
+fn add(findings: &mut Vec<Finding>, error: &ParameterError) {
+    let finding = match error {
+        ParameterError::Missing { .. } => Finding::new(Severity::Error, error.to_string(), error.mend()),
+        ParameterError::Bad { parameter, value, origin, why, .. } => {
+            let what = format!("{parameter}={value} can't be: {why}");
+            Finding::new(Severity::Error, what, error.mend()).at(origin)
+        }
+    };
+    if !findings.iter().any(|known| known.what == finding.what && known.place == finding.place) {
+        findings.push(finding);
+    }
+}
+
+/// The keys of the repository, as far as they are there.
+fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) -> Option<MasterKeys> {
+    let keys = match parameters.keys() {
+        Ok(keys) => keys,
+        Err(error) => {
+            add(findings, &error);
+            return None;
+        }
+    };
+    let place = keys.from.as_ref().map(|(_, origin)| origin.to_string());
+    let parameter = keys.from.as_ref().map_or("CVMFS_KEYS_DIR", |(parameter, _)| parameter.as_str());
+    let mut problem = |what: String, mend: String| {
+        findings.push(Finding { place: place.clone(), ..Finding::new(Severity::Error, what, mend) });
+    };
+    let bring =
+        "put the repository's master key there, or bring it in with `esker setup --import`".to_owned();
+    let mut all: Option<MasterKeys> = None;
+    let mut files = Vec::new();
+    for path in &keys.paths {
+        match how.root.names(path) {
+            Ok(names) => {
+                let keys = names.iter().filter(|name| name.ends_with(".pub"));
+                let before = files.len();
+                files.extend(keys.map(|name| path.join(name)));
+                if files.len() == before {
+                    problem(
+                        format!("{parameter}: {} has no public key (*.pub) in it", path.display()),
+                        bring.clone(),
+                    );
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => files.push(path.clone()),
+            Err(error) => problem(format!("{parameter}: {}: {error}", path.display()), bring.clone()),
+        }
+    }
+    for path in files {
+        let shown = path.display();
+        let text = match how.root.read(&path, KEY_MAX) {
+            Ok(text) => text,
+            Err(error) => {
+                problem(
+                    format!("can't read the public key {shown}: {error}"),
+                    format!("`chmod a+r {shown}`"),
+                );
+                continue;
+            }
+        };
+        let added = match &mut all {
+            Some(keys) => keys.add(&text),
+            None => MasterKeys::parse(&text).map(|first| all = Some(first)),
+        };
+        if let Err(error) = added {
+            problem(
+                format!("{shown} is no public key: {error}"),
+                "get the file again from its publisher".into(),
+            );
+        }
+        if files::others_may_write(&how.root.place(&path)) {
+            problem(
+                format!("others may change the public key {shown}, and so decide what is believed"),
+                format!("`chmod go-w {shown}`"),
+            );
+        }
+    }
+    all
+}
+
+/// A path as the configuration has it.
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.display()
+}

@@ -1,0 +1,331 @@
+//! Parameters as the types that the parts of a client take.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
+use esker_store::{Dns, Family, Order, Proxies, Servers, Timings};
+use esker_view::Pin;
+
+use super::{Origin, Parameters, table};
+
+/// A parameter that is missing or makes no sense, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// It has to be set, and isn't.
+    #[error("{parameter} is not set for {name}")]
+    Missing {
+        /// Which.
+        parameter: &'static str,
+        /// For which repository.
+        name: String,
+        /// What to do.
+        mend: String,
+    },
+    /// It is set to something that makes no sense.
+    #[error("{parameter}={value} ({origin}): {why}")]
+    Bad {
+        /// Which, by the name that it is set by.
+        parameter: String,
+        /// To what.
+        value: String,
+        /// Where.
+        origin: Origin,
+        /// Why that can't be.
+        why: String,
+        /// What to do.
+        mend: String,
+    },
+}
+
+impl ParameterError {
+    /// What to do.
+    pub fn mend(&self) -> &str {
+        match self {
+            ParameterError::Missing { mend, .. } | ParameterError::Bad { mend, .. } => mend,
+        }
+    }
+}
+
+type Read<T> = Result<T, ParameterError>;
+
+/// Where the keys of a repository are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// Files, or a folder of files.
+    pub paths: Vec<PathBuf>,
+    /// The parameter and where it is set; `None` for the usual folder.
+    pub from: Option<(String, Origin)>,
+}
+
+/// A cache as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredCache {
+    /// The folder of Esker's cache. That of CernVM-FS is beside it, so that both clients can run on a node.
+    pub path: PathBuf,
+    /// The parameter and where it is set.
+    pub from: (String, Origin),
+    /// Bytes; `None` for no limit, or nothing said.
+    pub quota: Option<u64>,
+}
+
+/// Name of Esker's cache in a folder that is configured for the reference's.
+const CACHE: &str = "esker";
+/// Where name servers listen.
+const DNS_PORT: u16 = 53;
+/// What the reference takes where no keys are configured.
+const KEYS: &str = "/etc/cvmfs/keys";
+const BLACKLIST: &str = "/etc/cvmfs/blacklist";
+
+impl Parameters {
+    fn checked(&self, name: &str) -> Read<Option<&str>> {
+        let Some((by, setting)) = self.named(name) else { return Ok(None) };
+        let kind = table::row(name).map_or(table::Kind::Text, |row| row.kind);
+        match kind.check(&setting.value) {
+            Ok(()) => Ok(Some(&setting.value)),
+            Err(why) => Err(self.bad(by, why)),
+        }
+    }
+
+    fn bad(&self, name: &str, why: impl Into<String>) -> ParameterError {
+        let takes = table::row(name).map(|row| row.kind.words()).unwrap_or_default();
+        let (parameter, setting) = match self.named(name) {
+            Some((by, setting)) => (by, setting.clone()),
+            None => (name, super::Setting { value: String::new(), origin: Origin::Option("nothing") }),
+        };
+        ParameterError::Bad {
+            parameter: parameter.to_owned(),
+            mend: format!("mend {}; {parameter} takes {takes}", setting.origin),
+            value: setting.value,
+            origin: setting.origin,
+            why: why.into(),
+        }
+    }
+
+    fn missing(&self, parameter: &'static str, mend: String) -> ParameterError {
+        let name = self.name().unwrap_or("all repositories").to_owned();
+        ParameterError::Missing { parameter, name, mend }
+    }
+
+    /// A switch, if it is set.
+    pub fn switch(&self, name: &str) -> Read<Option<bool>> {
+        Ok(self.checked(name)?.and_then(table::switch))
+    }
+
+    /// A number, if it is set.
+    pub fn number(&self, name: &str) -> Read<Option<i64>> {
+        match self.checked(name)? {
+            Some(text) => text.parse().map(Some).map_err(|_| self.bad(name, "it is too large")),
+            None => Ok(None),
+        }
+    }
+
+    fn count<T: TryFrom<i64>>(&self, name: &str) -> Read<Option<T>> {
+        self.number(name)?
+            .map(|number| T::try_from(number).map_err(|_| self.bad(name, "it is too large")))
+            .transpose()
+    }
+
+    fn seconds(&self, name: &str) -> Read<Option<Duration>> {
+        Ok(self.count::<u64>(name)?.map(Duration::from_secs))
+    }
+
+    /// Which servers have the repository and how they are reached. `auto` is what `auto` stands for among proxies.
+    pub fn servers(&self, auto: Option<&str>) -> Read<Servers> {
+        let urls = self.urls()?;
+        let order = match self.switch("CVMFS_USE_GEOAPI")? {
+            Some(true) => Order::RoundTrip,
+            _ => Order::Given,
+        };
+        Ok(Servers {
+            urls,
+            proxies: self.proxies("CVMFS_HTTP_PROXY", auto)?.ok_or_else(|| {
+                let mend = "set it in /etc/cvmfs/default.local, to DIRECT if there is no proxy, or say --proxy GROUPS";
+                self.missing("CVMFS_HTTP_PROXY", mend.into())
+            })?,
+            fallback: self.proxies("CVMFS_FALLBACK_PROXY", auto)?.unwrap_or_else(Proxies::none),
+            sharding: self.switch("CVMFS_PROXY_SHARD")?.unwrap_or(false),
+            redirects: self.switch("CVMFS_FOLLOW_REDIRECTS")?.unwrap_or(false),
+            order,
+            timings: self.timings()?,
+            dns: self.dns()?,
+        })
+    }
+
+    fn urls(&self) -> Read<Vec<String>> {
+        const NAME: &str = "CVMFS_SERVER_URL";
+        let text = self.checked(NAME)?.ok_or_else(|| {
+            let domain = self.name().and_then(|name| name.split_once('.')).map_or("DOMAIN", |(_, domain)| domain);
+            let mend = format!(
+                "set it in /etc/cvmfs/domain.d/{domain}.local, bring in the domain's configuration with `esker setup \
+                 --import`, or give a URL in place of the name"
+            );
+            self.missing(NAME, mend)
+        })?;
+        let mut urls: Vec<String> =
+            text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let most: usize = self.count("CVMFS_MAX_SERVERS")?.unwrap_or(0);
+        if most > 0 {
+            urls.truncate(most);
+        }
+        Ok(urls)
+    }
+
+    fn proxies(&self, name: &str, auto: Option<&str>) -> Read<Option<Proxies>> {
+        match self.checked(name)? {
+            Some(text) => {
+                Proxies::parse(text, auto).map(Some).map_err(|error| self.bad(name, error.to_string()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn timings(&self) -> Read<Timings> {
+        let usual = Timings::default();
+        // Zero means never.
+        let reset = |name, usual| {
+            let set: Option<Duration> = self.seconds(name)?;
+            Ok(set.map_or(usual, |after| (!after.is_zero()).then_some(after)))
+        };
+        Ok(Timings {
+            proxy: self.seconds("CVMFS_TIMEOUT")?.unwrap_or(usual.proxy),
+            direct: self.seconds("CVMFS_TIMEOUT_DIRECT")?.or(usual.direct),
+            low_speed: self.count("CVMFS_LOW_SPEED_LIMIT")?.or(usual.low_speed),
+            retries: self.count("CVMFS_MAX_RETRIES")?.unwrap_or(usual.retries),
+            first_pause: self.seconds("CVMFS_BACKOFF_INIT")?.or(usual.first_pause),
+            longest_pause: self.seconds("CVMFS_BACKOFF_MAX")?.or(usual.longest_pause),
+            proxy_reset: reset("CVMFS_PROXY_RESET_AFTER", usual.proxy_reset)?,
+            server_reset: reset("CVMFS_HOST_RESET_AFTER", usual.server_reset)?,
+        })
+    }
+
+    fn dns(&self) -> Read<Dns> {
+        let usual = Dns::default();
+        let server = match self.checked("CVMFS_DNS_SERVER")? {
+            Some(text) => {
+                let address =
+                    text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT)));
+                Some(address.map_err(|_| self.bad("CVMFS_DNS_SERVER", "it is no address"))?)
+            }
+            None => None,
+        };
+        let family = match self.checked("CVMFS_IPFAMILY_PREFER")? {
+            _ if self.get("CVMFS_IPV4_ONLY").is_some() => Family::OnlyV4,
+            Some("6") => Family::PreferV6,
+            _ => Family::PreferV4,
+        };
+        Ok(Dns {
+            timeout: self.seconds("CVMFS_DNS_TIMEOUT")?.unwrap_or(usual.timeout),
+            retries: self.count("CVMFS_DNS_RETRIES")?.unwrap_or(usual.retries),
+            least_ttl: self.seconds("CVMFS_DNS_MIN_TTL")?.unwrap_or(usual.least_ttl),
+            longest_ttl: self.seconds("CVMFS_DNS_MAX_TTL")?.unwrap_or(usual.longest_ttl),
+            server,
+            family,
+            addresses_max: self.count("CVMFS_MAX_IPADDR_PER_PROXY")?.unwrap_or(usual.addresses_max),
+        })
+    }
+
+    /// Who may sign for the repository.
+    pub fn keys(&self) -> Read<Keys> {
+        let from = |name: &str| self.named(name).map(|(by, setting)| (by.to_owned(), setting.origin.clone()));
+        if let Some(text) = self.checked("CVMFS_PUBLIC_KEY")? {
+            let paths = text.split(':').map(|path| PathBuf::from(path.trim())).collect();
+            return Ok(Keys { paths, from: from("CVMFS_PUBLIC_KEY") });
+        }
+        let folder = self.checked("CVMFS_KEYS_DIR")?.unwrap_or(KEYS);
+        Ok(Keys { paths: vec![folder.into()], from: from("CVMFS_KEYS_DIR") })
+    }
+
+    /// The list of what must never be believed.
+    pub fn blacklist(&self) -> Read<PathBuf> {
+        Ok(self.checked("CVMFS_BLACKLIST")?.unwrap_or(BLACKLIST).into())
+    }
+
+    /// The cache, if one is configured.
+    pub fn cache(&self) -> Read<Option<ConfiguredCache>> {
+        let dir = self.checked("CVMFS_CACHE_DIR")?;
+        let base = self.checked("CVMFS_CACHE_BASE")?;
+        let (name, folder) = match (dir, base) {
+            (Some(dir), _) => ("CVMFS_CACHE_DIR", dir),
+            (None, Some(base)) => ("CVMFS_CACHE_BASE", base),
+            (None, None) => return Ok(None),
+        };
+        let shared = dir.is_some() || self.switch("CVMFS_SHARED_CACHE")?.unwrap_or(false);
+        let own = match self.name() {
+            Some(repository) if !shared => format!("{CACHE}-{repository}"),
+            _ => CACHE.to_owned(),
+        };
+        let origin = self.get(name).map(|setting| setting.origin.clone()).unwrap_or(Origin::Option(name));
+        Ok(Some(ConfiguredCache {
+            path: PathBuf::from(folder).join(own),
+            from: (name.to_owned(), origin),
+            quota: self.quota()?,
+        }))
+    }
+
+    /// Bytes of the quota; `None` for none.
+    fn quota(&self) -> Read<Option<u64>> {
+        let megabytes = self.number("CVMFS_QUOTA_LIMIT")?.filter(|megabytes| *megabytes > 0);
+        let bytes = megabytes.map(|megabytes| u64::try_from(megabytes).ok()?.checked_mul(1 << 20));
+        bytes.map(|bytes| bytes.ok_or_else(|| self.bad("CVMFS_QUOTA_LIMIT", "it is too large"))).transpose()
+    }
+
+    /// The revision to stay at.
+    pub fn pin(&self) -> Read<Option<Pin>> {
+        if let Some(text) = self.checked("CVMFS_ROOT_HASH")? {
+            let hash =
+                ContentHash::parse(text).map_err(|error| self.bad("CVMFS_ROOT_HASH", error.to_string()))?;
+            return Ok(Some(Pin::Root(hash)));
+        }
+        if let Some(tag) = self.checked("CVMFS_REPOSITORY_TAG")? {
+            return Ok(Some(Pin::Tag(tag.to_owned())));
+        }
+        if let Some(text) = self.checked("CVMFS_REPOSITORY_DATE")? {
+            let date = UnixTime::parse_iso(text)
+                .ok_or_else(|| self.bad("CVMFS_REPOSITORY_DATE", "it is no date"))?;
+            return Ok(Some(Pin::Date(date)));
+        }
+        Ok(self.switch("CVMFS_AUTO_UPDATE")?.is_some_and(|follows| !follows).then_some(Pin::Head))
+    }
+
+    /// The longest time between two looks for a new revision.
+    pub fn longest_ttl(&self) -> Read<Option<Duration>> {
+        let minutes: Option<u64> = self.count("CVMFS_MAX_TTL")?;
+        Ok(minutes
+            .filter(|minutes| *minutes > 0)
+            .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))))
+    }
+
+    /// The repositories that are listed, with whole names.
+    pub fn repositories(&self) -> Read<Vec<String>> {
+        let domain = self.checked("CVMFS_DEFAULT_DOMAIN")?;
+        let whole = |name: &str| match domain {
+            Some(domain) if !name.contains('.') => format!("{name}.{domain}"),
+            _ => name.to_owned(),
+        };
+        let listed = self.checked("CVMFS_REPOSITORIES")?.unwrap_or_default();
+        Ok(listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(whole).collect())
+    }
+
+    /// Whether this repository may be mounted; an error if only listed ones may and it isn't.
+    pub fn allowed(&self) -> Read<()> {
+        let Some(name) = self.name() else { return Ok(()) };
+        let config = self.get("CVMFS_CONFIG_REPOSITORY").is_some_and(|setting| setting.value == name);
+        if config
+            || self.switch("CVMFS_STRICT_MOUNT")? != Some(true)
+            || self.repositories()?.iter().any(|it| it == name)
+        {
+            return Ok(());
+        }
+        let why = format!("{name} is not in CVMFS_REPOSITORIES");
+        let mut error = self.bad("CVMFS_STRICT_MOUNT", why);
+        if let ParameterError::Bad { mend, .. } = &mut error {
+            *mend = format!(
+                "add {name} to CVMFS_REPOSITORIES, or set CVMFS_STRICT_MOUNT=no, in /etc/cvmfs/default.local"
+            );
+        }
+        Err(error)
+    }
+}
