@@ -82,19 +82,28 @@ pub struct ViewCounters {
 
 /// The last failures.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(Mutex<VecDeque<Failure>>);
+pub(crate) struct Failures {
+    last: Mutex<VecDeque<Failure>>,
+    count: Counter,
+}
 
 impl Failures {
     pub(crate) fn add(&self, object: String, cause: String, caller: Option<u32>) {
-        let mut list = self.0.lock();
+        self.count.count();
+        let mut list = self.last.lock();
         if list.len() == FAILURES_MAX {
             list.pop_front();
         }
         list.push_back(Failure { time: SystemTime::now(), object, cause, caller });
     }
 
+    /// How many there were, those that are forgotten included.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.value()
+    }
+
     pub(crate) fn all(&self) -> Vec<Failure> {
-        self.0.lock().iter().cloned().collect()
+        self.last.lock().iter().cloned().collect()
     }
 }
 
@@ -134,5 +143,6 @@ mod tests {
         let all = failures.all();
         assert_eq!(all.len(), FAILURES_MAX);
         assert_eq!(all[0].object, "/5");
+        assert_eq!(failures.count(), FAILURES_MAX as u64 + 5);
     }
 }

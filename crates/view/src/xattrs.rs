@@ -5,28 +5,35 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use esker_format::catalog::{Chunk, Statistics};
 use esker_format::compress::Compression;
+use esker_format::time::UnixTime;
 use esker_vfs::{ErrorKind, Kind, Node, TreeError};
 
 use crate::failure::{self, Blocked};
 use crate::lookup::Scene;
 use crate::mounted::Mounted;
 use crate::payload::Notes;
+use crate::status::Failure;
 
 /// The longest page of a value that comes in pages; Linux takes 65,536 bytes for any value.
 const PAGE_MAX: usize = 40_000;
 
 /// What the root lists besides what the repository stores on it.
-const LISTED: [&str; 8] = [
+const LISTED: [&str; 12] = [
     "user.catalog_counters",
+    "user.esker.error",
     "user.fqrn",
+    "user.logbuffer",
     "user.nclg",
+    "user.nioerr",
     "user.repo_counters",
     "user.revision",
     "user.root_hash",
     "user.tag",
+    "user.timestamp_last_ioerr",
     "user.version",
 ];
 
@@ -94,6 +101,30 @@ impl Scene<'_> {
             "user.tag" => label.tag.clone().unwrap_or_default(),
             "user.nclg" => self.mounts.len().to_string(),
             "user.version" => env!("CARGO_PKG_VERSION").to_owned(),
+            _ => return self.of_failures(name),
+        })
+    }
+
+    /// Why the last reads failed, for whoever has no other way to ask.
+    fn of_failures(&self, name: &str) -> Option<String> {
+        let failures = &self.core.failures;
+        Some(match name {
+            "user.nioerr" => failures.count().to_string(),
+            "user.timestamp_last_ioerr" => {
+                failures.all().last().map_or(0, |last| seconds(last.time)).to_string()
+            }
+            "user.esker.error" => failures
+                .all()
+                .last()
+                .map(|last| format!("{}: {}", last.object, last.cause))
+                .unwrap_or_default(),
+            "user.logbuffer" => {
+                let line = |one: Failure| {
+                    let time = UnixTime(i64::try_from(seconds(one.time)).unwrap_or(i64::MAX));
+                    format!("[{time}] {}: {}\n", one.object, one.cause)
+                };
+                failures.all().into_iter().rev().map(line).collect()
+            }
             _ => return None,
         })
     }
@@ -132,6 +163,11 @@ impl Scene<'_> {
     fn chunks_in_use(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
         self.core.held.chunks(&node.key).map_or_else(|| self.chunks(node), Ok)
     }
+}
+
+/// Seconds since the epoch.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Attributes that a node's notes tell.
