@@ -3,6 +3,7 @@
 pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
+pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod find;

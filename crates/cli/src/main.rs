@@ -6,6 +6,7 @@ mod around;
 mod browse;
 mod called;
 mod commands;
+mod compare;
 mod configuration;
 mod doctor;
 mod entry;
@@ -61,6 +62,7 @@ enum Command {
     Find(commands::find::Args),
     Serve(commands::serve::Args),
     Setup(commands::setup::Args),
+    Compare(commands::compare::Args),
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
@@ -95,6 +97,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Find(args) => commands::find::run(args, &settings),
         Command::Serve(args) => commands::serve::run(&args),
         Command::Setup(args) => commands::setup::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
         Command::Ingest(args) => commands::ingest::run(args, &settings),

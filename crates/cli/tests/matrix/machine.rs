@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PRELUDE: &str = r#"
 set -eu
 root=$1
+# The mounts of other tests came along, and would not end while they are here.
+sed -n 's|^[^ ]* \(/[^ ]*\) fuse.esker .*|\1|p' /proc/mounts | while read -r at; do umount -l "$at" || :; done
 mount -t tmpfs -o mode=755 none "$root"
 for path in /*; do
     if [ -L "$path" ]; then cp -P "$path" "$root/"; continue; fi

@@ -7,6 +7,7 @@
 mod broker;
 mod browsing;
 mod caring;
+mod comparing;
 mod configuring;
 mod daemons;
 mod damage;

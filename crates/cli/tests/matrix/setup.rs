@@ -5,8 +5,98 @@ use std::process::Command;
 
 use esker_testkit::fixture;
 
+use crate::machine::Machine;
 use crate::person::Person;
 use crate::world::{World, words};
+
+/// Starts the automounter as its service does. Its process group is its own, for that one sees folders that are not
+/// mounted.
+const AUTOMOUNT: &str = r#"
+echo "+dir:/etc/auto.master.d" >/etc/auto.master
+setsid automount --foreground --dont-check-daemon >/run/automount.log 2>&1 &
+automount=$!
+trap 'code=$?; if [ $code != 0 ]; then cat /run/automount.log >&2; fi; exit $code' EXIT
+# It is ready when the kernel has its file system.
+until grep -q " $MOUNTS autofs " /proc/mounts; do kill -0 $automount; read -t 0.05 <> <(:) || :; done
+"#;
+
+/// A program map in place of ours, for a repository that no configuration knows.
+const MAP: &str = r#"
+source=$(printf %s "$URL" | sed 's/:/\\:/g')
+{
+    echo '#!/bin/sh'
+    echo "[ \"\$1\" = '$NAME' ] && printf '%s\n' '-fstype=esker,public_key=$KEY :$source'"
+} >/etc/auto.esker
+"#;
+
+/// A repository is there when somebody looks for it, with the real automounter, and goes when nobody uses it.
+#[test]
+fn a_repository_appears_at_first_access() {
+    let myself = Person::myself();
+    if !myself.is_root() {
+        println!("not run by root: what administrators do to a machine is left to a run as root");
+        return;
+    }
+    let world = World::new(myself, fixture::RMD);
+    let said = Machine::new(&world).run(&format!(
+        r#"
+        "$ESKER" setup >/dev/null
+        {MAP}
+        MOUNTS=/cvmfs
+        {AUTOMOUNT}
+        [ -z "$(ls -A /cvmfs)" ]
+        stat -c %n "/cvmfs/$NAME/."
+        findmnt -no FSTYPE "/cvmfs/$NAME" | tail -1
+        # Any user's first access does, several at once make one mount, and what doesn't exist isn't there.
+        umount "/cvmfs/$NAME"
+        all=
+        for turn in 1 2 3 4; do
+            setpriv --reuid 1 --regid 1 --clear-groups stat -c %F "/cvmfs/$NAME/." & all="$all $!"
+        done
+        wait $all
+        grep -c " /cvmfs/$NAME fuse.esker " /proc/mounts
+        for none in nothing a.b.example.org .hidden; do ! ls "/cvmfs/$none" 2>/dev/null; done
+        # What nobody uses goes, and comes back.
+        kill -USR1 $automount
+        until ! grep -q " /cvmfs/$NAME fuse.esker " /proc/mounts; do kill -0 $automount; read -t 0.05 <> <(:) || :; done
+        stat -c %F "/cvmfs/$NAME/." >/dev/null && echo back
+        kill -TERM $automount
+        wait $automount
+        grep -c -e " /cvmfs/$NAME " -e " /cvmfs autofs" /proc/mounts || :
+        trap - EXIT
+        # The map was changed, so it stays and is named; the rest is gone.
+        "$ESKER" setup --undo 2>&1 | grep -c "/etc/auto.esker is left: it was changed"
+        ls /etc/auto.master.d/esker.autofs /sbin/mount.esker /sbin/mount.cvmfs 2>/dev/null || echo undone
+        "#
+    ));
+    let lines: Vec<_> = said.lines().collect();
+    let directories = ["directory"; 4];
+    let expected =
+        [&["/cvmfs/rmd.test/.", "fuse.esker"][..], &directories, &["1", "back", "0", "1", "undone"]];
+    assert_eq!(lines, expected.concat(), "{said}");
+}
+
+/// Our map names what can be a repository, and nothing else.
+#[test]
+fn the_program_map_knows_names() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let output = staged(&world, &[]);
+    assert!(output.status.success(), "{}", words(&output));
+    let answer = |key: &str| {
+        let mut map = world.person.command("/bin/sh");
+        map.arg(world.path("home/stage/etc/auto.esker")).arg(key).output().expect("running the map")
+    };
+    for key in ["sw.example.org", "a-b_c.d", "0.x"] {
+        let output = answer(key);
+        assert!(output.status.success(), "{key}: {}", words(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said, format!("-fstype=esker,nodev,nosuid :{key}\n"));
+    }
+    for key in ["", ".", "..", "x", ".a.b", "a.b.", "-o.x", "a b.c", "a.b;id", "a.b\nc", "$(id).x", "ä.b"] {
+        let output = answer(key);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{key:?}: {}", words(&output));
+    }
+}
 
 /// Runs `esker setup` on a folder that stands for a machine; no rights are needed for that.
 fn staged(world: &World, arguments: &[&str]) -> std::process::Output {

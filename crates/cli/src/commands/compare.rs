@@ -1,0 +1,92 @@
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use crate::compare::{Pair, Scope};
+use crate::exit::Failure;
+use crate::meter::Meter;
+use crate::output::{JsonArray, Output};
+
+/// Compares what two directories show, such as mounts of one repository by two clients.
+///
+/// Names, types, modes, sizes, times, targets of links and extended attributes count; exit code 1 says that they differ.
+///
+/// Example: esker compare /mnt/sw /mnt/sw
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The first directory
+    #[arg(value_name = "DIR_A")]
+    a: PathBuf,
+
+    /// The second
+    #[arg(value_name = "DIR_B")]
+    b: PathBuf,
+
+    /// Compare the bytes of files too; fetches all that isn't cached
+    #[arg(long)]
+    content: bool,
+
+    /// Compare owners and groups too; a mount of an ordinary user shows its own
+    #[arg(long)]
+    owners: bool,
+
+    /// Threads that compare
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u8).range(1..=64))]
+    jobs: u8,
+
+    /// Print the differences as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    for directory in [&args.a, &args.b] {
+        std::fs::read_dir(directory)
+            .map_err(|error| Failure::failed(format!("can't compare {}: {error}", directory.display())))?;
+    }
+    let pair = Pair::new(&args.a, &args.b, Scope { content: args.content, owners: args.owners });
+    let (sender, receiver) = mpsc::channel();
+    let mut out = Output::new();
+    let mut count = 0_u64;
+    std::thread::scope(|scope| -> Result<(), Failure> {
+        let receiver = receiver;
+        for _ in 0..args.jobs {
+            let sender = sender.clone();
+            let pair = &pair;
+            scope.spawn(move || pair.work(&sender));
+        }
+        drop(sender);
+        let mut meter = Meter::new(args.quiet);
+        let mut array = args.json.then(|| JsonArray::begin(&mut out)).transpose()?;
+        loop {
+            // Whoever leaves early drops the receiver, and with it ends the threads.
+            match receiver.recv_timeout(std::time::Duration::from_millis(200)) {
+                Ok(one) => {
+                    count += 1;
+                    match &mut array {
+                        Some(array) => array.add(&mut out, &one)?,
+                        None => out.line(format!("{}: {}: {} / {}", one.path, one.what, one.a, one.b))?,
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    meter.say(|| format!("{} entries compared, {count} differences", pair.entries()));
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        array.map_or(Ok(()), |array| array.end(&mut out))
+    })?;
+    let entries = pair.entries();
+    if count == 0 {
+        if !args.json {
+            out.line(format!("{entries} entries are the same in both"))?;
+        }
+        return out.finish();
+    }
+    out.finish()?;
+    let (a, b) = (args.a.display(), args.b.display());
+    Err(Failure::failed(format!("{a} and {b} differ: {count} differences in {entries} entries")))
+}
