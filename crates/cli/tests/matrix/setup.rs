@@ -76,6 +76,47 @@ fn a_repository_appears_at_first_access() {
     assert_eq!(lines, expected.concat(), "{said}");
 }
 
+/// What a site has for CernVM-FS: servers, proxies and keys, and its automounter's map.
+const SITE: &str = r#"
+mkdir -p /etc/cvmfs/keys /etc/cvmfs/config.d
+cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
+printf 'CVMFS_HTTP_PROXY=DIRECT\nCVMFS_KEYS_DIR=/etc/cvmfs/keys\n' >/etc/cvmfs/default.local
+echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
+"#;
+
+/// A machine with a configuration for CernVM-FS needs no new setting, neither with our map nor with the one it has.
+#[test]
+fn a_configuration_for_cernvm_fs_is_enough() {
+    let myself = Person::myself();
+    if !myself.is_root() {
+        println!("not run by root: what administrators do to a machine is left to a run as root");
+        return;
+    }
+    let world = World::new(myself, fixture::RMD);
+    let theirs = "rm /etc/auto.master.d/esker.autofs
+        echo '/cvmfs /etc/auto.cvmfs' >/etc/auto.master.d/cvmfs.autofs
+        echo '* -fstype=cvmfs :&' >/etc/auto.cvmfs";
+    for map in ["", theirs] {
+        let said = Machine::new(&world).run(&format!(
+            r#"
+            {SITE}
+            "$ESKER" setup >/dev/null
+            {map}
+            MOUNTS=/cvmfs
+            {AUTOMOUNT}
+            stat -c %n "/cvmfs/$NAME/."
+            findmnt -no FSTYPE,SOURCE "/cvmfs/$NAME" | tail -1
+            umount "/cvmfs/$NAME"
+            kill -TERM $automount
+            wait $automount
+            trap - EXIT
+            mount.cvmfs nowhere.example.org /cvmfs/none 2>/dev/null || echo "code $?"
+            "#
+        ));
+        assert_eq!(said, "/cvmfs/rmd.test/.\nfuse.esker rmd.test\ncode 1\n");
+    }
+}
+
 /// Our map names what can be a repository, and nothing else.
 #[test]
 fn the_program_map_knows_names() {
