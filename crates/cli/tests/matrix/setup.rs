@@ -110,6 +110,7 @@ fn a_configuration_for_cernvm_fs_is_enough() {
             kill -TERM $automount
             wait $automount
             trap - EXIT
+            mkdir /cvmfs/none
             mount.cvmfs nowhere.example.org /cvmfs/none 2>/dev/null || echo "code $?"
             "#
         ));
