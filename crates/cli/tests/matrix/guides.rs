@@ -243,6 +243,7 @@ fn the_examples_of_help_work() {
         "mount",
         "status",
         "revision",
+        "doctor",
         "compare",
         "umount",
         "broker",
