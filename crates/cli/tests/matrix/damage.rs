@@ -193,6 +193,12 @@ fn damaged_objects_are_never_delivered() {
             rule.assert_hit();
             let errors = mounted.status()["errors"].to_string();
             let name = file.rsplit('/').next().expect("a name");
+            let mut value = [0; 4096];
+            let told =
+                mounted.does(|| rustix::fs::getxattr(mounted.path(""), "user.esker.error", &mut value[..]));
+            let told =
+                String::from_utf8_lossy(&value[..told.expect("an attribute of every mount")]).into_owned();
+            assert!(told.contains(name) || told.contains("nested"), "{case} is named in {told}");
             assert!(errors.contains(name) || errors.contains("nested"), "{case} is named in {errors}");
             let digest = object.trim_start_matches("data/").replace('/', "");
             let cause = errors.contains(&digest[..40.min(digest.len())]) || fault == Fault::Missing;

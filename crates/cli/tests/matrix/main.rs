@@ -24,6 +24,7 @@ mod namespaces;
 mod person;
 mod pins;
 mod profiles;
+mod publication;
 mod publishing;
 mod push;
 mod reading;

@@ -1,0 +1,170 @@
+//! Revisions are published while many processes read, map and execute what changes.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use esker_testkit::soak::Soak;
+use esker_testkit::sys::Mapped;
+
+use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
+use crate::served::Served;
+use crate::world::{Mounted, words};
+
+/// The least number of revisions; a soak makes more.
+const REVISIONS: u64 = 50;
+/// Processes that read, and as many that execute.
+const READERS: usize = 14;
+/// Threads that map.
+const MAPPERS: usize = 4;
+const FILES: [&str; 2] = ["data/one", "data/two"];
+/// Lines of a file: enough that it has many chunks, and many reads.
+const LINES: usize = 40_000;
+
+/// Reads a file again and again. All its lines must be the same, and no version older than the last.
+const READ: &str = r#"
+last=0
+while :; do
+    [ -e "$STOP" ] && over=1
+    v=$(awk 'NR == 1 { v = $1 } $1 != v { exit 9 } END { if (NR != 40000) exit 8; print v }' "$FILE") || exit 3
+    [ "$v" -ge "$last" ] || exit 4
+    [ "$v" = "$last" ] || { last=$v; seen="$seen $v"; }
+    [ -z "$over" ] || break
+done
+echo $seen
+"#;
+
+/// The same for a program: each of its lines knows its version, and the shell reads them one after the other.
+const EXECUTE: &str = r#"
+last=0
+while :; do
+    [ -e "$STOP" ] && over=1
+    v=$("$FILE") || exit 5
+    [ "$v" -ge "$last" ] || exit 6
+    [ "$v" = "$last" ] || { last=$v; seen="$seen $v"; }
+    [ -z "$over" ] || break
+done
+echo $seen
+"#;
+
+fn content(version: u64) -> String {
+    format!("{version:06}\n").repeat(LINES)
+}
+
+fn program(version: u64) -> String {
+    let line = format!("[ \"$v\" = {version} ] || exit 7\n").repeat(400);
+    format!("#!/bin/sh\nv={version}\n{line}echo $v\n")
+}
+
+fn write(tree: &Path, version: u64) {
+    fs::create_dir_all(tree.join("data")).expect("a folder");
+    for file in FILES {
+        fs::write(tree.join(file), content(version)).expect("a file");
+    }
+    // A file that nobody executes meanwhile: a program can't be written to while it runs.
+    fs::write(tree.join("program"), program(version)).expect("a file");
+    fs::set_permissions(tree.join("program"), fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// Gives the word to stop when dropped.
+struct Stop<'a>(&'a Path);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        // Where it can't be given the test fails for another reason, and its processes end with their mount.
+        let _ = fs::write(self.0, "");
+    }
+}
+
+/// Starts a process of the person who mounted.
+fn start(mounted: &Mounted<'_>, workshop: &Workshop, script: &str, file: &str) -> Child {
+    let mut command: Command = workshop.world.person.command(Path::new("/bin/sh"));
+    command.args(["-c", script]).env("FILE", mounted.path(file)).env("STOP", workshop.home("stop"));
+    command.current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
+}
+
+/// The version of a mapped file, all of whose lines must be the same.
+fn version_of(mapped: &Mapped) -> u64 {
+    let text = std::str::from_utf8(mapped.bytes()).expect("text");
+    let first = text.get(..7).expect("a line");
+    assert_eq!(text.len(), 7 * LINES);
+    assert!(text.as_bytes().chunks(7).all(|line| line == first.as_bytes()), "versions are mixed");
+    first.trim_end().parse().expect("a number")
+}
+
+/// Maps a file again and again, and keeps some of the mappings to the end.
+fn map(path: &Path, stop: &Path) -> u64 {
+    let (mut last, mut kept) = (0, Vec::new());
+    loop {
+        let over = stop.exists();
+        let mapped = Mapped::of(&File::open(path).expect("opening"), 7 * LINES).expect("mapping");
+        let version = version_of(&mapped);
+        assert!(version >= last, "version {version} after {last}");
+        if version != last && kept.len() < 8 {
+            kept.push((version, mapped));
+        }
+        last = version;
+        if over {
+            break;
+        }
+    }
+    // What was mapped is what it was.
+    kept.iter().for_each(|(version, mapped)| assert_eq!(version_of(mapped), *version));
+    last
+}
+
+/// > V8: While revisions are published, every process sees each file whole and from one revision, never an older one after a newer one, and the last one in the end.
+#[test]
+fn soak_everybody_sees_whole_files_of_one_revision_while_others_are_published() {
+    let mut soak = Soak::begin("publication");
+    let workshop = Workshop::with(Person::ordinary(), |tree| write(tree, 1));
+    let world = &workshop.world;
+    let output = workshop.esker(&["repo", "create", NAME, "--chunks", "16K,32K,64K"]);
+    assert!(output.status.success(), "{}", words(&output));
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let key = workshop.home(&format!("keys/{NAME}.pub"));
+    fs::copy(key, world.path("key.pub")).expect("the key");
+    let server = Served::start(Path::new(&workshop.home("storage")));
+    let mounted = world.mount_of(&server.url(NAME), &["--ttl", "0.5"]);
+    let stop = workshop.home("stop");
+    let mut processes: Vec<(&str, Child)> = Vec::new();
+    for at in 0..READERS {
+        processes.push(("reader", start(&mounted, &workshop, READ, FILES[at % FILES.len()])));
+        processes.push(("program", start(&mounted, &workshop, EXECUTE, "program")));
+    }
+    let (tree, path) = (workshop.tree(), mounted.path(FILES[0]));
+    let revisions = std::thread::scope(|scope| {
+        let mapping = || scope.spawn(|| world.person.does(|| map(&path, Path::new(&stop))));
+        let mappers: Vec<_> = (0..MAPPERS).map(|_| mapping()).collect();
+        // However this ends, nobody goes on for ever.
+        let stopped = Stop(Path::new(&stop));
+        let mut version = 1;
+        while soak.goes_on_until(REVISIONS) {
+            version += 1;
+            world.person.does(|| write(Path::new(&tree), version));
+            workshop.json(&["publish", NAME, &tree]);
+        }
+        mounted.wait_until("the last revision", |status| status["revision"] == version);
+        drop(stopped);
+        for mapper in mappers {
+            assert_eq!(mapper.join().expect("a mapper"), version);
+        }
+        version
+    });
+    soak.finish(&[("revisions", &revisions)]);
+    let mut most = 0;
+    for (kind, process) in processes {
+        let output = process.wait_with_output().expect("its end");
+        assert!(output.status.success(), "{kind}: {}", words(&output));
+        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+        let seen: Vec<u64> = seen.split_whitespace().map(|one| one.parse().expect("a number")).collect();
+        assert_eq!(seen.last(), Some(&revisions), "{kind} saw {seen:?}");
+        most = most.max(seen.len());
+    }
+    assert!(most > 4, "the revisions came while files were read");
+    let status = mounted.status();
+    assert!(status["view"]["switches"].as_u64() > Some(4), "{status:#}");
+    assert_eq!(status["errors"], serde_json::json!([]), "{status:#}");
+}
