@@ -151,9 +151,8 @@ fn keys(
         let from = keys.from.map(|(parameter, origin)| format!("{parameter} is set in {origin}; "));
         let from = from.unwrap_or_else(|| "neither CVMFS_PUBLIC_KEY nor CVMFS_KEYS_DIR is set; ".into());
         let message = format!("there is no public key for {name}: {}", failure.message);
-        Failure::usage(message).hint(format!(
-            "{from}put the key there, say --public-key FILE, or bring it in with `esker setup --import`"
-        ))
+        Failure::usage(message)
+            .hint(format!("{from}put the key there (its publisher has it), or say --public-key FILE"))
     })
 }
 

@@ -90,8 +90,8 @@ fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) ->
     let mut problem = |what: String, mend: String| {
         findings.push(Finding { place: place.clone(), ..Finding::new(Severity::Error, what, mend) });
     };
-    let bring =
-        "put the repository's master key there, or bring it in with `esker setup --import`".to_owned();
+    let bring = "put the repository's master key there; its publisher, or a machine that mounts it, has it"
+        .to_owned();
     let mut all: Option<MasterKeys> = None;
     let mut files = Vec::new();
     for path in &keys.paths {

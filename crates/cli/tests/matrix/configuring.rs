@@ -287,7 +287,7 @@ fn what_is_missing_for_a_name_is_named() {
             &[
                 "CVMFS_SERVER_URL is not set for full.test",
                 "/etc/cvmfs/domain.d/test.local",
-                "esker setup --import",
+                "from a machine that has them",
             ][..],
         ),
         ("CVMFS_HTTP_PROXY=", &["CVMFS_HTTP_PROXY is not set for full.test", "/etc/cvmfs/default.local"]),

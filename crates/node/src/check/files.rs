@@ -26,7 +26,7 @@ pub(super) fn configuration(parameters: &Parameters, how: &Checking, findings: &
         findings.push(Finding::new(
             Severity::Error,
             "there is no configuration: neither /etc/cvmfs/default.conf nor any other file",
-            "bring one in with `esker setup --import`, or write /etc/cvmfs/default.local",
+            "write /etc/cvmfs/default.local, or copy /etc/cvmfs from a machine that has it",
         ));
     }
     for path in parameters.files().iter().filter(|path| others_may_write(&how.root.place(path))) {

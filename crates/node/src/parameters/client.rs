@@ -159,8 +159,8 @@ impl Parameters {
         let text = self.checked(NAME)?.ok_or_else(|| {
             let domain = self.name().and_then(|name| name.split_once('.')).map_or("DOMAIN", |(_, domain)| domain);
             let mend = format!(
-                "set it in /etc/cvmfs/domain.d/{domain}.local, bring in the domain's configuration with `esker setup \
-                 --import`, or give a URL in place of the name"
+                "set it in /etc/cvmfs/domain.d/{domain}.local, copy the domain's /etc/cvmfs/domain.d/{domain}.conf and keys from \
+                 a machine that has them, or give a URL in place of the name"
             );
             self.missing(NAME, mend)
         })?;
