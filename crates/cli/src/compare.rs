@@ -221,13 +221,14 @@ fn owner(meta: &Metadata) -> String {
 
 /// Attributes by which a client tells of itself, which differ between clients by their nature.
 fn is_about_the_client(name: &str) -> bool {
-    const ABOUT: [&str; 38] = [
+    const ABOUT: [&str; 39] = [
         "authz",
         "catalog_counters",
         "chunk_list",
         "chunks",
         "compression",
         "direct_io",
+        "esker.error",
         "expires",
         "external_file",
         "external_host",

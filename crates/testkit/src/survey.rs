@@ -120,14 +120,18 @@ fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usi
 }
 
 /// What a client adds to the root directory's attributes to tell of itself, which no listing has.
-const ABOUT_THE_CLIENT: [&[u8]; 8] = [
+const ABOUT_THE_CLIENT: [&[u8]; 12] = [
     b"user.catalog_counters",
+    b"user.esker.error",
     b"user.fqrn",
+    b"user.logbuffer",
     b"user.nclg",
+    b"user.nioerr",
     b"user.repo_counters",
     b"user.revision",
     b"user.root_hash",
     b"user.tag",
+    b"user.timestamp_last_ioerr",
     b"user.version",
 ];
 

@@ -69,7 +69,9 @@ impl Process {
              max_filedescriptors 1024\nshutdown_lifetime 0 seconds\n",
             folder.display()
         );
-        let arguments = ["squid", "-N", "-f"].map(String::from).to_vec();
+        // Its shared memory has names that all on a machine share, but for this one.
+        let name = squid_name(address);
+        let arguments = ["squid", "-N", "-n", &name, "-f"].map(String::from).to_vec();
         Process::start(person, folder, arguments, config, address)
     }
 
@@ -160,7 +162,19 @@ impl Drop for Process {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // What a squid that was killed leaves behind; whoever made it may remove it.
+        let name = format!("{}-", squid_name(self.address));
+        for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&name) {
+                self.person.does(|| _ = fs::remove_file(entry.path()));
+            }
+        }
     }
+}
+
+/// Letters and digits; no two that run at once have the same port.
+fn squid_name(address: SocketAddr) -> String {
+    format!("esker{}p{}", std::process::id(), address.port())
 }
 
 /// Neither chooses a port itself. Should another program take this one before, it ends, and the test says so.
