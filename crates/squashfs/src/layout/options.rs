@@ -1,0 +1,110 @@
+//! What the codec was told when the image was made.
+
+use super::fields::{Fields, Put};
+use super::{CodecId, LayoutError, wrong};
+
+/// Options of a codec; an image has them only if they are not the codec's usual ones. None of them matters to a
+/// decoder, except that an LZ4 image must be of the one known version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecOptions {
+    /// Of gzip.
+    Gzip {
+        /// 1 to 9.
+        level: u32,
+        /// Logarithm of the window's size, 8 to 15.
+        window: u16,
+        /// A bit for each strategy that was tried.
+        strategies: u16,
+    },
+    /// Of lzo.
+    Lzo {
+        /// Which of the compressors.
+        algorithm: u32,
+        /// 1 to 9, for the best of them.
+        level: u32,
+    },
+    /// Of xz.
+    Xz {
+        /// Length of the dictionary.
+        dictionary: u32,
+        /// A bit for each filter of machine code that was tried.
+        filters: u32,
+    },
+    /// Of lz4.
+    Lz4 {
+        /// Whether the slow compressor was used.
+        high: bool,
+    },
+    /// Of zstd.
+    Zstd {
+        /// 1 to 22.
+        level: u32,
+    },
+}
+
+/// The only version of the LZ4 stream.
+const LZ4_VERSION: u32 = 1;
+const LZ4_HIGH: u32 = 1;
+
+impl CodecOptions {
+    /// Reads the options of `codec`.
+    pub fn decode(codec: CodecId, bytes: &[u8]) -> Result<Self, LayoutError> {
+        let mut fields = Fields::of("the options of the codec", bytes);
+        Ok(match codec {
+            CodecId::Gzip => {
+                Self::Gzip { level: fields.u32()?, window: fields.u16()?, strategies: fields.u16()? }
+            }
+            CodecId::Lzo => Self::Lzo { algorithm: fields.u32()?, level: fields.u32()? },
+            CodecId::Xz => Self::Xz { dictionary: fields.u32()?, filters: fields.u32()? },
+            CodecId::Lz4 => match fields.u32()? {
+                LZ4_VERSION => Self::Lz4 { high: fields.u32()? & LZ4_HIGH != 0 },
+                version => return Err(wrong("the version of LZ4", version)),
+            },
+            CodecId::Zstd => Self::Zstd { level: fields.u32()? },
+        })
+    }
+
+    /// The bytes that [`CodecOptions::decode`] reads. In the image they are one metadata block, stored plain.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match *self {
+            Self::Gzip { level, window, strategies } => {
+                out.u32(level);
+                out.u16(window);
+                out.u16(strategies);
+            }
+            Self::Lzo { algorithm: first, level: second }
+            | Self::Xz { dictionary: first, filters: second } => {
+                out.u32(first);
+                out.u32(second);
+            }
+            Self::Lz4 { high } => {
+                out.u32(LZ4_VERSION);
+                out.u32(if high { LZ4_HIGH } else { 0 });
+            }
+            Self::Zstd { level } => out.u32(level),
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_back() {
+        let all = [
+            (CodecId::Gzip, CodecOptions::Gzip { level: 9, window: 15, strategies: 1 }),
+            (CodecId::Lzo, CodecOptions::Lzo { algorithm: 4, level: 8 }),
+            (CodecId::Xz, CodecOptions::Xz { dictionary: 131_072, filters: 1 }),
+            (CodecId::Lz4, CodecOptions::Lz4 { high: true }),
+            (CodecId::Zstd, CodecOptions::Zstd { level: 15 }),
+        ];
+        for (codec, options) in all {
+            assert_eq!(CodecOptions::decode(codec, &options.encode()), Ok(options));
+        }
+        assert!(CodecOptions::decode(CodecId::Lz4, &[2, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(CodecOptions::decode(CodecId::Zstd, &[2, 0]).is_err());
+    }
+}
