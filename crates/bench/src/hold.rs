@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::sys::{Locked, is_resident};
+use crate::sys::{Locked, resident_pages};
 
 /// Linux allows a process 65,530 mappings.
 const FILES_MAX: usize = 60_000;
@@ -31,6 +31,19 @@ impl Held {
 /// The files below `root` of which the kernel has at least a page in memory, as paths relative to it.
 pub fn resident(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
+    each_resident(root, |path, _| found.extend(path.strip_prefix(root).map(Path::to_owned)))?;
+    Ok(found)
+}
+
+/// How many bytes of the files below `root` the kernel has in memory.
+pub fn resident_bytes(root: &Path) -> Result<u64> {
+    let mut pages = 0;
+    each_resident(root, |_, of_file| pages += of_file)?;
+    Ok(pages * rustix::param::page_size() as u64)
+}
+
+/// Tells of each file below `root` of which the kernel has pages in memory, and of how many.
+fn each_resident(root: &Path, mut tell: impl FnMut(&Path, u64)) -> Result<()> {
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
         let entries =
@@ -40,15 +53,15 @@ pub fn resident(root: &Path) -> Result<Vec<PathBuf>> {
             let (path, meta) = (entry.path(), entry.metadata()?);
             if meta.is_dir() {
                 folders.push(path);
-            } else if meta.is_file()
-                && meta.size() > 0
-                && is_resident(&File::open(&path)?, len(meta.size())?)?
-            {
-                found.extend(path.strip_prefix(root).map(Path::to_owned));
+            } else if meta.is_file() && meta.size() > 0 {
+                match resident_pages(&File::open(&path)?, len(meta.size())?)? {
+                    0 => {}
+                    pages => tell(&path, pages as u64),
+                }
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Reads these files of each root into memory and locks them there. Needs root, or a limit on locked memory that

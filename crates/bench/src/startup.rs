@@ -8,6 +8,7 @@
 //! Runs of the roots are interleaved, first one, then the other, in turning order, so that a machine that slows down
 //! slows all of them.
 
+pub mod disk;
 pub mod report;
 pub mod roots;
 pub mod status;
@@ -15,7 +16,7 @@ pub mod status;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -23,8 +24,12 @@ use crate::hold::{self, Held};
 use crate::link::{Counts, Link, Profile};
 use crate::measure::{self, Cost, drop_page_cache};
 use crate::serve;
+use disk::{Disk, DiskReads};
 use roots::Root;
 use status::{Callbacks, Fetched};
+
+/// So often something else may have read what is measured, before it is no accident.
+const VOID_IN_A_ROW: usize = 5;
 
 /// How much of what a command reads is near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -91,6 +96,9 @@ pub struct Run {
     pub traffic: Option<Counts>,
     /// What the client says it fetched, if it was cold and can tell.
     pub fetched: Option<Fetched>,
+    /// What the disk below the root or the client's cache read, if the run was warm.
+    #[serde(default)]
+    pub disk: Option<DiskReads>,
 }
 
 /// The runs of one root in one setting, in the order they were made.
@@ -103,6 +111,9 @@ pub struct Series {
     pub root: String,
     /// The runs.
     pub runs: Vec<Run>,
+    /// Runs that were made again, because part of what they read was in memory already.
+    #[serde(default)]
+    pub void: usize,
 }
 
 impl Series {
@@ -228,6 +239,7 @@ impl Stage<'_> {
                 setting: self.setting(),
                 root: roots[*at].name().to_owned(),
                 runs: Vec::new(),
+                void: 0,
             })
             .collect();
         let held = if self.state == State::Hot { hold_what_was_read(roots, say)? } else { None };
@@ -236,12 +248,32 @@ impl Stage<'_> {
             for place in 0..taking_part.len() {
                 let at = (place + repetition) % taking_part.len();
                 let root = &mut roots[taking_part[at]];
-                let run = self.once(root).with_context(|| format!("{}, {}", root.name(), self.setting()))?;
-                series[at].runs.push(run);
+                self.once_more(root, &mut series[at], say)
+                    .with_context(|| format!("{}, {}", root.name(), self.setting()))?;
             }
         }
         drop(held);
         Ok(series)
+    }
+
+    /// Adds a run to a series; one that is void is counted as that and made again.
+    fn once_more(&self, root: &mut Root, series: &mut Series, say: &mut impl FnMut(&str)) -> Result<()> {
+        for _ in 0..VOID_IN_A_ROW {
+            let run = self.once(root)?;
+            let Some(reads) = run.disk.filter(DiskReads::is_void) else {
+                series.runs.push(run);
+                return Ok(());
+            };
+            series.void += 1;
+            let [device, set] = [reads.device, reads.working_set].map(|bytes| bytes as f64 / 1e6);
+            say(&format!(
+                "{}: void, {device:.0} MB read from the disk for {set:.0} MB in memory",
+                root.name()
+            ));
+        }
+        bail!(
+            "{VOID_IN_A_ROW} runs in a row found in memory what had to come from the disk: is something reading it?"
+        )
     }
 
     fn once(&self, root: &mut Root) -> Result<Run> {
@@ -260,11 +292,18 @@ impl Stage<'_> {
             drop_page_cache()?;
             mount = root.mount(&url)?;
         }
+        let kept = if self.state == State::Warm { root.kept() } else { None };
+        let disk = kept.as_deref().map(Disk::below).transpose()?.flatten();
+        let read_before = disk.map(Disk::read).transpose()?;
         let before = root.status()?;
         // Mounting belongs to the state, and so does what the client's process did for it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
         let cost = start(root, self.plan, self.processes)?;
         let after = root.status()?;
+        let disk = match (disk, read_before, &kept) {
+            (Some(disk), Some(before), Some(kept)) => Some(DiskReads::since(before, disk, kept)?),
+            _ => None,
+        };
         let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);
         if self.state == State::Cold {
             // What it still fetches has to end before it is counted.
@@ -279,6 +318,7 @@ impl Stage<'_> {
             callbacks: after.callbacks.since(&before.callbacks),
             traffic: traffic.filter(|_| root.is_remote()),
             fetched: after.fetched.filter(|_| self.state == State::Cold),
+            disk,
         })
     }
 }

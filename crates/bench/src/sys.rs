@@ -83,15 +83,15 @@ impl Drop for Locked {
     }
 }
 
-/// Whether the kernel has any of the first `len` bytes of a file in memory.
-pub(crate) fn is_resident(file: &File, len: usize) -> io::Result<bool> {
+/// How many pages of the first `len` bytes of a file the kernel has in memory.
+pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
     let mapped = Locked::map(file, len)?;
     let mut pages = vec![0u8; len.div_ceil(rustix::param::page_size())];
     // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
     if unsafe { libc::mincore(mapped.start.as_ptr(), len, pages.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(pages.iter().any(|page| page & 1 == 1))
+    Ok(pages.iter().filter(|page| **page & 1 == 1).count())
 }
 
 /// What this process has used so far, with all its threads.

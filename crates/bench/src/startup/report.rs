@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::DiskReads;
 use super::{Run, Series, Setting, State};
 use crate::conditions::Conditions;
 use crate::link::Counts;
@@ -76,6 +77,10 @@ pub struct Row {
     pub cpu_to_one: Option<f64>,
     /// What went over the link.
     pub traffic: Option<Traffic>,
+    /// Bytes that the disk read in a warm run, and bytes of what it read that lay in memory afterwards.
+    pub disk: Option<(f64, f64)>,
+    /// Warm runs that didn't count, because part of what they read was in memory before.
+    pub void: usize,
     /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
     pub callbacks: BTreeMap<String, (f64, f64)>,
 }
@@ -124,6 +129,7 @@ impl Report {
             table::layout(&header, &rows)
         );
         text += &self.traffic_table();
+        text += &self.disk_table();
         for row in self.rows.iter().filter(|row| !row.callbacks.is_empty()) {
             let mut causes: Vec<_> = row.callbacks.iter().collect();
             causes.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
@@ -161,6 +167,21 @@ impl Report {
         let header =
             ["over the link", "", "conns", "requests", "needed MB", "fetched", "used", "wasted", "ratio"];
         format!("\n{}", table::layout(&header, &rows))
+    }
+
+    /// What warm runs read from disks; nothing if there were none.
+    fn disk_table(&self) -> String {
+        let cells = |row: &Row| {
+            let (device, working_set) = row.disk?;
+            let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
+            let (read, void) = (megabytes(device), row.void.to_string());
+            Some(vec![row.setting.to_string(), row.root.clone(), read, megabytes(working_set), void])
+        };
+        let rows: Vec<_> = self.rows.iter().filter_map(cells).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        format!("\n{}", table::layout(&["from the disk", "", "read MB", "in memory", "void runs"], &rows))
     }
 
     /// For documents.
@@ -231,6 +252,13 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         let setting = Setting { processes: 1, ..series.setting.clone() };
         other.root == series.root && other.setting == setting
     });
+    let reads: Vec<_> = series.runs.iter().filter_map(|run| run.disk).collect();
+    let disk = (!reads.is_empty()).then(|| {
+        let of = |value: &dyn Fn(&DiskReads) -> u64| {
+            median(&reads.iter().map(|reads| value(reads) as f64).collect::<Vec<_>>())
+        };
+        (of(&|reads| reads.device), of(&|reads| reads.working_set))
+    });
     let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
     let real = median_of(&series.reals());
     Row {
@@ -249,6 +277,8 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         cpu,
         cpu_to_one: one.map(|one| cpu.point / median(&one.cpus())),
         traffic: traffic(series, needed),
+        disk,
+        void: series.void,
         callbacks,
     }
 }

@@ -115,6 +115,17 @@ impl Root {
         }
     }
 
+    /// Where what it reads lies on a disk: itself, or its client's cache if that has anything.
+    pub fn kept(&self) -> Option<PathBuf> {
+        match self {
+            Self::Directory { path, .. } => Some(path.clone()),
+            Self::Mount { folder, .. } => {
+                let cache = folder.path().join("cache");
+                std::fs::read_dir(&cache).ok()?.next().map(|_| cache)
+            }
+        }
+    }
+
     /// The command with `{root}` replaced, `{process}` by which of how many it is, `0/8` for the first of eight, and
     /// `{scratch}` by the folder in which it may write, if it has one.
     pub fn command(
