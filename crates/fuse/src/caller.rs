@@ -4,10 +4,11 @@
 //! stat(2) or from reading a file, and a program that runs a profiling timer must be able to read one. So a
 //! request is given up only for a signal that ends the program, or that someone sent on purpose to stop it
 //! (SIGINT, SIGTERM, SIGHUP, SIGQUIT); timers, children and window changes wait until the answer is there.
-//! If the process can't be looked at, it counts as stopped on purpose.
+//! If the process can't be looked at, any signal ends the wait, as the kernel would have it.
 //!
 //! **Page faults.** A read that fails behind a page fault is SIGBUS, which ends the program. Such a read is
-//! asked again until it succeeds or the program is killed.
+//! asked again until it succeeds or the program is killed. Of a process that can't be looked at nobody knows
+//! which it is: its reads are asked again until their deadline, and then fail.
 
 use std::fs;
 use std::path::Path;
@@ -39,17 +40,29 @@ pub(crate) enum Signal {
     Deliberate,
     /// Nothing that should end a wait.
     Passing,
+    /// It can't be looked at.
+    Unseen,
+}
+
+/// How a thread came to wait for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// By a system call, which can report an error.
+    Calls,
+    /// By touching a mapping, which can't.
+    Faults,
+    /// It can't be looked at.
+    Unseen,
 }
 
 /// What waits for thread `tid`, from its `status`.
 pub(crate) fn signal(proc: Option<&Path>, tid: u32) -> Signal {
-    let status =
-        proc.filter(|_| tid != 0).map(|p| fs::read_to_string(p.join(tid.to_string()).join("status")));
-    match status {
-        Some(Ok(text)) => pending_in(&text).unwrap_or(Signal::Deliberate),
+    let Some(proc) = proc.filter(|_| tid != 0) else { return Signal::Unseen };
+    match fs::read_to_string(proc.join(tid.to_string()).join("status")) {
+        Ok(text) => pending_in(&text).unwrap_or(Signal::Unseen),
         // A thread that is gone waits for nothing.
-        Some(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => Signal::Fatal,
-        _ => Signal::Deliberate,
+        Err(_) if is_gone(proc, tid) => Signal::Fatal,
+        Err(_) => Signal::Unseen,
     }
 }
 
@@ -75,8 +88,12 @@ fn pending_in(status: &str) -> Option<Signal> {
 
 /// Whether thread `tid` has ended.
 pub(crate) fn is_gone(proc: &Path, tid: u32) -> bool {
-    let found = fs::symlink_metadata(proc.join(tid.to_string()));
-    found.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    let missing = |tid: u32| {
+        let found = fs::symlink_metadata(proc.join(tid.to_string()));
+        found.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    };
+    // The first process is there as long as the procfs is, unless that hides what others run (hidepid).
+    missing(tid) && !missing(1)
 }
 
 /// System calls that read a file on behalf of the program and can report an error. Numbers of the machine's
@@ -98,26 +115,31 @@ const READING: [libc::c_long; 14] = [
     libc::SYS_finit_module,
 ];
 
-/// Whether thread `tid`, which waits for a read of `ino`, faults on a mapping instead of having called for
-/// it. In doubt it does: a wait that can be killed is better than a SIGBUS.
-pub(crate) fn faults(proc: Option<&Path>, tid: u32, ino: Ino) -> bool {
-    let Some(dir) = proc.filter(|_| tid != 0).map(|p| p.join(tid.to_string())) else { return true };
+/// How thread `tid` came to wait for a read of `ino`.
+///
+/// Its system call is shown to those who may trace it, its mappings to some more, and that it has an address
+/// space at all to everybody.
+pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
+    let Some(proc) = proc.filter(|_| tid != 0) else { return Reader::Unseen };
+    let dir = proc.join(tid.to_string());
     // Threads that work for io_uring read on behalf of calls, and hand errors on.
     if fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.starts_with("iou-")) {
-        return false;
+        return Reader::Calls;
     }
+    let faults_if = |faults: bool| if faults { Reader::Faults } else { Reader::Calls };
     // "running", or the number of the system call and its arguments, or -1 outside of any.
     if let Ok(text) = fs::read_to_string(dir.join("syscall"))
         && let Some(number) = text.split_ascii_whitespace().next()
         && number != "running"
     {
-        return number.parse().map_or(true, |number: libc::c_long| !READING.contains(&number));
+        return number.parse().map_or(Reader::Unseen, |number| faults_if(!READING.contains(&number)));
     }
-    // Not readable where ptrace is restricted; the list of mappings usually is.
-    match fs::read_to_string(dir.join("maps")) {
-        Ok(maps) => maps_hold(&maps, ino),
-        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    if let Ok(maps) = fs::read_to_string(dir.join("maps")) {
+        return faults_if(maps_hold(&maps, ino));
     }
+    // Threads of the kernel, like those of nfsd and of loop devices, and threads that are ending.
+    let maps_nothing = fs::read_to_string(dir.join("status")).is_ok_and(|text| !text.contains("\nVmSize:"));
+    if maps_nothing || is_gone(proc, tid) { Reader::Calls } else { Reader::Unseen }
 }
 
 /// Whether a mapping of a file with this number is listed. The number is a digest, so another file system
@@ -168,13 +190,47 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_cannot_be_seen_is_stopped_and_faults() {
-        assert_eq!(signal(None, 1), Signal::Deliberate);
-        assert_eq!(signal(Some(Path::new("/proc")), 0), Signal::Deliberate);
-        assert!(faults(None, 1, Ino(1)) && faults(Some(Path::new("/proc")), 0, Ino(1)));
+    fn a_caller_that_cannot_be_seen_is_no_more_than_that() {
+        let proc = Some(Path::new("/proc"));
+        for (proc, tid) in [(None, 1), (proc, 0)] {
+            assert_eq!(signal(proc, tid), Signal::Unseen);
+            assert_eq!(reader(proc, tid, Ino(1)), Reader::Unseen);
+        }
         // One above the largest process id.
-        assert_eq!(signal(Some(Path::new("/proc")), 1 << 22), Signal::Fatal);
-        assert!(!faults(Some(Path::new("/proc")), 1 << 22, Ino(1)));
+        assert_eq!(signal(proc, 1 << 22), Signal::Fatal);
+        assert_eq!(reader(proc, 1 << 22, Ino(1)), Reader::Calls);
+    }
+
+    #[test]
+    fn a_procfs_that_hides_others_does_not_make_them_gone() {
+        let hiding = tempfile::tempdir().expect("a folder");
+        let proc = Some(hiding.path());
+        assert!(!is_gone(hiding.path(), 7));
+        assert_eq!((signal(proc, 7), reader(proc, 7, Ino(1))), (Signal::Unseen, Reader::Unseen));
+        fs::create_dir(hiding.path().join("1")).expect("created");
+        assert_eq!((signal(proc, 7), reader(proc, 7, Ino(1))), (Signal::Fatal, Reader::Calls));
+    }
+
+    #[test]
+    fn what_everybody_may_see_tells_threads_of_the_kernel() {
+        let proc = tempfile::tempdir().expect("a folder");
+        let put =
+            |file: &str, text: &str| fs::write(proc.path().join("7").join(file), text).expect("written");
+        fs::create_dir(proc.path().join("7")).expect("created");
+        let judge = || reader(Some(proc.path()), 7, Ino(4711));
+        put("status", "Name:\tcat\nVmSize:\t    4 kB\n");
+        assert_eq!(judge(), Reader::Unseen);
+        put("status", "Name:\tnfsd\nThreads:\t1\n");
+        assert_eq!(judge(), Reader::Calls);
+        put("maps", "7f0-7f1 r-xp 00000000 00:2f 4711   /mnt/lib.so\n");
+        assert_eq!(judge(), Reader::Faults);
+        put("syscall", &format!("{} 0x3 0x0", libc::SYS_pread64));
+        assert_eq!(judge(), Reader::Calls);
+        put("syscall", "-1 0x0 0x0");
+        assert_eq!(judge(), Reader::Faults);
+        put("syscall", "running\n");
+        put("comm", "iou-wrk-9\n");
+        assert_eq!(judge(), Reader::Calls);
     }
 
     #[test]

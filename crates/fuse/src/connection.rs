@@ -11,6 +11,8 @@ use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Reply, Tr
 
 use crate::abi::XattrSize;
 use crate::arena::Arena;
+use crate::behind::Behind;
+use crate::caller::{self, Reader};
 use crate::channel::Channel;
 use crate::counters::Tally;
 use crate::crew::Crew;
@@ -23,7 +25,7 @@ use crate::notify::Notices;
 use crate::options::{SessionOptions, Severity};
 use crate::patience::Clock;
 use crate::waiting::{Question, Request, Waiting};
-use crate::{caller, wire};
+use crate::wire;
 
 /// Names longer than any file system has are not looked up.
 const LONGEST_NAME: usize = 255;
@@ -45,6 +47,7 @@ pub(crate) struct Connection {
     pub(crate) arena: Arc<Arena>,
     pub(crate) table: NodeTable,
     pub(crate) waiting: Waiting,
+    pub(crate) behind: Behind,
     pub(crate) tally: Tally,
     pub(crate) notices: Notices,
     /// Names the kernel may know, where it can't be told to doubt all of them at once.
@@ -265,19 +268,30 @@ impl Connection {
                     }
                 }
             }
-            Err(error) if error.may_pass() && self.faults(request) => self.ask_again_later(request, &error),
-            Err(error) => {
-                if self.waiting.claim(request) {
-                    self.fail(request, &error);
-                }
-            }
+            Err(error) => self.read_failed(request, &error),
         }
     }
 
-    /// Whether the caller of a read can't be given an error.
-    pub(crate) fn faults(&self, request: &Request) -> bool {
-        let over = self.options.deadlines.fault.is_some_and(|limit| request.since.elapsed() >= limit);
-        !over && caller::faults(self.options.proc.as_deref(), request.caller, request.node.ino)
+    fn read_failed(&self, request: &Request, error: &TreeError) {
+        let reader = if error.may_pass() { self.reader(request) } else { Reader::Calls };
+        match reader {
+            Reader::Calls if self.waiting.claim(request) => self.fail(request, error),
+            Reader::Calls => {}
+            Reader::Faults => {
+                request.patient.store(true, Ordering::Relaxed);
+                self.ask_again_later(request, error);
+            }
+            Reader::Unseen => self.ask_again_later(request, error),
+        }
+    }
+
+    /// How the caller of a read came to wait for it. Once faults have waited for their own deadline, they are as good
+    /// as calls.
+    pub(crate) fn reader(&self, request: &Request) -> Reader {
+        if self.options.deadlines.fault.is_some_and(|limit| request.since.elapsed() >= limit) {
+            return Reader::Calls;
+        }
+        caller::reader(self.options.proc.as_deref(), request.caller, request.node.ino)
     }
 
     fn ask_again_later(&self, request: &Request, error: &TreeError) {
@@ -286,7 +300,6 @@ impl Connection {
             // Nobody is told an error, but the status of the mount should show why the program hangs.
             self.tell_tree(request, error);
         }
-        request.patient.store(true, Ordering::Relaxed);
         let pause = FIRST_PAUSE * (1 << failures.min(7));
         *request.again.lock() = Some(Instant::now() + pause.min(LONGEST_PAUSE));
         self.clock.wake();
@@ -321,6 +334,9 @@ impl Connection {
 
     /// Answers a claimed request with the error's number and tells the tree.
     pub(crate) fn fail(&self, request: &Request, error: &TreeError) {
+        if error.may_pass() || matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Interrupted) {
+            self.behind.failed(request);
+        }
         if error.is_news() {
             self.tell_tree(request, error);
         }

@@ -7,6 +7,7 @@
 
 mod abi;
 mod arena;
+mod behind;
 mod caller;
 mod channel;
 mod connection;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use esker_vfs::ErrorKind;
 use parking_lot::{Condvar, Mutex};
 
-use crate::caller::{self, Signal};
+use crate::caller::{self, Reader, Signal};
 use crate::connection::Connection;
 use crate::options::Deadlines;
 use crate::waiting::{Question, Request};
@@ -137,9 +137,18 @@ impl Connection {
         now.saturating_duration_since(request.since) >= limit
     }
 
+    /// Ends the wait of a request whose time was over before it was asked: its caller has waited behind another one
+    /// that failed.
+    pub(crate) fn end_if_late(&self, request: &Arc<Request>) {
+        if !request.is_answered() && self.is_late(request, Instant::now()) {
+            self.give_up(request);
+        }
+    }
+
     fn give_up(&self, request: &Arc<Request>) {
         let patient = request.patient.load(Ordering::Relaxed);
-        if !patient && matches!(request.question, Question::Read { .. }) && self.faults(request) {
+        let reads = matches!(request.question, Question::Read { .. });
+        if !patient && reads && self.reader(request) == Reader::Faults {
             request.patient.store(true, Ordering::Relaxed);
             return;
         }
@@ -158,9 +167,11 @@ impl Connection {
 
     fn heed_signal(&self, request: &Arc<Request>) {
         let end = match caller::signal(self.options.proc.as_deref(), request.caller) {
-            Signal::Fatal => true,
+            Signal::Fatal | Signal::Unseen => true,
             Signal::Passing => false,
-            Signal::Deliberate => !matches!(request.question, Question::Read { .. }) || !self.faults(request),
+            Signal::Deliberate => {
+                !matches!(request.question, Question::Read { .. }) || self.reader(request) == Reader::Calls
+            }
         };
         if end && self.waiting.claim(request) {
             self.fail(request, &ErrorKind::Interrupted.into());

@@ -136,6 +136,9 @@ impl Connection {
         self.ask(&request);
         if !request.is_answered() {
             self.tally.parked(header.opcode);
+            if request.generation > 0 {
+                self.end_if_late(&request);
+            }
             self.clock.wake();
         }
     }
@@ -150,7 +153,8 @@ impl Connection {
     ) -> Arc<Request> {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.batches.load(Ordering::SeqCst));
-        Arc::new(Request::new(numbers, about, from, question, Arc::clone(channel), slot))
+        let begun = self.behind.begun(about.0, &question);
+        Arc::new(Request::new(numbers, about, from, question, begun, Arc::clone(channel), slot))
     }
 
     fn forgotten(&self, nodeid: u64, count: u64) {

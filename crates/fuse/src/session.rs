@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
 use crate::arena::{Arena, SLOT_LEN};
+use crate::behind::Behind;
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::counters::Tally;
@@ -86,6 +87,7 @@ impl Session {
             arena,
             table,
             waiting: Waiting::new(),
+            behind: Behind::default(),
             tally: Tally::new(),
             notices: Notices::default(),
             clock: Clock::default(),

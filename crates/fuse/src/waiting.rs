@@ -13,6 +13,7 @@ use esker_vfs::{Cookie, Node};
 use parking_lot::{Condvar, Mutex};
 
 use crate::arena::Slot;
+use crate::behind::Begun;
 use crate::channel::Channel;
 use crate::nodes::NodeId;
 
@@ -62,7 +63,10 @@ pub(crate) struct Request {
     pub(crate) caller: u32,
     pub(crate) question: Question,
     pub(crate) channel: Arc<Channel>,
+    /// When its caller began to wait, as far as that is known (see [`Behind`](crate::behind::Behind)).
     pub(crate) since: Instant,
+    /// How many failures of others that time is taken from.
+    pub(crate) generation: u8,
     /// How many batches of changes had come when it was asked.
     pub(crate) asked_at: u64,
     /// The request in the arena, for a daemon that takes over; gone once it was answered.
@@ -83,6 +87,7 @@ impl Request {
         (id, node): (NodeId, Node),
         (caller, asked_at): (u32, u64),
         question: Question,
+        begun: Begun,
         channel: Arc<Channel>,
         slot: Slot,
     ) -> Self {
@@ -94,7 +99,8 @@ impl Request {
             caller,
             question,
             channel,
-            since: Instant::now(),
+            since: begun.since,
+            generation: begun.generation,
             asked_at,
             slot: Mutex::new(Some(slot)),
             claimed: AtomicBool::new(false),

@@ -18,6 +18,15 @@ fn entry() {
     let Ok(task) = std::env::var(TASK) else { return };
     let path = std::env::var(PATH).expect("a path");
     let path = Path::new(&path);
+    let task = match task.strip_prefix("hidden-") {
+        Some(task) => {
+            // As of a program that was set-user-ID, or has changed its user.
+            let hidden = rustix::process::DumpableBehavior::NotDumpable;
+            rustix::process::set_dumpable_behavior(hidden).expect("not dumpable");
+            task.to_owned()
+        }
+        None => task,
+    };
     // Whoever sends signals sends them to this thread.
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
     std::io::stdout().flush().expect("told");
@@ -34,6 +43,7 @@ fn entry() {
             result
         }
         "namespace" => crate::people::mount_and_hand_over(path),
+        "serve" => crate::people::serve_for_others(),
         other => panic!("unknown task {other}"),
     };
     match result {

@@ -133,7 +133,7 @@ impl Drop for Mounted {
 }
 
 /// Waits for something that happens on another thread or in the kernel, and says whether it did.
-pub(crate) fn until(limit: Duration, holds: impl Fn() -> bool) -> bool {
+pub(crate) fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !holds() {
         if Instant::now() > deadline {

@@ -8,7 +8,7 @@ use esker_vfs::ErrorKind;
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;
-use crate::mounted::{Mounted, PATIENCE, keep_caches, until};
+use crate::mounted::{Mounted, PATIENCE, is_root, keep_caches, until};
 use crate::{on_all_kernels, sys};
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -214,6 +214,42 @@ on_all_kernels! {
         assert_eq!(fs::metadata(mounted.path("dir/file")).expect("in time").len(), 10_000);
     }
 
+    /// > P8: However many callers wait for the same name or the same bytes, the last of them is told at the
+    /// deadline of the first.
+    ///
+    /// The kernel lets one of them ask at a time; each would have the whole deadline for itself.
+    fn those_who_wait_behind_others_wait_no_longer(kernel: KernelMask) {
+        const CALLERS: usize = 12;
+        const DEADLINE: Duration = Duration::from_secs(1);
+        for (call, path) in [(Call::Lookup, "dir/file"), (Call::Read, "dir/file"), (Call::LinkTarget, "link")] {
+            let all = Deadlines::default();
+            let deadlines = Deadlines { lookup: DEADLINE, read: DEADLINE, ..all };
+            let mounted = mounted_with(kernel, deadlines, call, path, Action::Park);
+            let at = mounted.path(path);
+            let ask = || match call {
+                Call::Lookup => fs::symlink_metadata(&at).map(drop),
+                Call::Read => fs::read(&at).map(drop),
+                _ => fs::read_link(&at).map(drop),
+            };
+            let since = Instant::now();
+            std::thread::scope(|scope| {
+                let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(ask)).collect();
+                for caller in callers {
+                    let error = caller.join().expect("joined").expect_err("nobody answers");
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{call:?}");
+                }
+            });
+            let took = since.elapsed();
+            let calls = mounted.tree.script().calls(call, path);
+            assert!(calls > CALLERS / 2, "{call:?}: they asked one after the other: {calls}");
+            assert!(took < DEADLINE * CALLERS as u32 / 3, "{call:?}: {took:?} for {calls} who asked");
+            // An attempt of later is a new one.
+            mounted.tree.script().clear(call, path);
+            mounted.tree.script().resume(call);
+            assert!(until(PATIENCE, || ask().is_ok()), "{call:?}");
+        }
+    }
+
     /// > P5: A page fault on a mapped file waits, killably, while trying again may help, and gets SIGBUS
     /// only for bytes that are damaged.
     fn a_page_fault_outlasts_a_source_that_fails(kernel: KernelMask) {
@@ -263,6 +299,32 @@ on_all_kernels! {
         task.ends_within();
         assert_eq!(task.child.wait().expect("waited").signal(), Some(libc::SIGBUS));
         assert!(mounted.tree.failures().iter().any(|f| f.1 == ErrorKind::Damaged));
+    }
+
+    /// > P9: Of a process that the mount's daemon may not look at, every read is tried again until the
+    /// deadline and then fails, because a call must not hang; behind a page fault that is SIGBUS.
+    fn a_reader_that_cannot_be_seen_is_told_at_the_deadline(kernel: KernelMask) {
+        let deadlines = Deadlines { read: SHORT * 5, ..Deadlines::default() };
+        let failing = Action::Fail(ErrorKind::Unavailable);
+        let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", failing);
+        let mut task = Task::new("hidden-read", &mounted.path("dir/file"));
+        assert!(is_root() || fs::read(format!("/proc/{}/maps", task.pid())).is_err(), "root sees everybody");
+        assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 1, PATIENCE));
+        assert_eq!(task.line("error "), libc::EIO.to_string());
+        assert!(is_root() || mounted.tree.script().calls(Call::Read, "dir/file") >= 3, "asked again");
+        mounted.tree.script().set(Call::Read, "dir/other", Action::Park);
+        let mut silent = Task::new("hidden-read", &mounted.path("dir/other"));
+        assert!(mounted.tree.script().until_parked(Call::Read, 1, PATIENCE));
+        assert_eq!(silent.line("error "), libc::EIO.to_string());
+        mounted.tree.script().resume(Call::Read);
+    }
+
+    fn a_fault_that_cannot_be_seen_survives_what_is_over_before_the_deadline(kernel: KernelMask) {
+        let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
+        let mut task = Task::new("hidden-map", &mounted.path("dir/file"));
+        assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
+        mounted.tree.script().clear(Call::Read, "dir/file");
+        assert_eq!(task.line("result "), "10000");
     }
 
     fn a_page_fault_can_be_given_a_deadline(kernel: KernelMask) {

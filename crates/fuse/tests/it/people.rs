@@ -8,12 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use esker_fuse::{KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
-use esker_vfs::memory::{Entry, MemoryTree};
+use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
+use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::{self, Task};
-use crate::mounted::{Mounted, is_root, keep_caches, with_fuse};
+use crate::mounted::{Mounted, PATIENCE, is_root, keep_caches, until, with_fuse};
 use crate::sys;
 
 const NOBODY: u32 = 65_534;
@@ -113,6 +114,55 @@ fn a_namespace_of_its_own() {
             hand_over(Some(NOBODY));
         }
         hand_over(None);
+    });
+}
+
+/// Serves, as somebody without rights over those who read, a mount that it is sent; its file is never there. Answers
+/// with what it could see of who started it, and how often the file was asked for.
+pub(crate) fn serve_for_others() -> std::io::Result<String> {
+    let device = mount::receive_device(std::io::stdin())?;
+    let tree = Arc::new(MemoryTree::new());
+    tree.put("file", Entry::file(&[7; 10_000]));
+    tree.script().set(Call::Read, "file", Action::Park);
+    let deadlines = Deadlines { read: Duration::from_secs(1), ..Deadlines::default() };
+    let served: Arc<dyn esker_vfs::Tree> = Arc::clone(&tree) as _;
+    let session = Session::start(device, served, SessionOptions { deadlines, ..SessionOptions::default() });
+    let session = session.expect("a session");
+    println!("serving");
+    session.wait();
+    let starter = rustix::process::getppid().expect("who started it").as_raw_nonzero();
+    let seen = ["syscall", "maps"].iter().any(|file| fs::read(format!("/proc/{starter}/{file}")).is_ok());
+    Ok(format!("{seen} {}", tree.script().calls(Call::Read, "file")))
+}
+
+/// A daemon that gave up root can't look at the processes of other users. Their reads end all the same.
+#[test]
+fn readers_of_another_user_are_told_at_the_deadline() {
+    if !is_root() {
+        return eprintln!("this is an ordinary user: a mount for others is root's to give away");
+    }
+    with_fuse(|| {
+        let (folder, program) = for_everyone();
+        let mountpoint = folder.path().join("mnt");
+        fs::create_dir(&mountpoint).expect("a mountpoint");
+        let options = MountOptions { source: "memory".into(), allow_other: true, ..MountOptions::default() };
+        let device = Mount::new(&mountpoint, &options).expect("mounted").into_device();
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let mut command = child::command(&program, "serve", folder.path());
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).uid(NOBODY).gid(NOBODY);
+        mount::send_device(&ours, device.as_fd()).expect("sent");
+        drop(device);
+        let mut server = Task::spawn(&mut command);
+        server.line("serving");
+        let mut reader = Task::spawn(&mut child::command(&program, "read", &mountpoint.join("file")));
+        let ended = until(PATIENCE, || reader.child.try_wait().expect("waited").is_some());
+        mount::unmount(&mountpoint, Unmount::Lazy).expect("unmounted");
+        assert!(ended, "the reader waits for more than its deadline");
+        assert_eq!(reader.line("error "), libc::EIO.to_string());
+        let result = server.line("result ");
+        let (seen, calls) = result.split_once(' ').expect("two words");
+        assert_eq!(seen, "false", "it may look at us, so nothing was tested");
+        assert!(calls.parse::<u32>().expect("a number") >= 1, "it was asked");
     });
 }
 
