@@ -9,6 +9,7 @@ pub(crate) mod clients;
 pub(crate) mod fetch;
 pub(crate) mod link;
 pub(crate) mod lookup;
+pub(crate) mod nodes;
 pub(crate) mod prepare;
 pub(crate) mod publish;
 pub(crate) mod pynamic;

@@ -9,6 +9,7 @@
 //! * [`fetch`]: objects through the store, ahead and beside what is demanded;
 //! * [`link`]: the way to a server that is far away;
 //! * [`prepare`]: a repository in which a tree is one of many;
+//! * [`nodes`]: a model of many nodes on one parallel file system, fed by the runs of one;
 //! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
 //! * [`performance`]: the page of what was promised and what was measured;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
@@ -26,6 +27,7 @@ pub mod link;
 pub mod lists;
 pub mod lookup;
 pub mod measure;
+pub mod nodes;
 pub mod performance;
 pub mod plot;
 pub mod prepare;

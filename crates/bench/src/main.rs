@@ -11,7 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    clients, fetch, link, lookup, prepare, publish, pynamic, record_list, report, scale, startup, waits,
+    clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, scale, startup,
+    waits,
 };
 
 /// Measures Esker beside other ways to the same thing.
@@ -30,6 +31,7 @@ enum Scenario {
     Scale(scale::Args),
     Fetch(fetch::Args),
     Link(link::Args),
+    Nodes(nodes::Args),
     Prepare(prepare::Args),
     Pynamic(pynamic::Args),
     RecordList(record_list::Args),
@@ -46,6 +48,7 @@ fn main() -> Result<()> {
         Scenario::Scale(args) => scale::run(args),
         Scenario::Fetch(args) => fetch::run(args),
         Scenario::Link(args) => link::run(&args),
+        Scenario::Nodes(args) => nodes::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
         Scenario::Pynamic(args) => pynamic::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
@@ -83,6 +86,7 @@ mod tests {
                 Scenario::Scale(_) => "scale",
                 Scenario::Fetch(_) => "fetch",
                 Scenario::Link(_) => "link",
+                Scenario::Nodes(_) => "nodes",
                 Scenario::Prepare(_) => "prepare",
                 Scenario::Pynamic(_) => "pynamic",
                 Scenario::RecordList(_) => "record-list",
@@ -96,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_guide_are_understood() {
-        let expected = "startup record-list startup startup pynamic startup startup startup prepare startup \
+        let expected = "startup record-list startup startup nodes pynamic startup startup startup prepare startup \
                         report publish lookup scale fetch link link prepare clients waits";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }

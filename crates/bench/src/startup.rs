@@ -96,7 +96,7 @@ pub struct Run {
     pub traffic: Option<Counts>,
     /// What the client says it fetched, if it was cold and can tell.
     pub fetched: Option<Fetched>,
-    /// What the disk below the root or the client's cache read, if the run was warm.
+    /// What the disk below the root or the client's folders read, if the page cache was dropped before.
     #[serde(default)]
     pub disk: Option<DiskReads>,
 }
@@ -265,7 +265,8 @@ impl Stage<'_> {
                 return Ok(());
             };
             series.void += 1;
-            let [device, set] = [reads.device, reads.working_set].map(|bytes| bytes as f64 / 1e6);
+            let [device, set] =
+                [reads.device, reads.working_set.unwrap_or(0)].map(|bytes| bytes as f64 / 1e6);
             say(&format!(
                 "{}: void, {device:.0} MB read from the disk for {set:.0} MB in memory",
                 root.name()
@@ -292,18 +293,22 @@ impl Stage<'_> {
             drop_page_cache()?;
             mount = root.mount(&url)?;
         }
+        let reads_a_disk = match self.state {
+            // What this machine's disk reads then is the server's.
+            State::Cold => !root.is_remote(),
+            State::Warm => true,
+            State::Hot => false,
+        };
+        let disk = if reads_a_disk { Disk::below(&root.disk())? } else { None };
         let kept = if self.state == State::Warm { root.kept() } else { None };
-        let disk = kept.as_deref().map(Disk::below).transpose()?.flatten();
         let read_before = disk.map(Disk::read).transpose()?;
         let before = root.status()?;
         // Mounting belongs to the state, and so does what the client's process did for it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
         let cost = start(root, self.plan, self.processes)?;
         let after = root.status()?;
-        let disk = match (disk, read_before, &kept) {
-            (Some(disk), Some(before), Some(kept)) => Some(DiskReads::since(before, disk, kept)?),
-            _ => None,
-        };
+        let disk = disk.zip(read_before);
+        let disk = disk.map(|(disk, before)| DiskReads::since(before, disk, kept.as_deref())).transpose()?;
         let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);
         if self.state == State::Cold {
             // What it still fetches has to end before it is counted.

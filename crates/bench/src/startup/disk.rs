@@ -1,4 +1,4 @@
-//! What a warm run read from the disk, and whether it was warm at all.
+//! What a cold or warm run read from the disk, and whether a warm one was warm at all.
 //!
 //! A page cache that was not dropped, or that another process filled again, makes a run look faster than a disk can be.
 //! So the bytes that the block device read are compared with what lies in memory after the run.
@@ -33,46 +33,64 @@ impl Disk {
         Ok(read_of(&stats()?, disk).map(|_| disk))
     }
 
-    /// Bytes read from it since the machine started, by anybody.
-    pub fn read(self) -> Result<u64> {
+    /// What it has read since the machine started, for anybody.
+    pub fn read(self) -> Result<Reads> {
         read_of(&stats()?, self)
             .with_context(|| format!("device {}:{} is gone from /proc/diskstats", self.major, self.minor))
     }
+}
+
+/// What a device has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reads {
+    requests: u64,
+    bytes: u64,
 }
 
 fn stats() -> Result<String> {
     fs::read_to_string("/proc/diskstats").context("can't read /proc/diskstats")
 }
 
-/// The bytes read of one device, of the kernel's table (Documentation/admin-guide/iostats.rst: major, minor, name, reads,
+/// What one device has read, of the kernel's table (Documentation/admin-guide/iostats.rst: major, minor, name, reads,
 /// reads merged, sectors read, …).
-fn read_of(stats: &str, disk: Disk) -> Option<u64> {
+fn read_of(stats: &str, disk: Disk) -> Option<Reads> {
     stats.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
         let is_it = fields.next()?.parse() == Ok(disk.major) && fields.next()?.parse() == Ok(disk.minor);
-        let sectors: u64 = fields.nth(3)?.parse().ok()?;
-        is_it.then(|| sectors.saturating_mul(SECTOR))
+        let requests = fields.nth(1)?.parse().ok()?;
+        let sectors: u64 = fields.nth(1)?.parse().ok()?;
+        is_it.then(|| Reads { requests, bytes: sectors.saturating_mul(SECTOR) })
     })
 }
 
-/// What a warm run read.
+/// What a run read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReads {
-    /// Bytes read from the block device meanwhile, by anybody.
+    /// Requests that the block device answered meanwhile, to anybody.
+    #[serde(default)]
+    pub requests: u64,
+    /// Bytes read from it.
     pub device: u64,
-    /// Bytes of the files below the root, or below the client's cache, that lay in memory afterwards.
-    pub working_set: u64,
+    /// Bytes of the files below the root, or below the client's cache, that lay in memory afterwards, if it was warm
+    /// and has such files.
+    pub working_set: Option<u64>,
 }
 
 impl DiskReads {
-    /// What `folder` has in memory now, beside what its disk read since it had read `before`.
-    pub fn since(before: u64, disk: Disk, folder: &Path) -> Result<Self> {
-        Ok(Self { device: disk.read()?.saturating_sub(before), working_set: hold::resident_bytes(folder)? })
+    /// What the disk read since it had read `before`, and what `folder` has in memory now.
+    pub fn since(before: Reads, disk: Disk, folder: Option<&Path>) -> Result<Self> {
+        let now = disk.read()?;
+        Ok(Self {
+            requests: now.requests.saturating_sub(before.requests),
+            device: now.bytes.saturating_sub(before.bytes),
+            working_set: folder.map(hold::resident_bytes).transpose()?,
+        })
     }
 
     /// Whether part of the working set was in memory before: such a run says nothing about a disk.
     pub fn is_void(&self) -> bool {
-        self.device.saturating_mul(100) < self.working_set.saturating_mul(LEAST_PERCENT)
+        let working_set = self.working_set.unwrap_or(0);
+        self.device.saturating_mul(100) < working_set.saturating_mul(LEAST_PERCENT)
     }
 }
 
@@ -83,8 +101,9 @@ mod tests {
     #[test]
     fn the_table_of_the_kernel_is_understood() {
         let stats = "   7       0 loop0 11 0 22 0 0 0 0 0 0 0 0\n 254       0 vda 1 2 2048 4 5 6 7 8 0 9 10 11 12 13 14\n";
-        assert_eq!(read_of(stats, Disk { major: 254, minor: 0 }), Some(1 << 20));
-        assert_eq!(read_of(stats, Disk { major: 7, minor: 0 }), Some(22 * 512));
+        let of = |major, minor| read_of(stats, Disk { major, minor });
+        assert_eq!(of(254, 0), Some(Reads { requests: 1, bytes: 1 << 20 }));
+        assert_eq!(of(7, 0), Some(Reads { requests: 11, bytes: 22 * 512 }));
         assert_eq!(read_of(stats, Disk { major: 254, minor: 1 }), None);
         assert_eq!(read_of("254 0 vda", Disk { major: 254, minor: 0 }), None);
     }
@@ -95,8 +114,10 @@ mod tests {
         fs::write(folder.path().join("file"), vec![1; 1 << 20]).expect("a file");
         let working_set = hold::resident_bytes(folder.path()).expect("a number");
         assert_eq!(working_set, 1 << 20, "what was just written is in memory");
-        assert!(DiskReads { device: working_set / 2, working_set }.is_void());
-        assert!(!DiskReads { device: working_set, working_set }.is_void());
+        let reads = |device| DiskReads { requests: 1, device, working_set: Some(working_set) };
+        assert!(reads(working_set / 2).is_void());
+        assert!(!reads(working_set).is_void());
+        assert!(!DiskReads { working_set: None, ..reads(0) }.is_void(), "nobody knows");
     }
 
     #[test]

@@ -77,12 +77,23 @@ pub struct Row {
     pub cpu_to_one: Option<f64>,
     /// What went over the link.
     pub traffic: Option<Traffic>,
-    /// Bytes that the disk read in a warm run, and bytes of what it read that lay in memory afterwards.
-    pub disk: Option<(f64, f64)>,
+    /// What disks read in cold and warm runs.
+    pub disk: Option<FromDisk>,
     /// Warm runs that didn't count, because part of what they read was in memory before.
     pub void: usize,
     /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
     pub callbacks: BTreeMap<String, (f64, f64)>,
+}
+
+/// Medians of what the disk read.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FromDisk {
+    /// Number of requests.
+    pub requests: f64,
+    /// Bytes.
+    pub bytes: f64,
+    /// Bytes of it that lay in memory after a warm run, in files that are known.
+    pub in_memory: Option<f64>,
 }
 
 /// Medians of what went over a link, in bytes where nothing else is said.
@@ -169,19 +180,27 @@ impl Report {
         format!("\n{}", table::layout(&header, &rows))
     }
 
-    /// What warm runs read from disks; nothing if there were none.
+    /// What cold and warm runs read from disks; nothing if there were none.
     fn disk_table(&self) -> String {
+        let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
         let cells = |row: &Row| {
-            let (device, working_set) = row.disk?;
-            let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
-            let (read, void) = (megabytes(device), row.void.to_string());
-            Some(vec![row.setting.to_string(), row.root.clone(), read, megabytes(working_set), void])
+            let disk = row.disk?;
+            let cells = [
+                row.setting.to_string(),
+                row.root.clone(),
+                format!("{:.0}", disk.requests),
+                megabytes(disk.bytes),
+                disk.in_memory.map(megabytes).unwrap_or_default(),
+                row.void.to_string(),
+            ];
+            Some(cells.to_vec())
         };
         let rows: Vec<_> = self.rows.iter().filter_map(cells).collect();
         if rows.is_empty() {
             return String::new();
         }
-        format!("\n{}", table::layout(&["from the disk", "", "read MB", "in memory", "void runs"], &rows))
+        let header = ["from the disk", "", "requests", "MB", "in memory", "void runs"];
+        format!("\n{}", table::layout(&header, &rows))
     }
 
     /// For documents.
@@ -232,6 +251,19 @@ fn traffic(series: &Series, needed: Option<&Counts>) -> Option<Traffic> {
     })
 }
 
+fn from_disk(series: &Series) -> Option<FromDisk> {
+    let of = |value: &dyn Fn(DiskReads) -> Option<u64>| {
+        let runs = series.runs.iter().filter_map(|run| run.disk);
+        let values: Vec<f64> = runs.filter_map(value).map(|value| value as f64).collect();
+        (!values.is_empty()).then(|| median(&values))
+    };
+    Some(FromDisk {
+        requests: of(&|reads| Some(reads.requests))?,
+        bytes: of(&|reads| Some(reads.device))?,
+        in_memory: of(&|reads| reads.working_set),
+    })
+}
+
 fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
     let baseline = baseline(all, series);
     let hot = all.iter().find(|other| {
@@ -252,13 +284,6 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         let setting = Setting { processes: 1, ..series.setting.clone() };
         other.root == series.root && other.setting == setting
     });
-    let reads: Vec<_> = series.runs.iter().filter_map(|run| run.disk).collect();
-    let disk = (!reads.is_empty()).then(|| {
-        let of = |value: &dyn Fn(&DiskReads) -> u64| {
-            median(&reads.iter().map(|reads| value(reads) as f64).collect::<Vec<_>>())
-        };
-        (of(&|reads| reads.device), of(&|reads| reads.working_set))
-    });
     let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
     let real = median_of(&series.reals());
     Row {
@@ -277,7 +302,7 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         cpu,
         cpu_to_one: one.map(|one| cpu.point / median(&one.cpus())),
         traffic: traffic(series, needed),
-        disk,
+        disk: from_disk(series),
         void: series.void,
         callbacks,
     }

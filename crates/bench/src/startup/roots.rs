@@ -115,7 +115,15 @@ impl Root {
         }
     }
 
-    /// Where what it reads lies on a disk: itself, or its client's cache if that has anything.
+    /// A folder on the disk that it reads: itself, or its client's own.
+    pub fn disk(&self) -> PathBuf {
+        match self {
+            Self::Directory { path, .. } => path.clone(),
+            Self::Mount { folder, .. } => folder.path().to_owned(),
+        }
+    }
+
+    /// Files of which it reads, when they are warm: itself, or its client's cache if that has anything.
     pub fn kept(&self) -> Option<PathBuf> {
         match self {
             Self::Directory { path, .. } => Some(path.clone()),
