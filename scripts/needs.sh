@@ -15,6 +15,7 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 # The fault matrix runs real proxies and servers; their programs are not on everybody's path.
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
+command -v openssl >/dev/null || missing+=(openssl)
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")

@@ -8,11 +8,13 @@ use std::time::Duration;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
+use esker_node::parameters::Parameters;
 use esker_node::push::Push;
 use esker_node::share::BrokerAddress;
 use esker_store::{Proxies, Servers};
 use esker_view::Pin;
 
+use crate::configuration::authorities;
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
 use crate::settings::{BROKER_SOCKET, Settings};
@@ -32,6 +34,11 @@ pub(crate) struct RepositoryArgs {
     /// Proxies on the way: `|` between those that share the work, `;` before those for when they fail, DIRECT for none
     #[arg(long, value_name = "GROUPS")]
     pub(crate) proxy: Option<String>,
+
+    /// Certificates of authorities whose word is taken for who a server is that is spoken to over https, beside those of
+    /// the system: a file, or a folder of files
+    #[arg(long, value_name = "FILE|DIR")]
+    pub(crate) ca: Vec<PathBuf>,
 
     /// Name of the repository, where it isn't the last part of the URL
     #[arg(long, value_name = "NAME")]
@@ -131,8 +138,10 @@ fn push(text: &str) -> Result<Push, String> {
     match text {
         "server" => Ok(Push::Server),
         "off" => Ok(Push::Off),
-        url if url.starts_with("http://") => Ok(Push::Notifications(url.to_owned())),
-        _ => Err(format!("{text:?} is neither `server` nor `off` nor an http:// URL")),
+        url if url.starts_with("http://") || url.starts_with("https://") => {
+            Ok(Push::Notifications(url.to_owned()))
+        }
+        _ => Err(format!("{text:?} is neither `server` nor `off` nor a URL")),
     }
 }
 
@@ -243,16 +252,11 @@ impl Address {
             return Err(bad("it has no scheme"));
         };
         match scheme {
-            "http" if rest.split('/').next().is_some_and(|host| !host.is_empty()) => {}
-            "http" => return Err(bad("it has no host")),
+            "http" | "https" if rest.split('/').next().is_some_and(|host| !host.is_empty()) => {}
+            "http" | "https" => return Err(bad("it has no host")),
             "file" if rest.starts_with('/') => {}
             "file" => return Err(bad("a file URL has three slashes")),
-            "https" => {
-                return Err(bad(
-                    "https is not supported; objects are verified whatever carries them, so http is as safe",
-                ));
-            }
-            _ => return Err(bad("only http and file are known")),
+            _ => return Err(bad("only http, https and file are known")),
         }
         let last = rest.rsplit_once('/').map(|(_, last)| last).filter(|last| !last.is_empty());
         match name.or(last) {
@@ -276,6 +280,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
                 .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
         })?;
     }
+    servers.authorities = authorities(&Parameters::default(), &args.ca)?;
     hurry(&mut servers, args);
     let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
     if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_node::parameters::{Machine, Parameters, Request, Root};
+use esker_store::Authorities;
 
 use crate::exit::{Context, Failure, Kind};
+use crate::named::of_parameter;
 use crate::settings::Settings;
 
 /// CernVM-FS's folder.
@@ -32,7 +34,46 @@ pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
         name: name.map(str::to_owned),
         patience: PATIENCE,
     };
-    request.load()
+    let mut parameters = request.load();
+    add_environment(&mut parameters);
+    parameters
+}
+
+/// What the environment says of certificate authorities where no file says anything: the reference's variables, and those
+/// that most programs go by.
+fn add_environment(parameters: &mut Parameters) {
+    let mut take = |name: &str, variable: &'static str| {
+        let value = std::env::var(variable).ok().filter(|value| value.starts_with('/'));
+        match value {
+            Some(value) if parameters.get(name).is_none() => parameters.overrule(name, value, variable),
+            _ => return false,
+        }
+        true
+    };
+    take("X509_CERT_DIR", "X509_CERT_DIR");
+    take("X509_CERT_BUNDLE", "X509_CERT_BUNDLE");
+    if take("ESKER_CA", "SSL_CERT_FILE") | take("X509_CERT_DIR", "SSL_CERT_DIR")
+        && parameters.get("CVMFS_USE_SSL_SYSTEM_CA").is_none()
+    {
+        parameters.overrule("CVMFS_USE_SSL_SYSTEM_CA", "no".to_owned(), "SSL_CERT_FILE or SSL_CERT_DIR");
+    }
+}
+
+/// Whose word is taken for who a server is: as configured, and of whom the command line names.
+pub(crate) fn authorities(parameters: &Parameters, named: &[PathBuf]) -> Result<Authorities, Failure> {
+    let mut parameters = parameters.clone();
+    add_environment(&mut parameters);
+    let mut authorities = parameters.authorities().map_err(of_parameter)?;
+    for path in named {
+        let what = || format!("--ca {}", path.display());
+        let path = std::path::absolute(path).and_then(|path| path.metadata().map(|_| path));
+        let path = path.context(Kind::Usage, what())?.into_os_string().into_string();
+        let path = path.ok().filter(|path| !path.contains('\n'));
+        authorities
+            .paths
+            .push(path.ok_or_else(|| Failure::usage(format!("{}: its path is not text", what())))?);
+    }
+    Ok(authorities)
 }
 
 /// The fully qualified name: the default domain is added to a short one.

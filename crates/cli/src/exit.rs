@@ -140,6 +140,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     match error.cause() {
         Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
             .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
+        Cause::Insecure { problem, .. } => failure.hint(problem.mend()),
         Cause::Busy { .. } => {
             failure.hint("its writer can't be reached, perhaps because it runs on another node: name a cache on a local disk with --cache DIR")
         }

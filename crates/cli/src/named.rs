@@ -74,6 +74,7 @@ impl Named {
         for url in &mut servers.urls {
             *url = Address::parse(url, Some(name.as_str()))?.url;
         }
+        servers.authorities = configuration::authorities(&parameters, &args.ca)?;
         hurry(&mut servers, args);
         let root = Root::new(&settings.config_root);
         let keys = keys(&parameters, args, &name, settings, &root)?;
@@ -89,7 +90,7 @@ impl Named {
     }
 }
 
-fn of_parameter(error: ParameterError) -> Failure {
+pub(crate) fn of_parameter(error: ParameterError) -> Failure {
     let mend = error.mend().to_owned();
     Failure::usage(error.to_string()).hint(mend)
 }

@@ -22,7 +22,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
-use esker_store::{Blame, Cache, Cause, Engine, EngineOptions, Log, ObjectStore, Servers, StoreError};
+use esker_store::{
+    Authorities, Blame, Cache, Cause, Engine, EngineOptions, Log, ObjectStore, Servers, StoreError,
+};
 use parking_lot::Mutex;
 
 use crate::FileError;
@@ -70,6 +72,8 @@ pub struct BrokerOptions {
     pub socket: PathBuf,
     /// Who may read what.
     pub rules: Rules,
+    /// Whose word is taken for who a server is; what clients say of that is for mounts without a broker.
+    pub authorities: Authorities,
     /// Where fail-overs are told.
     pub log: Log,
 }
@@ -95,6 +99,7 @@ pub struct NodeBroker {
 /// The caches, and who may use them.
 struct NodeHost {
     rules: Rules,
+    authorities: Authorities,
     public: Arc<dyn Writer>,
     /// By the name of the repository; [`OTHERS`] for those without a rule, if not everybody may read them.
     restricted: HashMap<String, Arc<dyn Writer>>,
@@ -107,13 +112,14 @@ const OTHERS: &str = "_others";
 impl NodeBroker {
     /// Opens the caches and begins to serve.
     pub fn start(options: BrokerOptions) -> Result<Self, BrokerError> {
-        let BrokerOptions { cache, quota, socket, rules, log } = options;
+        let BrokerOptions { cache, quota, socket, rules, authorities, log } = options;
         let engine = Engine::start(EngineOptions { log, ..EngineOptions::default() })?;
         let restricted = rules.restricted();
         // At most half of the room is for those that only some may read.
         let part = (quota / 8).min(quota / 2 / (restricted.len() as u64).max(1));
         let public = open_writer(&engine, &cache, quota - part * restricted.len() as u64)?;
-        let mut host = NodeHost { rules, public, restricted: HashMap::new(), users: Mutex::default() };
+        let (restricted_caches, users) = (HashMap::new(), Mutex::default());
+        let mut host = NodeHost { rules, authorities, public, restricted: restricted_caches, users };
         let mut brokers = vec![host.look_after(&cache, &host.public)?];
         for name in restricted {
             let folder = cache.join("restricted").join(&name);
@@ -231,6 +237,8 @@ impl Host for NodeHost {
         let cache = self.rules.cache_for(&name, peer).map_err(|()| {
             refused(&name, format!("user {} may not read it through the broker of this node", peer.uid))
         })?;
+        // Files that a client names may hang, and be none of its business.
+        asked.authorities = self.authorities.clone();
         if !self.rules.is_open() {
             // A server of the client's choice could otherwise send us to one that trusts this node.
             asked.redirects = false;

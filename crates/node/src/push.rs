@@ -53,14 +53,16 @@ impl Push {
                 url: format!("{}/notifications/subscribe", server.trim_end_matches('/')),
                 body: json!({ "version": 1, "repository": name.as_str() }).to_string(),
                 silence: SILENCE_OF_NOTIFICATIONS,
+                authorities: servers.authorities.clone(),
             }),
             Self::Server => {
                 let url = servers.url().trim_end_matches('/');
                 let direct = servers.proxies == Proxies::direct() && servers.fallback.is_empty();
-                (direct && url.starts_with("http://")).then(|| Listen {
+                (direct && !url.starts_with("file://")).then(|| Listen {
                     url: format!("{url}/.esker/revisions"),
                     body: String::new(),
                     silence: SILENCE,
+                    authorities: servers.authorities.clone(),
                 })
             }
         }

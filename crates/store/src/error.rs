@@ -12,6 +12,8 @@ use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 
+use crate::http::TlsProblem;
+
 /// Who is at fault. Decided where the error is born; fail-over is a match on this and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
@@ -34,6 +36,8 @@ pub enum Phase {
     Resolve,
     /// Connecting.
     Connect,
+    /// Having a proxy pass on, and agreeing on TLS.
+    Secure,
     /// Waiting for the first byte of the answer.
     FirstByte,
     /// Receiving: fewer bytes came than the low-speed limit asks for.
@@ -47,6 +51,7 @@ impl fmt::Display for Phase {
         f.write_str(match self {
             Phase::Resolve => "resolving the server's name took longer than",
             Phase::Connect => "connecting took longer than",
+            Phase::Secure => "agreeing on TLS took longer than",
             Phase::FirstByte => "no answer began within",
             Phase::Transfer => "the transfer was slower than the low-speed limit for",
             Phase::Attempt => "the transfer was not complete after",
@@ -76,6 +81,14 @@ pub enum Cause {
         phase: Phase,
         /// The limit that passed.
         limit: Duration,
+    },
+    /// Who answers can't prove to be who was to be spoken to.
+    #[error("no secure connection with `{host}`: {problem}")]
+    Insecure {
+        /// The name of the server or proxy.
+        host: String,
+        /// Why.
+        problem: TlsProblem,
     },
     /// The connection broke, or spoke no HTTP.
     #[error("the connection failed before the answer was complete: {0}")]
@@ -259,6 +272,7 @@ impl Cause {
             Cause::Unresolved { .. }
             | Cause::Unreachable(_)
             | Cause::TimedOut { .. }
+            | Cause::Insecure { .. }
             | Cause::Broken(_)
             | Cause::Missing { .. }
             | Cause::Status(_)
@@ -307,6 +321,7 @@ impl Cause {
             Cause::Disk { source, .. } => is_full(source),
             Cause::Remote { may_pass, .. } => *may_pass,
             Cause::Missing { .. }
+            | Cause::Insecure { .. }
             | Cause::Redirected { .. }
             | Cause::TooLarge { .. }
             | Cause::Corrupt { .. }

@@ -8,6 +8,7 @@
 mod batch;
 mod connections;
 mod counts;
+mod dial;
 mod exchange;
 mod host;
 mod listen;
@@ -17,26 +18,33 @@ mod network;
 mod pace;
 mod path;
 mod receive;
+mod tls;
 mod turn;
 mod url;
 mod window;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::done::Done;
 use crate::error::StoreError;
-use crate::servers::{Dns, Timings};
+use crate::servers::{Authorities, Dns, Timings};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
 use batch::Offer;
+use dial::Endpoint;
 
 pub(crate) use counts::Counts;
 pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
 pub(crate) use network::Network;
+pub use tls::TlsProblem;
 pub(crate) use url::BaseUrl;
+
+/// How we call ourselves.
+const AGENT: &str = concat!("esker/", env!("CARGO_PKG_VERSION"));
 
 /// Connections and deadlines.
 #[derive(Clone, Debug)]
@@ -100,11 +108,27 @@ pub(crate) struct HttpSource {
 pub(crate) struct Site {
     base: BaseUrl,
     /// The proxy to connect to in place of the server.
-    via: Option<SocketAddr>,
+    via: Option<Via>,
+    /// Whom to connect to.
+    endpoint: Endpoint,
     limits: Limits,
     dns: Dns,
     counts: Arc<Counts>,
     offer: Offer,
+}
+
+/// A proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct Via {
+    pub(crate) address: SocketAddr,
+    /// The name that it has to prove with TLS, if that is spoken to it.
+    pub(crate) tls: Option<Arc<str>>,
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tls.is_some() { write!(f, "https://{}", self.address) } else { self.address.fmt(f) }
+    }
 }
 
 /// How long is waited on one way.
@@ -136,26 +160,37 @@ impl Limits {
 impl Site {
     pub(crate) fn new(
         base: BaseUrl,
-        via: Option<SocketAddr>,
+        via: Option<Via>,
         limits: Limits,
-        dns: Dns,
+        (dns, authorities): (Dns, &Authorities),
         counts: Arc<Counts>,
     ) -> Arc<Self> {
-        Arc::new(Self { base, via, limits, dns, counts, offer: Offer::default() })
+        let endpoint = endpoint(&base, via.as_ref(), authorities);
+        Arc::new(Self { base, via, endpoint, limits, dns, counts, offer: Offer::default() })
     }
 
-    /// Whom to connect to; all who do queue together.
-    fn endpoint(&self) -> (String, u16) {
-        match self.via {
-            Some(proxy) => (proxy.ip().to_string(), proxy.port()),
-            None => (self.base.host.clone(), self.base.port),
-        }
+    /// Whether a proxy reads the requests.
+    fn is_asked_of_proxy(&self) -> bool {
+        self.via.is_some() && self.endpoint.beyond.is_none()
     }
+}
+
+fn endpoint(base: &BaseUrl, via: Option<&Via>, authorities: &Authorities) -> Endpoint {
+    let of_server = base.tls.then(|| Arc::<str>::from(base.host.as_str()));
+    let (host, port, tls, beyond) = match via {
+        Some(proxy) => {
+            let beyond = of_server.map(|name| (name, base.port));
+            (proxy.address.ip().to_string(), proxy.address.port(), proxy.tls.clone(), beyond)
+        }
+        None => (base.host.clone(), base.port, of_server, None),
+    };
+    let authorities = (tls.is_some() || beyond.is_some()).then(|| authorities.clone());
+    Endpoint { host, port, tls, beyond, authorities }
 }
 
 impl HttpSource {
     pub(crate) fn new(network: Arc<Network>, site: Arc<Site>) -> Self {
-        let place = match site.via {
+        let place = match &site.via {
             Some(proxy) => format!("{} through the proxy {proxy}", site.base),
             None => site.base.to_string(),
         };

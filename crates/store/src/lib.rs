@@ -50,10 +50,12 @@ pub use error::{Blame, Cause, Phase, StoreError};
 pub use file_lock::{FileLock, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
-pub use http::{Heard, HttpOptions, Listen, ListenStatus, Listening};
+pub use http::{Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem};
 pub use objects::Objects;
 pub use retry::RetryPolicy;
-pub use servers::{Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings};
+pub use servers::{
+    Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings,
+};
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, Stored};
 pub use status::{

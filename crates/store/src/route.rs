@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use crate::done::Done;
 use crate::engine::Log;
 use crate::error::{Blame, Cause, StoreError};
-use crate::http::{BaseUrl, Counts, HttpOptions, HttpSource, Limits, Network, Site};
+use crate::http::{BaseUrl, Counts, HttpOptions, HttpSource, Limits, Network, Site, Via};
 use crate::pool::Pool;
 use crate::retry::RetryPolicy;
 use crate::servers::{Order, Servers};
@@ -41,7 +41,7 @@ use names::Finding;
 use note::Notes;
 use redirect::REDIRECTS_MAX;
 use trip::Trip;
-use ways::{Way, Ways};
+use ways::{Exit, Way, Ways};
 
 /// A repository on several servers, reached through proxies or not.
 pub(crate) struct Routed {
@@ -59,7 +59,7 @@ struct Shared {
     counts: Arc<Counts>,
     ways: Mutex<Ways>,
     /// The sources of all ways that were taken.
-    sources: Mutex<HashMap<(u32, Option<SocketAddr>), Taken>>,
+    sources: Mutex<HashMap<Key, Taken>>,
     finding: Mutex<Finding>,
     /// Whether something is out of use; then answers and time are looked at more closely.
     troubled: AtomicBool,
@@ -67,6 +67,9 @@ struct Shared {
     unsorted: AtomicBool,
     notes: Notes,
 }
+
+/// A way: the server, the address of a proxy, and whether that is spoken to over https.
+type Key = (u32, Option<SocketAddr>, bool);
 
 /// One way that was taken.
 #[derive(Clone)]
@@ -258,16 +261,16 @@ impl Shared {
 
     fn taken(&self, way: Way) -> Taken {
         let mut sources = self.sources.lock();
-        let key = (way.server, way.exit.proxy);
-        sources
-            .entry(key)
-            .or_insert_with(|| self.take(&self.bases[way.server as usize], way.exit.proxy))
-            .clone()
+        let key = (way.server, way.exit.proxy, way.exit.tls);
+        sources.entry(key).or_insert_with(|| self.take(&self.bases[way.server as usize], way.exit)).clone()
     }
 
-    fn take(&self, base: &BaseUrl, proxy: Option<SocketAddr>) -> Taken {
-        let limits = Limits::new(&self.http, &self.servers.timings, proxy.is_some());
-        let site = Site::new(base.clone(), proxy, limits, self.servers.dns.clone(), self.counts.clone());
+    fn take(&self, base: &BaseUrl, exit: Exit) -> Taken {
+        let limits = Limits::new(&self.http, &self.servers.timings, exit.proxy.is_some());
+        let Servers { dns, authorities, .. } = &self.servers;
+        let name = || self.ways.lock().name(exit.id).unwrap_or_default().into();
+        let via = exit.proxy.map(|address| Via { address, tls: exit.tls.then(name) });
+        let site = Site::new(base.clone(), via, limits, (dns.clone(), authorities), self.counts.clone());
         let source = Arc::new(HttpSource::new(self.network.clone(), site.clone()));
         Taken { site, source: Arc::new(Verifying::new(source, self.pool.clone())) }
     }

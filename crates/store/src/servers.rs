@@ -1,11 +1,13 @@
 //! Which servers have a repository, on which ways they are reached, and with how much patience.
 
+mod authorities;
 mod proxies;
 mod text;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use authorities::Authorities;
 pub use proxies::{Proxies, Proxy, ProxyError};
 pub use text::ServersError;
 
@@ -30,6 +32,8 @@ pub struct Servers {
     pub timings: Timings,
     /// How names become addresses.
     pub dns: Dns,
+    /// Whose word is taken for who a server is.
+    pub authorities: Authorities,
 }
 
 /// In which order servers are asked.
@@ -137,6 +141,7 @@ impl Servers {
             order: Order::default(),
             timings: Timings::default(),
             dns: Dns::default(),
+            authorities: Authorities::default(),
         }
     }
 

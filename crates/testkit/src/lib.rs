@@ -32,3 +32,4 @@ pub mod signing;
 pub mod soak;
 pub mod survey;
 pub mod sys;
+pub mod web;

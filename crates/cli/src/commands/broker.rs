@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use esker_node::broker::{BrokerError, BrokerOptions, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
 
+use crate::configuration;
 use crate::exit::{Context, Failure, Kind, chain, of_store};
 use crate::log;
 use crate::output::parse_size;
@@ -31,6 +32,11 @@ pub(crate) struct Args {
     /// Where to listen, in a folder that only this user may write to; it is made if need be
     #[arg(long, value_name = "SOCKET", default_value = BROKER_SOCKET)]
     socket: PathBuf,
+
+    /// Certificates of authorities whose word is taken for who a server is that is spoken to over https, beside those of
+    /// the system: a file, or a folder of files
+    #[arg(long, value_name = "FILE|DIR")]
+    ca: Vec<PathBuf>,
 
     /// Who may read a repository: all, none, or numbers of users and groups; root always may
     #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
@@ -85,8 +91,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let quota = args.quota.unwrap_or_else(|| default_quota(&place));
     let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
     let cache = place.path;
-    let options =
-        BrokerOptions { cache: cache.clone(), quota, socket: socket.clone(), rules, log: log::of_store() };
+    let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
+    let (log, at) = (log::of_store(), socket.clone());
+    let options = BrokerOptions { cache: cache.clone(), quota, socket: at, rules, authorities, log };
     let broker = NodeBroker::start(options).map_err(|error| match error {
         BrokerError::Store(error) => of_store("can't serve a cache", &error),
         error @ BrokerError::File(_) => Failure::failed(chain(&error))

@@ -12,7 +12,7 @@ use std::time::Duration;
 use esker_format::compress::{Compression, compress_zlib};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Done, Handle, Holder, Wanted};
+use esker_store::{Authorities, Done, Handle, Holder, Wanted};
 use esker_testkit::mirror::Mirror;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::process::{Gid, Uid};
@@ -65,7 +65,8 @@ impl Node {
         make_run(&socket);
         let cache = self.folder.path().join("cache");
         let log = Log::default();
-        let options = BrokerOptions { cache, quota: 64 << 20, socket, rules, log };
+        let options =
+            BrokerOptions { cache, quota: 64 << 20, socket, rules, authorities: Authorities::default(), log };
         self.broker = Some(NodeBroker::start(options).expect("a broker"));
     }
 

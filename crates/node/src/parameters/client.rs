@@ -1,12 +1,12 @@
 //! Parameters as the types that the parts of a client take.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
-use esker_store::{Dns, Family, Order, Proxies, Servers, Timings};
+use esker_store::{Authorities, Dns, Family, Order, Proxies, Servers, Timings};
 use esker_view::Pin;
 
 use super::{Origin, Parameters, table};
@@ -77,6 +77,7 @@ const CACHE: &str = "esker";
 const DNS_PORT: u16 = 53;
 /// What the reference takes where no keys are configured.
 const KEYS: &str = "/etc/cvmfs/keys";
+const GRID: &str = "/etc/grid-security/certificates";
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 
 impl Parameters {
@@ -151,6 +152,21 @@ impl Parameters {
             order,
             timings: self.timings()?,
             dns: self.dns()?,
+            authorities: self.authorities()?,
+        })
+    }
+
+    /// Whose word is taken for who a server is.
+    pub fn authorities(&self) -> Read<Authorities> {
+        let system = self.switch("CVMFS_USE_SSL_SYSTEM_CA")?;
+        let own = self.checked("ESKER_CA")?.into_iter().flat_map(|paths| paths.split(':')).map(str::trim);
+        let bundle = self.checked("X509_CERT_BUNDLE")?;
+        // The reference looks there by default, and nowhere else; whoever says no to the system's wants that.
+        let usual = (system == Some(false) || Path::new(GRID).is_dir()).then_some(GRID);
+        let folder = self.checked("X509_CERT_DIR")?.or(usual);
+        Ok(Authorities {
+            system: system != Some(false),
+            paths: own.chain(bundle).chain(folder).map(str::to_owned).collect(),
         })
     }
 

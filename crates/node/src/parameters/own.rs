@@ -54,7 +54,11 @@ fn parameter(key: &str) -> String {
     if key.starts_with(|c: char| c.is_ascii_uppercase()) {
         return key.to_owned();
     }
-    format!("CVMFS_{}", key.to_ascii_uppercase())
+    let name = key.to_ascii_uppercase();
+    // A few have other beginnings, or are ours alone.
+    let others = [name.clone(), format!("ESKER_{name}")];
+    let other = others.into_iter().find(|name| table::row(name).is_some());
+    other.unwrap_or_else(|| format!("CVMFS_{name}"))
 }
 
 fn scalar(value: &DeValue<'_>, separator: char) -> Option<String> {

@@ -1,7 +1,5 @@
 //! One attempt: a connection, a request, an answer.
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,21 +10,17 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Site;
 use super::connections::Open;
+use super::dial::{Line, Stream};
 use super::host::Host;
 use super::meter::Meter;
 use super::receive::Receiver;
 use super::turn::Turn;
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
-
-/// After this long without a connection the next address of a server is tried beside the first.
-const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// Idle connections that the server may have closed unnoticed before a new one is opened.
 const STALE_MAX: usize = 3;
@@ -149,51 +143,28 @@ fn skipped(response: &Response<Incoming>, from: u64) -> Result<u64, Cause> {
 /// Opens a connection.
 pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Cause> {
     let limit = site.limits.connect;
-    let late = |phase| move |_| Cause::TimedOut { phase, limit };
-    let resolving = host.world.names.resolve(&host.name, &site.dns);
-    let addresses = timeout(limit, resolving).await.map_err(late(Phase::Resolve))??.addresses;
-    let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, host.port)).collect();
-    let connecting = first_to_connect(addresses);
-    let connected = timeout(limit, connecting).await.map_err(late(Phase::Connect))?;
-    let (stream, took) = connected.map_err(Cause::Unreachable)?;
+    let endpoint = &host.endpoint;
+    let resolving = timeout(limit, host.world.names.resolve(&endpoint.host, &site.dns)).await;
+    let late = |_| Cause::TimedOut { phase: Phase::Resolve, limit };
+    let addresses = resolving.map_err(late)??.addresses;
+    let (line, took) = endpoint.connect(&addresses, &host.world.tls, limit).await?;
     host.path.borrow_mut().connected(took, Instant::now());
     site.counts.connected();
-    // Requests are single small packets; waiting to fill them only costs a round trip.
-    let _ = stream.set_nodelay(true);
+    let sender = match line {
+        Line::Plain(stream) => speak(stream).await?,
+        Line::Secure(stream) => speak(stream).await?,
+    };
+    let _open = host.connections.counted();
+    Ok(Connection { sender, is_reused: false, kept: None, brought: (0, Instant::now()), _open })
+}
+
+async fn speak<S: Stream + 'static>(stream: S) -> Result<SendRequest<Empty<Bytes>>, Cause> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::task::spawn_local(async move {
         // Its errors reach the request that is under way.
         let _ = connection.await;
     });
-    let _open = host.connections.counted();
-    Ok(Connection { sender, is_reused: false, kept: None, brought: (0, Instant::now()), _open })
-}
-
-/// Connects to whichever address answers first, starting one after the other.
-async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<(TcpStream, Duration)> {
-    let mut addresses = addresses.into_iter();
-    let mut racing = JoinSet::new();
-    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    loop {
-        let next = addresses.next();
-        let more = next.is_some();
-        if let Some(address) = next {
-            let began = Instant::now();
-            racing.spawn_local(async move {
-                let stream = TcpStream::connect(address).await?;
-                Ok((stream, began.elapsed()))
-            });
-        }
-        let joined =
-            if more { timeout(NEXT_ADDRESS, racing.join_next()).await } else { Ok(racing.join_next().await) };
-        match joined {
-            Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
-            Ok(Some(Ok(Err(error)))) => failure = error,
-            Ok(Some(Err(error))) => failure = io::Error::other(error),
-            Ok(None) => return Err(failure),
-            Err(_) => {}
-        }
-    }
+    Ok(sender)
 }
 
 async fn send(
@@ -218,12 +189,12 @@ async fn send(
 fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>>, Cause> {
     let base = &site.base;
     let path = base.path_of(&fetch.path);
-    // A proxy is told the server, too.
-    let target = if site.via.is_some() { format!("http://{}{path}", base.authority()) } else { path };
+    // A proxy is told the server, too, unless it only passes on what it can't read.
+    let target = if site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
     let mut request = Request::get(target)
         .header(header::HOST, base.authority())
         // No more than that: each field costs a proxy as much as a few packets.
-        .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")));
+        .header(header::USER_AGENT, super::AGENT);
     if fetch.fresh {
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
@@ -312,7 +283,7 @@ fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
 }
 
 /// What a proxy says of an error, if the answer is its own and not the server's.
-fn said_by_proxy<T>(response: &Response<T>) -> Option<String> {
+pub(super) fn said_by_proxy<T>(response: &Response<T>) -> Option<String> {
     let field = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
     let said =
         field("x-squid-error").or_else(|| field("proxy-status").filter(|said| said.contains("error=")))?;
@@ -336,7 +307,7 @@ fn length(response: &Response<Incoming>) -> Option<u64> {
     response.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn broken(error: hyper::Error) -> Cause {
+pub(super) fn broken(error: hyper::Error) -> Cause {
     use std::error::Error as _;
     let mut text = error.to_string();
     if let Some(source) = error.source() {

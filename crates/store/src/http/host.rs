@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::Site;
 use super::connections::Connections;
+use super::dial::Endpoint;
 use super::exchange;
 use super::network::World;
 use super::path::Path;
@@ -50,8 +51,7 @@ pub(super) struct Job {
 /// A server.
 pub(super) struct Host {
     pub(super) world: Rc<World>,
-    pub(super) name: String,
-    pub(super) port: u16,
+    pub(super) endpoint: Endpoint,
     pub(super) connections: Connections,
     pub(super) path: RefCell<Path>,
     pub(super) window: RefCell<Window>,
@@ -73,11 +73,9 @@ pub(super) struct Host {
 
 impl Host {
     pub(super) fn new(world: Rc<World>, site: &Site) -> Rc<Self> {
-        let (name, port) = site.endpoint();
         Rc::new(Self {
             world,
-            name,
-            port,
+            endpoint: site.endpoint.clone(),
             connections: Connections::default(),
             path: RefCell::new(Path::new()),
             window: RefCell::new(Window::new()),

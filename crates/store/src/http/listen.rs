@@ -7,7 +7,7 @@ mod events;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,15 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::dial::Line;
+use super::tls::Tls;
 use super::url::BaseUrl;
+use super::{AGENT, endpoint};
 use crate::error::{Cause, StoreError};
+use crate::servers::Authorities;
 use events::Events;
 
 /// The pause after a stream that broke off; it doubles with each that brought nothing.
@@ -44,12 +47,14 @@ pub type Heard = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// Where to listen.
 #[derive(Clone, Debug)]
 pub struct Listen {
-    /// The stream: an `http://` URL.
+    /// The stream: an `http://` or `https://` URL.
     pub url: String,
     /// What is sent along with the request.
     pub body: String,
     /// A stream that brings nothing for so long, no sign of life either, is given up.
     pub silence: Duration,
+    /// Whose word is taken for who the server is.
+    pub authorities: Authorities,
 }
 
 /// How listening goes.
@@ -180,9 +185,13 @@ impl Listener {
         let late = |what: &str| End::Broken(format!("{what} took longer than {STEP:?}"));
         let addresses = timeout(STEP, self.resolve()).await.map_err(|_| late("its name"))?;
         let addresses = addresses.map_err(|error| broken(&error))?;
-        let connecting = TcpStream::connect(addresses.as_slice());
-        let stream = timeout(STEP, connecting).await.map_err(|_| late("a connection"))?;
-        let stream = stream.map_err(|error| broken(&error))?;
+        let endpoint = endpoint(&self.base, None, &listen.authorities);
+        let (line, _) =
+            endpoint.connect(&addresses, &Tls::default(), STEP).await.map_err(|error| broken(&error))?;
+        let stream: Box<dyn super::dial::Stream> = match line {
+            Line::Plain(stream) => Box::new(stream),
+            Line::Secure(stream) => stream,
+        };
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         tokio::spawn(async move {
@@ -191,7 +200,7 @@ impl Listener {
         });
         let request = Request::get(self.base.path_of("").trim_end_matches('/'))
             .header(header::HOST, self.base.authority())
-            .header(header::USER_AGENT, concat!("esker/", env!("CARGO_PKG_VERSION")))
+            .header(header::USER_AGENT, AGENT)
             .header(header::ACCEPT, "text/event-stream")
             .body(Full::new(Bytes::from(listen.body.clone())))
             .map_err(|error| broken(&error))?;
@@ -200,14 +209,14 @@ impl Listener {
     }
 
     /// The server's addresses. The resolver is made anew each time, so that it knows today's network.
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+    async fn resolve(&self) -> io::Result<Vec<IpAddr>> {
         if let Ok(address) = self.base.host.parse() {
-            return Ok(vec![SocketAddr::new(address, self.base.port)]);
+            return Ok(vec![address]);
         }
         let resolver = TokioResolver::builder_tokio().and_then(|builder| builder.build());
         let resolver = resolver.map_err(io::Error::other)?;
         let found = resolver.lookup_ip(self.base.host.as_str()).await.map_err(io::Error::other)?;
-        Ok(found.iter().map(|address| SocketAddr::new(address, self.base.port)).collect())
+        Ok(found.iter().collect())
     }
 }
 

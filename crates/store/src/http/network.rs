@@ -14,8 +14,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
+use super::dial::Endpoint;
 use super::host::{Host, Job};
 use super::names::{Names, Resolved};
+use super::tls::Tls;
 use super::{HttpOptions, Site};
 use crate::done::Done;
 use crate::error::{Cause, Phase};
@@ -49,6 +51,7 @@ pub(super) struct World {
     pub(super) options: HttpOptions,
     pub(super) budget: Arc<Budget>,
     pub(super) names: Names,
+    pub(super) tls: Tls,
 }
 
 impl Network {
@@ -61,7 +64,7 @@ impl Network {
             .build()?;
         let (orders, queue) = unbounded_channel();
         let thread = std::thread::Builder::new().name("esker-net".to_owned()).spawn(move || {
-            let world = Rc::new(World { options, budget, names: Names::default() });
+            let world = Rc::new(World { options, budget, names: Names::default(), tls: Tls::default() });
             LocalSet::new().block_on(&runtime, work(world, queue));
             // What is under way is dropped here, and thereby answered.
         })?;
@@ -129,7 +132,7 @@ impl Drop for Network {
 }
 
 async fn work(world: Rc<World>, mut queue: UnboundedReceiver<Order>) {
-    let hosts: RefCell<HashMap<(String, u16), Rc<Host>>> = RefCell::default();
+    let hosts: RefCell<HashMap<Endpoint, Rc<Host>>> = RefCell::default();
     while let Some(order) = queue.recv().await {
         let mut next = Some(order);
         // All that has come is queued before any of it starts, so that what belongs together goes together.
@@ -142,20 +145,20 @@ async fn work(world: Rc<World>, mut queue: UnboundedReceiver<Order>) {
     }
 }
 
-fn take(world: &Rc<World>, hosts: &RefCell<HashMap<(String, u16), Rc<Host>>>, order: Order) {
+fn take(world: &Rc<World>, hosts: &RefCell<HashMap<Endpoint, Rc<Host>>>, order: Order) {
     match order {
         Order::Fetch(job) => {
             let mut hosts = hosts.borrow_mut();
             let new = || Host::new(world.clone(), &job.site);
-            hosts.entry(job.site.endpoint()).or_insert_with(new).add(*job);
+            hosts.entry(job.site.endpoint.clone()).or_insert_with(new).add(*job);
         }
         Order::Raised(site, number) => {
-            if let Some(host) = hosts.borrow().get(&site.endpoint()) {
+            if let Some(host) = hosts.borrow().get(&site.endpoint) {
                 host.raised(number);
             }
         }
         Order::Leave(site) => {
-            if let Some(host) = hosts.borrow().get(&site.endpoint()) {
+            if let Some(host) = hosts.borrow().get(&site.endpoint) {
                 host.leave(&site);
             }
         }

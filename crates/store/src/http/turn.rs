@@ -217,21 +217,29 @@ mod tests {
 
     use super::super::names::Names;
     use super::super::network::World;
+    use super::super::tls::Tls;
     use super::super::url::BaseUrl;
     use super::super::{Counts, HttpOptions, Limits, Site};
     use super::*;
     use crate::memory::Budget;
-    use crate::servers::{Dns, Timings};
+    use crate::servers::{Authorities, Dns, Timings};
     use std::sync::Arc;
 
     const MIB: u64 = 1 << 20;
 
     fn host() -> Rc<Host> {
         let budget = Budget::new(u64::MAX);
-        let world = World { options: HttpOptions::default(), budget, names: Names::default() };
+        let world =
+            World { options: HttpOptions::default(), budget, names: Names::default(), tls: Tls::default() };
         let base = BaseUrl::parse("http://server.example/repo").expect("a URL");
         let limits = Limits::new(&HttpOptions::default(), &Timings::default(), false);
-        let site = Site::new(base, None, limits, Dns::default(), Arc::<Counts>::default());
+        let site = Site::new(
+            base,
+            None,
+            limits,
+            (Dns::default(), &Authorities::default()),
+            Arc::<Counts>::default(),
+        );
         Host::new(Rc::new(world), &site)
     }
 

@@ -4,12 +4,17 @@ use std::fmt;
 
 use crate::error::{Cause, StoreError};
 
-/// An `http://` URL, taken apart.
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
+
+/// An `http://` or `https://` URL, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
     /// Name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
+    /// Whether it is `https://`.
+    pub(crate) tls: bool,
     /// The path without a slash at its end.
     path: String,
 }
@@ -17,11 +22,12 @@ pub(crate) struct BaseUrl {
 impl BaseUrl {
     pub(crate) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |reason| StoreError::new("the repository", Cause::BadUrl { url: url.to_owned(), reason });
-        if url.starts_with("https://") {
-            return Err(bad("https is not supported; content is verified by hash over http too"));
-        }
-        let rest =
-            url.strip_prefix("http://").ok_or_else(|| bad("it starts neither with http:// nor file://"))?;
+        let (tls, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (false, rest),
+            (_, Some(rest)) => (true, rest),
+            _ => return Err(bad("it starts neither with http:// nor https:// nor file://")),
+        };
+        let usual = if tls { HTTPS_PORT } else { HTTP_PORT };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.contains('@') {
             return Err(bad("user names in it are not supported"));
@@ -34,19 +40,20 @@ impl BaseUrl {
             Some(literal) => {
                 let (host, rest) = literal.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?;
                 host.parse::<std::net::Ipv6Addr>().map_err(|_| bad("what is in brackets is no address"))?;
-                (host, rest.strip_prefix(':').or(rest.is_empty().then_some("80")))
+                (host, rest.strip_prefix(':').map(Some).or(rest.is_empty().then_some(None)))
             }
             None => match authority.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (authority, Some("80")),
+                Some((host, port)) => (host, Some(Some(port))),
+                None => (authority, Some(None)),
             },
         };
-        let port = port.and_then(|port| port.parse().ok()).filter(|port| *port != 0);
+        let number = |text: &str| text.parse().ok().filter(|port| *port != 0);
+        let port = port.and_then(|port| port.map_or(Some(usual), number));
         let port = port.ok_or_else(|| bad("the port is not a number from 1 to 65535"))?;
         if host.is_empty() {
             return Err(bad("it names no server"));
         }
-        Ok(Self { host: host.to_owned(), port, path: path.trim_end_matches('/').to_owned() })
+        Ok(Self { host: host.to_owned(), port, tls, path: path.trim_end_matches('/').to_owned() })
     }
 
     /// The server alone, without a path.
@@ -59,16 +66,22 @@ impl BaseUrl {
         format!("{}/{path}", self.path)
     }
 
+    /// Scheme and server.
+    pub(crate) fn origin(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+
     /// What goes into the `Host` header.
     pub(crate) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == 80 { host } else { format!("{host}:{}", self.port) }
+        let usual = if self.tls { HTTPS_PORT } else { HTTP_PORT };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
     }
 }
 
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority(), self.path)
+        write!(f, "{}{}", self.origin(), self.path)
     }
 }
 
@@ -83,6 +96,9 @@ mod tests {
             ("http://127.0.0.1:8000/x", "http://127.0.0.1:8000/x", "127.0.0.1", 8000),
             ("http://[::1]:8000", "http://[::1]:8000", "::1", 8000),
             ("http://[::1]/x", "http://[::1]/x", "::1", 80),
+            ("https://a.example/x", "https://a.example/x", "a.example", 443),
+            ("https://a.example:80", "https://a.example:80", "a.example", 80),
+            ("https://[::1]:443/x", "https://[::1]/x", "::1", 443),
         ] {
             let base = BaseUrl::parse(url).unwrap();
             assert_eq!((base.to_string().as_str(), base.host.as_str(), base.port), (shown, host, port));
@@ -93,7 +109,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_text_is_answered(rest in "\\PC*") {
-            for url in [rest.clone(), format!("http://{rest}"), format!("http://[{rest}")] {
+            for url in [rest.clone(), format!("https://{rest}"), format!("http://[{rest}")] {
                 if let Ok(base) = BaseUrl::parse(&url) {
                     let again = BaseUrl::parse(&base.to_string()).unwrap();
                     proptest::prop_assert_eq!(again, base);
@@ -107,7 +123,7 @@ mod tests {
         for url in [
             "",
             "ftp://x",
-            "https://x/y",
+            "https:///y",
             "http://",
             "http://:80/",
             "http://x:0/",

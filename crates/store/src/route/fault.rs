@@ -47,6 +47,7 @@ impl Fault {
     fn direct(cause: &Cause) -> Self {
         let server = Self { server: 2, ..Self::default() };
         match cause {
+            Cause::Insecure { .. } => Self { no_server: true, ..server },
             Cause::Unresolved { .. } | Cause::Unreachable(_) | Cause::TimedOut { .. } => {
                 // A firewall may let nothing out, so that a proxy would do.
                 Self { exit: 1, server: 4, no_server: true, ..server }

@@ -127,7 +127,7 @@ impl Shared {
     /// Has requests that wait for their turn on ways like this take another.
     fn move_queued(&self, is_left: impl Fn(u32, Option<std::net::SocketAddr>) -> bool) {
         let sources = self.sources.lock();
-        let left = sources.iter().filter(|((server, proxy), _)| is_left(*server, *proxy));
+        let left = sources.iter().filter(|((server, proxy, _), _)| is_left(*server, *proxy));
         left.for_each(|(_, taken)| self.network.leave(Arc::clone(&taken.site)));
     }
 

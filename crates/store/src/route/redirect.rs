@@ -31,7 +31,7 @@ impl Shared {
             return self.failed(way, fetch, trip, error, done);
         };
         let elsewhere = Fetch { path, ..fetch.clone() };
-        let source = self.take(&base, way.exit.proxy).source;
+        let source = self.take(&base, way.exit).source;
         let answered = Done::new(move |outcome| match outcome {
             Ok(stored) => {
                 self.served(way, &trip);
@@ -45,13 +45,15 @@ impl Shared {
 
 /// The server and the path that a redirect points to.
 fn target(location: &str, from: &BaseUrl) -> Option<(BaseUrl, String)> {
-    let (server, path) = match location.strip_prefix("http://") {
-        Some(rest) => {
+    let (server, path) = match location.split_once("://") {
+        // What was to be private isn't sent in the open because somebody says so.
+        Some(("http", _)) if from.tls => return None,
+        Some((scheme @ ("http" | "https"), rest)) => {
             let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            (BaseUrl::parse(&format!("http://{authority}")).ok()?, path)
+            (BaseUrl::parse(&format!("{scheme}://{authority}")).ok()?, path)
         }
-        None if location.starts_with('/') && !location.starts_with("//") => (from.server(), location),
-        None => return None,
+        _ if location.starts_with('/') && !location.starts_with("//") => (from.server(), location),
+        _ => return None,
     };
     let path = path.strip_prefix('/').unwrap_or(path);
     let plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
@@ -68,7 +70,9 @@ mod tests {
         let read = |location| target(location, &from).map(|(base, path)| format!("{base} {path}"));
         assert_eq!(read("http://b/y/data/1?key=2").as_deref(), Some("http://b y/data/1?key=2"));
         assert_eq!(read("/z").as_deref(), Some("http://a:8000 z"));
-        for nowhere in ["https://b/x", "//b/x", "x", "", "http://b/a b", "http://b/a#b", "http://b:x/a"] {
+        assert_eq!(read("https://b/x").as_deref(), Some("https://b x"));
+        assert_eq!(target("http://b/x", &BaseUrl::parse("https://a/x").unwrap()), None);
+        for nowhere in ["ftp://b/x", "//b/x", "x", "", "http://b/a b", "http://b/a#b", "http://b:x/a"] {
             assert_eq!(read(nowhere), None, "{nowhere}");
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Exit {
     pub(super) id: u32,
     /// `None` for no proxy.
     pub(super) proxy: Option<SocketAddr>,
+    /// Whether it is spoken to over https.
+    pub(super) tls: bool,
 }
 
 /// An exit and a server, by its number.
@@ -116,14 +118,14 @@ impl Ways {
 
     fn exit(&mut self, proxy: Option<SocketAddr>) -> Exit {
         self.ids += 1;
-        Exit { id: self.ids, proxy }
+        Exit { id: self.ids, proxy, tls: false }
     }
 
     /// The proxies by name, to be resolved.
     pub(super) fn names(&self) -> Vec<(String, u16)> {
         let mut names = Vec::new();
         for member in self.groups.iter().flatten() {
-            if let Proxy::At { host, port } = &member.proxy
+            if let Proxy::At { host, port, .. } = &member.proxy
                 && !names.contains(&(host.clone(), *port))
             {
                 names.push((host.clone(), *port));
@@ -138,19 +140,33 @@ impl Ways {
         let wanted: Vec<SocketAddr> = addresses.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
         let mut ids = self.ids;
         for member in self.groups.iter_mut().flatten() {
-            let is_it = matches!(&member.proxy, Proxy::At { host, port: at } if host == name && *at == port);
-            if is_it {
+            if let Proxy::At { host, port: at, tls } = &member.proxy
+                && host == name
+                && *at == port
+            {
                 member.ends.retain(|end| end.exit.proxy.is_some_and(|proxy| wanted.contains(&proxy)));
                 for proxy in &wanted {
                     if !member.ends.iter().any(|end| end.exit.proxy == Some(*proxy)) {
                         ids += 1;
-                        member.ends.push(End { exit: Exit { id: ids, proxy: Some(*proxy) }, out: None });
+                        member
+                            .ends
+                            .push(End { exit: Exit { id: ids, proxy: Some(*proxy), tls: *tls }, out: None });
                     }
                 }
             }
         }
         self.ids = ids;
         self.choose();
+    }
+
+    /// The name of the proxy that an exit belongs to.
+    pub(super) fn name(&self, id: u32) -> Option<&str> {
+        let mut members = self.groups.iter().flatten();
+        let member = members.find(|member| member.ends.iter().any(|end| end.exit.id == id))?;
+        match &member.proxy {
+            Proxy::At { host, .. } => Some(host),
+            Proxy::Direct => None,
+        }
     }
 
     /// Whether there is an exit in the group in use.
@@ -366,14 +382,14 @@ impl Ways {
 
 impl Exit {
     fn url(&self) -> Option<String> {
-        self.proxy.map(|proxy| format!("http://{proxy}"))
+        self.proxy.map(|_| self.to_string())
     }
 }
 
 impl std::fmt::Display for Exit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.proxy {
-            Some(proxy) => write!(f, "http://{proxy}"),
+            Some(proxy) => write!(f, "{}://{proxy}", if self.tls { "https" } else { "http" }),
             None => f.write_str("DIRECT"),
         }
     }

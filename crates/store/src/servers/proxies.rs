@@ -18,6 +18,8 @@ pub enum Proxy {
         host: String,
         /// Its port.
         port: u16,
+        /// Whether it is spoken to over https.
+        tls: bool,
     },
 }
 
@@ -105,11 +107,11 @@ fn member(text: &str) -> Result<Proxy, ProxyError> {
     if text.is_empty() || text == "DIRECT" {
         return Ok(Proxy::Direct);
     }
-    let authority = match text.split_once("://") {
-        Some(("http", rest)) => rest,
-        Some(("https", _)) => return Err(bad("proxies are spoken to in http only")),
-        Some(_) => return Err(bad("it does not begin with http://")),
-        None => text,
+    let (tls, authority) = match text.split_once("://") {
+        Some(("http", rest)) => (false, rest),
+        Some(("https", rest)) => (true, rest),
+        Some(_) => return Err(bad("it begins neither with http:// nor https://")),
+        None => (false, text),
     };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     if authority.contains('@') {
@@ -141,15 +143,18 @@ fn member(text: &str) -> Result<Proxy, ProxyError> {
             number.ok_or_else(|| bad("the port is not a number from 1 to 65535"))?
         }
     };
-    Ok(Proxy::At { host: host.to_owned(), port })
+    Ok(Proxy::At { host: host.to_owned(), port, tls })
 }
 
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Proxy::Direct => f.write_str("DIRECT"),
-            Proxy::At { host, port } if host.contains(':') => write!(f, "http://[{host}]:{port}"),
-            Proxy::At { host, port } => write!(f, "http://{host}:{port}"),
+            Proxy::At { host, port, tls } => {
+                let scheme = if *tls { "https" } else { "http" };
+                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+                write!(f, "{scheme}://{open}{host}{close}:{port}")
+            }
         }
     }
 }
@@ -182,6 +187,7 @@ mod tests {
             (" http://a:3128/ ; DIRECT ", "http://a:3128;DIRECT"),
             ("http://[::1]:3128|[fe80::1]", "http://[::1]:3128|http://[fe80::1]:1080"),
             ("DIRECT", "DIRECT"),
+            ("https://a:3129|https://[::1]", "https://a:3129|https://[::1]:1080"),
             ("http://a:1;", "http://a:1;DIRECT"),
             ("auto;DIRECT", "http://env.example:3128;DIRECT"),
         ] {
@@ -199,7 +205,7 @@ mod tests {
         assert_eq!(error("auto"), ProxyError::NoAuto);
         assert_eq!(error(&"a:1|".repeat(300)), ProxyError::TooMany);
         for text in [
-            "http://good:3128|https://x:1",
+            "http://good:3128|ftp://x:1",
             "socks5://x:1",
             "http://u:p@x:1",
             "http://:3128",

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Dns, Family, Order, Proxies, ProxyError, Servers, Timings};
+use super::{Authorities, Dns, Family, Order, Proxies, ProxyError, Servers, Timings};
 
 /// Why a text is no [`Servers`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +42,8 @@ impl Display for Servers {
             f.write_str("order round-trip\n")?;
         }
         self.timings.write(f)?;
-        self.dns.write(f)
+        self.dns.write(f)?;
+        self.authorities.write(f)
     }
 }
 
@@ -96,6 +97,13 @@ impl Dns {
             Family::OnlyV4 => f.write_str("family only-4\n")?,
         }
         line(f, "addresses", &self.addresses_max, &usual.addresses_max)
+    }
+}
+
+impl Authorities {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        line(f, "system-authorities", &self.system, &true)?;
+        self.paths.iter().try_for_each(|path| writeln!(f, "authorities {path}"))
     }
 }
 
@@ -153,6 +161,8 @@ impl Servers {
             "dns-server" => dns.server = Some(value.parse().ok()?),
             "family" if value == "prefer-6" => dns.family = Family::PreferV6,
             "family" if value == "only-4" => dns.family = Family::OnlyV4,
+            "system-authorities" => self.authorities.system = value.parse().ok()?,
+            "authorities" => self.authorities.paths.push(value.to_owned()),
             "addresses" => dns.addresses_max = value.parse().ok()?,
             _ => return None,
         }
@@ -198,6 +208,7 @@ mod tests {
                 family: Family::PreferV6,
                 addresses_max: 2,
             },
+            authorities: Authorities { system: false, paths: vec!["/a b/c.pem".into(), "/d".into()] },
         }
     }
 
@@ -209,7 +220,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            22,
+            25,
             "each unusual thing has a line:\n{}",
             unusual()
         );

@@ -15,6 +15,7 @@ mod reading;
 mod restart;
 mod rig;
 mod routes;
+mod secure;
 mod single_flight;
 mod sources;
 mod spooled;

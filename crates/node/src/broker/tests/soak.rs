@@ -33,6 +33,7 @@ fn be_the_broker(folder: &Path) {
         quota: QUOTA,
         socket: folder.join("run/socket"),
         rules: Rules::default(),
+        authorities: esker_store::Authorities::default(),
         log: Log::default(),
     };
     let broker = NodeBroker::start(options).expect("a broker");

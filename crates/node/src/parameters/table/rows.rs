@@ -14,8 +14,7 @@ macro_rules! rows {
     };
 }
 
-const HTTPS: &str =
-    "servers and proxies are spoken to over http; what is read is verified whatever carries it";
+const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
 const EXTERNAL: &str = "content that lies outside of the repository is not fetched";
 const NFS: &str = "mounts for export by NFS are not made";
 const INSTANCES: &str = "there is one cache, without named instances";
@@ -94,9 +93,10 @@ const NETWORK: &[Row] = rows! {
     "CVMFS_SEND_INFO_HEADER" [] Switch, "no", Not("paths are not told to proxies and servers");
     "CVMFS_HTTP_TRACING" [] Switch, "no", Not("who reads is not told to proxies and servers");
     "CVMFS_HTTP_TRACING_HEADERS" [] Text, "", Not("who reads is not told to proxies and servers");
-    "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "no", Not(HTTPS);
-    "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Not(HTTPS);
-    "X509_CERT_BUNDLE" [] Path, "", Not(HTTPS);
+    "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "yes", Honoured(AUTHORITIES);
+    "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Honoured(AUTHORITIES);
+    "X509_CERT_BUNDLE" [] Path, "", Honoured(AUTHORITIES);
+    "ESKER_CA" [] Paths, "", Honoured(AUTHORITIES);
     "CVMFS_PROXY_TEMPLATE" [] Text, "", Meaningless("servers are not asked which of them is near");
 };
 

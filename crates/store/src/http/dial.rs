@@ -1,0 +1,138 @@
+//! Connections: to a server or a proxy, through a proxy, and with TLS where that is asked for.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::exchange::{broken, said_by_proxy};
+use super::tls::Tls;
+use crate::error::{Cause, Phase};
+use crate::servers::Authorities;
+
+/// After this long without a connection the next address of a server is tried beside the first.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+
+/// Whom to connect to, and how. All who connect alike share connections, and queue together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Endpoint {
+    /// Name or address.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// The name that whoever is there has to prove with TLS, if that is spoken.
+    pub(super) tls: Option<Arc<str>>,
+    /// The server behind a proxy to which TLS is spoken.
+    pub(super) beyond: Option<(Arc<str>, u16)>,
+    /// By whose word, if there is TLS.
+    pub(super) authorities: Option<Authorities>,
+}
+
+/// Bytes in both directions.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A stream to whom requests go: as it is, without TLS or a tunnel.
+pub(super) enum Line {
+    Plain(TcpStream),
+    Secure(Box<dyn Stream>),
+}
+
+impl Endpoint {
+    /// Connects, to one of these addresses; tells how long the connection took.
+    pub(super) async fn connect(
+        &self,
+        addresses: &[IpAddr],
+        tls: &Tls,
+        limit: Duration,
+    ) -> Result<(Line, Duration), Cause> {
+        let late = |phase| move |_| Cause::TimedOut { phase, limit };
+        let addresses = addresses.iter().map(|address| SocketAddr::new(*address, self.port)).collect();
+        let connected = timeout(limit, first_to_connect(addresses)).await.map_err(late(Phase::Connect))?;
+        let (stream, took) = connected.map_err(Cause::Unreachable)?;
+        // Requests are single small packets; waiting to fill them only costs a round trip.
+        let _ = stream.set_nodelay(true);
+        let Some(authorities) = &self.authorities else { return Ok((Line::Plain(stream), took)) };
+        let line = timeout(limit, self.secure(stream, tls, authorities)).await;
+        Ok((Line::Secure(line.map_err(late(Phase::Secure))??), took))
+    }
+
+    async fn secure(
+        &self,
+        stream: TcpStream,
+        tls: &Tls,
+        authorities: &Authorities,
+    ) -> Result<Box<dyn Stream>, Cause> {
+        let mut stream: Box<dyn Stream> = match &self.tls {
+            Some(name) => Box::new(tls.secure(stream, name, authorities).await?),
+            None => Box::new(stream),
+        };
+        if let Some((server, port)) = &self.beyond {
+            stream = tunnel(stream, server, *port).await?;
+            stream = Box::new(tls.secure(stream, server, authorities).await?);
+        }
+        Ok(stream)
+    }
+}
+
+/// Has a proxy pass everything on to a server.
+async fn tunnel(stream: Box<dyn Stream>, server: &str, port: u16) -> Result<Box<dyn Stream>, Cause> {
+    let host = if server.contains(':') { format!("[{server}]:{port}") } else { format!("{server}:{port}") };
+    let (mut sender, connection): (SendRequest<Empty<Bytes>>, _) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    tokio::spawn(async move {
+        // Its errors reach the request.
+        let _ = connection.with_upgrades().await;
+    });
+    let unfit = || Cause::BadUrl { url: host.clone(), reason: "it can't be written into a request" };
+    let request = Request::connect(&host)
+        .header(header::HOST, &host)
+        .header(header::USER_AGENT, super::AGENT)
+        .body(Empty::new())
+        .map_err(|_| unfit())?;
+    let response = sender.send_request(request).await.map_err(broken)?;
+    let status = response.status();
+    if !status.is_success() {
+        let said = said_by_proxy(&response).unwrap_or_else(|| format!("it doesn't pass on to {host}"));
+        return Err(Cause::ProxyStatus { status: status.as_u16(), said });
+    }
+    let upgraded = hyper::upgrade::on(response).await.map_err(broken)?;
+    Ok(Box::new(TokioIo::new(upgraded)))
+}
+
+/// Connects to whichever address answers first, starting one after the other.
+async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<(TcpStream, Duration)> {
+    let mut addresses = addresses.into_iter();
+    let mut racing = JoinSet::new();
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        let next = addresses.next();
+        let more = next.is_some();
+        if let Some(address) = next {
+            let began = Instant::now();
+            racing.spawn(async move {
+                let stream = TcpStream::connect(address).await?;
+                Ok((stream, began.elapsed()))
+            });
+        }
+        let joined =
+            if more { timeout(NEXT_ADDRESS, racing.join_next()).await } else { Ok(racing.join_next().await) };
+        match joined {
+            Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
+            Ok(Some(Ok(Err(error)))) => failure = error,
+            Ok(Some(Err(error))) => failure = io::Error::other(error),
+            Ok(None) => return Err(failure),
+            Err(_) => {}
+        }
+    }
+}

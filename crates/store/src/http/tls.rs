@@ -1,0 +1,148 @@
+//! TLS with servers and proxies.
+
+mod authorities;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use esker_format::time::UnixTime;
+use rustls::pki_types::{ServerName, UnixTime as TlsTime};
+use rustls::{CertificateError, ClientConfig, Error};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::error::Cause;
+use crate::servers::Authorities;
+
+/// Authorities are read again after so long, as systems renew them under a mount that lasts for months.
+const READ_AGAIN: Duration = Duration::from_secs(3600);
+
+/// What is needed to speak TLS, by whose word is taken.
+#[derive(Default)]
+pub(super) struct Tls {
+    known: RefCell<HashMap<Authorities, Known>>,
+}
+
+struct Known {
+    config: Arc<ClientConfig>,
+    since: Instant,
+}
+
+/// Why there is no secure connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsProblem {
+    /// Nobody who is known vouches for its certificate.
+    #[error("its certificate is signed by no authority that is known here")]
+    UnknownIssuer,
+    /// Its time is over.
+    #[error("its certificate expired at {0}")]
+    Expired(UnixTime),
+    /// Its time has not come.
+    #[error("its certificate is not valid before {0}")]
+    NotYetValid(UnixTime),
+    /// It is somebody else's.
+    #[error("its certificate is for {0}")]
+    OtherName(String),
+    /// There is nobody whose word could be taken.
+    #[error("no certificate authorities are known here: {0}")]
+    NoAuthorities(String),
+    /// Something else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl TlsProblem {
+    /// What to do.
+    pub fn mend(&self) -> &'static str {
+        match self {
+            Self::UnknownIssuer => {
+                "name the certificate of the authority that signed it with --ca FILE, or install it for the system"
+            }
+            Self::Expired(_) => {
+                "ask whoever runs the server to renew it, or ask another server; if it is valid, see to this machine's clock"
+            }
+            Self::NotYetValid(_) => {
+                "see to this machine's clock; if it is right, tell whoever runs the server"
+            }
+            Self::OtherName(_) => "write the URL with a name that the certificate is for",
+            Self::NoAuthorities(_) => {
+                "install the system's package ca-certificates, or name a file of certificates with --ca FILE"
+            }
+            Self::Other(_) => "tell whoever runs the server, or ask another one",
+        }
+    }
+}
+
+impl Tls {
+    /// Speaks TLS over a stream with whoever proves to have this name.
+    pub(super) async fn secure<S>(
+        &self,
+        stream: S,
+        name: &str,
+        authorities: &Authorities,
+    ) -> Result<TlsStream<S>, Cause>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let failed = |problem| Cause::Insecure { host: name.to_owned(), problem };
+        let config = self.config(authorities).await.map_err(|why| failed(TlsProblem::NoAuthorities(why)))?;
+        let server = ServerName::try_from(name.to_owned());
+        let server =
+            server.map_err(|_| failed(TlsProblem::Other("no certificate can be for that name".into())))?;
+        let secured = TlsConnector::from(config).connect(server, stream).await;
+        secured.map_err(|error| match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
+            Some(error) => failed(problem(error)),
+            None => Cause::Broken(format!("agreeing on TLS: {error}")),
+        })
+    }
+
+    async fn config(&self, authorities: &Authorities) -> Result<Arc<ClientConfig>, String> {
+        if let Some(known) = self.known.borrow().get(authorities)
+            && known.since.elapsed() < READ_AGAIN
+        {
+            return Ok(known.config.clone());
+        }
+        let wanted = authorities.clone();
+        // Files may lie on a disk that is slow; the caller bounds the wait.
+        let read = tokio::task::spawn_blocking(move || authorities::read(&wanted)).await;
+        let roots = read.map_err(|error| error.to_string())??;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config =
+            config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let config = Arc::new(config);
+        let known = Known { config: config.clone(), since: Instant::now() };
+        self.known.borrow_mut().insert(authorities.clone(), known);
+        Ok(config)
+    }
+}
+
+fn problem(error: &Error) -> TlsProblem {
+    let at = |time: TlsTime| UnixTime(i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+    let now = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    };
+    let Error::InvalidCertificate(error) = error else { return TlsProblem::Other(error.to_string()) };
+    match error {
+        // Of another authority with the same name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => TlsProblem::UnknownIssuer,
+        CertificateError::ExpiredContext { not_after, .. } => TlsProblem::Expired(at(*not_after)),
+        CertificateError::NotValidYetContext { not_before, .. } => TlsProblem::NotYetValid(at(*not_before)),
+        CertificateError::Expired => TlsProblem::Expired(now()),
+        CertificateError::NotValidYet => TlsProblem::NotYetValid(now()),
+        CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
+            TlsProblem::OtherName(presented.join(", "))
+        }
+        CertificateError::NotValidForNameContext { .. } | CertificateError::NotValidForName => {
+            TlsProblem::OtherName("no name at all".to_owned())
+        }
+        other => TlsProblem::Other(other.to_string()),
+    }
+}

@@ -1,0 +1,195 @@
+//! TLS with real servers and proxies.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use esker_store::{Authorities, Cause, Proxies, Servers, StoreError, TlsProblem, connect};
+use esker_testkit::web::{Authority, Web};
+use tempfile::TempDir;
+
+use crate::rig::{Made, Rig, bytes, objects};
+
+/// Objects in a folder that a server can serve.
+fn folder(objects: &[Made]) -> TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for object in objects {
+        let path = folder.path().join("repo").join(object.wanted.name.path());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, &object.stored).unwrap();
+    }
+    folder
+}
+
+/// An nginx that serves the folder with a certificate.
+fn secure(root: &Path, (certificate, key): &(std::path::PathBuf, std::path::PathBuf)) -> Web {
+    Web::nginx(1, |_, ports| {
+        format!(
+            "server {{ listen 127.0.0.1:{} ssl; ssl_certificate {}; ssl_certificate_key {}; root {}; }}",
+            ports[0],
+            certificate.display(),
+            key.display(),
+            root.display()
+        )
+    })
+}
+
+fn servers(web: &Web, host: &str, authorities: &[&Path]) -> Servers {
+    let mut servers = Servers::direct(format!("https://{host}:{}/repo", web.ports()[0]));
+    let paths = authorities.iter().map(|path| path.display().to_string()).collect();
+    servers.authorities = Authorities { system: false, paths };
+    servers
+}
+
+fn read(servers: &Servers, object: &Made) -> Result<(), StoreError> {
+    let rig = Rig::new();
+    let store = rig.store(connect(&rig.engine, servers.clone()).unwrap());
+    bytes(&store, &object.wanted).map(|read| assert_eq!(read, object.plain))
+}
+
+fn refused(servers: &Servers, object: &Made) -> (TlsProblem, String) {
+    let error = read(servers, object).unwrap_err();
+    match error.cause() {
+        Cause::Insecure { problem, .. } => (problem.clone(), error.full_text()),
+        other => panic!("{other:?}: {error}"),
+    }
+}
+
+#[test]
+fn a_server_is_read_from_over_https() {
+    let objects = objects(3);
+    let folder = folder(&objects);
+    let authority = Authority::new();
+    let web = secure(folder.path(), &authority.sign("IP:127.0.0.1,DNS:localhost", 1));
+    let certificate = authority.certificate();
+    // A file, and the folder it is in.
+    for place in [certificate.as_path(), certificate.parent().unwrap()] {
+        for host in ["127.0.0.1", "localhost"] {
+            read(&servers(&web, host, &[place]), &objects[0]).unwrap();
+        }
+    }
+    let rig = Rig::new();
+    let source = connect(&rig.engine, servers(&web, "127.0.0.1", &[&certificate])).unwrap();
+    let store = rig.store(source.clone());
+    for object in &objects {
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+    }
+    let network = source.network();
+    assert_eq!((network.connections, network.requests), (1, 3), "connections are kept: {network:?}");
+}
+
+#[test]
+fn who_can_t_prove_to_be_the_server_is_refused_and_why_is_said() {
+    let objects = objects(1);
+    let folder = folder(&objects);
+    let (authority, other) = (Authority::new(), Authority::new());
+    let web = secure(folder.path(), &authority.sign("IP:127.0.0.1", 1));
+    let certificate = authority.certificate();
+    let (problem, text) = refused(&servers(&web, "127.0.0.1", &[&other.certificate()]), &objects[0]);
+    assert_eq!(problem, TlsProblem::UnknownIssuer, "{text}");
+    assert!(text.contains("127.0.0.1") && text.contains("no authority that is known"), "{text}");
+    assert!(problem.mend().contains("--ca FILE"));
+
+    let (problem, text) = refused(&servers(&web, "localhost", &[&certificate]), &objects[0]);
+    assert!(matches!(&problem, TlsProblem::OtherName(names) if names.contains("127.0.0.1")), "{problem:?}");
+    assert!(text.contains("localhost"), "{text}");
+
+    let (problem, text) = refused(&servers(&web, "127.0.0.1", &[Path::new("/nowhere/ca.pem")]), &objects[0]);
+    assert!(matches!(problem, TlsProblem::NoAuthorities(_)) && text.contains("/nowhere/ca.pem"), "{text}");
+
+    // Valid for no time at all, so it expires as soon as the clock goes on.
+    let expired = secure(folder.path(), &authority.sign("IP:127.0.0.1", 0));
+    let began = Instant::now();
+    while read(&servers(&expired, "127.0.0.1", &[&certificate]), &objects[0]).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(10), "a certificate that is over was taken");
+    }
+    let (problem, text) = refused(&servers(&expired, "127.0.0.1", &[&certificate]), &objects[0]);
+    assert!(matches!(problem, TlsProblem::Expired(_)) && text.contains("expired at 20"), "{text}");
+
+    let plain = Web::nginx(1, |_, ports| format!("server {{ listen 127.0.0.1:{}; }}", ports[0]));
+    let (problem, text) = refused(&servers(&plain, "127.0.0.1", &[&certificate]), &objects[0]);
+    assert!(matches!(problem, TlsProblem::Other(_)), "{text}");
+}
+
+#[test]
+fn a_server_that_proves_nothing_is_left_for_one_that_does() {
+    let objects = objects(2);
+    let folder = folder(&objects);
+    let (authority, other) = (Authority::new(), Authority::new());
+    let bad = secure(folder.path(), &other.sign("IP:127.0.0.1", 1));
+    let good = secure(folder.path(), &authority.sign("IP:127.0.0.1", 1));
+    let mut both = servers(&bad, "127.0.0.1", &[&authority.certificate()]);
+    both.urls.extend(servers(&good, "127.0.0.1", &[]).urls);
+    let rig = Rig::new();
+    let source = connect(&rig.engine, both).unwrap();
+    let store = rig.store(source.clone());
+    for object in &objects {
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+    }
+    let route = source.network().route;
+    assert!(route.server_failovers == 1 && route.servers[1].active, "{route:?}");
+    assert_eq!(good.log().lines().count(), 2);
+}
+
+#[test]
+fn proxies_pass_on_what_they_can_t_read_and_prove_who_they_are() {
+    let objects = objects(4);
+    let folder = folder(&objects);
+    let authority = Authority::new();
+    let web = secure(folder.path(), &authority.sign("IP:127.0.0.1", 1));
+    let plain = Web::nginx(1, |_, ports| {
+        format!("server {{ listen 127.0.0.1:{}; root {}; }}", ports[0], folder.path().display())
+    });
+    let (certificate, key) = authority.sign("IP:127.0.0.1,DNS:localhost", 1);
+    let squid = Web::squid(2, |_, ports| {
+        let (certificate, key) = (certificate.display(), key.display());
+        format!("https_port 127.0.0.1:{} tls-cert={certificate} tls-key={key}", ports[1])
+    });
+    let [open, closed] = squid.ports() else { panic!("two ports") };
+    let open = format!("http://127.0.0.1:{open}");
+    let closed = format!("https://localhost:{closed}");
+    let known = authority.certificate();
+    let far = servers(&web, "127.0.0.1", &[&known]);
+    let near = Servers { urls: vec![format!("http://127.0.0.1:{}/repo", plain.ports()[0])], ..far.clone() };
+    for (servers, proxy, object) in
+        [(&far, &open, 0), (&far, &closed, 1), (&near, &closed, 2), (&near, &open, 3)]
+    {
+        let through = Servers { proxies: Proxies::parse(proxy, None).unwrap(), ..servers.clone() };
+        read(&through, &objects[object]).unwrap_or_else(|error| panic!("{proxy}: {}", error.full_text()));
+    }
+    let served = |web: &Web| web.log().lines().count();
+    assert_eq!((served(&web), served(&plain)), (2, 2));
+    // It has passed on what it can't read, and read the rest.
+    let began = Instant::now();
+    while squid.log().lines().count() < 4 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{}", squid.log());
+        std::thread::yield_now();
+    }
+    assert_eq!(squid.log().matches("CONNECT").count(), 2, "{}", squid.log());
+
+    let unknown =
+        Authorities { system: false, paths: vec![Authority::new().certificate().display().to_string()] };
+    let through = Servers { proxies: Proxies::parse(&closed, None).unwrap(), authorities: unknown, ..near };
+    let (_, text) = refused(&through, &objects[0]);
+    assert!(text.contains("localhost"), "the proxy is named: {text}");
+}
+
+#[test]
+fn a_redirect_leads_from_http_to_https() {
+    let objects = objects(1);
+    let folder = folder(&objects);
+    let authority = Authority::new();
+    let web = secure(folder.path(), &authority.sign("IP:127.0.0.1", 1));
+    let plain = Web::nginx(1, |_, ports| {
+        let to = format!("https://127.0.0.1:{}$request_uri", web.ports()[0]);
+        format!("server {{ listen 127.0.0.1:{}; return 302 {to}; }}", ports[0])
+    });
+    let url = format!("http://127.0.0.1:{}/repo", plain.ports()[0]);
+    let servers = Servers { urls: vec![url], ..servers(&web, "127.0.0.1", &[&authority.certificate()]) };
+    let error = read(&servers, &objects[0]).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Redirected { .. }), "{error}");
+    read(&Servers { redirects: true, ..servers }, &objects[0]).unwrap();
+    assert!(plain.log().contains(" 302 "));
+}

@@ -1,0 +1,185 @@
+//! Real web servers and proxies, nginx and squid, and certificates for them; each in a folder of its own, at free ports.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// For a program to begin to listen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running nginx or squid.
+pub struct Web {
+    folder: TempDir,
+    ports: Vec<u16>,
+    child: Child,
+}
+
+impl Web {
+    /// An nginx with these servers: the text between `http {` and `}`, told its folder and some free ports.
+    pub fn nginx(ports: usize, servers: impl Fn(&Path, &[u16]) -> String) -> Web {
+        Web::start("nginx", ports, |folder, ports| {
+            let own = folder.display();
+            let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+            let temporary: String = temporary.iter().fold(String::new(), |mut text, name| {
+                write!(text, "{name}_temp_path {own}/{name}; ").expect("writing to a string");
+                text
+            });
+            format!(
+                "daemon off; master_process off; pid {own}/pid; error_log {own}/error.log;\n\
+                 events {{ worker_connections 256; }}\n\
+                 http {{ access_log {own}/access.log; {temporary}\n{} }}\n",
+                servers(folder, ports)
+            )
+        })
+    }
+
+    /// A squid that passes on to whatever server a request names, at the first port with http; `more` is added to its
+    /// configuration.
+    pub fn squid(ports: usize, more: impl Fn(&Path, &[u16]) -> String) -> Web {
+        Web::start("squid", ports, |folder, ports| {
+            let own = folder.display();
+            format!(
+                "http_port 127.0.0.1:{}\nhttp_access allow all\ncache_mem 8 MB\naccess_log stdio:{own}/access.log\n\
+                 cache_log {own}/error.log\npid_filename {own}/pid\ncoredump_dir {own}\nvisible_hostname web\n\
+                 pinger_enable off\nnetdb_filename none\nmax_filedescriptors 1024\nshutdown_lifetime 0 seconds\n{}\n",
+                ports[0],
+                more(folder, ports)
+            )
+        })
+    }
+
+    fn start(program: &str, count: usize, config: impl Fn(&Path, &[u16]) -> String) -> Web {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Programs that drop root's rights read from it.
+        open_to_all(folder.path());
+        let free: Vec<TcpListener> =
+            (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port")).collect();
+        let port = |listener: &TcpListener| listener.local_addr().expect("its address").port();
+        let ports: Vec<u16> = free.iter().map(port).collect();
+        drop(free);
+        let file = folder.path().join("config");
+        fs::write(&file, config(folder.path(), &ports)).expect("a configuration");
+        let name = squid_name(&ports);
+        let arguments: &[&str] = match program {
+            "squid" => &["-N", "-n", &name, "-f"],
+            _ => &["-p", ".", "-e", "error.log", "-c"],
+        };
+        let mut command = Command::new(find(program));
+        command.args(arguments).arg(&file).current_dir(folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let mut web = Web { folder, ports, child };
+        web.wait(program);
+        web
+    }
+
+    /// Whoever listens tells nobody; each look is a connection.
+    fn wait(&mut self, program: &str) {
+        let start = Instant::now();
+        for port in &self.ports {
+            while TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).is_err() {
+                let ended = self.child.try_wait().expect("its state");
+                let said = fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
+                assert!(ended.is_none(), "{program} ended: {ended:?}\n{said}");
+                assert!(start.elapsed() < PATIENCE, "{program} does not listen\n{said}");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Its ports.
+    pub fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// What it wrote of the requests it answered; a squid writes later than it answers.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // What a squid that was killed leaves behind.
+        let name = format!("{}-", squid_name(&self.ports));
+        for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&name) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn open_to_all(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("permissions");
+}
+
+/// Letters and digits; no two that run at once have the same port.
+fn squid_name(ports: &[u16]) -> String {
+    format!("esker{}p{}", std::process::id(), ports.first().copied().unwrap_or_default())
+}
+
+/// Administrators' programs are not on everybody's path.
+fn find(program: &str) -> PathBuf {
+    let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
+}
+
+/// An authority that signs certificates, made by `openssl`.
+pub struct Authority {
+    folder: TempDir,
+}
+
+impl Authority {
+    /// One that nobody knows yet.
+    pub fn new() -> Authority {
+        let folder = tempfile::tempdir().expect("a folder");
+        open_to_all(folder.path());
+        let authority = Authority { folder };
+        let made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=Test -days 2";
+        authority.openssl(&format!("{made} -keyout ca.key -out ca.pem"));
+        authority
+    }
+
+    /// The certificate of the authority.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// A certificate for these names (`DNS:…`, `IP:…`) and its key, valid from now on for so many days.
+    pub fn sign(&self, names: &str, days: u32) -> (PathBuf, PathBuf) {
+        let number = fs::read_dir(self.folder.path()).expect("a folder").count();
+        let file = |end: &str| self.folder.path().join(format!("{number}.{end}"));
+        fs::write(file("names"), format!("subjectAltName={names}\n")).expect("a file");
+        self.openssl(&format!(
+            "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=server -keyout {number}.key -out {number}.csr"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {number}.csr -CA ca.pem -CAkey ca.key -days {days} -extfile {number}.names -out {number}.pem"
+        ));
+        (file("pem"), file("key"))
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let mut command = Command::new(find("openssl"));
+        command.args(arguments.split(' ')).current_dir(self.folder.path()).stdin(Stdio::null());
+        let output = command.output().expect("running openssl");
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
