@@ -105,8 +105,8 @@ fn a_damaged_local_repository_is_refused() {
 fn addresses_that_make_no_sense_are_refused_with_a_reason() {
     let engine = engine();
     for (url, reason) in [
-        ("https://server/repo", "https"),
-        ("ftp://server/repo", "http:// nor file://"),
+        ("https://user@server/repo", "user names"),
+        ("ftp://server/repo", "https:// nor file://"),
         ("file://relative/path", "absolute"),
         ("http://server:port/", "port"),
         ("http:///repo", "no server"),
