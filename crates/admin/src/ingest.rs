@@ -1,7 +1,7 @@
 //! Ingesting: what an archive holds is added to a directory of the repository, replacing what has the same
 //! names. Nothing else in that directory changes, except what a list says to delete first.
 
-mod archive;
+pub(crate) mod archive;
 mod collect;
 mod dry;
 

@@ -41,6 +41,7 @@ mod revision;
 mod scan;
 mod settings;
 mod signed;
+mod small_archive;
 mod source;
 mod spool;
 
@@ -62,3 +63,4 @@ pub use repository::Repository;
 pub use resign::{Resign, Resigned};
 pub use revision::How;
 pub use settings::{Balance, Settings};
+pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};

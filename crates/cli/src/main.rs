@@ -12,6 +12,7 @@ mod doctor;
 mod entry;
 mod exit;
 mod glob;
+mod import;
 mod join;
 mod limits;
 mod log;
@@ -96,7 +97,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
         Command::Serve(args) => commands::serve::run(&args),
-        Command::Setup(args) => commands::setup::run(&args),
+        Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),

@@ -1,5 +1,7 @@
 //! A repository that is named: where the configuration says that it is, and how the command line overrules that.
 
+mod missing;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -69,6 +71,9 @@ impl Named {
             require(problem)?;
         }
         parameters.allowed().map_err(of_parameter)?;
+        let root = Root::new(&settings.config_root);
+        let keys = keys(&parameters, args, &name, settings, &root);
+        let keys = missing::name_all(&parameters, keys)?;
         let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
         let mut servers = parameters.servers(auto.as_deref()).map_err(of_parameter)?;
         for url in &mut servers.urls {
@@ -76,8 +81,6 @@ impl Named {
         }
         servers.authorities = configuration::authorities(&parameters, &args.ca)?;
         hurry(&mut servers, args);
-        let root = Root::new(&settings.config_root);
-        let keys = keys(&parameters, args, &name, settings, &root)?;
         let (place, quota) = cache(&parameters, args, settings)?;
         let configured = Configured {
             pin: parameters.pin().map_err(of_parameter)?,

@@ -29,6 +29,11 @@ impl Output {
         Ok(self.out.write_all(bytes)?)
     }
 
+    /// Has what was said so far read before a question is asked.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        Ok(self.out.flush()?)
+    }
+
     /// One JSON value on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value)

@@ -30,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) config_root: PathBuf,
     /// The user's own folder of configuration, which goes before the machine's.
     pub(crate) own_config: Option<PathBuf>,
+    /// The record of what `esker setup` made for this user.
+    pub(crate) own_record: Option<PathBuf>,
 }
 
 /// Where a broker listens that serves all users of the node.
@@ -85,8 +87,11 @@ impl Settings {
         let own_config = (!root && config_root == Path::new("/"))
             .then(|| home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker")))
             .flatten();
+        let own_record = (!root)
+            .then(|| home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/setup.json")))
+            .flatten();
         let keys = PathBuf::from(KEYS);
-        Ok(Self { root, caches, runtime, keys, storage, publisher_keys, config_root, own_config })
+        Ok(Self { root, caches, runtime, keys, storage, publisher_keys, config_root, own_config, own_record })
     }
 
     /// The folder of the repositories that are published here, `named` on the command line or the default.
@@ -177,6 +182,7 @@ impl Settings {
             publisher_keys: Some(base.join("publisher-keys")),
             config_root: base.join("root"),
             own_config: None,
+            own_record: None,
         }
     }
 }

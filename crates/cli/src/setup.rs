@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use content::OURS;
 pub(crate) use machine::Machine;
 pub(crate) use record::{Left, undo};
 
@@ -75,7 +76,7 @@ impl Plan {
         let mut plan = Plan { missing: Vec::new(), there: Vec::new(), record };
         let mut foreign = Vec::new();
         let mut wanted = wanted;
-        wanted.extend(Record::folder().map(Item::Folder));
+        wanted.extend(machine.record().parent().map(|folder| Item::Folder(folder.to_owned())));
         for item in with_folders(machine, wanted) {
             match state(machine, &item, &plan.record) {
                 Ok(State::There) => plan.there.push(item),

@@ -1,8 +1,9 @@
 //! The public keys that repository owners sign whitelists with.
 
 use rsa::pkcs1::DecodeRsaPublicKey as _;
-use rsa::pkcs8::DecodePublicKey as _;
+use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _, LineEnding};
 use rsa::{Pkcs1v15Sign, RsaPublicKey};
+use sha2::{Digest, Sha256};
 
 use crate::hash::{ContentHash, HashAlgorithm};
 use crate::pem;
@@ -23,6 +24,16 @@ pub enum KeyError {
     /// The key is not an RSA key of a supported size.
     #[error("the public key is not a usable RSA key: {0}")]
     Key(String),
+}
+
+/// A public key as it is shown to whoever is to trust it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownKey {
+    /// SHA-256 of its DER form (SubjectPublicKeyInfo), in hexadecimal digits: what
+    /// `openssl pkey -pubin -outform DER | sha256sum` says.
+    pub fingerprint: String,
+    /// It alone, in PEM form.
+    pub pem: String,
 }
 
 impl MasterKeys {
@@ -64,6 +75,23 @@ impl MasterKeys {
     /// Tells whether there are none.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    /// Each key as it is shown before it is trusted, sorted by fingerprint.
+    pub fn shown(&self) -> Result<Vec<ShownKey>, KeyError> {
+        let show = |(_, key): &(Vec<u8>, RsaPublicKey)| {
+            let failed = |error: rsa::pkcs8::spki::Error| KeyError::Key(error.to_string());
+            let der = key.to_public_key_der().map_err(failed)?;
+            let digest = Sha256::digest(der.as_bytes());
+            Ok(ShownKey {
+                fingerprint: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+                pem: key.to_public_key_pem(LineEnding::LF).map_err(failed)?,
+            })
+        };
+        let mut shown: Vec<_> = self.keys.iter().map(show).collect::<Result<_, _>>()?;
+        shown.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
+        shown.dedup();
+        Ok(shown)
     }
 
     /// A hash that is the same for the same set of keys, whatever their order.

@@ -1,7 +1,7 @@
 //! Archives: found out what they are compressed with, and read member by member.
 
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use esker_format::write::catalog::Entry;
@@ -33,22 +33,10 @@ impl Archive {
         } else {
             Box::new(File::open(path).map_err(failed)?)
         };
-        let mut input = BufReader::with_capacity(READ_AHEAD, input);
-        let mut magic = Vec::new();
-        input.by_ref().take(MAGIC_LEN).read_to_end(&mut magic).map_err(failed)?;
-        if magic.is_empty() {
-            // What made it has failed, and nobody wants its nothing.
-            return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });
-        }
-        let start = magic.clone();
-        let whole = Cursor::new(magic).chain(input);
-        let stream: Box<dyn Read + Send> = match start.as_slice() {
-            [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::new(whole).map_err(failed)?),
-            [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(lzma_rust2::XzReader::new(whole, true)),
-            _ => Box::new(whole),
-        };
-        Ok(Self { shown: path.to_owned(), stream })
+        let stream = decompressed(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
+        // What made an empty one has failed, and nobody wants its nothing.
+        let empty = || AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() };
+        Ok(Self { shown: path.to_owned(), stream: stream.ok_or_else(empty)? })
     }
 
     /// Hands all members to the collector, and their content to the pipeline.
@@ -92,6 +80,23 @@ impl Archive {
         }
         Ok(())
     }
+}
+
+/// What a stream is without the compression that its first bytes tell of; nothing if it is empty.
+pub(crate) fn decompressed<'s>(
+    mut input: impl BufRead + Send + 's,
+) -> io::Result<Option<Box<dyn Read + Send + 's>>> {
+    let mut magic = Vec::new();
+    input.by_ref().take(MAGIC_LEN).read_to_end(&mut magic)?;
+    let start = magic.clone();
+    let whole = Cursor::new(magic).chain(input);
+    Ok(match start.as_slice() {
+        [] => None,
+        [0x1f, 0x8b, ..] => Some(Box::new(flate2::read::MultiGzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Box::new(zstd::Decoder::new(whole)?)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => Some(Box::new(lzma_rust2::XzReader::new(whole, true))),
+        _ => Some(Box::new(whole)),
+    })
 }
 
 fn fill(member: &mut impl Read, mut room: &mut [u8]) -> io::Result<usize> {

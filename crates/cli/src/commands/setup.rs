@@ -1,18 +1,23 @@
+mod import;
+
 use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
 
 use crate::exit::{Context, Failure, Kind, warn};
 use crate::output::Output;
+use crate::settings::Settings;
 use crate::setup::content::{self, With};
 use crate::setup::{Item, Left, Machine, Plan, undo};
 
-/// Writes what autofs, systemd or fstab need to mount repositories, and takes it back.
+/// Writes what autofs, systemd or fstab need to mount repositories, or takes over where a domain's repositories are and
+/// who signs for them; and takes it back.
 ///
 /// Example: esker setup --with autofs --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repositories to mount; the automounter needs none, it mounts what the configuration knows
+    /// The repositories to mount; the automounter needs none, it mounts what the configuration knows. With --import the
+    /// domains and repositories to take over, if not all
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
@@ -28,9 +33,17 @@ pub(crate) struct Args {
     #[arg(long)]
     side_by_side: bool,
 
+    /// Take over the servers and keys of domains from a file, a folder or an archive, or from the URL of one: for all
+    /// users where root calls it, for yourself otherwise
+    #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["with", "mount_dir", "side_by_side", "program"])]
+    import: Option<String>,
+
+    #[command(flatten)]
+    consent: import::Consent,
+
     /// Set up the machine whose root this folder is
-    #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
 
     /// Where esker is on that machine [default: this program; with --root /usr/bin/esker]
     #[arg(long, value_name = "FILE")]
@@ -41,16 +54,32 @@ pub(crate) struct Args {
     dry_run: bool,
 
     /// Take back what was set up; what somebody changed since is left
-    #[arg(long, conflicts_with_all = ["names", "with", "mount_dir", "side_by_side", "program"])]
+    #[arg(long, conflicts_with_all = ["names", "with", "mount_dir", "side_by_side", "program", "import"])]
     undo: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let root = std::path::absolute(&args.root)
-        .context(Kind::Usage, format!("--root {} can't be used", args.root.display()))?;
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let named = args.root.as_deref().unwrap_or(Path::new("/"));
+    let root = std::path::absolute(named)
+        .context(Kind::Usage, format!("--root {} can't be used", named.display()))?;
     let machine = Machine::at(&root);
+    // Without root's rights, what belongs to the user.
+    let own = settings.own_record.clone().filter(|_| args.root.is_none()).map(Machine::of_user);
     if args.undo {
-        return take_back(&machine, args.dry_run);
+        return take_back(own.as_ref().unwrap_or(&machine), args.dry_run);
+    }
+    if let Some(source) = &args.import {
+        let folder = match &own {
+            Some(_) => settings.own_config.clone().ok_or_else(|| {
+                Failure::usage("there is no folder for your configuration: HOME is not set")
+                    .hint("set HOME, or say --root DIR")
+            })?,
+            None => OWN_CONFIG.into(),
+        };
+        let target = import::Target { machine: own.as_ref().unwrap_or(&machine), folder: &folder };
+        let given =
+            import::Given { source, names: &args.names, consent: &args.consent, dry_run: args.dry_run };
+        return import::run(&given, &target, settings);
     }
     let mount_dir = mount_dir(args)?;
     refuse_reference(args, &machine, &mount_dir)?;
@@ -70,6 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     out.finish()
 }
+
+/// Where the machine's own settings lie.
+const OWN_CONFIG: &str = "/etc/esker";
 
 fn mount_dir(args: &Args) -> Result<PathBuf, Failure> {
     let default = if args.side_by_side { "/esker" } else { "/cvmfs" };

@@ -16,7 +16,7 @@ pub(crate) enum With {
 }
 
 /// First line of all our files, behind what begins a comment there.
-const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
+pub(crate) const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
 
 /// Where the program map of the automounter lies.
 pub(crate) const MAP: &str = "/etc/auto.esker";

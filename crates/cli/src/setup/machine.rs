@@ -9,16 +9,30 @@ use esker_store::{RealDisk, persist};
 
 use crate::exit::{Failure, Kind};
 
-/// A root folder.
+/// Where the record of what was set up lies on a machine.
+const RECORD: &str = "/var/lib/esker/setup.json";
+
+/// A root folder, or what belongs to a user of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
+    record: PathBuf,
 }
 
 impl Machine {
     /// This machine for `/`.
     pub(crate) fn at(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), record: RECORD.into() }
+    }
+
+    /// What belongs to a user of this machine, who has the record at `record`.
+    pub(crate) fn of_user(record: PathBuf) -> Self {
+        Self { root: "/".into(), record }
+    }
+
+    /// Where the record of what was set up lies, as on that machine.
+    pub(crate) fn record(&self) -> &Path {
+        &self.record
     }
 
     pub(crate) fn is_this(&self) -> bool {

@@ -10,9 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use crate::exit::Failure;
 
-/// Where the record lies.
-const RECORD: &str = "/var/lib/esker/setup.json";
-
 /// Something that setup made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -57,16 +54,11 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The folder of the record.
-    pub(super) fn folder() -> Option<PathBuf> {
-        Path::new(RECORD).parent().map(Path::to_owned)
-    }
-
     pub(super) fn read(machine: &Machine) -> Result<Self, Failure> {
-        let place = machine.place(Path::new(RECORD));
+        let place = machine.place(machine.record());
         let text = match fs::read(&place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            text => text.map_err(|error| machine.failed("read", Path::new(RECORD), &error))?,
+            text => text.map_err(|error| machine.failed("read", machine.record(), &error))?,
         };
         serde_json::from_slice(&text).map_err(|error| {
             Failure::failed(format!("{} is damaged: {error}", place.display()))
@@ -75,13 +67,13 @@ impl Record {
     }
 
     pub(super) fn write(&self, machine: &Machine) -> Result<(), Failure> {
-        let place = machine.place(Path::new(RECORD));
+        let place = machine.place(machine.record());
         let written = serde_json::to_vec_pretty(self).map_err(io::Error::other).and_then(|mut text| {
             text.push(b'\n');
             place.parent().map_or(Ok(()), fs::create_dir_all)?;
             machine.write(&place, &text, 0o644)
         });
-        written.map_err(|error| machine.failed("write", Path::new(RECORD), &error))
+        written.map_err(|error| machine.failed("write", machine.record(), &error))
     }
 
     pub(super) fn has(&self, made: &Made) -> bool {
@@ -129,8 +121,8 @@ pub(crate) fn undo(machine: &Machine, dry: bool) -> Result<Vec<Left>, Failure> {
         });
     }
     if !dry && !record.made.is_empty() {
-        let place = machine.place(Path::new(RECORD));
-        fs::remove_file(&place).map_err(|error| machine.failed("remove", Path::new(RECORD), &error))?;
+        let place = machine.place(machine.record());
+        fs::remove_file(&place).map_err(|error| machine.failed("remove", machine.record(), &error))?;
         // Those in which the record was. The cache is there as well, on most machines.
         for made in record.made.iter().rev().filter(|made| matches!(made, Made::Folder { .. })) {
             let _ = fs::remove_dir(machine.place(made.path()));

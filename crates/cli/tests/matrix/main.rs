@@ -19,6 +19,7 @@ mod fstab;
 mod gate;
 mod guides;
 mod hot;
+mod importing;
 mod machine;
 mod namespaces;
 mod person;

@@ -6,7 +6,7 @@
 //! default.local
 //!   R/domain.d/DOMAIN.conf   domain.d/DOMAIN.conf   domain.d/DOMAIN.local
 //!   R/config.d/NAME.conf     config.d/NAME.conf     config.d/NAME.local
-//! Esker's own: esker.toml  config.d/NAME.toml, of the machine, then of the user
+//! Esker's own: esker.toml  domain.d/DOMAIN.toml  config.d/NAME.toml, of the machine, then of the user
 //! ```
 //!
 //! What comes later wins.
@@ -123,6 +123,8 @@ impl<'a> Load<'a> {
         for folder in &self.request.own {
             self.own(&folder.join("esker.toml"));
             if let Some(name) = &self.request.name {
+                let domain = name.split_once('.').map_or("", |(_, domain)| domain);
+                self.own(&folder.join("domain.d").join(format!("{domain}.toml")));
                 self.own(&folder.join("config.d").join(format!("{name}.toml")));
             }
         }

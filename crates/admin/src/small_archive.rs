@@ -1,0 +1,236 @@
+//! Small archives from anywhere: a few of their files, in memory. Nothing is ever unpacked to a disk.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Read};
+use std::path::{Component, Path};
+
+use tar::EntryType;
+
+use crate::ingest::archive::decompressed;
+
+/// How much of an archive is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct ArchiveLimits {
+    /// Most bytes of the archive without its compression.
+    pub plain: u64,
+    /// Most members.
+    pub members: usize,
+    /// Most bytes of one file that is taken.
+    pub file: u64,
+    /// Most bytes of all files that are taken.
+    pub taken: u64,
+}
+
+/// Why an archive is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SmallArchiveError {
+    /// It is damaged, or none.
+    #[error("it can't be read as a tar archive")]
+    Damaged(#[source] io::Error),
+    /// It is larger than it may be.
+    #[error("it has more than {0}")]
+    TooLarge(String),
+    /// A member that could do harm if it were unpacked, or is not a file where one is needed.
+    #[error("it has a member `{name}`, which {why}")]
+    Member {
+        /// The name of the member.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// The files of an archive (tar, as it is or compressed with gzip, zstd or xz) whose names are `wanted`.
+///
+/// One whose members could lie outside of a folder is refused whole, and so is one where a wanted file is a link.
+pub fn files_of_archive(
+    bytes: &[u8],
+    limits: ArchiveLimits,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
+    let plain = decompressed(BufReader::new(bytes)).map_err(SmallArchiveError::Damaged)?;
+    let plain = plain.ok_or_else(|| SmallArchiveError::Damaged(io::Error::other("it is empty")))?;
+    let mut bounded = Bounded { inner: plain, left: limits.plain, over: false };
+    let outcome = take(&mut bounded, limits, wanted);
+    match outcome {
+        Err(SmallArchiveError::Damaged(_)) if bounded.over => {
+            Err(SmallArchiveError::TooLarge(format!("{} bytes", limits.plain)))
+        }
+        outcome => outcome,
+    }
+}
+
+fn take(
+    plain: &mut impl Read,
+    limits: ArchiveLimits,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
+    let mut files = BTreeMap::new();
+    let mut archive = tar::Archive::new(plain);
+    let mut taken = 0;
+    for (number, member) in archive.entries().map_err(SmallArchiveError::Damaged)?.enumerate() {
+        let mut member = member.map_err(SmallArchiveError::Damaged)?;
+        if number >= limits.members {
+            return Err(SmallArchiveError::TooLarge(format!("{} members", limits.members)));
+        }
+        let kind = member.header().entry_type();
+        if matches!(kind, EntryType::XGlobalHeader) {
+            continue;
+        }
+        let name = inside(&member.path_bytes())?;
+        if kind.is_dir() || !wanted(&name) {
+            continue;
+        }
+        if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+            return Err(SmallArchiveError::Member { name, why: "is not a file but a link or a device" });
+        }
+        let mut bytes = Vec::new();
+        member.by_ref().take(limits.file + 1).read_to_end(&mut bytes).map_err(SmallArchiveError::Damaged)?;
+        if bytes.len() as u64 > limits.file {
+            return Err(SmallArchiveError::Member { name, why: "is too large" });
+        }
+        taken += bytes.len() as u64;
+        if taken > limits.taken {
+            return Err(SmallArchiveError::TooLarge(format!("{} bytes that count", limits.taken)));
+        }
+        files.insert(name, bytes);
+    }
+    Ok(files)
+}
+
+/// The name of a member below the folder that it would be unpacked in.
+fn inside(name: &[u8]) -> Result<String, SmallArchiveError> {
+    let refused = |why| {
+        let name = String::from_utf8_lossy(name).escape_debug().to_string();
+        Err(SmallArchiveError::Member { name, why })
+    };
+    let Ok(text) = std::str::from_utf8(name) else { return refused("is not named in UTF-8") };
+    let mut parts = Vec::new();
+    for part in Path::new(text).components() {
+        match part {
+            Component::Normal(part) => parts.extend(part.to_str()),
+            Component::CurDir => {}
+            _ => return refused("would lie outside of the folder"),
+        }
+    }
+    Ok(parts.join("/"))
+}
+
+/// A stream that fails where it has been long enough.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+    over: bool,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !room.is_empty() {
+            self.over = true;
+            return Err(io::Error::other("it is too large"));
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(room.len());
+        let len = self.inner.read(&mut room[..most])?;
+        self.left -= len as u64;
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const LIMITS: ArchiveLimits = ArchiveLimits { plain: 1 << 20, members: 20, file: 1000, taken: 3000 };
+
+    fn member(builder: &mut tar::Builder<Vec<u8>>, name: &[u8], kind: EntryType, bytes: &[u8]) {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_size(bytes.len() as u64);
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.set_cksum();
+        builder.append(&header, bytes).expect("appending");
+    }
+
+    fn archive(members: &[(&[u8], EntryType, &[u8])]) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        members.iter().for_each(|(name, kind, bytes)| member(&mut builder, name, *kind, bytes));
+        builder.into_inner().expect("an archive")
+    }
+
+    fn files(bytes: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, String> {
+        files_of_archive(bytes, LIMITS, |name| name.ends_with(".conf")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn wanted_files_are_taken_however_it_is_compressed() {
+        let plain = archive(&[
+            (b"./top/", EntryType::Directory, b""),
+            (b"./top/a.conf", EntryType::Regular, b"A"),
+            (b"top/b.conf", EntryType::Regular, b"B"),
+            (b"top/else", EntryType::Regular, &[0; 5000]),
+            (b"top/link", EntryType::Symlink, b""),
+        ]);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&plain).expect("compressing");
+        let zstd = zstd::encode_all(&plain[..], 1).expect("compressing");
+        for bytes in [plain, gzip.finish().expect("compressing"), zstd] {
+            let found = files(&bytes).expect("files");
+            let expected = [("top/a.conf".to_owned(), b"A".to_vec()), ("top/b.conf".into(), b"B".to_vec())];
+            assert_eq!(found, BTreeMap::from(expected));
+        }
+    }
+
+    #[test]
+    fn hostile_archives_are_refused() {
+        let regular = EntryType::Regular;
+        let many: Vec<(&[u8], EntryType, &[u8])> = vec![(b"x", regular, b""); 21];
+        let cases: [(Vec<u8>, &str); 11] = [
+            (archive(&[(b"../a.conf", regular, b"")]), "outside"),
+            (archive(&[(b"a/../../b", regular, b"")]), "outside"),
+            (archive(&[(b"/etc/a.conf", regular, b"")]), "outside"),
+            (archive(&[(b"\xff.conf", regular, b"")]), "UTF-8"),
+            (archive(&[(b"a.conf", EntryType::Symlink, b"")]), "a link"),
+            (archive(&[(b"a.conf", EntryType::Link, b"")]), "a link"),
+            (archive(&[(b"a.conf", EntryType::Fifo, b"")]), "a device"),
+            (archive(&[(b"a.conf", regular, &[0; 1001])]), "too large"),
+            (archive(&[(b"a", regular, &[0; 2 << 20])]), "1048576 bytes"),
+            (archive(&many), "20 members"),
+            (b"no archive at all, but a text that is longer than a header".repeat(20), "tar archive"),
+        ];
+        for (bytes, told) in cases {
+            let error = files(&bytes).expect_err(told);
+            assert!(error.contains(told), "{told}: {error}");
+        }
+        assert!(files(b"").is_err());
+    }
+
+    /// A thousand times smaller than what is in it.
+    #[test]
+    fn a_bomb_does_not_go_off() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        let zeros = vec![0; 1 << 20];
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(EntryType::Regular);
+        header.set_size(64 << 20);
+        header.set_cksum();
+        gzip.write_all(header.as_bytes()).expect("compressing");
+        (0..64).for_each(|_| gzip.write_all(&zeros).expect("compressing"));
+        let bomb = gzip.finish().expect("compressing");
+        assert!(bomb.len() < 100_000, "{}", bomb.len());
+        assert!(files(&bomb).expect_err("a bomb").contains("1048576 bytes"));
+    }
+
+    /// Damage never panics.
+    #[test]
+    fn damaged_archives_end_in_errors() {
+        let good = archive(&[(b"a.conf", EntryType::Regular, b"A"), (b"b.conf", EntryType::Regular, b"B")]);
+        for at in 0..1536 {
+            let mut bad = good.clone();
+            bad[at] ^= 0xff;
+            let _ = files(&bad);
+            let _ = files(&good[..at]);
+        }
+    }
+}

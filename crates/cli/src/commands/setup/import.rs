@@ -1,0 +1,163 @@
+//! `esker setup --import`: shows what is to be trusted, asks, and writes it.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::exit::{Failure, warn};
+use crate::import::{self, Import, Scope, Unit};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::setup::{Machine, Plan};
+
+/// How the user says that keys are the right ones.
+#[derive(clap::Args, Debug)]
+pub(super) struct Consent {
+    /// Trust the keys that --import finds without being asked
+    #[arg(long, requires = "import")]
+    yes: bool,
+
+    /// With --import, a key that is trusted, by the SHA-256 of its DER form; every key that is found has to be named
+    #[arg(long, value_name = "SHA256", requires = "import", value_parser = fingerprint)]
+    fingerprint: Vec<String>,
+
+    /// Seconds that a server may take
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60.0)]
+    patience: f64,
+}
+
+fn fingerprint(text: &str) -> Result<String, String> {
+    let text = text.strip_prefix("SHA256:").unwrap_or(text);
+    let digits: String = text.chars().filter(|c| *c != ':').map(|c| c.to_ascii_lowercase()).collect();
+    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(digits);
+    }
+    Err("a fingerprint has 64 hexadecimal digits".into())
+}
+
+/// What is to be taken over.
+pub(super) struct Given<'a> {
+    pub(super) source: &'a str,
+    pub(super) names: &'a [String],
+    pub(super) consent: &'a Consent,
+    pub(super) dry_run: bool,
+}
+
+/// Where it goes.
+pub(super) struct Target<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) folder: &'a Path,
+}
+
+pub(super) fn run(given: &Given<'_>, target: &Target<'_>, settings: &Settings) -> Result<(), Failure> {
+    let Given { source, names, consent, dry_run } = *given;
+    let patience = Duration::try_from_secs_f64(consent.patience)
+        .map_err(|_| Failure::usage("--patience takes a number of seconds"))?;
+    let tree = import::read(source, names, settings, patience)?;
+    let import = Import::new(tree, names, settings)?;
+    let items = import.units.iter().flat_map(|unit| unit.items(target.folder, source)).collect();
+    let plan = Plan::new(target.machine, items)?;
+    let mut out = Output::new();
+    for remark in &import.remarks {
+        warn(Some(remark));
+    }
+    for unit in &import.units {
+        show(unit, &mut out)?;
+    }
+    for item in &plan.there {
+        out.line(format!("there already: {}", item.path().display()))?;
+    }
+    for item in &plan.missing {
+        out.line(format!("would {}", item.words()))?;
+    }
+    if dry_run || plan.missing.is_empty() {
+        return out.finish();
+    }
+    out.flush()?;
+    agreed(&import.units, consent)?;
+    plan.apply(target.machine)?;
+    out.line("done; `esker setup --undo` takes it back")?;
+    for step in next_steps(&import.units, target) {
+        out.line(format!("next: {step}"))?;
+    }
+    out.finish()
+}
+
+/// Shows what would be trusted, and with what.
+fn show(unit: &Unit, out: &mut Output) -> Result<(), Failure> {
+    match &unit.scope {
+        Scope::Domain(name) => out.line(format!("the domain {name}"))?,
+        Scope::Repository(name) => out.line(format!("the repository {name}"))?,
+    }
+    for taken in &unit.settings {
+        out.line(format!("  {}    # from {}", taken.line(), taken.origin))?;
+    }
+    for found in &unit.keys {
+        out.line(format!(
+            "  public key, SHA-256 of its DER form: {}    # from {}",
+            found.key.fingerprint, found.file
+        ))?;
+    }
+    Ok(())
+}
+
+/// Whether the user trusts the keys.
+fn agreed(units: &[Unit], consent: &Consent) -> Result<(), Failure> {
+    let mut found: Vec<&str> =
+        units.iter().flat_map(|unit| &unit.keys).map(|found| found.key.fingerprint.as_str()).collect();
+    found.sort_unstable();
+    found.dedup();
+    if !consent.fingerprint.is_empty() {
+        let said = |key: &str| consent.fingerprint.iter().any(|said| said == key);
+        if let Some(unsaid) = found.iter().find(|key| !said(key)) {
+            return Err(Failure::usage(format!("the key {unsaid} is not one that --fingerprint names"))
+                .hint("nothing was changed; ask the publisher of the repositories which keys are theirs"));
+        }
+        if let Some(missing) = consent.fingerprint.iter().find(|said| !found.contains(&said.as_str())) {
+            return Err(Failure::usage(format!("no key has the fingerprint {missing}"))
+                .hint("nothing was changed; ask the publisher of the repositories which keys are theirs"));
+        }
+        return Ok(());
+    }
+    if consent.yes {
+        return Ok(());
+    }
+    let compare = "compare the fingerprints with those that the publisher of the repositories gives, then say \
+                   --fingerprint SHA256 for each key, or --yes";
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(
+            "nothing was changed: whoever holds these keys would be trusted, and nobody is here to be asked",
+        )
+        .hint(compare));
+    }
+    let mut terminal = std::io::stderr();
+    write!(terminal, "Trust {} with all that these repositories run here? [y/N] ", count(found.len()))?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::usage("nothing was changed").hint(compare)),
+    }
+}
+
+fn count(keys: usize) -> String {
+    if keys == 1 { "this key".into() } else { format!("these {keys} keys") }
+}
+
+fn next_steps(units: &[Unit], target: &Target<'_>) -> Vec<String> {
+    let mut steps = Vec::new();
+    if units.iter().any(|unit| unit.wants_proxy) {
+        steps.push(format!(
+            "say in {} how the servers are reached: `http_proxy = \"http://PROXY:3128\"`, or \"DIRECT\" where there is no proxy",
+            target.folder.join("esker.toml").display()
+        ));
+    }
+    let example = units.first().map(|unit| match &unit.scope {
+        Scope::Domain(name) => format!("NAME.{name}"),
+        Scope::Repository(name) => name.clone(),
+    });
+    steps
+        .extend(example.map(|name| format!("`esker run {name} -- COMMAND`, or `esker config check {name}`")));
+    steps
+}

@@ -1,0 +1,59 @@
+//! A source that lies on a server.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use esker_store::{Done, Engine, EngineOptions, Fetch, Proxies, Servers, connect};
+
+use super::tree::SOURCE_MAX;
+use crate::configuration;
+use crate::exit::{Failure, of_store};
+use crate::settings::Settings;
+
+/// Gets the file at a URL, in the way that the environment or the configuration of this machine says.
+pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Result<Vec<u8>, Failure> {
+    let what = format!("can't get {url}");
+    let plain = url.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%\"\\".contains(&byte));
+    let Some((base, file)) =
+        url.rsplit_once('/').filter(|(base, file)| plain && base.contains("://") && !file.is_empty())
+    else {
+        return Err(Failure::usage(format!("{what}: it is no plain address of a file"))
+            .hint("get it in another way, and import the file"));
+    };
+    let mut servers = Servers { proxies: proxies(settings)?, ..Servers::direct(base) };
+    (servers.timings.proxy, servers.timings.direct) = (patience / 2, Some(patience / 2));
+    let failed = |error| of_store(&what, &error);
+    let engine = Engine::start(EngineOptions::default()).map_err(failed)?;
+    let source = connect(&engine, servers).map_err(failed)?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    source.fetch(
+        Fetch::new(file, "the configuration", SOURCE_MAX),
+        Done::new(move |outcome| {
+            // Nobody listens any more if it took too long.
+            let _ = sender.send(outcome);
+        }),
+    );
+    let answer = receiver.recv_timeout(patience).map_err(|_| {
+        Failure::new(
+            crate::exit::Kind::Network,
+            format!("{what}: it did not come within {} s", patience.as_secs_f32()),
+        )
+        .hint("see whether the server is reachable from here, or get the file in another way")
+    })?;
+    let stored = answer.map_err(failed)?;
+    stored.into_bytes().map_err(|error| Failure::failed(format!("{what}: {error}")))
+}
+
+/// The proxies of the environment, or of this machine's configuration, or none.
+fn proxies(settings: &Settings) -> Result<Proxies, Failure> {
+    let environment = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+    let general = configuration::load(settings, None);
+    let configured = general.get("CVMFS_HTTP_PROXY").map(|setting| setting.value.clone());
+    let (text, from) = match (&environment, configured) {
+        (Some(proxy), _) => (format!("{proxy};DIRECT"), "$http_proxy"),
+        (None, Some(configured)) => (configured, "CVMFS_HTTP_PROXY"),
+        (None, None) => ("DIRECT".to_owned(), "DIRECT"),
+    };
+    Proxies::parse(&text, environment.as_deref())
+        .map_err(|error| Failure::usage(format!("{from}={text}: {error}")))
+}
