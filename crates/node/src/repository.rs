@@ -65,14 +65,14 @@ const TRAILS: &str = "trails";
 impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = Engine::start(engine_options(options.deadline, options.log))?;
+        let engine = Engine::start(engine_options(options.deadline, options.log.clone()))?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
         let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
         let writer = opener(&engine, &options.cache, options.quota);
-        let store =
-            Shared::open_through(&options.cache, &servers.to_string(), Box::new(writer), options.broker)?;
+        let (cache, text) = (&options.cache, servers.to_string());
+        let store = Shared::open_through(cache, &text, Box::new(writer), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
@@ -151,6 +151,10 @@ impl Writer for CacheWriter {
 
     fn cache(&self) -> Option<Cache> {
         Some(self.cache.clone())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.cache.is_lost()
     }
 
     fn close(&self) {

@@ -17,6 +17,7 @@ mod broker;
 mod client;
 mod received;
 mod release;
+mod service;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -24,13 +25,13 @@ mod wire;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, NetworkStatus, ObjectStore, Room,
+    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, Log, NetworkStatus, ObjectStore, Room,
     StoreError, StoreStatus, Wanted, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
@@ -38,19 +39,13 @@ use parking_lot::{Mutex, RwLock};
 pub(crate) use self::address::{Listener, dial, limit_receives};
 pub(crate) use self::allowance::{Allowance, Bounds};
 pub(crate) use self::broker::{Admission, Broker, Host};
-use self::client::{Client, Door, Owner, Refused, SILENCE};
+use self::client::{Client, Owner, SILENCE};
 use self::received::Received;
 pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
 
 /// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
 /// the same network directory, or a writer that is stuck.
 const FIRST_PATIENCE: Duration = Duration::from_secs(15);
-/// Pauses between attempts grow from this…
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// … to this.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long a broker that served us may take to come back, before the private cache is used.
-const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 /// How many writers a request may outlive. One that comes to more of them may be what kills them.
 const ATTEMPTS_MAX: u32 = 8;
 /// Most descriptors a client keeps.
@@ -64,6 +59,11 @@ pub trait Writer: Send + Sync {
     /// The cache itself, for those who look after it.
     fn cache(&self) -> Option<Cache> {
         None
+    }
+
+    /// Whether its folder was removed or replaced. May take as long as the disk takes.
+    fn is_lost(&self) -> bool {
+        false
     }
 
     /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
@@ -132,10 +132,26 @@ pub struct Shared {
     queue: Mutex<VecDeque<Pending>>,
     received: Arc<Received>,
     holders: Arc<Holders>,
-    silence: Duration,
+    pace: Pace,
+    log: Log,
     events: Sender<Event>,
     me: Weak<Shared>,
     service: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+/// How long is waited for others, and how often looked at them.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    /// How long a writer that owes answers may say nothing.
+    pub(crate) silence: Duration,
+    /// How often it is looked whether the broker is back, or the folder gone.
+    pub(crate) look: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { silence: SILENCE, look: Duration::from_secs(5) }
+    }
 }
 
 /// Everybody in this process who may hold objects.
@@ -145,25 +161,28 @@ struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 impl Shared {
     /// Joins those who use `cache`, or opens it if nobody does.
     pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, servers, open, None, SILENCE)
+        Self::open_with(cache, servers, open, None, Pace::default(), Log::default())
     }
 
-    /// The same, but through the broker of the node if it is there and serves this repository.
+    /// The same, but through the broker of the node as long as it is there and serves this repository. Changes are told
+    /// to `log`.
     pub fn open_through(
         cache: &Path,
         servers: &str,
         open: OpenWriter,
         broker: Option<BrokerAddress>,
+        log: Log,
     ) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, servers, open, broker, SILENCE)
+        Self::open_with(cache, servers, open, broker, Pace::default(), log)
     }
 
-    fn open_with(
+    pub(crate) fn open_with(
         cache: &Path,
         servers: &str,
         open: OpenWriter,
         broker: Option<BrokerAddress>,
-        silence: Duration,
+        pace: Pace,
+        log: Log,
     ) -> Result<Arc<Self>, StoreError> {
         let (events, inbox) = channel();
         let wake = events.clone();
@@ -180,7 +199,8 @@ impl Shared {
             // A closed service has nothing to wake for.
             received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
             holders: Arc::default(),
-            silence,
+            pace,
+            log,
             events,
             me: me.clone(),
             service: Mutex::default(),
@@ -191,7 +211,8 @@ impl Shared {
         };
         shared.take_role(role);
         let weak = shared.me.clone();
-        let service = thread::Builder::new().name("cache-share".into()).spawn(move || serve(&weak, &inbox));
+        let service =
+            thread::Builder::new().name("cache-share".into()).spawn(move || service::run(&weak, &inbox));
         match service {
             Ok(service) => {
                 *shared.service.lock() = Some(service);
@@ -305,120 +326,6 @@ impl Shared {
         };
         for pending in waiting {
             self.submit(pending);
-        }
-    }
-
-    /// Tries to become a client of the node's broker, if there is one, for so long.
-    fn join_broker(&self, patience: Duration, inbox: &Inbox<Event>) -> Option<Role> {
-        let broker = self.broker.as_ref()?;
-        let deadline = Instant::now() + patience;
-        loop {
-            let owner: Weak<dyn Owner> = self.me.clone();
-            let door = Door::Broker(broker);
-            match Client::connect(door, &self.servers, self.received.clone(), owner, self.silence) {
-                Ok(client) => {
-                    *self.refusal.lock() = None;
-                    return Some(Role::Client(client));
-                }
-                Err(Refused::Error(error)) => {
-                    *self.refusal.lock() = Some(error.full_text());
-                    return None;
-                }
-                Err(Refused::Gone) if Instant::now() >= deadline => return None,
-                Err(Refused::Gone) => {}
-            }
-            match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
-                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-
-    /// Tries to become the writer or a client, until `deadline` or for ever.
-    fn elect(&self, deadline: Option<Instant>, inbox: &Inbox<Event>) -> Result<Role, StoreError> {
-        let mut pause = PAUSE_MIN;
-        loop {
-            let busy = match (self.open)() {
-                Ok(writer) => return self.become_writer(writer),
-                Err(error) if matches!(error.cause(), Cause::Busy { .. }) => error,
-                Err(error) => return Err(error),
-            };
-            let owner: Weak<dyn Owner> = self.me.clone();
-            let door = Door::Folder(&self.cache);
-            match Client::connect(door, &self.servers, self.received.clone(), owner, self.silence) {
-                Ok(client) => return Ok(Role::Client(client)),
-                Err(Refused::Error(error)) => return Err(error),
-                Err(Refused::Gone) => {}
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(busy);
-            }
-            // As long as there is nothing better, a broker that comes back late is welcome, too.
-            if let Some(role) = self.join_broker(Duration::ZERO, inbox) {
-                return Ok(role);
-            }
-            // Sleeps, but not through a close.
-            match inbox.recv_timeout(pause) {
-                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
-    }
-
-    fn become_writer(&self, writer: Arc<dyn Writer>) -> Result<Role, StoreError> {
-        let store = match writer.store(&self.servers) {
-            Ok(store) => store,
-            Err(error) => {
-                writer.close();
-                return Err(error);
-            }
-        };
-        let holders: Arc<dyn Holder> = self.holders.clone();
-        store.add_holder(Arc::downgrade(&holders));
-        // From now on the cache itself says what is open.
-        self.received.forget_all();
-        // A file system without sockets makes the cache private to this process; that is no failure.
-        let broker = Broker::start(&self.cache, writer.clone()).ok();
-        Ok(Role::Writer { store, writer, broker })
-    }
-}
-
-/// Elections and requests that waited for a descriptor happen here, on no caller's thread.
-fn serve(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
-    while let Ok(event) = inbox.recv() {
-        let Some(shared) = shared.upgrade() else { return };
-        match event {
-            Event::Close => return,
-            Event::SlotFree => shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked)),
-            Event::Lost => {
-                // The next writer may evict before it knows of us; a file that is gone there must not take room because
-                // we keep it open for later.
-                shared.received.forget_all();
-                // A broker that served us comes back soon, most likely.
-                if let Some(role) = shared.join_broker(BROKER_PATIENCE, inbox) {
-                    shared.take_role(role);
-                }
-                while matches!(&*shared.role.read(), Role::Electing) {
-                    match shared.elect(None, inbox) {
-                        Ok(role) => shared.take_role(role),
-                        Err(error) => {
-                            // Whoever waits learns why; the next attempt is for those who come later.
-                            let waiting = std::mem::take(&mut *shared.queue.lock());
-                            waiting.into_iter().for_each(|pending| pending.done.err(error.clone()));
-                            if let Ok(Event::Close) = inbox.recv_timeout(PAUSE_MAX) {
-                                return;
-                            }
-                        }
-                    }
-                }
-                // An election that noticed the close took the event with it.
-                if matches!(&*shared.role.read(), Role::Closed) {
-                    return;
-                }
-                // Wake-ups that the election swallowed.
-                shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
-            }
         }
     }
 }

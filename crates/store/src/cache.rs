@@ -195,6 +195,11 @@ impl Cache {
     pub fn status(&self) -> CacheStatus {
         self.inner.status()
     }
+
+    /// Whether the folder was removed or replaced since it was opened. Looks at the disk, which may take its time.
+    pub fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
 }
 
 impl Inner {
@@ -280,6 +285,10 @@ impl Inner {
     fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> Cause {
         self.disk_errors.fetch_add(1, Ordering::Relaxed);
         Cause::Disk { doing, path: path.to_owned(), source }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lock.lock().as_ref().is_some_and(|lock| lock.is_lost_at(&self.layout.lock))
     }
 
     fn keep_no_index(&self) {

@@ -40,7 +40,8 @@ impl Log {
         Self(Arc::new(write))
     }
 
-    pub(crate) fn say(&self, line: &str) {
+    /// Hands over a line.
+    pub fn say(&self, line: &str) {
         (self.0)(line);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -63,6 +64,23 @@ impl FileLock {
         Ok(Self { file })
     }
 
+    /// Whether the file was removed from `path`, or replaced there by another of its file system. One that is only out of
+    /// reach, because its file system is not mounted or does not answer, comes back as it was.
+    pub(crate) fn is_lost_at(&self, path: &Path) -> bool {
+        let Ok(ours) = self.file.metadata() else { return false };
+        let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        // The file, or what is left of the way to it.
+        for place in path.ancestors() {
+            match std::fs::symlink_metadata(place) {
+                Ok(facts) if place == path && facts.ino() == ours.ino() => return false,
+                Ok(facts) => return facts.dev() == ours.dev(),
+                Err(error) if missing(&error) => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
     /// The lock counts without it, so a full disk is no reason to fail.
     fn sign(&self) {
         let mut file = &self.file;
@@ -104,5 +122,21 @@ mod tests {
         let waited = FileLock::wait(&path).unwrap();
         assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Held(_)));
         drop((waited, copy));
+    }
+
+    #[test]
+    fn a_lock_knows_whether_its_file_is_still_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache/lock");
+        std::fs::create_dir(folder.path().join("cache")).unwrap();
+        let Locking::Taken(lock) = FileLock::try_take(&path).unwrap() else { panic!("nobody else is there") };
+        assert!(!lock.is_lost_at(&path));
+        assert!(!lock.is_lost_at(Path::new("/proc/no-such-file")), "another file system");
+        std::fs::remove_dir_all(folder.path().join("cache")).unwrap();
+        assert!(lock.is_lost_at(&path), "the folder is gone");
+        std::fs::create_dir(folder.path().join("cache")).unwrap();
+        assert!(lock.is_lost_at(&path), "an empty one is in its place");
+        let Locking::Taken(next) = FileLock::try_take(&path).unwrap() else { panic!("it is another file") };
+        assert!(lock.is_lost_at(&path) && !next.is_lost_at(&path));
     }
 }

@@ -1,5 +1,6 @@
 //! Users of one node: those who read, one who may not, and one who is up to no good.
 
+mod back;
 mod soak;
 
 use std::fs;
@@ -84,7 +85,8 @@ impl Node {
         let cache = self.folder.path().join(format!("own-{uid:?}"));
         let nobody = || -> Result<Arc<dyn Writer>, StoreError> { panic!("the private cache was used") };
         let url = self.mirror.url(repository);
-        Shared::open_through(&cache, &url, Box::new(nobody), Some(self.address())).expect("the broker")
+        Shared::open_through(&cache, &url, Box::new(nobody), Some(self.address()), Log::default())
+            .expect("the broker")
     }
 
     fn asked_for(&self, object: &Made) -> usize {
@@ -364,7 +366,8 @@ fn a_strangers_socket_is_not_used() {
     let folder = cache.clone();
     let open = move || open_writer(&engine, &folder, quota);
     let url = node.mirror.url("public.test");
-    let store = Shared::open_through(&cache, &url, Box::new(open), Some(address)).expect("a private cache");
+    let store = Shared::open_through(&cache, &url, Box::new(open), Some(address), Log::default())
+        .expect("a private cache");
     assert_eq!(store.through(), Some(Through::Ourselves));
 }
 

@@ -20,7 +20,7 @@ use super::{BrokerAddress, Pending, address};
 use crate::peer;
 
 /// How long a new writer may take to answer a greeting: it may be checking its index.
-const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// How long `esker status` waits for the writer's numbers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -85,13 +85,13 @@ struct Warming {
 }
 
 impl Client {
-    /// Connects to a writer and asks for a repository.
+    /// Connects to a writer, which has so long to answer, and asks for a repository.
     pub(super) fn connect(
         door: Door<'_>,
         servers: &str,
         received: Arc<Received>,
         owner: Weak<dyn Owner>,
-        silence: Duration,
+        (patience, silence): (Duration, Duration),
     ) -> Result<Arc<Self>, Refused> {
         let gone = |_: io::Error| Refused::Gone;
         let (place, socket) = match door {
@@ -99,7 +99,7 @@ impl Client {
             Door::Broker(broker) => (broker.socket.as_path(), address::dial_broker(broker)),
         };
         let socket = socket.map_err(gone)?;
-        address::limit_receives(&socket, Some(GREETING_PATIENCE)).map_err(gone)?;
+        address::limit_receives(&socket, Some(patience)).map_err(gone)?;
         let mut receiver = Receiver::new(socket.try_clone().map_err(gone)?);
         let hello = ToWriter::Hello { version: VERSION, servers: servers.to_owned() };
         send(socket.as_fd(), &hello, None).map_err(gone)?;

@@ -352,7 +352,8 @@ fn a_writer_that_says_nothing_is_named() {
     let listener = address::Listener::bind(bench.folder.path()).expect("a socket");
     let (folder, open) = (bench.folder.path().to_owned(), bench.open_writer());
     let opening = thread::spawn(move || {
-        Shared::open_with(&folder, "http://far/a", open, None, Duration::from_millis(100))
+        let pace = Pace { silence: Duration::from_millis(100), ..Pace::default() };
+        Shared::open_with(&folder, "http://far/a", open, None, pace, Log::default())
     });
     let (socket, _) = listener.accept().expect("a client");
     let mut receiver = wire::Receiver::new(socket.try_clone().expect("a descriptor"));

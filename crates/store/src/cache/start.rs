@@ -179,7 +179,9 @@ impl Inner {
         self.space.stop();
         self.descriptors.clear();
         self.stop_evictor();
-        let outcome = if self.no_index.load(Ordering::Relaxed) { Ok(()) } else { self.write_index() };
+        // At the place of a folder that is gone there may be another, with a writer of its own.
+        let unlisted = self.no_index.load(Ordering::Relaxed) || self.is_lost();
+        let outcome = if unlisted { Ok(()) } else { self.write_index() };
         // Held until here, so that nobody else writes meanwhile.
         drop(self.lock.lock().take());
         outcome

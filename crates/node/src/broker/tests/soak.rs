@@ -272,7 +272,8 @@ fn soak_broker_kill_nine_full_disk() {
                 Err(StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None }))
             };
             let url = mirror.url("public.test");
-            Shared::open_through(&own, &url, Box::new(busy), Some(address.clone())).expect("the broker")
+            Shared::open_through(&own, &url, Box::new(busy), Some(address.clone()), Log::default())
+                .expect("the broker")
         })
         .collect();
     let readers = Readers {

@@ -1,0 +1,128 @@
+//! What was there, went away and is there again: the broker of a node, the folder of a cache.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver as Outcome;
+use std::time::Instant;
+
+use esker_testkit::mirror::Fault;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::share::Pace;
+
+/// How often is looked here.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Somebody with a cache of their own, and what their log says.
+struct Own {
+    store: Arc<Shared>,
+    cache: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Own {
+    fn open(node: &Node, broker: Option<BrokerAddress>) -> Self {
+        let cache = node.folder.path().join("own");
+        let engine = Engine::start(EngineOptions::default()).expect("an engine");
+        let folder = cache.clone();
+        let open = Box::new(move || open_writer(&engine, &folder, 64 << 20));
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let log = {
+            let lines = lines.clone();
+            Log::new(move |line| lines.lock().push(line.to_owned()))
+        };
+        let pace = Pace { look: LOOK, ..Pace::default() };
+        let url = node.mirror.url("public.test");
+        let store = Shared::open_with(&cache, &url, open, broker, pace, log).expect("a cache");
+        Self { store, cache, log: lines }
+    }
+
+    fn ask(&self, object: &Made) -> Outcome<Result<Handle, StoreError>> {
+        let (sender, receiver) = channel();
+        self.store.get(object.wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+        receiver
+    }
+
+    #[track_caller]
+    fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < deadline, "{what} did not come about: {:?}", self.log.lock());
+            std::thread::yield_now();
+        }
+    }
+
+    fn said(&self, words: &str) -> bool {
+        self.log.lock().iter().any(|line| line.contains(words))
+    }
+}
+
+fn bytes(answer: &Outcome<Result<Handle, StoreError>>) -> Vec<u8> {
+    let handle = answer.recv_timeout(PATIENCE).expect("an answer").expect("an object");
+    handle.read_all().expect("bytes")
+}
+
+/// > C10: A mount that did without the broker of its node uses it once it is there, and no read fails because of that.
+#[test]
+fn a_broker_that_comes_late_is_used_after_all() {
+    let mut node = Node::new();
+    let objects: Vec<Made> = (20..24).map(|seed| made(seed, 50_000)).collect();
+    objects.iter().for_each(|object| node.put("public.test", object));
+    node.broker = None;
+    let own = Own::open(&node, Some(node.address()));
+    assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
+    assert_eq!(own.store.through(), Some(Through::Ourselves));
+    // One is on its way while the mount changes over.
+    let path = objects[1].path.clone();
+    let stalled = node.mirror.fault(move |asked| asked.ends_with(&path), Fault::StallAfter(10));
+    let waiting = own.ask(&objects[1]);
+    stalled.wait_for_hits(1);
+    node.start();
+    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    assert!(own.said("serves again"), "{:?}", own.log.lock());
+    stalled.lift();
+    assert!(bytes(&waiting) == objects[1].plain);
+    assert!(bytes(&own.ask(&objects[2])) == objects[2].plain);
+    // It is the broker who has it: nobody fetches it again.
+    assert!(read(&*node.open("public.test"), &objects[2].wanted) == objects[2].plain);
+    assert_eq!(node.asked_for(&objects[2]), 1);
+
+    // Gone for longer than is waited for, and back once more.
+    node.broker = None;
+    assert!(bytes(&own.ask(&objects[3])) == objects[3].plain);
+    assert_eq!(own.store.through(), Some(Through::Ourselves));
+    assert!(own.said("no broker serves"), "{:?}", own.log.lock());
+    node.start();
+    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
+}
+
+/// > C11: A cache whose folder is removed under a mount is made anew, without a remount, and no read fails meanwhile.
+#[test]
+fn a_folder_that_is_removed_is_made_anew() {
+    let node = Node::new();
+    let objects: Vec<Made> = (30..33).map(|seed| made(seed, 50_000)).collect();
+    objects.iter().for_each(|object| node.put("public.test", object));
+    let own = Own::open(&node, None);
+    assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
+    let path = objects[1].path.clone();
+    let stalled = node.mirror.fault(move |asked| asked.ends_with(&path), Fault::StallAfter(10));
+    let waiting = own.ask(&objects[1]);
+    stalled.wait_for_hits(1);
+    fs::remove_dir_all(&own.cache).expect("removing a cache in use");
+    stalled.lift();
+    assert!(bytes(&waiting) == objects[1].plain);
+    own.wait_until("a new cache", || own.said("gone") && own.cache.join("objects").exists());
+    own.wait_until("a role", || own.store.through() == Some(Through::Ourselves));
+    for object in &objects {
+        assert!(bytes(&own.ask(object)) == object.plain);
+    }
+    let status = own.store.status().cache;
+    assert_eq!((status.objects, status.unkept), (3, 0), "{status:?}");
+    // It is a cache as any: whoever comes reads from it.
+    let other = Own::open(&node, None);
+    assert_eq!(other.store.through(), Some(Through::Another));
+    let before = node.asked_for(&objects[2]);
+    assert!(bytes(&other.ask(&objects[2])) == objects[2].plain);
+    assert_eq!(node.asked_for(&objects[2]), before);
+}
