@@ -16,6 +16,10 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v openssl >/dev/null || missing+=(openssl)
+# Images are made and judged by other programs, and by the kernel.
+command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
+command -v tar2sqfs >/dev/null || missing+=(squashfs-tools-ng)
+grep -qw squashfs /proc/filesystems || blocked+=("modprobe squashfs")
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")

@@ -28,10 +28,11 @@ pub struct DirEntry {
     pub attr: Attr,
 }
 
-/// A directory's names from some cookie on. Shares the whole directory with other listings of it.
+/// A directory's names from some cookie on. Shares them with other listings of it.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// All names of the directory, by strictly ascending cookie; `.` and `..` are not among them.
+    /// Names of the directory, by strictly ascending cookie; `.` and `..` are not among them. A tree may return a large
+    /// directory in parts: there are more names after the last until a listing from there has none.
     pub entries: Arc<[DirEntry]>,
     /// Index in `entries` of the first one after the cookie that was asked for.
     pub start: usize,

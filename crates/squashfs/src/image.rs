@@ -1,0 +1,129 @@
+//! Where an image's bytes come from.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The bytes of an image. They never change.
+pub trait Image: Send + Sync + 'static {
+    /// What to call it in messages: a path, a URL.
+    fn name(&self) -> Arc<str>;
+
+    /// Length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there is nothing.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Fills `buffer` from `offset`. Called on threads that are there for this, so it may wait; never for what lies
+    /// beyond [`Image::len`].
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// What should be read at once, and aligned to: the stripe of a parallel file system, what is worth a request over
+    /// a network. 0 where reading small pieces costs nothing.
+    fn stripe(&self) -> usize {
+        0
+    }
+
+    /// Where in its file it begins: what is to be aligned are places in the file.
+    fn origin(&self) -> u64 {
+        0
+    }
+
+    /// How many reads may be under way at once.
+    fn parallel(&self) -> usize {
+        0
+    }
+
+    /// Tells something that makes the image another one when it changes, for numbers that are to differ.
+    fn identity(&self) -> [u64; 2] {
+        [0; 2]
+    }
+}
+
+/// An image in a file, or in a part of one. Opened once; from then on only read from, at places.
+#[derive(Debug)]
+pub struct FileImage {
+    file: File,
+    name: Arc<str>,
+    offset: u64,
+    len: u64,
+    stripe: usize,
+    identity: [u64; 2],
+}
+
+impl FileImage {
+    /// Opens the file at `path`; the image in it begins at byte `offset`.
+    pub fn open(path: &Path, offset: u64) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        let kind = meta.file_type();
+        if meta.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let whole = if kind.is_block_device() {
+            io::Seek::seek(&mut &file, io::SeekFrom::End(0))?
+        } else {
+            meta.len()
+        };
+        let len = whole.checked_sub(offset).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("it has only {whole} bytes"))
+        })?;
+        let identity = [meta.dev().rotate_left(32) ^ meta.ino(), meta.mtime().cast_unsigned() ^ whole];
+        Ok(Self { file, name: path.to_string_lossy().into(), offset, len, stripe: 0, identity })
+    }
+
+    /// Reads in pieces of `stripe` bytes, aligned to them.
+    pub fn with_stripe(self, stripe: usize) -> Self {
+        Self { stripe, ..self }
+    }
+}
+
+impl Image for FileImage {
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let at = self.offset.checked_add(offset).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.file.read_exact_at(buffer, at)
+    }
+
+    fn stripe(&self) -> usize {
+        self.stripe
+    }
+
+    fn origin(&self) -> u64 {
+        self.offset
+    }
+
+    fn identity(&self) -> [u64; 2] {
+        self.identity
+    }
+}
+
+/// An image in memory, for tests and tools.
+impl Image for Vec<u8> {
+    fn name(&self) -> Arc<str> {
+        "an image in memory".into()
+    }
+
+    fn len(&self) -> u64 {
+        Vec::len(self) as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).ok();
+        let bytes = start.and_then(|start| self.get(start..start.checked_add(buffer.len())?));
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,163 @@
+//! Stored bytes in large aligned pieces: one read brings what many blocks are made from.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use crate::cache::Cache;
+use crate::fault::Fault;
+use crate::flights::{Flights, Joined, Waiter};
+use crate::image::Image;
+
+/// Length of a piece, unless the image asks for more.
+const PIECE: usize = 128 << 10;
+const PIECE_MAX: usize = 8 << 20;
+
+/// An image, cut into pieces.
+pub(crate) struct Pieces {
+    image: Arc<dyn Image>,
+    name: Arc<str>,
+    len: u64,
+    /// By how much the image's beginning misses a piece's: what is aligned are places in the file around it.
+    skew: u64,
+    /// Where the image ends.
+    end: u64,
+    cached: Cache<u64, Arc<[u8]>>,
+    reading: Flights<u64, Arc<[u8]>>,
+}
+
+impl Pieces {
+    /// Keeps about `room` bytes of the first `end` of an image.
+    pub(crate) fn new(image: &Arc<dyn Image>, end: u64, room: usize) -> Self {
+        let len = image.stripe().clamp(PIECE, PIECE_MAX);
+        Self {
+            name: image.name(),
+            len: len as u64,
+            skew: image.origin() % len as u64,
+            end,
+            cached: Cache::new(room.max(4 * len), len),
+            reading: Flights::new(),
+            image: Arc::clone(image),
+        }
+    }
+
+    /// Fills `out` from `offset`; `false` if that needs a read and the caller must not wait.
+    pub(crate) fn fill(&self, mut offset: u64, mut out: &mut [u8], may_wait: bool) -> Result<bool, Fault> {
+        let end = offset.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > self.end) {
+            return Err(Fault::damaged(&self.name, offset, "what is stored there goes beyond the end"));
+        }
+        while !out.is_empty() {
+            let number = (offset + self.skew) / self.len;
+            let Some(piece) = self.piece(number, may_wait)? else { return Ok(false) };
+            let from = usize::try_from(offset - self.start(number)).unwrap_or(usize::MAX);
+            let found = piece.get(from..).unwrap_or_default();
+            let len = found.len().min(out.len());
+            if len == 0 {
+                return Err(Fault::damaged(&self.name, offset, "the image ends too early"));
+            }
+            let (now, later) = out.split_at_mut(len);
+            now.copy_from_slice(found.get(..len).unwrap_or_default());
+            out = later;
+            offset += len as u64;
+        }
+        Ok(true)
+    }
+
+    fn start(&self, number: u64) -> u64 {
+        (number * self.len).saturating_sub(self.skew)
+    }
+
+    fn piece(&self, number: u64, may_wait: bool) -> Result<Option<Arc<[u8]>>, Fault> {
+        if let Some(piece) = self.cached.get(&number) {
+            return Ok(Some(piece));
+        }
+        if !may_wait {
+            return Ok(None);
+        }
+        let (waiter, answer) = waiter();
+        if self.reading.join(number, Some(waiter)) == Joined::First
+            && let Some(taken) = self.reading.take(number)
+        {
+            let piece = self.cached.get(&number).map_or_else(|| self.read(number), Ok);
+            if let Ok(piece) = &piece {
+                self.cached.insert(number, Arc::clone(piece), piece.len());
+            }
+            taken.give(&piece);
+        }
+        let given_up = || Err(Fault::damaged(&self.name, self.start(number), "reading it was given up"));
+        answer.recv().unwrap_or_else(|_| given_up()).map(Some)
+    }
+
+    fn read(&self, number: u64) -> Result<Arc<[u8]>, Fault> {
+        let start = self.start(number);
+        let end = self.start(number + 1).min(self.end);
+        let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(PIECE_MAX)];
+        let read = self.image.read_at(start, &mut bytes);
+        read.map_err(|error| Fault::read(&self.name, start, bytes.len(), error))?;
+        Ok(bytes.into())
+    }
+}
+
+/// Waits for what another thread loads.
+pub(crate) fn waiter<V: Send + 'static>() -> (Waiter<V>, Receiver<Result<V, Fault>>) {
+    let (sender, receiver) = sync_channel(1);
+    let waiter = Box::new(move |answer| {
+        // Whoever asked waits.
+        let _ = sender.send(answer);
+    });
+    (waiter, receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Notes what is read.
+    struct Noted(u64, Mutex<Vec<(u64, usize)>>);
+
+    impl Image for Noted {
+        fn name(&self) -> Arc<str> {
+            "noted".into()
+        }
+
+        fn len(&self) -> u64 {
+            10 << 20
+        }
+
+        fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+            self.1.lock().unwrap().push((offset, buffer.len()));
+            buffer.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = (at / 1000) as u8);
+            Ok(())
+        }
+
+        fn stripe(&self) -> usize {
+            1 << 20
+        }
+
+        fn origin(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn reads_are_aligned_to_the_file_and_happen_once() {
+        let noted = Arc::new(Noted(4096, Mutex::default()));
+        let image: Arc<dyn Image> = noted.clone();
+        let pieces = Pieces::new(&image, 3 << 20, 8 << 20);
+        let mut out = vec![0; 5000];
+        assert!(!pieces.fill(1_040_000, &mut out, false).unwrap());
+        for _ in 0..2 {
+            assert!(pieces.fill(1_040_000, &mut out, true).unwrap());
+            let expected: Vec<u8> = (1_040_000..1_045_000u64).map(|at| (at / 1000) as u8).collect();
+            assert_eq!(out, expected);
+        }
+        assert!(pieces.fill(3 << 20, &mut [0], true).is_err());
+        assert!(pieces.fill((3 << 20) - 1, &mut [0], true).unwrap());
+        let first = (1 << 20) - 4096;
+        let read = [(0, first), (first as u64, 1 << 20), ((3 << 20) - 4096, 4096)];
+        assert_eq!(*noted.1.lock().unwrap(), read);
+    }
+}

@@ -1,0 +1,199 @@
+//! Where the bytes of a file are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Answer, Inode, Scene};
+use crate::blocks::{Extent, Length};
+use crate::layout::{BlockWord, FileBody, METADATA_BLOCK, MetaRef};
+
+/// The place of a block is the sum of the lengths of all before it. So many of them are added up at most.
+const CHECKPOINT: u64 = 1024;
+/// What is read ahead at first, and at most.
+const AHEAD_MIN: u64 = 256 << 10;
+const AHEAD_MAX: u64 = 4 << 20;
+/// Requests of one reader may overtake each other by so much.
+const DISORDER: u64 = 1 << 20;
+
+/// A part of what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// So many zeros.
+    Hole(usize),
+    /// Bytes of a block.
+    Block { extent: Extent, from: usize, len: usize },
+}
+
+/// What is worth remembering of a file that is read.
+pub(crate) struct FileState {
+    /// Every so many blocks: where its word is, and where it is stored.
+    checkpoints: Mutex<Vec<(MetaRef, u64)>>,
+    /// Where a reader that goes on would read next.
+    next: AtomicU64,
+    /// How far it was read ahead.
+    ahead: AtomicU64,
+    /// How much was read in a row.
+    row: AtomicU64,
+}
+
+impl<'a> Scene<'a> {
+    /// What is remembered of a file.
+    pub(crate) fn file_state(self, inode: &Inode<'_>, file: &FileBody) -> Arc<FileState> {
+        let key = inode.place.0;
+        self.core.files.get(&key).unwrap_or_else(|| {
+            let state = Arc::new(FileState {
+                checkpoints: Mutex::new(vec![(inode.after.place(), file.start)]),
+                next: AtomicU64::new(0),
+                ahead: AtomicU64::new(0),
+                row: AtomicU64::new(0),
+            });
+            self.core.files.insert(key, Arc::clone(&state), 1 << 10);
+            state
+        })
+    }
+
+    /// The parts that `len` bytes from `offset` are made of; fewer at the end of the file.
+    pub(crate) fn pieces(
+        self,
+        inode: &Inode<'a>,
+        file: &FileBody,
+        offset: u64,
+        len: u64,
+    ) -> Answer<Vec<Piece>> {
+        let end = offset.saturating_add(len).min(file.size);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let size = u64::from(self.core.superblock.block_size);
+        let blocks = file.blocks(self.core.superblock.block_size);
+        let (first, last) = (offset / size, (end - 1) / size);
+        let mut pieces = Vec::with_capacity(usize::try_from(last - first + 1).unwrap_or(1).min(1 << 10));
+        let part = |start: u64, length: u64| {
+            let from = offset.max(start) - start;
+            let until = end.min(start + length) - start;
+            (small(from), small(until - from))
+        };
+        if first < blocks {
+            self.words(inode, file, first, last.min(blocks - 1), |number, start, word| {
+                let (from, len) = part(number * size, size);
+                if word.is_hole() {
+                    pieces.push(Piece::Hole(len));
+                    return;
+                }
+                let length = Length::Exactly(small(size.min(file.size - number * size)));
+                pieces.push(Piece::Block { extent: Extent { start, word, length }, from, len });
+            })?;
+        }
+        if last >= blocks {
+            let (from, len) = part(blocks * size, size);
+            pieces.push(self.fragment_piece(inode, file, from, len)?);
+        }
+        Ok(pieces)
+    }
+
+    fn fragment_piece(self, inode: &Inode<'_>, file: &FileBody, from: usize, len: usize) -> Answer<Piece> {
+        let fragment = self.fragment(file.fragment)?;
+        let block_size = self.core.superblock.block_size;
+        let end = u64::from(file.fragment_offset) + file.size % u64::from(block_size);
+        if end > u64::from(block_size) {
+            let what = format!("the end of inode {} goes beyond its fragment block", inode.header.number);
+            return Err(self.core.fault(self.at(inode.place), what).into());
+        }
+        let extent = Extent {
+            start: fragment.start,
+            word: fragment.word,
+            length: Length::UpTo(small(block_size.into())),
+        };
+        Ok(Piece::Block { extent, from: small(file.fragment_offset.into()) + from, len })
+    }
+
+    /// Calls `each` with number, place and word of the blocks from `first` to `last`.
+    fn words(
+        self,
+        inode: &Inode<'a>,
+        file: &FileBody,
+        first: u64,
+        last: u64,
+        mut each: impl FnMut(u64, u64, BlockWord),
+    ) -> Answer<()> {
+        let superblock = &self.core.superblock;
+        self.check_room(inode, file)?;
+        let state = self.file_state(inode, file);
+        let wanted = small(first / CHECKPOINT);
+        let (known, (place, start)) = {
+            let checkpoints = state.checkpoints.lock();
+            let known = wanted.min(checkpoints.len() - 1);
+            (known, checkpoints.get(known).copied().unwrap_or((inode.after.place(), file.start)))
+        };
+        let mut number = known as u64 * CHECKPOINT;
+        let mut at = start;
+        let mut cursor = self.cursor(self.inode_stream(), place)?;
+        while number <= last {
+            let until = ((number / CHECKPOINT + 1) * CHECKPOINT).min(last + 1);
+            cursor.words(until - number, |word| {
+                let word = BlockWord::decode(word, superblock.block_size)
+                    .map_err(|error| self.core.fault(self.at(inode.place), error))?;
+                if number >= first {
+                    each(number, at, word);
+                }
+                number += 1;
+                at = at
+                    .checked_add(word.len.into())
+                    .ok_or_else(|| self.core.fault(at, "the blocks of a file go beyond every end"))?;
+                Ok(())
+            })?;
+            if number.is_multiple_of(CHECKPOINT) {
+                let mut checkpoints = state.checkpoints.lock();
+                if checkpoints.len() as u64 == number / CHECKPOINT {
+                    checkpoints.push((cursor.place(), at));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A file whose words can't all be in the image is refused before anything is added up: what is stored has at
+    /// least three bytes a metadata block.
+    fn check_room(self, inode: &Inode<'_>, file: &FileBody) -> Answer<()> {
+        let stream = self.inode_stream();
+        let room = ((stream.end - stream.start) / 3 + 1).saturating_mul(METADATA_BLOCK as u64);
+        let blocks = file.blocks(self.core.superblock.block_size);
+        if blocks.checked_mul(4).is_none_or(|len| len > room) {
+            let what =
+                format!("inode {} has {} bytes, for which there is no room", inode.header.number, file.size);
+            return Err(self.core.fault(self.at(inode.place), what).into());
+        }
+        Ok(())
+    }
+}
+
+impl FileState {
+    /// Notes a read, and says what to read ahead because of it: from where and how much.
+    pub(crate) fn noted(&self, file: &FileBody, offset: u64, len: u64) -> Option<(u64, u64)> {
+        let end = offset.saturating_add(len).min(file.size);
+        let next = self.next.fetch_max(end, Ordering::Relaxed);
+        let goes_on = offset <= next.saturating_add(DISORDER) && end.saturating_add(DISORDER) >= next;
+        if !goes_on || (offset != 0 && next == 0) {
+            self.next.store(end, Ordering::Relaxed);
+            self.ahead.store(end, Ordering::Relaxed);
+            self.row.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let row = self.row.fetch_add(len, Ordering::Relaxed);
+        if row == 0 {
+            // The first read tells nothing of how it goes on.
+            return None;
+        }
+        let window = row.clamp(AHEAD_MIN, AHEAD_MAX);
+        let until = end.saturating_add(window).min(file.size);
+        let from = self.ahead.fetch_max(until, Ordering::Relaxed).max(end);
+        (from < until).then_some((from, until - from))
+    }
+}
+
+/// A number that is at most the length of a block, or of a list in memory.
+fn small(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,121 @@
+//! Inodes.
+
+use esker_vfs::{Attr, Device, Ino, Kind, Time};
+
+use super::metadata::{Cursor, Stream};
+use super::{Answer, Scene};
+use crate::layout::{
+    Body, DirectoryBody, FileBody, HEADER_LEN, InodeHeader, InodeType, MetaRef, NO_XATTRS, decode_device,
+};
+
+/// Longest target of a symbolic link, as in the kernel.
+const TARGET_MAX: u32 = 4096;
+/// Longest body.
+const BODY_MAX: usize = 40;
+
+/// An inode as it is stored, and where.
+#[derive(Clone)]
+pub(crate) struct Inode<'a> {
+    pub(crate) place: MetaRef,
+    pub(crate) header: InodeHeader,
+    pub(crate) body: Body,
+    /// What follows the body: words of blocks, an index, a target.
+    pub(crate) after: Cursor<'a>,
+}
+
+impl<'a> Scene<'a> {
+    /// The stream of inodes.
+    pub(super) const fn inode_stream(self) -> Stream {
+        let superblock = &self.core.superblock;
+        Stream { start: superblock.inode_table, end: superblock.directory_table }
+    }
+
+    /// The inode at a place.
+    pub(crate) fn inode(self, place: MetaRef) -> Answer<Inode<'a>> {
+        let mut after = self.cursor(self.inode_stream(), place)?;
+        let header = InodeHeader::decode(&after.array::<HEADER_LEN>()?);
+        let header = header.map_err(|error| after.fault(&error))?;
+        let mut room = [0; BODY_MAX];
+        let bytes = room.get_mut(..header.kind.body_len()).unwrap_or_default();
+        after.fill(bytes)?;
+        let body = Body::decode(header.kind, bytes).map_err(|error| after.fault(&error))?;
+        Ok(Inode { place, header, body, after })
+    }
+
+    /// What stat(2) says of an inode.
+    pub(crate) fn attr(self, inode: &Inode<'_>) -> Answer<Attr> {
+        let (size, nlink, device) = match inode.body {
+            // What the kernel says of it: the length of its names and three.
+            Body::Directory(dir) => (dir.size.into(), dir.nlink, 0),
+            Body::File(file) => (file.size, file.nlink, 0),
+            Body::Symlink { nlink, target_len } => (target_len.into(), nlink, 0),
+            Body::Device { nlink, device, .. } => (0, nlink, device),
+            Body::Pipe { nlink, .. } => (0, nlink, 0),
+        };
+        if i64::try_from(size).is_err() {
+            let what = format!("inode {} has {size} bytes", inode.header.number);
+            return Err(self.core.fault(self.at(inode.place), what).into());
+        }
+        let (major, minor) = decode_device(device);
+        let (uid, gid) = match self.core.owner {
+            Some(owner) => owner,
+            None => (self.id(inode.header.uid, inode.place)?, self.id(inode.header.gid, inode.place)?),
+        };
+        Ok(Attr {
+            ino: Ino(inode.header.number.into()),
+            size,
+            mtime: Time { secs: inode.header.mtime.into(), nanos: 0 },
+            permissions: inode.header.permissions,
+            kind: kind(inode.header.kind),
+            nlink,
+            uid,
+            gid,
+            rdev: Device { major, minor },
+        })
+    }
+
+    /// The set of extended attributes of an inode.
+    pub(crate) fn xattr_set(self, inode: &Inode<'_>) -> Answer<u32> {
+        Ok(match inode.body {
+            Body::Directory(DirectoryBody { xattrs, .. })
+            | Body::File(FileBody { xattrs, .. })
+            | Body::Device { xattrs, .. }
+            | Body::Pipe { xattrs, .. } => xattrs,
+            Body::Symlink { target_len, .. } if inode.header.kind == InodeType::ExtendedSymlink => {
+                let mut after = inode.after.clone();
+                after.skip(target_len.into())?;
+                u32::from_le_bytes(after.array()?)
+            }
+            Body::Symlink { .. } => NO_XATTRS,
+        })
+    }
+
+    /// The target of a symbolic link; none if it isn't one.
+    pub(crate) fn target(self, inode: &Inode<'_>) -> Answer<Option<Vec<u8>>> {
+        let Body::Symlink { target_len, .. } = inode.body else { return Ok(None) };
+        if target_len == 0 || target_len > TARGET_MAX {
+            let what = format!("the target of inode {} has {target_len} bytes", inode.header.number);
+            return Err(self.core.fault(self.at(inode.place), what).into());
+        }
+        let len = usize::try_from(target_len).unwrap_or(usize::MAX);
+        inode.after.clone().bytes(len).map(Some)
+    }
+
+    /// Where in the image the metadata block of an inode is.
+    pub(crate) const fn at(self, place: MetaRef) -> u64 {
+        self.core.superblock.inode_table.saturating_add(place.block())
+    }
+}
+
+/// The type in words of a tree.
+pub(crate) const fn kind(stored: InodeType) -> Kind {
+    match stored.basic() {
+        InodeType::Directory => Kind::Directory,
+        InodeType::Symlink => Kind::Symlink,
+        InodeType::BlockDevice => Kind::BlockDevice,
+        InodeType::CharDevice => Kind::CharDevice,
+        InodeType::Fifo => Kind::Fifo,
+        InodeType::Socket => Kind::Socket,
+        _ => Kind::File,
+    }
+}

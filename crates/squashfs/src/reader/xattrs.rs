@@ -1,0 +1,99 @@
+//! Extended attributes.
+
+use super::metadata::{Cursor, Stream};
+use super::{Answer, Scene};
+use crate::layout::{
+    MetaRef, NO_XATTRS, Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_TABLE_LEN, XattrEntry, XattrId,
+};
+
+/// Longest value the kernel hands out.
+const VALUE_MAX: u32 = 64 << 10;
+/// Most names an inode has; their list is at most 64 KiB long.
+const COUNT_MAX: u32 = 64 << 10;
+
+/// What a set has, one attribute after the other.
+struct Attributes<'a> {
+    scene: Scene<'a>,
+    cursor: Cursor<'a>,
+    stream: Stream,
+    left: u32,
+}
+
+impl<'a> Scene<'a> {
+    /// The names of a set.
+    pub(crate) fn xattr_names(self, set: u32) -> Answer<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        let Some(mut attributes) = self.attributes(set)? else { return Ok(names) };
+        while let Some((entry, rest)) = attributes.name()? {
+            names.push([entry.prefix.text().as_bytes(), &rest].concat());
+            attributes.skip_value()?;
+        }
+        Ok(names)
+    }
+
+    /// The value of a name in a set.
+    pub(crate) fn xattr(self, set: u32, name: &[u8]) -> Answer<Option<Vec<u8>>> {
+        let split = |prefix: Prefix| Some((prefix, name.strip_prefix(prefix.text().as_bytes())?));
+        let Some((prefix, wanted)) = Prefix::ALL.into_iter().find_map(split) else { return Ok(None) };
+        let Some(mut attributes) = self.attributes(set)? else { return Ok(None) };
+        while let Some((entry, rest)) = attributes.name()? {
+            if entry.prefix == prefix && rest == wanted {
+                return attributes.value(entry.elsewhere).map(Some);
+            }
+            attributes.skip_value()?;
+        }
+        Ok(None)
+    }
+
+    fn attributes(self, set: u32) -> Answer<Option<Attributes<'a>>> {
+        let core = self.core;
+        if set == NO_XATTRS {
+            return Ok(None);
+        }
+        let at = core.superblock.xattr_table;
+        let Some(table) = core.tables.xattrs.filter(|table| set < table.sets) else {
+            return Err(core.fault(at, format!("there is no set {set} of extended attributes")).into());
+        };
+        let bytes = self.entry::<XATTR_ID_LEN>(at + XATTR_TABLE_LEN as u64, set.into())?;
+        let id = XattrId::decode(&bytes).map_err(|error| core.fault(at, error))?;
+        if id.count > COUNT_MAX {
+            return Err(core.fault(at, format!("set {set} has {} extended attributes", id.count)).into());
+        }
+        let stream = Stream { start: table.start, end: at };
+        let cursor = self.cursor(stream, id.place)?;
+        Ok(Some(Attributes { scene: self, cursor, stream, left: id.count }))
+    }
+}
+
+impl Attributes<'_> {
+    /// The next attribute without its value, which has to be taken or skipped.
+    fn name(&mut self) -> Answer<Option<(XattrEntry, Vec<u8>)>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let entry = XattrEntry::decode(&self.cursor.array::<XATTR_ENTRY_LEN>()?);
+        let entry = entry.map_err(|error| self.cursor.fault(&error))?;
+        let rest = self.cursor.bytes(entry.name_len.into())?;
+        Ok(Some((entry, rest)))
+    }
+
+    fn skip_value(&mut self) -> Answer<()> {
+        let len = u32::from_le_bytes(self.cursor.array()?);
+        self.cursor.skip(len.into())
+    }
+
+    fn value(&mut self, elsewhere: bool) -> Answer<Vec<u8>> {
+        let mut len = u32::from_le_bytes(self.cursor.array()?);
+        if elsewhere {
+            let place = MetaRef(u64::from_le_bytes(self.cursor.array()?));
+            self.cursor = self.scene.cursor(self.stream, place)?;
+            len = u32::from_le_bytes(self.cursor.array()?);
+        }
+        if len > VALUE_MAX {
+            let what = format!("an extended attribute of {len} bytes");
+            return Err(self.scene.core.fault(self.stream.start, what).into());
+        }
+        self.cursor.bytes(usize::try_from(len).unwrap_or(usize::MAX))
+    }
+}

@@ -1,0 +1,327 @@
+//! The image as a tree.
+
+use std::sync::Arc;
+
+use esker_vfs::{
+    Attr, Cookie, Data, ErrorKind, Found, Ino, Kind, Listing, Node, NodeKey, PAYLOAD_LEN, Payload, Reply,
+    Segment, StatFs, Tree, TreeError, Watcher,
+};
+use parking_lot::Mutex;
+
+use crate::blocks::Block;
+use crate::fault::Fault;
+use crate::image::Image;
+use crate::layout::{Body, CodecId, DirectoryBody, MetaRef, NO_XATTRS, Superblock};
+use crate::reader::{Answer, Core, Inode, Piece, Scene, of_stop};
+use crate::{OpenError, Options, Status};
+
+/// An image, open as a tree. Nothing in it ever changes.
+pub struct ImageTree {
+    core: Arc<Core>,
+    root: Found,
+    failures: Mutex<Vec<(std::time::SystemTime, String, Option<u32>)>>,
+}
+
+/// So many failures are kept for [`Status`].
+const FAILURES_MAX: usize = 32;
+
+impl ImageTree {
+    /// Opens an image. What can be checked without reading all of it is checked now; the rest when it is read.
+    pub fn open(image: Arc<dyn Image>, options: &Options) -> Result<Self, OpenError> {
+        let core = Core::open(image, options)?;
+        let root = core.waiting().root().map_err(|stop| {
+            let error = of_stop(stop);
+            let cause =
+                std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            OpenError::Root(cause)
+        })?;
+        Ok(Self { core: Arc::new(core), root, failures: Mutex::default() })
+    }
+
+    /// What the image says of itself.
+    pub fn superblock(&self) -> &Superblock {
+        &self.core.superblock
+    }
+
+    /// How blocks are compressed.
+    pub fn codec(&self) -> CodecId {
+        self.core.superblock.codec
+    }
+
+    /// What was done so far.
+    pub fn status(&self) -> Status {
+        use std::sync::atomic::Ordering::Relaxed;
+        let counters = &self.core.blocks.counters;
+        Status {
+            image: self.core.name.to_string(),
+            blocks: counters.decompressed.load(Relaxed),
+            stored_bytes: counters.read_bytes.load(Relaxed),
+            ahead: counters.ahead.load(Relaxed),
+            kept_bytes: self.core.kept() as u64,
+            failures: self.failures.lock().clone(),
+        }
+    }
+
+    fn inode<'a>(scene: Scene<'a>, node: &Node) -> Answer<Inode<'a>> {
+        scene.inode(Notes::of(node).place)
+    }
+}
+
+/// What is noted in a node.
+#[derive(Clone, Copy)]
+struct Notes {
+    place: MetaRef,
+    xattrs: u32,
+}
+
+impl Notes {
+    fn of(node: &Node) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = node.payload.0;
+        Self {
+            place: MetaRef(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+            xattrs: u32::from_le_bytes([i, j, k, l]),
+        }
+    }
+}
+
+/// The node of an inode.
+pub(crate) fn node(inode: &Inode<'_>, attr: &Attr, xattrs: u32) -> Node {
+    let mut payload = [0; PAYLOAD_LEN];
+    let notes = inode.place.0.to_le_bytes().into_iter().chain(xattrs.to_le_bytes());
+    payload.iter_mut().zip(notes).for_each(|(to, from)| *to = from);
+    // Inode numbers are the image's own affair, places can't be shared. Tables are spread by all bits of a key.
+    let spread = inode.place.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    let key = u128::from(inode.place.0) << 64 | u128::from(spread);
+    Node { key: NodeKey(key.to_le_bytes()), ino: attr.ino, payload: Payload(payload), kind: attr.kind }
+}
+
+impl Scene<'_> {
+    fn found(self, inode: &Inode<'_>) -> Answer<Found> {
+        let attr = self.attr(inode)?;
+        Ok(Found { node: node(inode, &attr, self.xattr_set(inode)?), attr })
+    }
+
+    fn root(self) -> Answer<Found> {
+        let place = self.core.superblock.root;
+        let root = self.found(&self.inode(place)?)?;
+        if root.attr.kind != Kind::Directory {
+            return Err(self.core.fault(self.at(place), "the root is no directory").into());
+        }
+        Ok(root)
+    }
+
+    fn lookup(self, dir: &Node, name: &[u8]) -> Answer<Found> {
+        let inode = ImageTree::inode(self, dir)?;
+        let Body::Directory(body) = inode.body else { return Err(ErrorKind::NotADirectory.into()) };
+        if name == b".." {
+            return self.parent(&inode, &body);
+        }
+        match self.find(&inode, &body, name)? {
+            Some(inode) => self.found(&inode),
+            None => Err(ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn parent(self, inode: &Inode<'_>, dir: &DirectoryBody) -> Answer<Found> {
+        if inode.place == self.core.superblock.root {
+            return self.root();
+        }
+        // Without an export table the image can't tell where a number's inode is.
+        let place = self.exported(dir.parent)?.ok_or(ErrorKind::Stale)?;
+        let found = self.found(&self.inode(place)?)?;
+        match found.attr.kind {
+            Kind::Directory => Ok(found),
+            _ => Err(self.core.fault(self.at(place), "a parent is no directory").into()),
+        }
+    }
+
+    fn list(self, dir: &Node, after: Cookie) -> Answer<Listing> {
+        let inode = ImageTree::inode(self, dir)?;
+        let Body::Directory(body) = inode.body else { return Err(ErrorKind::NotADirectory.into()) };
+        let (entries, start) = self.window(&inode, &body, after)?;
+        let is_root = inode.place == self.core.superblock.root;
+        let parent = if is_root { inode.header.number } else { body.parent };
+        Ok(Listing { entries, start, parent: Ino(parent.into()) })
+    }
+
+    /// The pieces of a read, and what to read ahead because of it.
+    fn read(self, node: &Node, offset: u64, len: u64) -> Answer<(Vec<Piece>, Vec<Piece>)> {
+        let inode = ImageTree::inode(self, node)?;
+        let file = match inode.body {
+            Body::File(file) => file,
+            Body::Directory(_) => return Err(ErrorKind::IsADirectory.into()),
+            _ => return Err(ErrorKind::Invalid.into()),
+        };
+        let pieces = self.pieces(&inode, &file, offset, len)?;
+        let state = self.file_state(&inode, &file);
+        let ahead = state.noted(&file, offset, len);
+        // What can't be looked up at once is left to the next read.
+        let ahead = ahead.and_then(|(from, len)| self.pieces(&inode, &file, from, len).ok());
+        Ok((pieces, ahead.unwrap_or_default()))
+    }
+}
+
+impl Tree for ImageTree {
+    fn root(&self) -> Found {
+        self.root
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+        let (dir, name) = (*dir, name.to_vec());
+        self.core.serve(reply, move |scene| scene.lookup(&dir, &name));
+    }
+
+    fn attributes(&self, node: &Node, reply: Reply<Attr>) {
+        let node = *node;
+        self.core.serve(reply, move |scene| scene.attr(&Self::inode(scene, &node)?));
+    }
+
+    fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
+        let dir = *dir;
+        self.core.serve(reply, move |scene| scene.list(&dir, after));
+    }
+
+    fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
+        let core = Arc::clone(&self.core);
+        let node = *node;
+        let plan = Reply::new(move |plan: Result<(Vec<Piece>, Vec<Piece>), TreeError>| match plan {
+            Ok((pieces, ahead)) => {
+                gather(&core, &pieces, reply);
+                for piece in ahead {
+                    if let Piece::Block { extent, .. } = piece
+                        && !core.blocks.ahead(extent)
+                    {
+                        break;
+                    }
+                }
+            }
+            Err(error) => reply.err(error),
+        });
+        self.core.serve(plan, move |scene| scene.read(&node, offset, len as u64));
+    }
+
+    fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
+        let node = *node;
+        self.core.serve(reply, move |scene| {
+            scene.target(&Self::inode(scene, &node)?)?.ok_or_else(|| ErrorKind::Invalid.into())
+        });
+    }
+
+    fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
+        let set = Notes::of(node).xattrs;
+        if set == NO_XATTRS {
+            return reply.err(ErrorKind::NoAttribute);
+        }
+        let name = name.to_vec();
+        self.core
+            .serve(reply, move |scene| scene.xattr(set, &name)?.ok_or_else(|| ErrorKind::NoAttribute.into()));
+    }
+
+    fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
+        let set = Notes::of(node).xattrs;
+        if set == NO_XATTRS {
+            return reply.ok(Vec::new());
+        }
+        self.core.serve(reply, move |scene| scene.xattr_names(set));
+    }
+
+    fn statfs(&self) -> StatFs {
+        let superblock = &self.core.superblock;
+        let (total_bytes, files) = (superblock.bytes_used, superblock.inodes.into());
+        StatFs { total_bytes, free_bytes: 0, files, free_files: 0 }
+    }
+
+    fn hold(&self, _: &Node) {}
+
+    fn release(&self, _: &Node) {}
+
+    fn watch(&self, _: Arc<dyn Watcher>) {}
+
+    fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
+        let cause = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+        let text = format!("inode {}: {cause}", node.ino.0);
+        let mut failures = self.failures.lock();
+        if failures.len() == FAILURES_MAX {
+            failures.remove(0);
+        }
+        failures.push((std::time::SystemTime::now(), text, caller));
+    }
+}
+
+/// Blocks on their way to one reply.
+struct Gathering {
+    state: Mutex<Gathered>,
+}
+
+struct Gathered {
+    pieces: Vec<Option<Segment>>,
+    missing: usize,
+    reply: Option<Reply<Data>>,
+}
+
+/// Replies with the pieces, once the blocks they need are there.
+fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
+    let mut found = Vec::with_capacity(pieces.len());
+    let mut wanted = Vec::new();
+    for (number, piece) in pieces.iter().enumerate() {
+        found.push(match piece {
+            Piece::Hole(len) => Some(Segment::Zeros(*len)),
+            Piece::Block { extent, from, len } => match core.blocks.cached(extent) {
+                Some(block) => match segment(core, extent.start, block, *from, *len) {
+                    Ok(segment) => Some(segment),
+                    Err(fault) => return reply.err(fault),
+                },
+                None => {
+                    wanted.push((number, *extent, *from, *len));
+                    None
+                }
+            },
+        });
+    }
+    if wanted.is_empty() {
+        return reply.ok(Data(found.into_iter().flatten().collect()));
+    }
+    let state = Mutex::new(Gathered { pieces: found, missing: wanted.len(), reply: Some(reply) });
+    let gathering = Arc::new(Gathering { state });
+    for (number, extent, from, len) in wanted {
+        let (gathering, name) = (Arc::clone(&gathering), Arc::clone(core));
+        core.blocks.get(
+            extent,
+            Box::new(move |block| {
+                let arrived = block.and_then(|block| segment(&name, extent.start, block, from, len));
+                gathering.arrived(number, arrived);
+            }),
+        );
+    }
+}
+
+fn segment(core: &Core, start: u64, block: Block, from: usize, len: usize) -> Result<Segment, Fault> {
+    if from.checked_add(len).is_none_or(|end| end > block.len()) {
+        return Err(core.fault(start, format!("a block of {} bytes ends too early", block.len())));
+    }
+    Ok(Segment::Bytes { bytes: block, start: from, len })
+}
+
+impl Gathering {
+    fn arrived(&self, number: usize, arrived: Result<Segment, Fault>) {
+        let mut state = self.state.lock();
+        let answer = match arrived {
+            Ok(segment) => {
+                if let Some(piece) = state.pieces.get_mut(number) {
+                    *piece = Some(segment);
+                }
+                state.missing -= 1;
+                if state.missing > 0 {
+                    return;
+                }
+                Ok(Data(std::mem::take(&mut state.pieces).into_iter().flatten().collect()))
+            }
+            Err(fault) => Err(fault.into()),
+        };
+        let reply = state.reply.take();
+        drop(state);
+        if let Some(reply) = reply {
+            reply.give(answer);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Images made by other programs, read back through the tree.
+#![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
+
+mod codecs;
+mod made;
+mod walk;
