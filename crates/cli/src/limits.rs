@@ -26,4 +26,11 @@ impl OpenFiles {
         }
         Self { before }
     }
+
+    /// Gives a command what we found.
+    pub(crate) fn give_back(self) {
+        let limit = rustix::process::Rlimit { current: self.before, ..getrlimit(Resource::Nofile) };
+        // It can't fail: the soft limit comes down to what it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }

@@ -8,6 +8,7 @@ mod called;
 mod commands;
 mod compare;
 mod configuration;
+mod container;
 mod doctor;
 mod entry;
 mod exit;

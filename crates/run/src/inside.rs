@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -10,13 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device, shield};
-use rustix::process::{
-    Resource, Rlimit, Signal, getegid, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
-};
-use rustix::thread::UnshareFlags;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 use crate::channel::Channel;
-use crate::explain::{Blocked, Facts, Step, explain};
+use crate::explain::{Blocked, Step};
+use crate::namespaces::{self, Identity, because};
 use crate::{root, sys};
 
 /// What the parent tells the child on its command line.
@@ -50,9 +47,9 @@ struct Failed {
 }
 
 /// A shell's exit code for a command that isn't there.
-const NOT_FOUND: u8 = 127;
+pub(crate) const NOT_FOUND: u8 = 127;
 /// A shell's exit code for a command that can't be executed.
-const NOT_EXECUTABLE: u8 = 126;
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// How a point that gets an overlay is told from one that doesn't.
 const SHIELDED: &str = "shielded";
@@ -102,19 +99,10 @@ pub fn become_command(inside: &Inside) -> io::Result<u8> {
 }
 
 fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, Failed> {
-    let blocked = |step: Step| {
-        move |error: io::Error| {
-            let blocked = explain(step, &error, &Facts::gather());
-            Failed { code: 1, text: format!("{blocked}\n{}", blocked.remedy) }
-        }
-    };
+    let told = |blocked: Blocked| Failed { code: 1, text: format!("{blocked}\n{}", blocked.remedy) };
+    let blocked = |step: Step| move |error: io::Error| told(because(step)(error));
     let gone = |error: io::Error| Failed { code: 1, text: format!("the parent process is gone: {error}") };
-    if !enter_mount_namespace() {
-        let (uid, gid) = (geteuid(), getegid());
-        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(blocked(Step::Namespace))?;
-        map(uid.as_raw(), gid.as_raw()).map_err(blocked(Step::Mapping))?;
-    }
-    root::detach_from_host().map_err(blocked(Step::Mount))?;
+    namespaces::enter(Identity::Same).map_err(told)?;
     let paths: Vec<&Path> = inside.points.iter().map(|point| point.path.as_path()).collect();
     root::provide(&paths).map_err(blocked(Step::Root))?;
     for (index, point) in (0u8..).zip(&inside.points) {
@@ -151,34 +139,14 @@ fn execute(command: &[OsString]) -> Failed {
     Failed { code, text: format!("can't execute {}: {error}", Path::new(program).display()) }
 }
 
-/// Root needs only a mount namespace; everybody else (and root of a container that may not mount) makes a
-/// user namespace in which they are who they were.
-fn enter_mount_namespace() -> bool {
-    geteuid().is_root() && unshare(UnshareFlags::NEWNS).is_ok()
-}
-
 /// Makes the namespaces that a command would get, and stays in them; tells why that can't be done. For a process with
 /// one thread that is about to end.
 pub fn namespaces_blocked() -> Option<Blocked> {
     let make = || {
-        let (uid, gid) = (geteuid(), getegid());
-        let both = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
-        unshare(both).map_err(|error| (Step::Namespace, error))?;
-        map(uid.as_raw(), gid.as_raw()).map_err(|error| (Step::Mapping, error))?;
-        root::detach_from_host().map_err(|error| (Step::Mount, error))
+        namespaces::enter_user_namespace(Identity::Same)?;
+        root::detach_from_host().map_err(because(Step::Mount))
     };
-    make().err().map(|(step, error)| explain(step, &error, &Facts::gather()))
-}
-
-fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    Ok(sys::unshare(flags)?)
-}
-
-fn map(uid: u32, gid: u32) -> io::Result<()> {
-    // The group map may be written by an ordinary user only once setgroups is off.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+    make().err()
 }
 
 /// The system's answer under an error of the mount, which is what the explanation goes by.

@@ -18,8 +18,11 @@
 #![deny(unsafe_code)]
 
 mod channel;
+pub mod container;
 mod explain;
+pub mod hooks;
 mod inside;
+mod namespaces;
 mod outside;
 mod root;
 mod signals;
@@ -27,5 +30,6 @@ mod sys;
 
 pub use explain::{Blocked, Step, device_blocked};
 pub use inside::{Inside, Point, become_command, namespaces_blocked};
+pub use namespaces::Identity;
 pub use outside::{Ending, Forwarding, Outside, RunError};
 pub use signals::{Received, die_by, take_signals};

@@ -17,7 +17,7 @@ use rustix::mount::{
 };
 
 /// Where the host's root is while the new one is built.
-const OLD_ROOT: &str = ".esker-old-root";
+pub(crate) const OLD_ROOT: &str = ".esker-old-root";
 
 /// Directories that every Linux has, to hang the new root on until it is the root.
 const HOOKS: [&str; 2] = ["/tmp", "/proc"];
@@ -35,7 +35,7 @@ pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
     let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let old = enter_new_root()?;
     let wanted: Vec<Vec<OsString>> = points.iter().map(|point| names(point)).collect();
-    let wanted: Vec<&[OsString]> = wanted.iter().map(Vec::as_slice).collect();
+    let wanted: Vec<Wanted> = wanted.iter().map(|names| Wanted { names, kind: Leaf::Directory }).collect();
     mirror(&old, Path::new("/"), &wanted)?;
     unmount(&old, UnmountFlags::DETACH)?;
     fs::remove_dir(&old)?;
@@ -45,7 +45,7 @@ pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
 }
 
 /// Mounts a tmpfs and makes it the root; returns where the host's root is now.
-fn enter_new_root() -> io::Result<PathBuf> {
+pub(crate) fn enter_new_root() -> io::Result<PathBuf> {
     let hook = HOOKS
         .into_iter()
         .map(Path::new)
@@ -71,7 +71,22 @@ fn enter_new_root() -> io::Result<PathBuf> {
     Ok(Path::new("/").join(OLD_ROOT))
 }
 
-fn names(point: &Path) -> Vec<OsString> {
+/// What a mount point has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaf {
+    Directory,
+    File,
+}
+
+/// A mount point, as the names on the way to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) names: &'a [OsString],
+    pub(crate) kind: Leaf,
+}
+
+/// The names that make up a path.
+pub(crate) fn names(point: &Path) -> Vec<OsString> {
     let normal = |component| match component {
         Component::Normal(name) => Some(OsStr::to_owned(name)),
         _ => None,
@@ -79,9 +94,10 @@ fn names(point: &Path) -> Vec<OsString> {
     point.components().filter_map(normal).collect()
 }
 
-/// Shows in the new directory `to` all that `from` has, except that the paths of `wanted` become directories.
-fn mirror(from: &Path, to: &Path, wanted: &[&[OsString]]) -> io::Result<()> {
-    let special: Vec<&OsString> = wanted.iter().filter_map(|names| names.first()).collect();
+/// Shows in the new directory `to` all that `from` has, except that the `wanted` become empty directories and files,
+/// and the directories on the way to them new ones that show what the old have.
+pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()> {
+    let special: Vec<&OsString> = wanted.iter().filter_map(|wanted| wanted.names.first()).collect();
     if let Ok(entries) = fs::read_dir(from) {
         for entry in entries {
             let entry = entry?;
@@ -92,19 +108,26 @@ fn mirror(from: &Path, to: &Path, wanted: &[&[OsString]]) -> io::Result<()> {
         }
     }
     for name in &special {
-        let target = to.join(name);
-        if target.is_dir() {
+        let (from, target) = (from.join(name), to.join(name));
+        if fs::symlink_metadata(&target).is_ok() {
             continue; // two mount points share this part of their paths, which is done
         }
+        let here: Vec<&Wanted> = wanted.iter().filter(|wanted| wanted.names.first() == Some(*name)).collect();
+        if here.iter().all(|wanted| wanted.kind == Leaf::File && wanted.names.len() == 1) {
+            fs::File::create(&target)?;
+            continue;
+        }
         fs::create_dir(&target)?;
-        let below: Vec<&[OsString]> = wanted
+        if let Ok(meta) = fs::metadata(&from) {
+            fs::set_permissions(&target, meta.permissions())?;
+        }
+        let below: Vec<Wanted> = here
             .iter()
-            .filter(|names| names.first() == Some(*name))
-            .filter_map(|names| names.get(1..))
-            .filter(|names| !names.is_empty())
+            .filter_map(|wanted| Some(Wanted { names: wanted.names.get(1..)?, kind: wanted.kind }))
+            .filter(|wanted| !wanted.names.is_empty())
             .collect();
         if !below.is_empty() {
-            mirror(&from.join(name), &target, &below)?;
+            mirror(&from, &target, &below)?;
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ mod browsing;
 mod caring;
 mod comparing;
 mod configuring;
+mod containers;
 mod daemons;
 mod damage;
 mod demo;

@@ -1,0 +1,211 @@
+//! `esker run` with an image as the root directory: what the command line asks for, and what users of a cluster
+//! expect without asking.
+
+mod hooks;
+mod person;
+mod places;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use esker_oci::Config;
+use esker_run::Identity;
+use esker_run::container::environment::Origins;
+use esker_run::container::{ContainerError, Environment, Plan, Stage, execute};
+
+use crate::exit::{Context, Failure, Kind, chain, warn};
+use crate::limits::OpenFiles;
+
+/// Sourced before every command of an image that Apptainer has built, as it would be there.
+const APPTAINER_ENV: &str = "/.singularity.d/env";
+/// What such an image runs if no command is named.
+const APPTAINER_RUN: &str = "/.singularity.d/runscript";
+const APPTAINER_SOURCE: &str =
+    r#"for file in /.singularity.d/env/*.sh; do [ ! -f "$file" ] || . "$file"; done; exec "$@""#;
+
+/// How a container looks.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct ContainerArgs {
+    /// In a container: show this file or directory of the host at DST (or the same path); `:ro` read-only
+    #[arg(long, short = 'B', value_name = "SRC[:DST[:ro]]", help_heading = HEADING)]
+    bind: Vec<OsString>,
+
+    /// Let the command write everywhere in the image, into memory; gone when it ends
+    #[arg(long, help_heading = HEADING)]
+    writable_tmpfs: bool,
+
+    /// Set a variable; ESKER_ENV_NAME=VALUE in the environment does the same
+    #[arg(long, value_name = "NAME=VALUE", help_heading = HEADING)]
+    env: Vec<OsString>,
+
+    /// Take over no more of the environment than who you are and the terminal
+    #[arg(long, help_heading = HEADING)]
+    cleanenv: bool,
+
+    /// Another home directory: this one of the host, at DST (or where yours is)
+    #[arg(long, value_name = "SRC[:DST]", conflicts_with = "no_home", help_heading = HEADING)]
+    home: Option<OsString>,
+
+    /// Don't show your home directory
+    #[arg(long, help_heading = HEADING)]
+    no_home: bool,
+
+    /// Show neither /tmp, /var/tmp, your home nor the current directory, only what --bind names
+    #[arg(long, help_heading = HEADING)]
+    no_bind: bool,
+
+    /// Empty directories in memory in place of /tmp, /var/tmp and home; the current directory isn't shown
+    #[arg(long, help_heading = HEADING)]
+    contain: bool,
+
+    /// Start in this directory of the image [default: the current one if it is shown, the image's, home]
+    #[arg(long, value_name = "DIR", help_heading = HEADING)]
+    pwd: Option<PathBuf>,
+
+    /// Look like root to the command; files that it makes are yours
+    #[arg(long, help_heading = HEADING)]
+    fakeroot: bool,
+
+    /// Start the image's own entry point, with COMMAND as its arguments
+    #[arg(long, help_heading = HEADING)]
+    entrypoint: bool,
+
+    /// Show the host's GPUs and their libraries
+    #[arg(long, help_heading = HEADING)]
+    gpu: bool,
+
+    /// Show the host's MPI and network libraries, and the devices they use
+    #[arg(long, help_heading = HEADING)]
+    mpi: bool,
+
+    /// Show what the rules in /etc/esker/hooks/NAME.hook (or in this FILE) name
+    #[arg(long, value_name = "NAME|FILE", help_heading = HEADING)]
+    hook: Vec<String>,
+}
+
+const HEADING: &str = "Containers";
+
+/// A command in a container.
+pub(crate) struct Inside {
+    pub(crate) args: ContainerArgs,
+    /// What the user called the image.
+    pub(crate) image: OsString,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) files: OpenFiles,
+}
+
+impl Inside {
+    pub(crate) fn identity(&self) -> Identity {
+        if self.args.fakeroot { Identity::Root } else { Identity::Same }
+    }
+
+    /// Enters the container that `stage` makes, and becomes the command.
+    pub(crate) fn become_command(
+        self,
+        stage: impl FnOnce() -> Result<Stage, Failure>,
+    ) -> Result<ExitCode, Failure> {
+        // All that is asked of the host is asked before the namespaces hide it.
+        let person = person::Person::of_host(self.identity());
+        let wishes = places::Wishes::new(&self.args, &person)?;
+        let hooks = hooks::load(&self.args)?;
+        let stage = stage()?;
+        let config = config_of(&stage)?;
+        let mut environment = self.environment(&config)?;
+        environment.set("HOME", wishes.home());
+        environment.set("ESKER_CONTAINER", self.image.clone());
+        hooks.apply_to(&mut environment);
+        let mut mounts = wishes.mounts(&stage, &person).map_err(|error| of_container(&error))?;
+        mounts.extend(hooks.mounts());
+        let plan = Plan { mounts, writable: self.args.writable_tmpfs };
+        let directory = wishes.start(&plan, config.working_dir.as_deref().map(Path::new));
+        environment.set("PWD", directory.clone());
+        let command = self.command_line(&stage, &config);
+        stage.build(&plan).map_err(|error| of_container(&error))?;
+        self.files.give_back();
+        match execute(&command, &environment, &directory) {
+            Ok(never) => match never {},
+            Err(error) => Err(of_container(&error)),
+        }
+    }
+
+    fn environment(&self, config: &Config) -> Result<Environment, Failure> {
+        let pair = |text: &OsString| {
+            let bytes = text.clone().into_vec();
+            let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
+            let (name, value) = bytes.split_at(at);
+            Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.get(1..)?.to_vec())))
+        };
+        let wrong = |text: &OsString| {
+            Failure::usage(format!("--env {}: it is no NAME=VALUE", text.display()))
+                .hint("as in --env LANG=C.UTF-8")
+        };
+        let asked: Result<Vec<_>, _> =
+            self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect();
+        let image = config.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let host = std::env::vars_os().collect();
+        Ok(Environment::new(Origins { host, clean: self.args.cleanenv, image, asked: asked? }))
+    }
+
+    /// The command, or what the image runs by itself.
+    fn command_line(&self, stage: &Stage, config: &Config) -> Vec<OsString> {
+        let own = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let has_entry = !config.entrypoint.is_empty() || !config.cmd.is_empty();
+        let apptainer = !has_entry && stage.has(Path::new(APPTAINER_RUN));
+        let mut line = if (self.command.is_empty() || self.args.entrypoint) && apptainer {
+            vec![APPTAINER_RUN.into()]
+        } else if self.command.is_empty() || self.args.entrypoint {
+            own(&config.entrypoint)
+        } else {
+            Vec::new()
+        };
+        if self.command.is_empty() {
+            line.extend(own(&config.cmd));
+        }
+        line.extend(self.command.iter().cloned());
+        let sources = stage.has(Path::new(APPTAINER_ENV)) && stage.has(Path::new("/bin/sh"));
+        if sources && !line.is_empty() {
+            let shell = ["/bin/sh", "-c", APPTAINER_SOURCE, "sh"].map(OsString::from);
+            line.splice(0..0, shell);
+        }
+        line
+    }
+}
+
+fn config_of(stage: &Stage) -> Result<Config, Failure> {
+    let path = Path::new(Config::PATH);
+    let json = stage
+        .read(path, Config::LONGEST)
+        .context(Kind::Damaged, format!("can't read the configuration {} of the image", Config::PATH))?;
+    let Some(json) = json else { return Ok(Config::default()) };
+    let config = Config::parse(&json)
+        .map_err(|error| Failure::new(Kind::Damaged, format!("{} of the image: {error}", Config::PATH)))?;
+    Ok(config)
+}
+
+/// Says what kept a container from starting.
+pub(crate) fn of_container(error: &ContainerError) -> Failure {
+    match error {
+        ContainerError::Blocked(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy.clone()),
+        ContainerError::Impossible { what, remedy } => Failure::failed(what.clone()).hint(remedy.clone()),
+        ContainerError::Execute { code, .. } => Failure::failed(chain(error))
+            .with_code(*code)
+            .hint("look whether it is there: esker run IMAGE -- ls -l PATH"),
+        ContainerError::Step { .. } => Failure::failed(chain(error)),
+    }
+}
+
+/// Shows a directory of the host as the root directory.
+pub(crate) fn directory(inside: Inside, directory: &Path) -> Result<ExitCode, Failure> {
+    let directory = std::fs::canonicalize(directory)
+        .context(Kind::Failed, format!("can't find the directory {}", directory.display()))?;
+    let identity = inside.identity();
+    inside
+        .become_command(|| Stage::with_directory(&directory, identity).map_err(|error| of_container(&error)))
+}
+
+/// A warning that doesn't keep the command from running.
+fn say(text: impl Into<String>) {
+    warn(Some(&text.into()));
+}

@@ -1,0 +1,195 @@
+//! `esker run` with a root directory of its own: what a command in a container sees, and what it leaves.
+
+mod rootfs;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use esker_testkit::fixture;
+
+use crate::person::Person;
+use crate::world::{World, words};
+use rootfs::Rootfs;
+
+/// A person with a system in a directory.
+struct Site {
+    world: World,
+    root: Rootfs,
+}
+
+impl Site {
+    fn new() -> Site {
+        let world = World::new(Person::ordinary(), fixture::RMD);
+        let root = Rootfs::new(&world.path("root"));
+        Site { world, root }
+    }
+
+    /// A call of `esker run` with the system as root directory, from the person's home directory.
+    fn run(&self, options: &[&str], command: &[&str]) -> Command {
+        let mut call = self.world.esker(&["run"]);
+        call.arg(self.root.path()).args(options).current_dir(self.home());
+        if !command.is_empty() {
+            call.arg("--").args(command);
+        }
+        call
+    }
+
+    fn home(&self) -> PathBuf {
+        self.world.path("home")
+    }
+
+    /// What the command prints; it has to succeed.
+    #[track_caller]
+    fn says(&self, options: &[&str], command: &[&str]) -> String {
+        text_of(&mut self.run(options, command))
+    }
+
+    /// What is said when it doesn't start.
+    #[track_caller]
+    fn refused(&self, options: &[&str], code: i32) -> String {
+        let output = self.run(options, &["true"]).output().expect("running esker");
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {}", words(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+#[track_caller]
+fn text_of(command: &mut Command) -> String {
+    let output = command.output().expect("running esker");
+    assert!(output.status.success(), "{command:?}: {}", words(&output));
+    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+}
+
+/// > N3: `esker run DIR` makes the directory the root of a command, who is who they are outside, starts where they were and has their home; exit code and signal are the command's.
+#[test]
+fn a_command_in_a_container_is_at_home() {
+    let site = Site::new();
+    let home = site.home().display().to_string();
+    let person = site.world.person;
+    assert_eq!(site.says(&[], &["cat", "/made-for-this-test"]), "a system");
+    assert_eq!(site.says(&[], &["pwd"]), home);
+    assert_eq!(
+        site.says(&[], &["sh", "-c", "echo $HOME; id -u; id -g"]),
+        format!("{home}\n{}\n{}", person.uid, person.gid)
+    );
+    fs::write(site.home().join("written"), "").expect("a file");
+    assert_eq!(
+        site.says(&["--pwd", "/tmp"], &["sh", "-c", "pwd; ls ~/written"]),
+        format!("/tmp\n{home}/written")
+    );
+    let line = site.says(&[], &["cat", "/etc/passwd"]);
+    assert!(line.lines().any(|line| line.split(':').nth(5) == Some(&home)), "{line}");
+
+    let output = site.run(&[], &["sh", "-c", "exit 42"]).output().expect("running esker");
+    assert_eq!(output.status.code(), Some(42), "{}", words(&output));
+    let output = site.run(&[], &["sh", "-c", "kill -TERM $$"]).output().expect("running esker");
+    assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{}", words(&output));
+    let output = site.run(&[], &["no-such-program"]).output().expect("running esker");
+    assert_eq!(output.status.code(), Some(127), "{}", words(&output));
+}
+
+/// > N4: An image is never written, also where it lacks mount points; with `--writable-tmpfs` (Linux 5.11 or newer without root) the command may write everywhere, and what it wrote is gone with it.
+#[test]
+fn images_are_not_written() {
+    let site = Site::new();
+    let before = site.root.listing();
+    assert!(
+        !before.iter().any(|path| path.starts_with("home") || path.starts_with("proc")),
+        "no mount points"
+    );
+    let refused =
+        site.run(&[], &["sh", "-c", "echo x > /made-for-this-test"]).output().expect("running esker");
+    assert!(!refused.status.success() && words(&refused).contains("ead-only"), "{}", words(&refused));
+    site.says(&[], &["sh", "-c", "ls /proc/self/fd /sys /dev/null /etc/hosts && echo x > /dev/null"]);
+    // Whoever owns the directory, a directory of others is no more writable in a namespace than outside.
+    site.root.give_to(site.world.person);
+    let script =
+        "echo new > /made-for-this-test && mkdir -p /deep/er && cat /made-for-this-test && ls -d /deep/er";
+    assert_eq!(site.says(&["--writable-tmpfs"], &["sh", "-c", script]), "new\n/deep/er");
+    assert_eq!(site.root.listing(), before);
+    assert_eq!(site.says(&[], &["cat", "/made-for-this-test"]), "a system");
+}
+
+/// > N5: `--bind` shows what it names, `:ro` read-only, at any place of the image and nowhere else; nothing is created on the host.
+#[test]
+fn binds_show_what_they_name() {
+    let site = Site::new();
+    let data = site.world.path("home/data");
+    site.world
+        .person
+        .does(|| fs::create_dir(&data).and_then(|()| fs::write(data.join("a"), "one")))
+        .expect("data");
+    let bind = |rest: &str| format!("{}{rest}", data.display());
+    assert_eq!(
+        site.says(&["--no-home", "--bind", &bind("/a:/new/place/b")], &["cat", "/new/place/b"]),
+        "one"
+    );
+    let script = "cat /d/a && ! echo two > /d/a 2> /dev/null";
+    assert_eq!(site.says(&["--bind", &bind(":/d:ro")], &["sh", "-c", script]), "one");
+    assert_eq!(site.says(&["-B", &bind(":/d")], &["sh", "-c", "echo two > /d/a; cat /d/a"]), "two");
+    let inside = site.home().join("none").display().to_string();
+    let told = site.refused(&["--bind", &bind(&format!(":{inside}"))], 1);
+    assert!(told.contains(&inside) && told.contains("create it first"), "{told}");
+    assert!(!site.home().join("none").exists());
+    let told = site.refused(&["--bind", "/no/such/place"], 1);
+    assert!(told.contains("/no/such/place"), "{told}");
+
+    let hidden = site.says(&["--contain"], &["sh", "-c", "ls ~ /tmp | wc -w; ls -d ~"]);
+    // Two headings with a colon, and the directory's own name.
+    assert!(hidden.starts_with('2') && hidden.ends_with(&site.home().display().to_string()), "{hidden}");
+    let told = site.says(&["--no-bind", "--no-home"], &["sh", "-c", "pwd; ls / | grep -c home || true"]);
+    assert_eq!(told, "/\n0");
+}
+
+/// > N6: Variables come from the host, but not those that name its files; the image's win over them, `ESKER_ENV_…` and `--env` over both.
+#[test]
+fn variables_follow_rules() {
+    let site = Site::new();
+    site.root.configure(
+        r#"{"config":{"Env":["PATH=/bin:/own","A=image","B=image"],"WorkingDir":"/etc",
+        "Entrypoint":["sh","-c","echo entry $0 $PWD"],"Cmd":["usual"]}}"#,
+    );
+    let shown = |options: &[&str]| {
+        let mut call = site.run(options, &["sh", "-c", "echo $PATH,$LD_PRELOAD,$A,$B,$C,$D"]);
+        text_of(call.env("LD_PRELOAD", "").env("A", "host").env("C", "host").env("ESKER_ENV_B", "wished"))
+    };
+    assert_eq!(shown(&["--env", "D=x=y"]), "/bin:/own,,image,wished,host,x=y");
+    assert_eq!(shown(&["--cleanenv"]), "/bin:/own,,image,wished,,");
+    assert_eq!(site.refused(&["--env", "=x"], 2).lines().count(), 2);
+
+    assert_eq!(site.says(&["--contain"], &[]), "entry usual /etc");
+    assert_eq!(site.says(&["--contain", "--entrypoint"], &["mine"]), "entry mine /etc");
+    site.root.configure("no JSON");
+    assert!(site.refused(&[], 4).contains("/.esker/config.json"));
+}
+
+/// An image that Apptainer has built runs by its own script and variables.
+#[test]
+fn images_of_apptainer_are_understood() {
+    let site = Site::new();
+    site.root.write("/.singularity.d/env/90-environment.sh", "export FROM=apptainer\n", 0o644);
+    site.root.write("/.singularity.d/runscript", "#!/bin/sh\necho ran $FROM $1\n", 0o755);
+    assert_eq!(site.says(&[], &["sh", "-c", "echo $FROM"]), "apptainer");
+    assert_eq!(site.says(&["--entrypoint"], &["it"]), "ran apptainer it");
+    assert_eq!(site.says(&[], &[]), "ran apptainer");
+}
+
+/// What rules name is shown; that nothing was found is told.
+#[test]
+fn hooks_show_what_the_host_has() {
+    let site = Site::new();
+    let rules = site.home().join("site.hook");
+    fs::write(&rules, "lib libc.so.6\nlib libc.musl-*\nbin true\nset RULED=yes\ndev /dev/nul?\n")
+        .expect("rules");
+    let rules = rules.display().to_string();
+    let script = "echo $RULED; ls /.esker/host/lib | wc -l; ls /.esker/host/bin; echo $LD_LIBRARY_PATH";
+    let told = site.says(&["--hook", &rules], &["sh", "-c", script]);
+    assert_eq!(told, "yes\n1\ntrue\n/.esker/host/lib");
+    fs::write(site.home().join("none.hook"), "dev /dev/no-such-device*\n").expect("rules");
+    let none = site.home().join("none.hook").display().to_string();
+    let output: Output = site.run(&["--hook", &none], &["true"]).output().expect("running esker");
+    assert!(output.status.success() && words(&output).contains("/dev/no-such-device*"), "{}", words(&output));
+    assert_eq!(site.refused(&["--hook", "no-such-rules"], 2).lines().count(), 2);
+}
