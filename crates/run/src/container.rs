@@ -1,6 +1,6 @@
 //! A command whose root directory is an image.
 //!
-//! It takes two steps:
+//! It takes two steps, because the first may have been taken by somebody else (see [`crate::keeper`]):
 //!
 //! ```text
 //!  stage, a small tmpfs as root          build, for one command, in a mount namespace of its own
@@ -76,7 +76,7 @@ pub enum ContainerError {
 }
 
 /// Names a failed step.
-fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> ContainerError {
+pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> ContainerError {
     let what = what.into();
     move |source| ContainerError::Step { what, source }
 }
@@ -126,7 +126,7 @@ pub struct Stage {
 impl Stage {
     /// Makes a stage whose image is a directory. The process must have a single thread.
     pub fn with_directory(directory: &Path, identity: Identity) -> Result<Self, ContainerError> {
-        let stage = Self::empty(identity)?;
+        let stage = Self::empty(identity, || {})?;
         let from = stage.host(directory);
         let refused = || format!("show {} as the image", directory.display());
         mount_bind_recursive(&from, IMAGE).map_err(|error| step(refused())(error.into()))?;
@@ -136,14 +136,21 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Makes a stage whose image is still to be mounted.
-    pub(crate) fn empty(identity: Identity) -> Result<Self, ContainerError> {
+    /// Makes a stage whose image is still to be mounted. `entered` is called in its namespaces while the host is
+    /// still the root.
+    pub(crate) fn empty(identity: Identity, entered: impl FnOnce()) -> Result<Self, ContainerError> {
         namespaces::enter(identity).map_err(ContainerError::Blocked)?;
+        entered();
         let host = root::enter_new_root().map_err(blocked(Step::Root))?;
         for directory in [IMAGE, WORK] {
             fs::create_dir(directory).map_err(blocked(Step::Root))?;
         }
         Ok(Self { host })
+    }
+
+    /// The stage that this process has joined.
+    pub(crate) fn joined() -> Self {
+        Self { host: Path::new("/").join(root::OLD_ROOT) }
     }
 
     /// The image's root directory.

@@ -22,6 +22,7 @@ pub mod container;
 mod explain;
 pub mod hooks;
 mod inside;
+pub mod keeper;
 mod namespaces;
 mod outside;
 mod root;

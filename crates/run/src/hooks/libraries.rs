@@ -32,10 +32,13 @@ pub(super) fn find(patterns: &[String]) -> Vec<(String, PathBuf)> {
     let own = Machine::own();
     let mut take = |name: String, path: PathBuf| {
         let wanted = patterns.iter().any(|pattern| pattern::matches(pattern, &name));
-        if wanted && !found.contains_key(&name) && own.is_some() && Machine::of(&path) == own {
-            if let Ok(file) = fs::canonicalize(&path) {
-                found.insert(name, file);
-            }
+        let fits = || own.is_some() && Machine::of(&path) == own;
+        if wanted
+            && !found.contains_key(&name)
+            && fits()
+            && let Ok(file) = fs::canonicalize(&path)
+        {
+            found.insert(name, file);
         }
     };
     // What modules have loaded goes before what the system has.

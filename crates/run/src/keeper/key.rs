@@ -1,0 +1,90 @@
+//! Which keeper is the right one: the image, who asks, and the job they are in.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rustix::process::{getegid, geteuid};
+
+use crate::namespaces::Identity;
+
+/// Keepers of programs that speak differently are not for each other.
+const DIALECT: u32 = 1;
+
+/// What a keeper stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(String);
+
+impl Key {
+    /// Stands for `image` in the job of this process. The text must tell images apart, also one from what lay at the same
+    /// path before.
+    pub fn new(image: &str, identity: Identity) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        // Only who sees the same host, and the same processes, can share.
+        let spaces = ["user", "mnt", "pid"].map(|kind| {
+            let link = fs::read_link(format!("/proc/self/ns/{kind}"));
+            link.map(|link| link.display().to_string()).unwrap_or_default()
+        });
+        let who = format!("{}:{} {identity:?}", geteuid().as_raw(), getegid().as_raw());
+        let job = job(&read("/proc/self/cgroup"));
+        Self(format!("{DIALECT}\n{image}\n{who}\n{}\n{job}", spaces.join(" ")))
+    }
+
+    /// The key that another process wrote down.
+    pub fn from_text(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// To be given to another process.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// A name for files. Two keys may share one; the keeper tells what it stands for.
+    pub(super) fn short(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+}
+
+/// What lives and dies together: the control groups of a process. Slurm ends a step as a whole, but has a group for each
+/// task in it, and a task may be over sooner than the step.
+fn job(cgroups: &str) -> String {
+    let cut = |line: &str| {
+        let step = line.find("/step_").map(|at| at + 1)?;
+        let end = line.get(step..)?.find('/').map_or(line.len(), |end| step + end);
+        line.get(..end).map(str::to_owned)
+    };
+    let lines: BTreeSet<String> =
+        cgroups.lines().map(|line| cut(line).unwrap_or_else(|| line.to_owned())).collect();
+    lines.into_iter().collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_a_step_share_and_steps_and_jobs_do_not() {
+        let at = |rest: &str| job(&format!("9:pids:/\n4:memory:/slurm/uid_1/{rest}\n"));
+        assert_eq!(at("job_7/step_0/task_0"), at("job_7/step_0/task_1"));
+        assert_ne!(at("job_7/step_0/task_0"), at("job_7/step_1/task_0"));
+        assert_ne!(at("job_7/step_0/task_0"), at("job_8/step_0/task_0"));
+        assert_ne!(at("job_7/step_1"), at("job_7/step_10"));
+        let unified = |rest: &str| job(&format!("0::/system.slice/slurmstepd.scope/job_7/{rest}\n"));
+        assert_eq!(unified("step_0/user/task_0"), unified("step_0/user/task_3"));
+        assert_ne!(unified("step_batch/user/task_0"), unified("step_0/user/task_0"));
+        assert_ne!(job("0::/user.slice/a\n"), job("0::/user.slice/b\n"));
+    }
+
+    #[test]
+    fn keys_tell_images_and_persons_apart() {
+        let key = |image, identity| Key::new(image, identity);
+        assert_eq!(key("a", Identity::Same), key("a", Identity::Same));
+        assert_ne!(key("a", Identity::Same), key("b", Identity::Same));
+        assert_ne!(key("a", Identity::Same).short(), key("a", Identity::Root).short());
+        let one = key("a", Identity::Same);
+        assert_eq!(Key::from_text(one.text()), one);
+    }
+}
