@@ -330,6 +330,8 @@ impl Served {
                 objects: store.cache.objects,
                 evicted: store.cache.evicted,
                 unchecked: store.cache.unchecked,
+                unkept: store.cache.unkept,
+                disk_errors: store.cache.disk_errors,
             },
         }
     }

@@ -263,6 +263,10 @@ pub struct Cache {
     pub evicted: u64,
     /// Objects that will be checked before their first use, because the last writer was killed.
     pub unchecked: u64,
+    /// Objects that were read without being kept, because there was no room for them or the disk failed.
+    pub unkept: u64,
+    /// Operations on its disk that failed.
+    pub disk_errors: u64,
 }
 
 impl From<esker_view::Failure> for Failure {

@@ -1,9 +1,11 @@
-//! The fault matrix: real proxies and servers that fail in every way, while files are read for the first time and
-//! again, and while repositories are mounted for the first time and again.
+//! The fault matrix: real proxies, servers and disks that fail in every way, while files are read for the first time
+//! and again, and while repositories are mounted for the first time and again.
 //!
 //! With `ESKER_FAULTS_REPORT=FILE` the times go to that file, too.
 
 mod client;
+mod disk;
+mod namespace;
 mod process;
 
 use std::fmt::Write as _;
@@ -111,22 +113,27 @@ fn report(title: &str, lines: &[Line]) {
         let times = [cold, next, mount, remount, recovered].map(ms).join(" | ");
         writeln!(text, "| {fault:?} | {times} |").expect("writing to a string");
     }
+    add_to_report(&text);
+}
+
+fn add_to_report(text: &str) {
     println!("{text}");
     let mut report = REPORT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    report.push_str(&text);
+    report.push_str(text);
     report.push('\n');
     if let Some(path) = std::env::var_os("ESKER_FAULTS_REPORT") {
         std::fs::write(path, format!("{HEAD}{report}")).expect("writing the report");
     }
 }
 
-const HEAD: &str = "# Faults of proxies and servers\n\n\
+const HEAD: &str = "# Faults of proxies, servers and disks\n\n\
     Written by the fault matrix (`crates/cli/tests/matrix/faults.rs`) itself: real nginx and squid processes fail while \
     files are read and repositories are mounted; a good way is left each time, no read fails, and every byte is compared. \
     A proxy or server counts as silent or slow after 0.5 s, and is looked at again 0.2 s after it was left (5 s, 300 s \
     and 1800 s are usual). First read: of a file that is nowhere cached, in a mount that is there when the fault begins. \
     Next read: of another such file. Mount: with an empty cache; mount again: with the cache of that mount. Back in use: \
-    from the end of the fault, without a remount, while files are read that are nowhere cached.\n\n";
+    from the end of the fault, without a remount, while files are read that are nowhere cached. Kept again: likewise, until \
+    what is read is in the cache again; a mount on a disk that can't be written is refused with the name of the folder.\n\n";
 
 /// Every fault of the one that is used first, with a good one to go to.
 fn every_fault(client: &Client, mount: &Mount<'_>, broken: &mut Process, second: &Mount<'_>) -> Vec<Line> {

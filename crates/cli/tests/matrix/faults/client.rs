@@ -3,11 +3,13 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::namespace::Namespace;
 use super::process::{Process, ended, spoil, timed};
 use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
@@ -20,6 +22,8 @@ const LARGE: usize = 2 << 20;
 /// A person with a repository, and what they have read of it.
 pub(super) struct Client {
     workshop: Workshop,
+    /// Where everything of theirs runs, if not among us.
+    pub(super) namespace: Option<Namespace>,
     /// The file to read next, and the one that was read last.
     next: AtomicUsize,
     last: AtomicUsize,
@@ -60,7 +64,8 @@ impl Client {
         });
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
-        let client = Client { workshop, next: AtomicUsize::new(0), last: AtomicUsize::new(0) };
+        let client =
+            Client { workshop, namespace: None, next: AtomicUsize::new(0), last: AtomicUsize::new(0) };
         let good = client.storage();
         client.workshop.world.person.does(|| {
             spoil(&good, &client.place("corrupt"), |mut bytes| {
@@ -76,7 +81,31 @@ impl Client {
         client
     }
 
-    fn place(&self, name: &str) -> PathBuf {
+    /// The same in a mount namespace of their own, in which they are root.
+    pub(super) fn apart() -> Client {
+        let mut client = Client::new();
+        client.namespace = Some(Namespace::of(client.workshop.world.person));
+        client
+    }
+
+    /// A command where everything of theirs runs.
+    fn there(&self, command: Command) -> Command {
+        match &self.namespace {
+            Some(namespace) => namespace.enter(&command),
+            None => command,
+        }
+    }
+
+    /// Runs a program of the system there, which must succeed.
+    #[track_caller]
+    pub(super) fn run(&self, program: &str, arguments: &[&Path]) {
+        let mut command = self.workshop.world.person.command(program);
+        command.args(arguments);
+        let (output, _) = ended(self.there(command), PATIENCE);
+        assert!(output.status.success(), "{program}: {}", words(&output));
+    }
+
+    pub(super) fn place(&self, name: &str) -> PathBuf {
         PathBuf::from(self.workshop.home(name))
     }
 
@@ -101,7 +130,7 @@ impl Client {
 
     pub(super) fn at(&self, name: &str, server: &Process, options: &[&str]) -> Mount<'_> {
         let folder = self.place(name);
-        self.workshop.world.person.does(|| fs::create_dir_all(folder.join("mnt"))).expect("folders");
+        self.run("mkdir", &["-p".as_ref(), &folder.join("mnt")]);
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         Mount { client: self, folder, url: self.url(server), options }
     }
@@ -124,7 +153,7 @@ impl Client {
     fn cat(&self, mount: &Mount<'_>, name: &str) -> io::Result<Vec<u8>> {
         let mut command = self.workshop.world.person.command("cat");
         command.arg(mount.mountpoint().join(name));
-        let (output, _) = ended(command, PATIENCE);
+        let (output, _) = ended(self.there(command), PATIENCE);
         if output.status.success() {
             return Ok(output.stdout);
         }
@@ -144,12 +173,9 @@ impl Client {
     #[track_caller]
     pub(super) fn read_old(&self, mount: &Mount<'_>) {
         let known = self.last.load(Ordering::Relaxed);
-        let path = mount.mountpoint().join(format!("file-{known}"));
-        self.workshop.world.person.does(|| {
-            let file = fs::File::open(path).expect("opening what is known");
-            // Out of the kernel's memory, so that the read comes to us.
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("fadvise");
-        });
+        let from = format!("if={}", mount.mountpoint().join(format!("file-{known}")).display());
+        // Out of the kernel's memory, so that the read comes to us.
+        self.run("dd", &[from, "iflag=nocache".into(), "count=0".into()].each_ref().map(Path::new));
         self.read(mount, known).expect("reading what is cached");
     }
 
@@ -203,16 +229,20 @@ impl Mount<'_> {
         self.folder.join("mnt")
     }
 
-    fn call(&self) -> std::process::Command {
+    pub(super) fn cache(&self) -> PathBuf {
+        self.folder.join("cache")
+    }
+
+    fn call(&self) -> Command {
         let key = self.client.workshop.home(&format!("keys/{NAME}.pub"));
         let mut command = self.client.workshop.world.esker(&["mount", &self.url]);
         command.arg(self.mountpoint()).args(["--public-key", &key, "--no-prefetch", "--cache"]);
-        command.arg(self.folder.join("cache")).args(&self.options);
-        command
+        command.arg(self.cache()).args(&self.options);
+        self.client.there(command)
     }
 
     #[track_caller]
-    fn mount(&self, limit: Duration) -> Duration {
+    pub(super) fn mount(&self, limit: Duration) -> Duration {
         let (output, took) = ended(self.call(), limit);
         assert!(output.status.success(), "mounting failed: {}", words(&output));
         took
@@ -228,15 +258,18 @@ impl Mount<'_> {
     /// Tries that where it can't succeed; tells whether it did.
     pub(super) fn try_mount_empty(&self, limit: Duration) -> (bool, Duration) {
         self.empty_cache();
+        let (refused, took) = self.try_mount(limit);
+        (refused.is_none(), took)
+    }
+
+    /// Tries to mount with the cache as it is; what it was refused with.
+    pub(super) fn try_mount(&self, limit: Duration) -> (Option<String>, Duration) {
         let (output, took) = ended(self.call(), limit);
-        (output.status.success(), took)
+        ((!output.status.success()).then(|| words(&output)), took)
     }
 
     fn empty_cache(&self) {
-        match fs::remove_dir_all(self.folder.join("cache")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => panic!("emptying a cache: {error}"),
-            _ => {}
-        }
+        self.client.run("rm", &["-rf".as_ref(), &self.cache()]);
     }
 
     /// Unmounts, and mounts with the cache as it was left.
@@ -250,14 +283,14 @@ impl Mount<'_> {
     pub(super) fn umount(&self) {
         let mut command = self.client.workshop.world.esker(&["umount"]);
         command.arg(self.mountpoint());
-        let (output, _) = ended(command, PATIENCE);
+        let (output, _) = ended(self.client.there(command), PATIENCE);
         assert!(output.status.success(), "unmounting failed: {}", words(&output));
     }
 
-    fn status(&self) -> Value {
+    pub(super) fn status(&self) -> Value {
         let mut command = self.client.workshop.world.esker(&["status", "--json"]);
         command.arg(self.mountpoint());
-        let (output, _) = ended(command, PATIENCE);
+        let (output, _) = ended(self.client.there(command), PATIENCE);
         assert!(output.status.success(), "esker status failed: {}", words(&output));
         let all: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker status");
         all["mounts"][0].clone()
@@ -288,7 +321,8 @@ impl Mount<'_> {
 impl Drop for Mount<'_> {
     fn drop(&mut self) {
         let mut command = self.client.workshop.world.esker(&["umount"]);
+        command.arg(self.mountpoint());
         // It may not be mounted any more.
-        let _ = command.arg(self.mountpoint()).output();
+        let _ = self.client.there(command).output();
     }
 }

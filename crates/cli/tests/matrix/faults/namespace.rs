@@ -1,0 +1,69 @@
+//! A mount namespace of a person's own, in which they are root and may break disks.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::person::Person;
+use crate::world::PATIENCE;
+
+/// A shell that holds the namespace, and whatever is done in it to its disks.
+pub(super) struct Namespace {
+    person: Person,
+    shell: Child,
+    said: Mutex<Receiver<String>>,
+}
+
+impl Namespace {
+    pub(super) fn of(person: Person) -> Self {
+        let mut command = person.command("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh"]).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = command.spawn().expect("unshare of util-linux");
+        let lines = BufReader::new(shell.stdout.take().expect("a pipe")).lines();
+        let (said, heard) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if said.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let namespace = Self { person, shell, said: Mutex::new(heard) };
+        namespace.does("true");
+        namespace
+    }
+
+    /// Has the shell do something, which must succeed; what it opens stays open.
+    #[track_caller]
+    pub(super) fn does(&self, script: &str) {
+        let mut pipe = self.shell.stdin.as_ref().expect("a pipe");
+        writeln!(pipe, "{{ {script}\n}} >&2; echo ended $?").expect("told");
+        let said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let word = said.recv_timeout(PATIENCE);
+        assert_eq!(word.as_deref(), Ok("ended 0"), "{script}");
+    }
+
+    /// The same command, in the namespace.
+    pub(super) fn enter(&self, command: &Command) -> Command {
+        let mut inside = self.person.command("nsenter");
+        let target = self.shell.id().to_string();
+        inside.args(["--user", "--mount", "--preserve-credentials", "--target", &target, "--"]);
+        inside.arg(command.get_program()).args(command.get_args()).current_dir(Path::new("/"));
+        // A command of esker's has no environment but what it says; one of the system's has ours.
+        if command.get_envs().next().is_some() {
+            inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        }
+        inside
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What it holds open ends with it; the disks go when the last process in the namespace is gone.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
