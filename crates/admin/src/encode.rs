@@ -1,9 +1,8 @@
 //! How content becomes stored bytes.
 
-mod sys;
-
 use esker_format::compress::Compression;
 use esker_format::write::encode::{FastZlib, Zstd};
+use esker_store::StockZlib;
 
 use crate::error::AdminError;
 
@@ -26,7 +25,7 @@ pub struct Encoder(Method);
 enum Method {
     Stored,
     Fast(FastZlib),
-    Stock(sys::StockZlib),
+    Stock(StockZlib),
     Zstd(Zstd),
 }
 
@@ -36,7 +35,9 @@ impl Encoder {
         Ok(Self(match (compression, deflate) {
             (Compression::Stored, _) => Method::Stored,
             (Compression::Zlib, Deflate::Fast) => Method::Fast(FastZlib::new()),
-            (Compression::Zlib, Deflate::Stock) => Method::Stock(sys::StockZlib::new()?),
+            (Compression::Zlib, Deflate::Stock) => {
+                Method::Stock(StockZlib::new().map_err(AdminError::Encoder)?)
+            }
             (Compression::Zstd, _) => Method::Zstd(Zstd::new().map_err(AdminError::Encoder)?),
         }))
     }
@@ -46,7 +47,7 @@ impl Encoder {
         match &mut self.0 {
             Method::Stored => return Ok(plain),
             Method::Fast(fast) => fast.encode(plain, room),
-            Method::Stock(stock) => stock.encode(plain, room)?,
+            Method::Stock(stock) => stock.encode(plain, room).map_err(AdminError::Encoder)?,
             Method::Zstd(zstd) => zstd.encode(plain, room).map_err(AdminError::Encoder)?,
         }
         Ok(room)

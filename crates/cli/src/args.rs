@@ -18,6 +18,7 @@ use crate::configuration::authorities;
 use crate::exit::{Failure, Kind};
 use crate::output::parse_size;
 use crate::settings::{BROKER_SOCKET, Settings};
+use crate::tiers::TierArgs;
 
 /// How to reach and trust a repository.
 #[derive(clap::Args, Clone, Debug)]
@@ -52,6 +53,9 @@ pub(crate) struct RepositoryArgs {
     /// Accept a cache on a network file system
     #[arg(long)]
     pub(crate) cache_on_network: bool,
+
+    #[command(flatten)]
+    pub(crate) tiers: TierArgs,
 
     /// Use the cache of the broker that listens here [default: the one of root at /run/esker-broker/socket, if it is
     /// there and no --cache is named]
@@ -101,6 +105,7 @@ impl RepositoryArgs {
         let socket = match (&self.broker, &self.cache) {
             _ if self.no_broker => return None,
             (Some(named), _) => named.clone(),
+            _ if self.tiers.any() => return None,
             (None, Some(_)) => return None,
             (None, None) => PathBuf::from(BROKER_SOCKET),
         };

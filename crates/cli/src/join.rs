@@ -46,13 +46,13 @@ impl Checked {
         let blacklist = blacklist(Path::new(BLACKLIST))?;
         let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
         let quota = args.quota.unwrap_or_else(|| default_quota(&place));
-        Self::of(name, servers, keys, blacklist, (place, quota), args, Configured::default())
+        Self::of(name, servers, keys, blacklist, (place, quota), (args, settings), Configured::default())
     }
 
     fn named(name: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
         let Named { name, servers, keys, blacklist: list, place, quota, configured } =
             Named::find(name, args, settings)?;
-        Self::of(name, servers, keys, blacklist(&list)?, (place, quota), args, configured)
+        Self::of(name, servers, keys, blacklist(&list)?, (place, quota), (args, settings), configured)
     }
 
     fn of(
@@ -61,7 +61,7 @@ impl Checked {
         keys: Vec<(PathBuf, Vec<u8>)>,
         blacklist: Blacklist,
         (place, quota): (Place, u64),
-        args: &RepositoryArgs,
+        (args, settings): (&RepositoryArgs, &Settings),
         configured: Configured,
     ) -> Result<Self, Failure> {
         let keys = master_keys(keys)?;
@@ -75,6 +75,7 @@ impl Checked {
             keys,
             blacklist,
             quota,
+            lower: args.tiers.tiers(settings)?,
             cache: place.path,
             broker: args.broker(),
             offline: args.offline,

@@ -25,6 +25,7 @@ mod recorder;
 mod settings;
 mod setup;
 mod stop;
+mod tiers;
 mod walk;
 
 use std::ffi::OsString;

@@ -110,6 +110,12 @@ impl Settings {
         folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
+    /// How the owner of the machine's own folders is seen here.
+    #[expect(clippy::unused_self, reason = "it belongs to what is resolved once")]
+    pub(crate) fn root_uid(&self) -> u32 {
+        if is_initial_namespace() { 0 } else { overflow_uid() }
+    }
+
     /// Whether the environment names the cache.
     pub(crate) fn names_cache(&self) -> bool {
         self.caches.first().is_some_and(|first| first.from == format!("${CACHE}"))
@@ -118,8 +124,7 @@ impl Settings {
     /// The cache folder to use, `named` on the command line or the first that will do.
     pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<Place, Failure> {
         let uid = rustix::process::geteuid().as_raw();
-        let root = if is_initial_namespace() { 0 } else { overflow_uid() };
-        let wish = Wish { uid, root, least: CACHE_LEAST, on_network };
+        let wish = Wish { uid, root: self.root_uid(), least: CACHE_LEAST, on_network };
         let insist = "name one with --cache DIR; --cache-on-network accepts a network file system";
         let Some(named) = named else {
             return place::choose(&self.caches, &wish)

@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Authorities, Blame, Cache, Cause, Engine, EngineOptions, Log, ObjectStore, Servers, StoreError,
+    Authorities, Blame, Cache, Cause, Engine, EngineOptions, Log, Lower, ObjectStore, Servers, StoreError,
 };
 use parking_lot::Mutex;
 
 use crate::FileError;
 use crate::peer::Peer;
-use crate::repository::{open_writer, read_servers};
+use crate::repository::{open_writer, read_servers, room};
 use crate::share::{Admission, Allowance, Bounds, Broker, Host, Listener, Writer};
 
 /// What one user's clients may take up. A mount is a connection; its reads that wait are questions.
@@ -68,6 +68,8 @@ pub struct BrokerOptions {
     pub cache: PathBuf,
     /// Bytes that all of it may take.
     pub quota: u64,
+    /// Folders that are asked before the network, for repositories that everybody may read.
+    pub lower: Vec<Lower>,
     /// Where to listen, in a folder that only the broker's user may change.
     pub socket: PathBuf,
     /// Who may read what.
@@ -112,19 +114,19 @@ const OTHERS: &str = "_others";
 impl NodeBroker {
     /// Opens the caches and begins to serve.
     pub fn start(options: BrokerOptions) -> Result<Self, BrokerError> {
-        let BrokerOptions { cache, quota, socket, rules, authorities, log } = options;
+        let BrokerOptions { cache, quota, lower, socket, rules, authorities, log } = options;
         let engine = Engine::start(EngineOptions { log, ..EngineOptions::default() })?;
         let restricted = rules.restricted();
         // At most half of the room is for those that only some may read.
         let part = (quota / 8).min(quota / 2 / (restricted.len() as u64).max(1));
-        let public = open_writer(&engine, &cache, quota - part * restricted.len() as u64)?;
+        let public = open_writer(&engine, &cache, room(quota - part * restricted.len() as u64, lower))?;
         let (restricted_caches, users) = (HashMap::new(), Mutex::default());
         let mut host = NodeHost { rules, authorities, public, restricted: restricted_caches, users };
         let mut brokers = vec![host.look_after(&cache, &host.public)?];
         for name in restricted {
             let folder = cache.join("restricted").join(&name);
             make_private(&folder)?;
-            let writer = open_writer(&engine, &folder, part)?;
+            let writer = open_writer(&engine, &folder, room(part, Vec::new()))?;
             brokers.push(host.look_after(&folder, &writer)?);
             host.restricted.insert(name, writer);
         }
@@ -151,6 +153,11 @@ fn make_private(folder: &Path) -> Result<(), FileError> {
 }
 
 impl Rules {
+    /// Whether everybody may read every repository.
+    pub fn are_open(&self) -> bool {
+        self.restricted().is_empty()
+    }
+
     /// The names of the caches that not everybody may use.
     fn restricted(&self) -> Vec<String> {
         let others = (OTHERS.to_owned(), &self.others);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use esker_store::{Cache, CacheKey, CachedObject, Cause, CheckProgress, Engine, Freed, Goal, StoreError};
 use serde::{Deserialize, Serialize};
 
-use crate::repository::open_writer;
+use crate::repository::{open_writer, room};
 use crate::share::{Broker, Receiver, ToWriter, VERSION, Writer, keys_from_text, keys_to_text, send};
 use crate::share::{dial, limit_receives};
+use crate::status::Lower;
 
 /// Objects in one message.
 const PART: usize = 256;
@@ -94,6 +95,8 @@ pub struct CacheReport {
     pub disk_errors: u64,
     /// Objects found damaged.
     pub damaged: u64,
+    /// What came from folders below it.
+    pub lower: Lower,
 }
 
 /// An object of a cache. Field names are an interface.
@@ -186,7 +189,7 @@ impl CacheFolder {
             StoreError::new("the cache", Cause::Disk { doing, path: folder.to_owned(), source })
         };
         std::fs::metadata(folder).map_err(|source| failed("looking at", source))?;
-        let writer = match open_writer(&Engine::start(Default::default())?, folder, quota) {
+        let writer = match open_writer(&Engine::start(Default::default())?, folder, room(quota, Vec::new())) {
             Ok(writer) => writer,
             Err(busy) if matches!(busy.cause(), Cause::Busy { .. }) => {
                 let Ok(socket) = dial(folder) else { return Err(busy) };
@@ -488,6 +491,7 @@ fn report(cache: &Cache) -> CacheReport {
         unkept: status.unkept,
         disk_errors: status.disk_errors,
         damaged: status.damaged,
+        lower: status.lower.into(),
     }
 }
 

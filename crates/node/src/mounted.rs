@@ -332,6 +332,7 @@ impl Served {
                 unchecked: store.cache.unchecked,
                 unkept: store.cache.unkept,
                 disk_errors: store.cache.disk_errors,
+                lower: store.cache.lower.into(),
             },
         }
     }

@@ -10,7 +10,8 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
     Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
-    ObjectStore, Objects, RealDisk, Servers, ServersError, Source, StoreError, Stored, connect, make_dirs,
+    Lower, ObjectStore, Objects, RealDisk, Servers, ServersError, Source, StoreError, Stored, connect,
+    make_dirs,
 };
 use parking_lot::Mutex;
 
@@ -31,6 +32,8 @@ pub struct RepositoryOptions {
     pub cache: PathBuf,
     /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
     pub quota: u64,
+    /// Folders that are asked before the network, likewise.
+    pub lower: Vec<Lower>,
     /// Whose cache to use, if it is there and serves this repository, in place of the one above.
     pub broker: Option<BrokerAddress>,
     /// Use the last accepted head and don't ask for a newer one.
@@ -70,7 +73,7 @@ impl Repository {
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
         let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
-        let writer = opener(&engine, &options.cache, options.quota);
+        let writer = opener(&engine, &options.cache, room(options.quota, options.lower));
         let (cache, text) = (&options.cache, servers.to_string());
         let store = Shared::open_through(cache, &text, Box::new(writer), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
@@ -114,15 +117,24 @@ fn engine_options(deadline: Option<Duration>, log: Log) -> EngineOptions {
 fn opener(
     engine: &Engine,
     cache: &Path,
-    quota: u64,
+    room: CacheOptions,
 ) -> impl Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync + 'static {
     let (engine, folder) = (engine.clone(), cache.to_owned());
-    move || open_writer(&engine, &folder, quota)
+    move || open_writer(&engine, &folder, room.clone())
+}
+
+/// How much a cache may hold, and what is below it.
+pub(crate) fn room(quota: u64, lower: Vec<Lower>) -> CacheOptions {
+    CacheOptions { lower, ..CacheOptions::with_quota(quota) }
 }
 
 /// Becomes the writer of a cache.
-pub(crate) fn open_writer(engine: &Engine, folder: &Path, quota: u64) -> Result<Arc<dyn Writer>, StoreError> {
-    let cache = Cache::open(engine, folder, CacheOptions::with_quota(quota))?;
+pub(crate) fn open_writer(
+    engine: &Engine,
+    folder: &Path,
+    room: CacheOptions,
+) -> Result<Arc<dyn Writer>, StoreError> {
+    let cache = Cache::open(engine, folder, room)?;
     Ok(Arc::new(CacheWriter { engine: engine.clone(), cache, stores: Mutex::default() }))
 }
 

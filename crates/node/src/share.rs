@@ -464,6 +464,7 @@ impl ObjectStore for Shared {
             damaged: status.damaged,
             unchecked: status.unchecked,
             opened_unclean: status.opened_unclean,
+            lower: status.lower.into(),
             ..CacheStatus::default()
         };
         StoreStatus {

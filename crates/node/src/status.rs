@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_store::LowerStatus;
 use serde::{Deserialize, Serialize};
 
 /// The state of a mount. Times are seconds since the epoch.
@@ -267,6 +268,38 @@ pub struct Cache {
     pub unkept: u64,
     /// Operations on its disk that failed.
     pub disk_errors: u64,
+    /// What came from folders below it.
+    #[serde(default)]
+    pub lower: Lower,
+}
+
+/// What came from folders below a cache, since its writer opened it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lower {
+    /// Objects found there.
+    pub found: u64,
+    /// Plain bytes of them.
+    pub found_bytes: u64,
+    /// Files that were there but could not be believed or read.
+    pub refused: u64,
+    /// Requests that went to the network because nothing moved there.
+    pub late: u64,
+    /// Objects put there for others.
+    pub given: u64,
+}
+
+impl From<LowerStatus> for Lower {
+    fn from(status: LowerStatus) -> Self {
+        let LowerStatus { found, found_bytes, refused, late, given } = status;
+        Self { found, found_bytes, refused, late, given }
+    }
+}
+
+impl From<Lower> for LowerStatus {
+    fn from(lower: Lower) -> Self {
+        let Lower { found, found_bytes, refused, late, given } = lower;
+        Self { found, found_bytes, refused, late, given }
+    }
 }
 
 impl From<esker_view::Failure> for Failure {

@@ -44,6 +44,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::below::{Below, Lower};
 use crate::engine::Engine;
 use crate::error::{Cause, StoreError};
 use crate::file_lock::FileLock;
@@ -64,6 +65,7 @@ use entry::Reads;
 pub(crate) use entry::{Entry, EntryUse, Pin};
 pub(crate) use lease::Leased;
 pub(crate) use space::Reservation;
+pub(crate) use trailer::{TRAILER_LEN, Trailer};
 pub(crate) use unkept::Unkept;
 pub(crate) use write::Writing;
 
@@ -80,6 +82,8 @@ pub struct CacheOptions {
     pub descriptors: Option<usize>,
     /// How long an eviction that found everything in use keeps the next one from asking again.
     pub patience: Duration,
+    /// Folders that are asked before the network, the first one first.
+    pub lower: Vec<Lower>,
 }
 
 /// Bytes of memory that objects may take which are served without being kept because the disk fails. They
@@ -95,6 +99,7 @@ impl CacheOptions {
             unkept_limit: (quota / 4).max(64 << 20),
             descriptors: None,
             patience: Duration::from_secs(2),
+            lower: Vec::new(),
         }
     }
 }
@@ -120,6 +125,7 @@ pub(crate) struct Inner {
     holders: Mutex<Vec<Weak<dyn Holder>>>,
     pins: Pins,
     pub(crate) flights: Flights,
+    pub(crate) below: Option<Arc<Below>>,
     pub(crate) pool: Arc<Pool>,
     evictor: Mutex<Option<JoinHandle<()>>>,
     lock: Mutex<Option<FileLock>>,
@@ -211,6 +217,7 @@ impl Inner {
     ) -> Result<Arc<Self>, Cause> {
         let layout = Layout::new(folder);
         start::make_folders(&*disk, &layout)?;
+        let below = Below::open(&options.lower)?;
         let lock = start::lock(&layout)?;
         let opened = start::load(&*disk, &layout)?;
         let cannot_start =
@@ -232,6 +239,7 @@ impl Inner {
             descriptors,
             holders: Mutex::default(),
             flights: Flights::default(),
+            below,
             pool,
             evictor: Mutex::new(None),
             lock: Mutex::new(Some(lock)),
@@ -331,6 +339,7 @@ impl Inner {
             unchecked: self.table.unchecked(),
             opened_unclean: self.opened_unclean,
             leftovers: self.leftovers,
+            lower: self.below.as_ref().map(|below| below.status()).unwrap_or_default(),
         }
     }
 }

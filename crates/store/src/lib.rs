@@ -10,6 +10,7 @@
 //! from the thread that finishes it. Only bytes whose hash was checked become a [`Handle`].
 #![deny(unsafe_code)]
 
+mod below;
 mod cache;
 mod counter;
 mod done;
@@ -25,6 +26,7 @@ mod local;
 mod memory;
 mod objects;
 mod pool;
+mod prove;
 mod retry;
 mod route;
 mod servers;
@@ -38,6 +40,7 @@ mod verify;
 mod waits;
 mod wanted;
 
+pub use below::{Lower, LowerForm, LowerStatus, make_alien};
 pub use cache::care::{CachedObject, CheckProgress, DamagedObject, Freed, Goal};
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
 pub use cache::pins::PinSet;
@@ -52,6 +55,7 @@ pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use http::{Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem};
 pub use objects::Objects;
+pub use prove::StockZlib;
 pub use retry::RetryPolicy;
 pub use servers::{
     Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings,

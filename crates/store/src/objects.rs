@@ -199,6 +199,14 @@ impl Trip {
     fn look_again(self) {
         match self.store.cache.find(&self.wanted.key()) {
             Some(entry) => self.found(entry),
+            None => self.seek_below(),
+        }
+    }
+
+    /// Asks the lower tiers, if there are any, and then the network.
+    fn seek_below(self) {
+        match self.store.cache.below.clone() {
+            Some(below) => below.seek(self),
             None => self.fetch(),
         }
     }
@@ -241,7 +249,7 @@ impl Trip {
         }
     }
 
-    fn fetch(self) {
+    pub(crate) fn fetch(self) {
         self.fetch_or(|trip, error| {
             // The stored bytes go through the disk if they are many; if that is full, make room once.
             if !says_full(error.cause()) || trip.priority.give_up() {

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
+use crate::below::LowerStatus;
 use crate::cache::Entry;
 use crate::counter::Counter;
 use crate::error::StoreError;
@@ -64,6 +65,8 @@ pub struct CacheStatus {
     pub opened_unclean: bool,
     /// Unfinished files of that writer that were removed.
     pub leftovers: u64,
+    /// What came from folders below the cache.
+    pub lower: LowerStatus,
 }
 
 /// How much a cache may hold and does hold, in bytes.

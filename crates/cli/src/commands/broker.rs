@@ -2,12 +2,14 @@ use std::path::PathBuf;
 
 use esker_node::broker::{BrokerError, BrokerOptions, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
+use esker_store::LowerForm;
 
 use crate::configuration;
 use crate::exit::{Context, Failure, Kind, chain, of_store};
 use crate::log;
 use crate::output::parse_size;
 use crate::settings::{BROKER_SOCKET, Settings, default_quota};
+use crate::tiers::tier;
 
 /// Keeps one cache for all users of this node, and serves their mounts from it.
 ///
@@ -28,6 +30,11 @@ pub(crate) struct Args {
     /// Size to keep the cache below, like 50G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     quota: Option<u64>,
+
+    /// A folder that is read before the network is asked: a cache of CernVM-FS (like /var/lib/cvmfs/shared), one of Esker,
+    /// or one that was filled beforehand; not where some repositories are for some users only
+    #[arg(long, value_name = "DIR")]
+    lower: Vec<PathBuf>,
 
     /// Where to listen, in a folder that only this user may write to; it is made if need be
     #[arg(long, value_name = "SOCKET", default_value = BROKER_SOCKET)]
@@ -91,9 +98,16 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let quota = args.quota.unwrap_or_else(|| default_quota(&place));
     let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
     let cache = place.path;
+    let lower: Result<Vec<_>, _> =
+        args.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings)).collect();
+    let lower = lower?;
+    if !lower.is_empty() && !rules.are_open() {
+        return Err(Failure::usage("--lower may hold objects of repositories that not everybody may read")
+            .hint("have the broker serve those without --lower"));
+    }
     let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
     let (log, at) = (log::of_store(), socket.clone());
-    let options = BrokerOptions { cache: cache.clone(), quota, socket: at, rules, authorities, log };
+    let options = BrokerOptions { cache: cache.clone(), quota, lower, socket: at, rules, authorities, log };
     let broker = NodeBroker::start(options).map_err(|error| match error {
         BrokerError::Store(error) => of_store("can't serve a cache", &error),
         error @ BrokerError::File(_) => Failure::failed(chain(&error))

@@ -209,7 +209,14 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     if report.writer.is_some() {
         out.line(format!("  evicted   {} objects", report.evicted))?;
     }
+    let lower = report.lower;
+    if lower.found + lower.given > 0 {
+        let found = format!("{} objects ({}) came from there", lower.found, size(lower.found_bytes));
+        out.line(format!("  below     {found}, {} were put there", lower.given))?;
+    }
     let troubles = [
+        (lower.refused, "files below the cache could not be believed or read, and were fetched"),
+        (lower.late, "reads went to the network because a folder below the cache did not answer"),
         (report.unchecked, "objects are checked before they are read, because the last writer was killed"),
         (report.over_quota, "times everything above the quota was in use"),
         (report.unkept, "objects were served without being kept: no room, or the disk failed"),

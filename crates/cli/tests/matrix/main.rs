@@ -38,6 +38,7 @@ mod server_kill;
 mod setup;
 mod sharing;
 mod sys;
+mod tiers;
 mod usage;
 mod waiting;
 mod world;

@@ -67,7 +67,7 @@ impl Node {
         let cache = self.folder.path().join("cache");
         let log = Log::default();
         let options =
-            BrokerOptions { cache, quota: 64 << 20, socket, rules, authorities: Authorities::default(), log };
+            BrokerOptions { cache, quota: 64 << 20, lower: Vec::new(), socket, rules, authorities: Authorities::default(), log };
         self.broker = Some(NodeBroker::start(options).expect("a broker"));
     }
 

@@ -390,6 +390,7 @@ impl StatusMessage {
             damaged: cache.damaged,
             unchecked: cache.unchecked,
             opened_unclean: cache.opened_unclean,
+            lower: cache.lower.into(),
             traffic: status.traffic.clone(),
             network: status.network.clone(),
             route: (&status.network.route).into(),

@@ -39,10 +39,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::care::Task;
-use crate::status::Route;
+use crate::status::{Lower, Route};
 
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -214,6 +214,7 @@ pub(super) struct StatusMessage {
     pub(super) damaged: u64,
     pub(super) unchecked: u64,
     pub(super) opened_unclean: bool,
+    pub(super) lower: Lower,
     #[serde(with = "TrafficMessage")]
     pub(super) traffic: TrafficStatus,
     #[serde(with = "NetworkMessage")]

@@ -134,7 +134,7 @@ impl Inner {
     }
 
     /// The file of an entry if it is there in full length.
-    pub(super) fn open_whole(&self, entry: &Entry) -> Result<Option<File>, Cause> {
+    pub(crate) fn open_whole(&self, entry: &Entry) -> Result<Option<File>, Cause> {
         let path = self.layout.object(&entry.key);
         let opened = self.disk.open(&path).and_then(|file| Ok((file.metadata()?, file)));
         match opened {

@@ -176,6 +176,9 @@ impl Inner {
                 return Ok(());
             }
         }
+        if let Some(below) = &self.below {
+            below.stop();
+        }
         self.space.stop();
         self.descriptors.clear();
         self.stop_evictor();

@@ -1,9 +1,11 @@
 //! From stored bytes to an object in the cache.
 
+use std::sync::Arc;
+
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 
 use super::{Trip, says_full};
-use crate::cache::{Reservation, Writing};
+use crate::cache::{Entry, Reservation, Writing};
 use crate::error::Cause;
 use crate::source::Stored;
 
@@ -55,6 +57,34 @@ impl Trip {
         }
     }
 
+    /// Keeps an object that a lower tier had.
+    pub(crate) fn found_below(self, plain: Vec<u8>) {
+        self.keep_whole(Plain::Inflated(plain), Attempt::First);
+    }
+
+    /// The same for one that was copied into a file of ours already.
+    pub(crate) fn written_from_below(self, writing: Writing) {
+        let cache = self.store.cache.clone();
+        cache.space.reserve(cache.charge_of(writing.len()), move |granted| {
+            self.on_pool(move |trip| match granted {
+                Ok(reservation) => match writing.keep(trip.wanted.key(), reservation, None) {
+                    Ok(entry) => trip.kept(entry),
+                    // Large objects that can't be written here are fetched, which knows what to do then.
+                    Err(_) => trip.fetch(),
+                },
+                Err(no_room) => trip.serve_file(writing, no_room),
+            });
+        });
+    }
+
+    /// The object is in the cache. One that was fetched may be given to others.
+    fn kept(self, entry: Arc<Entry>) {
+        if let (Some(below), Some(_)) = (&self.store.cache.below, self.fetched) {
+            below.give(&self.store.cache, &entry);
+        }
+        self.found(entry);
+    }
+
     /// The stored bytes of an object that nobody demanded when it was asked for.
     fn prefetched(&self) -> Option<u64> {
         self.fetched.filter(|_| self.is_prefetch)
@@ -96,7 +126,7 @@ impl Trip {
             writing.keep(self.wanted.key(), reservation, self.prefetched())
         });
         match written {
-            Ok(entry) => self.found(entry),
+            Ok(entry) => self.kept(entry),
             Err(cause) if attempt == Attempt::First && says_full(&cause) => {
                 let cache = self.store.cache.clone();
                 let bytes = cache.charge_of(plain.bytes().len() as u64);
@@ -156,7 +186,7 @@ impl Trip {
             (Err(cause), _) => Err(cause),
         };
         match outcome {
-            Ok(entry) => self.found(entry),
+            Ok(entry) => self.kept(entry),
             Err(cause) if full(&cause) => {
                 cache.space.make_room(cache.charge_of(stored.len()), move || {
                     self.on_pool(move |trip| trip.keep_in_pieces(stored, Attempt::AfterMakingRoom));

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
 mod batch;
+mod below;
 mod care;
 mod crash;
 mod damage;

@@ -31,6 +31,7 @@ fn be_the_broker(folder: &Path) {
     let options = BrokerOptions {
         cache: folder.join("disk/cache"),
         quota: QUOTA,
+        lower: Vec::new(),
         socket: folder.join("run/socket"),
         rules: Rules::default(),
         authorities: esker_store::Authorities::default(),

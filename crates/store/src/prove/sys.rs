@@ -6,16 +6,15 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use libz_sys::{
-    Z_BUF_ERROR, Z_DEFAULT_COMPRESSION, Z_FINISH, Z_OK, Z_STREAM_END, deflate, deflateBound, deflateEnd,
-    deflateInit_, deflateReset, uInt, uLong, z_stream, zlibVersion,
+    Z_BUF_ERROR, Z_DEFAULT_COMPRESSION, Z_FINISH, Z_OK, Z_STREAM_END, deflate, deflateEnd, deflateInit_,
+    deflateReset, uInt, z_stream, zlibVersion,
 };
 
-use crate::error::AdminError;
-
-/// Makes zlib streams of the default level.
-pub(super) struct StockZlib {
+/// Makes zlib streams of the default level, piece by piece or at once; the bytes don't depend on the pieces.
+pub struct StockZlib {
     // In a box because zlib keeps the address of the structure and refuses a moved one.
     stream: Box<z_stream>,
+    room: Vec<u8>,
 }
 
 // SAFETY: the structure and what it points to belong to this value alone, and zlib has no state per thread.
@@ -29,13 +28,16 @@ impl fmt::Debug for StockZlib {
 
 /// The most bytes handed to zlib at once, whose counters may have 32 bits.
 const PIECE: usize = 1 << 30;
+/// Bytes that zlib hands out at once.
+const ROOM: usize = 64 << 10;
 
-fn failed(what: &str, code: i32) -> AdminError {
-    AdminError::Encoder(io::Error::other(format!("zlib failed to {what} (code {code})")))
+fn failed(what: &str, code: i32) -> io::Error {
+    io::Error::other(format!("zlib failed to {what} (code {code})"))
 }
 
 impl StockZlib {
-    pub(super) fn new() -> Result<Self, AdminError> {
+    /// An encoder at the beginning of a stream.
+    pub fn new() -> io::Result<Self> {
         let mut stream = Box::new(MaybeUninit::<z_stream>::zeroed());
         // SAFETY: the structure is zeroed, which leaves the choice of allocator to zlib; version and size are
         // those of the library that these bindings were built with.
@@ -51,44 +53,48 @@ impl StockZlib {
             return Err(failed("start", code));
         }
         // SAFETY: zlib has set every field that it reads, and the others were zeroed before.
-        Ok(Self { stream: unsafe { stream.assume_init() } })
+        Ok(Self { stream: unsafe { stream.assume_init() }, room: vec![0; ROOM] })
     }
 
-    pub(super) fn encode(&mut self, plain: &[u8], stored: &mut Vec<u8>) -> Result<(), AdminError> {
-        let stream = &mut *self.stream;
-        // SAFETY: the stream was initialised by `new`.
-        let code = unsafe { deflateReset(stream) };
-        if code != Z_OK {
-            return Err(failed("restart", code));
-        }
-        // SAFETY: the stream was initialised by `new`.
-        let bound = unsafe { deflateBound(stream, plain.len() as uLong) };
+    /// Encodes all of `plain` into `stored`.
+    pub fn encode(&mut self, plain: &[u8], stored: &mut Vec<u8>) -> io::Result<()> {
         stored.clear();
-        stored.resize(usize::try_from(bound).unwrap_or(usize::MAX), 0);
-        let (mut read, mut written) = (0, 0);
+        self.restart()?;
+        self.feed(plain, true, &mut |bytes| stored.extend_from_slice(bytes))
+    }
+
+    /// Begins another stream.
+    pub fn restart(&mut self) -> io::Result<()> {
+        // SAFETY: the stream was initialised by `new`.
+        let code = unsafe { deflateReset(&mut *self.stream) };
+        if code == Z_OK { Ok(()) } else { Err(failed("restart", code)) }
+    }
+
+    /// Encodes the next piece of a stream and hands out what comes of it.
+    pub fn feed(&mut self, plain: &[u8], last: bool, out: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        let stream = &mut *self.stream;
+        let mut read = 0;
         loop {
             let input = &plain[read..plain.len().min(read + PIECE)];
-            let last = read + input.len() == plain.len();
-            let room_end = stored.len().min(written + PIECE);
-            let output = &mut stored[written..room_end];
+            let ends = read + input.len() == plain.len();
             stream.next_in = input.as_ptr().cast_mut();
             stream.avail_in = input.len() as uInt;
-            stream.next_out = output.as_mut_ptr();
-            stream.avail_out = output.len() as uInt;
-            let (given, room) = (input.len(), output.len());
+            stream.next_out = self.room.as_mut_ptr();
+            stream.avail_out = ROOM as uInt;
+            let given = input.len();
             // SAFETY: both buffers live through the call and have the lengths stated, which fit 32 bits; zlib
             // only reads from the first.
-            let code = unsafe { deflate(stream, if last { Z_FINISH } else { 0 }) };
+            let code = unsafe { deflate(stream, if last && ends { Z_FINISH } else { 0 }) };
             read += given - stream.avail_in as usize;
-            written += room - stream.avail_out as usize;
+            let left = stream.avail_out as usize;
+            out(&self.room[..ROOM - left]);
             match code {
-                Z_STREAM_END => break,
-                Z_OK | Z_BUF_ERROR if written < stored.len() => {}
+                Z_STREAM_END => return Ok(()),
+                Z_OK | Z_BUF_ERROR if left == 0 || read < plain.len() => {}
+                Z_OK | Z_BUF_ERROR if !last => return Ok(()),
                 code => return Err(failed("encode", code)),
             }
         }
-        stored.truncate(written);
-        Ok(())
     }
 }
 

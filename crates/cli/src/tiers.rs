@@ -1,0 +1,55 @@
+//! What lies below the cache: folders that are asked before the network.
+
+use std::path::{Path, PathBuf};
+
+use esker_store::{Lower, LowerForm, make_alien};
+
+use crate::exit::Failure;
+use crate::settings::Settings;
+
+/// Folders that are asked before the network.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct TierArgs {
+    /// A folder that is read before the network is asked: a cache of CernVM-FS (like /var/lib/cvmfs/shared), one of Esker,
+    /// or one that was filled beforehand; may be given several times
+    #[arg(long, value_name = "DIR")]
+    lower: Vec<PathBuf>,
+
+    /// A folder on a shared file system that is read before the network is asked, and to which what is fetched is written
+    /// for other nodes; its layout is CernVM-FS's
+    #[arg(long, value_name = "DIR")]
+    alien: Option<PathBuf>,
+}
+
+impl TierArgs {
+    /// Whether any is named.
+    pub(crate) fn any(&self) -> bool {
+        !self.lower.is_empty() || self.alien.is_some()
+    }
+
+    /// The tiers that are named, those of this node first.
+    pub(crate) fn tiers(&self, settings: &Settings) -> Result<Vec<Lower>, Failure> {
+        let adopted = self.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings));
+        let alien = self.alien.iter().map(|folder| tier("--alien", folder, LowerForm::Alien, settings));
+        adopted.chain(alien).collect()
+    }
+}
+
+/// A tier at a folder that `from` names.
+pub(crate) fn tier(
+    from: &str,
+    folder: &Path,
+    form: LowerForm,
+    settings: &Settings,
+) -> Result<Lower, Failure> {
+    let failed = |error: std::io::Error| Failure::usage(format!("{from} {}: {error}", folder.display()));
+    let folder = std::path::absolute(folder).map_err(failed)?;
+    if form == LowerForm::Alien && !folder.is_dir() {
+        make_alien(&folder).map_err(failed)?;
+    }
+    if !folder.is_dir() {
+        return Err(Failure::usage(format!("{from} {}: there is no such folder", folder.display()))
+            .hint("name the folder of a cache, for example /var/lib/cvmfs/shared"));
+    }
+    Ok(Lower { folder, form, root: settings.root_uid() })
+}
