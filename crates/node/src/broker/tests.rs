@@ -66,8 +66,15 @@ impl Node {
         make_run(&socket);
         let cache = self.folder.path().join("cache");
         let log = Log::default();
-        let options =
-            BrokerOptions { cache, quota: 64 << 20, lower: Vec::new(), socket, rules, authorities: Authorities::default(), log };
+        let options = BrokerOptions {
+            cache,
+            quota: 64 << 20,
+            lower: Vec::new(),
+            socket,
+            rules,
+            authorities: Authorities::default(),
+            log,
+        };
         self.broker = Some(NodeBroker::start(options).expect("a broker"));
     }
 
@@ -364,7 +371,7 @@ fn a_strangers_socket_is_not_used() {
     let quota = 64 << 20;
     let engine = Engine::start(EngineOptions::default()).expect("an engine");
     let folder = cache.clone();
-    let open = move || open_writer(&engine, &folder, quota);
+    let open = move || open_writer(&engine, &folder, room(quota, Vec::new()));
     let url = node.mirror.url("public.test");
     let store = Shared::open_through(&cache, &url, Box::new(open), Some(address), Log::default())
         .expect("a private cache");

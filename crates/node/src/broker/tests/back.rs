@@ -25,7 +25,7 @@ impl Own {
         let cache = node.folder.path().join("own");
         let engine = Engine::start(EngineOptions::default()).expect("an engine");
         let folder = cache.clone();
-        let open = Box::new(move || open_writer(&engine, &folder, 64 << 20));
+        let open = Box::new(move || open_writer(&engine, &folder, room(64 << 20, Vec::new())));
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let log = {
             let lines = lines.clone();
