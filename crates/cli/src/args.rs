@@ -11,7 +11,7 @@ use esker_fuse::KernelMask;
 use esker_node::parameters::Parameters;
 use esker_node::push::Push;
 use esker_node::share::BrokerAddress;
-use esker_store::{Proxies, Servers};
+use esker_store::{Order, Proxies, Servers};
 use esker_view::Pin;
 
 use crate::configuration::authorities;
@@ -40,6 +40,11 @@ pub(crate) struct RepositoryArgs {
     /// the system: a file, or a folder of files
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) ca: Vec<PathBuf>,
+
+    /// In which order servers are asked: as they stand, the one that answers soonest first, or as one of them says that they
+    /// are near (Geo-API) [default: as configured, or given]
+    #[arg(long, value_name = "given|round-trip|geo")]
+    pub(crate) server_order: Option<Order>,
 
     /// Name of the repository, where it isn't the last part of the URL
     #[arg(long, value_name = "NAME")]
@@ -167,9 +172,9 @@ pub(crate) struct ViewArgs {
     pub(crate) fixed: bool,
 
     /// Where to hear of new revisions at once: `server` is the repository's own, if it is asked directly and tells; a URL
-    /// is a notification server of CernVM-FS
-    #[arg(long, value_name = "server|off|URL", default_value = "server", value_parser = push)]
-    pub(crate) push: Push,
+    /// is a notification server of CernVM-FS [default: as configured, or server]
+    #[arg(long, value_name = "server|off|URL", value_parser = push)]
+    pub(crate) push: Option<Push>,
 
     /// Fetch nothing ahead of its use
     #[arg(long)]
@@ -285,6 +290,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
                 .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
         })?;
     }
+    servers.order = args.server_order.unwrap_or_default();
     servers.authorities = authorities(&Parameters::default(), &args.ca)?;
     hurry(&mut servers, args);
     let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));

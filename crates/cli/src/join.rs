@@ -9,6 +9,7 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::place::Place;
+use esker_node::push::Push;
 use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
 use esker_store::Servers;
@@ -84,6 +85,11 @@ impl Checked {
             log: log::of_store(),
         };
         Ok(Self { address, options, configured })
+    }
+
+    /// Where to hear of new revisions.
+    pub(crate) fn push(&self, said: Option<&Push>) -> Push {
+        self.configured.push(said)
     }
 
     /// Opens it; the head is fetched and verified, and the root catalog is there.

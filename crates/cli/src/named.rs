@@ -11,6 +11,7 @@ use esker_node::parameters::{
     ConfiguredCache, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
 };
 use esker_node::place::{self, Place};
+use esker_node::push::Push;
 use esker_store::Servers;
 use esker_view::{Ownership, Pin, ViewOptions};
 use rustix::fs::{Access, access, statvfs};
@@ -32,9 +33,15 @@ pub(crate) struct Configured {
     ttl_max: Option<Duration>,
     claim: bool,
     variables: BTreeMap<String, String>,
+    push: Option<Push>,
 }
 
 impl Configured {
+    /// Where to hear of new revisions: as the command line says, else as configured, else from the server itself.
+    pub(crate) fn push(&self, said: Option<&Push>) -> Push {
+        said.or(self.push.as_ref()).cloned().unwrap_or_default()
+    }
+
     /// A view as it is configured, where the command line says nothing else.
     pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
         let mut view = view.clone();
@@ -75,6 +82,9 @@ impl Named {
         let keys = keys(&parameters, args, &name, settings, &root);
         let keys = missing::name_all(&parameters, keys)?;
         let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+        if let Some(unknown) = parameters.unknown_auto(auto.as_deref()) {
+            warn(Some(&format!("{unknown}; {}", unknown.mend)));
+        }
         let mut servers = parameters.servers(auto.as_deref()).map_err(of_parameter)?;
         for url in &mut servers.urls {
             *url = Address::parse(url, Some(name.as_str()))?.url;
@@ -87,6 +97,7 @@ impl Named {
             ttl_max: parameters.longest_ttl().map_err(of_parameter)?,
             claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),
             variables: variables(&parameters, &name),
+            push: parameters.notification_server().map_err(of_parameter)?.map(Push::Notifications),
         };
         let blacklist = root.place(&parameters.blacklist().map_err(of_parameter)?);
         Ok(Self { name, servers, keys, blacklist, place, quota, configured })
@@ -107,6 +118,9 @@ fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Fa
             .map(|url| Address::parse(url, args.fqrn.as_deref()).map(|it| it.url))
             .collect();
         parameters.overrule("CVMFS_SERVER_URL", urls?.join(";"), "--server");
+    }
+    if let Some(order) = &args.server_order {
+        parameters.overrule("ESKER_SERVER_ORDER", order.to_string(), "--server-order");
     }
     if let Some(proxy) = &args.proxy {
         parameters.overrule("CVMFS_HTTP_PROXY", proxy.clone(), "--proxy");

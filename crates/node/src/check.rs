@@ -54,6 +54,7 @@ fn of_repository(
     if let Err(error) = parameters.pin() {
         add(findings, &error);
     }
+    findings.extend(parameters.unknown_auto(how.auto.as_deref()));
     let keys = keys(parameters, how, findings);
     match parameters.servers(how.auto.as_deref()) {
         Ok(servers) if how.ask => reach::check(parameters, servers, name, keys, how, findings),

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use crate::done::Done;
 use crate::error::StoreError;
-use crate::servers::{Authorities, Dns, Timings};
+use crate::servers::{Authorities, Dns, Timings, Told};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
 use batch::Offer;
@@ -111,8 +111,7 @@ pub(crate) struct Site {
     via: Option<Via>,
     /// Whom to connect to.
     endpoint: Endpoint,
-    limits: Limits,
-    dns: Dns,
+    manners: Manners,
     counts: Arc<Counts>,
     offer: Offer,
 }
@@ -129,6 +128,15 @@ impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.tls.is_some() { write!(f, "https://{}", self.address) } else { self.address.fmt(f) }
     }
+}
+
+/// How a way is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Manners {
+    pub(crate) limits: Limits,
+    pub(crate) dns: Dns,
+    /// What is told of requests.
+    pub(crate) told: Told,
 }
 
 /// How long is waited on one way.
@@ -161,12 +169,12 @@ impl Site {
     pub(crate) fn new(
         base: BaseUrl,
         via: Option<Via>,
-        limits: Limits,
-        (dns, authorities): (Dns, &Authorities),
+        manners: Manners,
+        authorities: &Authorities,
         counts: Arc<Counts>,
     ) -> Arc<Self> {
         let endpoint = endpoint(&base, via.as_ref(), authorities);
-        Arc::new(Self { base, via, endpoint, limits, dns, counts, offer: Offer::default() })
+        Arc::new(Self { base, via, endpoint, manners, counts, offer: Offer::default() })
     }
 
     /// Whether a proxy reads the requests.

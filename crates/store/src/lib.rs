@@ -58,7 +58,7 @@ pub use objects::Objects;
 pub use prove::StockZlib;
 pub use retry::RetryPolicy;
 pub use servers::{
-    Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings,
+    Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings, Told,
 };
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, Stored};

@@ -11,6 +11,7 @@
 //! may pass. What was left is looked at from time to time with a request of its own, so that no read pays for it.
 
 mod fault;
+mod geo;
 mod look;
 mod names;
 mod note;
@@ -29,7 +30,7 @@ use parking_lot::Mutex;
 use crate::done::Done;
 use crate::engine::Log;
 use crate::error::{Blame, Cause, StoreError};
-use crate::http::{BaseUrl, Counts, HttpOptions, HttpSource, Limits, Network, Site, Via};
+use crate::http::{BaseUrl, Counts, HttpOptions, HttpSource, Limits, Manners, Network, Site, Via};
 use crate::pool::Pool;
 use crate::retry::RetryPolicy;
 use crate::servers::{Order, Servers};
@@ -63,7 +64,7 @@ struct Shared {
     finding: Mutex<Finding>,
     /// Whether something is out of use; then answers and time are looked at more closely.
     troubled: AtomicBool,
-    /// Whether it is still to be found out which server answers soonest.
+    /// Whether it is still to be found out which server is near, or answers soonest.
     unsorted: AtomicBool,
     notes: Notes,
 }
@@ -96,10 +97,21 @@ impl Routed {
             let url = servers.url().to_owned();
             return Err(StoreError::new("the repository", Cause::BadUrl { url, reason }));
         }
-        let unsorted = servers.order == Order::RoundTrip && bases.len() > 1;
-        let ways = Ways::new(groups, bases.len(), servers.sharding);
+        let unsorted = match servers.order {
+            Order::Given => false,
+            Order::RoundTrip => bases.len() > 1,
+            Order::Geo => bases.len() > 1 || servers.fallback_groups().len() > 1,
+        };
+        let mut ways = Ways::new(groups, bases.len(), servers.sharding);
+        if servers.order == Order::Given {
+            ways.keep(servers.most);
+        }
         let Surroundings { network, pool, mut policy, http, log } = around;
         policy.first_pause = servers.timings.first_pause.unwrap_or(policy.first_pause);
+        if servers.timings.indefinitely {
+            // The time that a request may take bounds it all the same.
+            policy.attempts = u32::MAX;
+        }
         policy.longest_pause = servers.timings.longest_pause.unwrap_or(policy.longest_pause);
         let finding = Mutex::new(Finding::new(ways.names()));
         let shared = Shared {
@@ -150,7 +162,10 @@ impl Shared {
             self.look_at_what_is_due();
         }
         if self.unsorted.load(Ordering::Relaxed) && self.unsorted.swap(false, Ordering::Relaxed) {
-            self.race();
+            match self.servers.order {
+                Order::Geo => self.ask_who_is_near(),
+                Order::RoundTrip | Order::Given => self.race(),
+            }
         }
         let place = ring::place(fetch.expect.as_ref());
         let way = {
@@ -267,10 +282,11 @@ impl Shared {
 
     fn take(&self, base: &BaseUrl, exit: Exit) -> Taken {
         let limits = Limits::new(&self.http, &self.servers.timings, exit.proxy.is_some());
-        let Servers { dns, authorities, .. } = &self.servers;
+        let Servers { dns, authorities, told, .. } = &self.servers;
         let name = || self.ways.lock().name(exit.id).unwrap_or_default().into();
         let via = exit.proxy.map(|address| Via { address, tls: exit.tls.then(name) });
-        let site = Site::new(base.clone(), via, limits, (dns.clone(), authorities), self.counts.clone());
+        let manners = Manners { limits, dns: dns.clone(), told: told.clone() };
+        let site = Site::new(base.clone(), via, manners, authorities, self.counts.clone());
         let source = Arc::new(HttpSource::new(self.network.clone(), site.clone()));
         Taken { site, source: Arc::new(Verifying::new(source, self.pool.clone())) }
     }

@@ -4,7 +4,9 @@ mod authorities;
 mod proxies;
 mod text;
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use authorities::Authorities;
@@ -28,6 +30,13 @@ pub struct Servers {
     pub redirects: bool,
     /// In which order the servers are asked.
     pub order: Order,
+    /// How this client, or its proxies, are called where a server is asked what is near; `None` for the proxy's name, or a
+    /// name that is nobody else's.
+    pub geo_name: Option<String>,
+    /// Of servers in order, so many are asked; 0 for all.
+    pub most: usize,
+    /// What is told to proxies and servers beside what they need to know.
+    pub told: Told,
     /// Patience.
     pub timings: Timings,
     /// How names become addresses.
@@ -44,6 +53,56 @@ pub enum Order {
     Given,
     /// The one that answers soonest first, measured at the beginning.
     RoundTrip,
+    /// As one of them says that they are near (the Geo-API of CernVM-FS), asked at the beginning. Fallback proxies, too.
+    Geo,
+}
+
+impl Order {
+    /// All, by their names.
+    const NAMES: [(Self, &str); 3] =
+        [(Self::Given, "given"), (Self::RoundTrip, "round-trip"), (Self::Geo, "geo")];
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::NAMES.iter().find(|(order, _)| order == self);
+        f.write_str(named.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Order {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::NAMES.iter().find(|(_, name)| *name == text);
+        named.map(|(order, _)| *order).ok_or_else(|| format!("{text:?} is none of given, round-trip and geo"))
+    }
+}
+
+/// What proxies and servers are told of a request beside what they need to know, for sites that follow requests in logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What is fetched: a path of the repository where it is a file's content (`cvmfs-info`).
+    pub what: bool,
+    /// Fields by the second part of their names, after `X-CVMFS-`.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Told {
+    /// Reads `name:value|name:value`; `None` for what can't be fields.
+    pub fn parse_fields(text: &str) -> Option<Vec<(String, String)>> {
+        let parts = text.split('|').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(|part| Self::field(part.split_once(':')?)).collect()
+    }
+
+    /// A field that can be part of a request.
+    fn field((name, value): (&str, &str)) -> Option<(String, String)> {
+        let (name, value) = (name.trim(), value.trim());
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let plain = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+        let good = !name.is_empty() && name.bytes().all(token) && value.bytes().all(plain);
+        good.then(|| (name.to_owned(), value.to_owned()))
+    }
 }
 
 /// How long and how often.
@@ -56,6 +115,8 @@ pub struct Timings {
     pub direct: Option<Duration>,
     /// Fewest bytes a second over that time; `None` for what [`HttpOptions`](crate::HttpOptions) says.
     pub low_speed: Option<u64>,
+    /// Rounds through all ways go on as long as the request may take, whoever says that there is no use in it.
+    pub indefinitely: bool,
     /// How often the same way is tried again after a connection that broke, before another is taken.
     pub retries: u32,
     /// The first pause before another attempt is a random part of this…
@@ -74,6 +135,7 @@ impl Default for Timings {
             proxy: Duration::from_secs(5),
             direct: None,
             low_speed: None,
+            indefinitely: false,
             retries: 1,
             first_pause: None,
             longest_pause: None,
@@ -139,6 +201,9 @@ impl Servers {
             sharding: false,
             redirects: false,
             order: Order::default(),
+            geo_name: None,
+            most: 0,
+            told: Told::default(),
             timings: Timings::default(),
             dns: Dns::default(),
             authorities: Authorities::default(),
@@ -163,12 +228,21 @@ impl Servers {
         if self.fallback.is_empty() {
             return all(&self.proxies);
         }
-        let mut groups = all(&self.proxies);
-        groups.extend(all(&self.fallback));
-        groups.iter_mut().for_each(|group| group.retain(|proxy| *proxy != Proxy::Direct));
-        groups.retain(|group| !group.is_empty());
+        let mut groups = without_direct(all(&self.proxies));
+        groups.extend(self.fallback_groups());
         groups
     }
+
+    /// The last of them, which are for when the others fail.
+    pub(crate) fn fallback_groups(&self) -> Vec<Vec<Proxy>> {
+        without_direct(self.fallback.groups().to_vec())
+    }
+}
+
+fn without_direct(mut groups: Vec<Vec<Proxy>>) -> Vec<Vec<Proxy>> {
+    groups.iter_mut().for_each(|group| group.retain(|proxy| *proxy != Proxy::Direct));
+    groups.retain(|group| !group.is_empty());
+    groups
 }
 
 impl From<&str> for Servers {

@@ -161,6 +161,7 @@ fn serve(
     refuse_taken(&mountpoint, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
+    let push = checked.push(args.view.push.as_ref());
     let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
     let warning = offline_warning(&view.status());
     let plan = MountPlan {
@@ -173,7 +174,7 @@ fn serve(
         },
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
-        push: args.view.push.clone(),
+        push,
         shield: args.view.pin().is_some(),
     };
     stop.hold();

@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        push: args.view.push.clone(),
+        push: checked.push(args.view.push.as_ref()),
         shield: args.view.pin().is_some(),
     };
     let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ())?;

@@ -8,10 +8,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use esker_testkit::fixture;
 use rustix::process::Signal;
 
+use crate::configuring::Site;
 use crate::daemons::signal;
 use crate::person::Person;
 use crate::served::Served;
-use crate::world::{Mounted, PATIENCE, World};
+use crate::world::{Mounted, PATIENCE, World, words};
 
 /// No test waits so long: a revision that arrives was told of.
 const TTL: [&str; 2] = ["--ttl", "7200"];
@@ -172,4 +173,26 @@ fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
     publish(&world, "v3");
     stream.write_all(&message(&world.repository.head_at("v3"))).expect("telling");
     wait_for_revision(&mounted, 3);
+}
+
+/// A mount by name hears of revisions where `CVMFS_NOTIFICATION_SERVER` says.
+#[test]
+fn a_configured_notification_server_tells_of_revisions() {
+    let site = Site::new(Person::ordinary());
+    let world = &site.world;
+    publish(world, "v1");
+    let notifier = Notifier::start(world.fixture().name());
+    site.write(
+        "/etc/cvmfs/config.d/full.test.local",
+        &format!("CVMFS_NOTIFICATION_SERVER={}\n", notifier.url),
+    );
+    let mountpoint = world.mountpoint();
+    let place = [mountpoint.to_str().expect("UTF-8")];
+    let output = site.call(&[&["mount", "full.test"], &place[..], &TTL].concat());
+    assert!(output.status.success(), "{}", words(&output));
+    let mounted = world.mounted();
+    let mut stream = notifier.stream();
+    publish(world, "v2");
+    stream.write_all(&message(&world.repository.head_at("v2"))).expect("telling");
+    wait_for_revision(&mounted, 2);
 }

@@ -50,7 +50,7 @@ pub(super) fn check(
     findings: &mut Vec<Finding>,
 ) {
     // Somebody who is asked answers or doesn't; nobody else steps in.
-    servers.order = Order::Given;
+    (servers.order, servers.most) = (Order::Given, 0);
     servers.timings.retries = 0;
     servers.within(how.patience / 4);
     servers.timings.direct = Some(servers.timings.direct.unwrap_or(how.patience).min(how.patience / 4));

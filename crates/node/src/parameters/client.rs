@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
-use esker_store::{Authorities, Dns, Family, Order, Proxies, Servers, Timings};
+use esker_store::{Authorities, Dns, Family, Order, Proxies, Servers, Timings, Told};
 use esker_view::Pin;
 
-use super::{Origin, Parameters, table};
+use super::{Finding, Origin, Parameters, Severity, table};
 
 /// A parameter that is missing or makes no sense, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,10 +136,7 @@ impl Parameters {
     /// Which servers have the repository and how they are reached. `auto` is what `auto` stands for among proxies.
     pub fn servers(&self, auto: Option<&str>) -> Read<Servers> {
         let urls = self.urls()?;
-        let order = match self.switch("CVMFS_USE_GEOAPI")? {
-            Some(true) => Order::RoundTrip,
-            _ => Order::Given,
-        };
+        let order = self.order()?;
         Ok(Servers {
             urls,
             proxies: self.proxies("CVMFS_HTTP_PROXY", auto)?.ok_or_else(|| {
@@ -150,6 +147,9 @@ impl Parameters {
             sharding: self.switch("CVMFS_PROXY_SHARD")?.unwrap_or(false),
             redirects: self.switch("CVMFS_FOLLOW_REDIRECTS")?.unwrap_or(false),
             order,
+            geo_name: self.checked("CVMFS_PROXY_TEMPLATE")?.map(str::to_owned),
+            most: self.count("CVMFS_MAX_SERVERS")?.unwrap_or(0),
+            told: self.told()?,
             timings: self.timings()?,
             dns: self.dns()?,
             authorities: self.authorities()?,
@@ -180,13 +180,49 @@ impl Parameters {
             );
             self.missing(NAME, mend)
         })?;
-        let mut urls: Vec<String> =
-            text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
-        let most: usize = self.count("CVMFS_MAX_SERVERS")?.unwrap_or(0);
-        if most > 0 {
-            urls.truncate(most);
+        Ok(text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect())
+    }
+
+    fn order(&self) -> Read<Order> {
+        if let Some(order) = self.checked("ESKER_SERVER_ORDER")? {
+            return order.parse().map_err(|why: String| self.bad("ESKER_SERVER_ORDER", why));
         }
-        Ok(urls)
+        Ok(if self.switch("CVMFS_USE_GEOAPI")? == Some(true) { Order::Geo } else { Order::Given })
+    }
+
+    fn told(&self) -> Read<Told> {
+        let what = self.switch("CVMFS_SEND_INFO_HEADER")?.unwrap_or(false);
+        if self.switch("CVMFS_HTTP_TRACING")? != Some(true) {
+            return Ok(Told { what, fields: Vec::new() });
+        }
+        const FIELDS: &str = "CVMFS_HTTP_TRACING_HEADERS";
+        let own = self.checked(FIELDS)?.unwrap_or_default();
+        let own = Told::parse_fields(own)
+            .ok_or_else(|| self.bad(FIELDS, "it is not like name:value|name:value"))?;
+        // One fetch serves all who read; whose mount it is can be told, and which process reads can't.
+        let uid = rustix::process::getuid().as_raw().to_string();
+        let gid = rustix::process::getgid().as_raw().to_string();
+        let usual = [("UID".to_owned(), uid), ("GID".to_owned(), gid)];
+        Ok(Told { what, fields: usual.into_iter().chain(own).collect() })
+    }
+
+    /// Where to hear of new revisions, if that is configured.
+    pub fn notification_server(&self) -> Read<Option<String>> {
+        Ok(self.checked("CVMFS_NOTIFICATION_SERVER")?.map(str::to_owned))
+    }
+
+    /// What `auto` among the proxies stands for, where nothing says that.
+    pub fn unknown_auto(&self, auto: Option<&str>) -> Option<Finding> {
+        let (_, setting) = self.named("CVMFS_HTTP_PROXY").filter(|_| auto.is_none())?;
+        setting.value.split([';', '|']).find(|member| member.trim() == "auto")?;
+        let what = format!(
+            "CVMFS_HTTP_PROXY={}: `auto` is left out, because the environment variable http_proxy is not set and proxy \
+             configuration files (CVMFS_PAC_URLS) are not run",
+            setting.value
+        );
+        let mend = "name the proxies that the file names, like CVMFS_HTTP_PROXY='http://proxy:3128;DIRECT', in \
+                    /etc/cvmfs/default.local; or set http_proxy for whatever mounts";
+        Some(Finding::new(Severity::Warning, what, mend).at(&setting.origin))
     }
 
     fn proxies(&self, name: &str, auto: Option<&str>) -> Read<Option<Proxies>> {
@@ -209,6 +245,7 @@ impl Parameters {
             proxy: self.seconds("CVMFS_TIMEOUT")?.unwrap_or(usual.proxy),
             direct: self.seconds("CVMFS_TIMEOUT_DIRECT")?.or(usual.direct),
             low_speed: self.count("CVMFS_LOW_SPEED_LIMIT")?.or(usual.low_speed),
+            indefinitely: self.switch("CVMFS_FAILOVER_INDEFINITELY")?.unwrap_or(usual.indefinitely),
             retries: self.count("CVMFS_MAX_RETRIES")?.unwrap_or(usual.retries),
             first_pause: self.seconds("CVMFS_BACKOFF_INIT")?.or(usual.first_pause),
             longest_pause: self.seconds("CVMFS_BACKOFF_MAX")?.or(usual.longest_pause),

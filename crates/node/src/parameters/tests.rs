@@ -266,7 +266,8 @@ fn parameters_have_types() {
     assert_eq!(parameters.findings(), []);
     let servers = parameters.servers(Some("http://auto:8")).expect("servers");
     let seconds = Duration::from_secs;
-    assert_eq!(servers.urls, ["http://a/cvmfs/sw.test", "http://b/sw.test"]);
+    assert_eq!(servers.urls, ["http://a/cvmfs/sw.test", "http://b/sw.test", "http://c"]);
+    assert_eq!(servers.most, 2);
     assert_eq!(servers.proxies.to_string(), "http://p1:3128|http://p2:3128;http://auto:8");
     assert_eq!(servers.fallback.to_string(), "http://f:1");
     assert!(servers.sharding && servers.redirects);
@@ -295,17 +296,30 @@ fn parameters_have_types() {
     site.write(
         "/etc/cvmfs/config.d/sw.test.local",
         "CVMFS_SHARED_CACHE=yes\nCVMFS_REPOSITORY_TAG=\nCVMFS_AUTO_UPDATE=no\nCVMFS_IPV4_ONLY=1\nCVMFS_QUOTA_LIMIT=-1\n\
-         CVMFS_PUBLIC_KEY=\nCVMFS_USE_GEOAPI=yes\nCVMFS_MAX_TTL=0\n",
+         CVMFS_PUBLIC_KEY=\nCVMFS_USE_GEOAPI=yes\nCVMFS_MAX_TTL=0\nCVMFS_SEND_INFO_HEADER=yes\n\
+         CVMFS_HTTP_TRACING=yes\nCVMFS_HTTP_TRACING_HEADERS='site:here|job:1:2'\nCVMFS_FAILOVER_INDEFINITELY=yes\n\
+         CVMFS_PROXY_TEMPLATE=here\nCVMFS_NOTIFICATION_SERVER=http://n/api/v1\n",
     );
     let parameters = site.load(Some("sw.test"));
     let cache = parameters.cache().expect("a cache").expect("one");
     assert_eq!((cache.path.as_path(), cache.quota), (Path::new("/c/esker"), None));
     assert_eq!(parameters.pin(), Ok(Some(esker_view::Pin::Head)));
     let servers = parameters.servers(Some("auto")).expect("servers");
-    assert_eq!(
-        (servers.dns.family, servers.order),
-        (esker_store::Family::OnlyV4, esker_store::Order::RoundTrip)
+    assert_eq!((servers.dns.family, servers.order), (esker_store::Family::OnlyV4, esker_store::Order::Geo));
+    let fields: Vec<_> = servers.told.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert!(
+        servers.told.what && fields[0].starts_with("UID=") && fields[1].starts_with("GID="),
+        "{fields:?}"
     );
+    assert_eq!(fields[2..], ["site=here", "job=1:2"]);
+    assert_eq!((servers.timings.indefinitely, servers.geo_name.as_deref()), (true, Some("here")));
+    assert_eq!(parameters.notification_server(), Ok(Some("http://n/api/v1".into())));
+    site.write("/etc/cvmfs/config.d/sw.test.local", "ESKER_SERVER_ORDER=round-trip\nCVMFS_USE_GEOAPI=yes\n");
+    let parameters = site.load(Some("sw.test"));
+    assert_eq!(parameters.servers(None).expect("servers").order, esker_store::Order::RoundTrip);
+    let auto = parameters.unknown_auto(None).expect("a warning");
+    assert!(auto.what.contains("CVMFS_PAC_URLS") && auto.mend.contains("name the proxies"), "{auto}");
+    assert_eq!(parameters.unknown_auto(Some("http://p:1")), None);
     assert_eq!(parameters.keys().expect("keys").paths, [Path::new("/etc/cvmfs/keys")]);
     assert_eq!(parameters.longest_ttl(), Ok(None));
 }

@@ -1,5 +1,6 @@
 //! One attempt: a connection, a request, an answer.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,9 +143,9 @@ fn skipped(response: &Response<Incoming>, from: u64) -> Result<u64, Cause> {
 
 /// Opens a connection.
 pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Cause> {
-    let limit = site.limits.connect;
+    let limit = site.manners.limits.connect;
     let endpoint = &host.endpoint;
-    let resolving = timeout(limit, host.world.names.resolve(&endpoint.host, &site.dns)).await;
+    let resolving = timeout(limit, host.world.names.resolve(&endpoint.host, &site.manners.dns)).await;
     let late = |_| Cause::TimedOut { phase: Phase::Resolve, limit };
     let addresses = resolving.map_err(late)??.addresses;
     let (line, took) = endpoint.connect(&addresses, &host.world.tls, limit).await?;
@@ -173,7 +174,7 @@ async fn send(
     fetch: &Fetch,
     from: u64,
 ) -> Result<Response<Incoming>, Cause> {
-    let limit = site.limits.first_byte;
+    let limit = site.manners.limits.first_byte;
     let request = request(site, fetch, from)?;
     site.counts.asked();
     let answer = async {
@@ -200,6 +201,12 @@ fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
             .header(header::PRAGMA, HeaderValue::from_static("no-cache"));
     }
+    for (name, value) in &site.manners.told.fields {
+        request = request.header(format!("X-CVMFS-{name}"), value);
+    }
+    if site.manners.told.what {
+        request = request.header("cvmfs-info", escaped(&fetch.what));
+    }
     if from > 0 {
         request = request.header(header::RANGE, format!("bytes={from}-"));
     }
@@ -207,6 +214,20 @@ fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>
         url: format!("{base}/{}", fetch.path),
         reason: "it can't be written into a request",
     })
+}
+
+/// Text as it can stand in a field and in a URL; what needs no escape is what the reference leaves as it is.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/:.@+-_~[],".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string can't fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }
 
 async fn receive(
@@ -217,7 +238,7 @@ async fn receive(
     turn: &Turn,
     (mut part, mut skipped): (Part, u64),
 ) -> Result<Came, Cause> {
-    let limits = &site.limits;
+    let limits = &site.manners.limits;
     let mut meter = Meter::start(limits.low_speed, limits.low_speed_window);
     let mut body = response.into_body();
     loop {

@@ -219,10 +219,10 @@ mod tests {
     use super::super::network::World;
     use super::super::tls::Tls;
     use super::super::url::BaseUrl;
-    use super::super::{Counts, HttpOptions, Limits, Site};
+    use super::super::{Counts, HttpOptions, Limits, Manners, Site};
     use super::*;
     use crate::memory::Budget;
-    use crate::servers::{Authorities, Dns, Timings};
+    use crate::servers::{Authorities, Dns, Timings, Told};
     use std::sync::Arc;
 
     const MIB: u64 = 1 << 20;
@@ -233,13 +233,8 @@ mod tests {
             World { options: HttpOptions::default(), budget, names: Names::default(), tls: Tls::default() };
         let base = BaseUrl::parse("http://server.example/repo").expect("a URL");
         let limits = Limits::new(&HttpOptions::default(), &Timings::default(), false);
-        let site = Site::new(
-            base,
-            None,
-            limits,
-            (Dns::default(), &Authorities::default()),
-            Arc::<Counts>::default(),
-        );
+        let manners = Manners { limits, dns: Dns::default(), told: Told::default() };
+        let site = Site::new(base, None, manners, &Authorities::default(), Arc::<Counts>::default());
         Host::new(Rc::new(world), &site)
     }
 

@@ -55,6 +55,9 @@ impl Shared {
                 order.sort_by_key(|server| {
                     took.get(*server as usize).copied().flatten().unwrap_or(Duration::MAX)
                 });
+                if self.servers.most > 0 {
+                    order.truncate(self.servers.most);
+                }
                 self.ways.lock().sort(order);
             }
         });

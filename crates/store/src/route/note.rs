@@ -42,7 +42,7 @@ impl Notes {
         *self.last.lock() = Some((now, error.full_text()));
     }
 
-    fn say(&self, text: &str) {
+    pub(super) fn say(&self, text: &str) {
         self.log.say(text);
     }
 }

@@ -342,6 +342,47 @@ impl Ways {
         self.order = order;
     }
 
+    /// Has only the first so many servers asked; all if that is 0.
+    pub(super) fn keep(&mut self, most: usize) {
+        if most > 0 {
+            let mut order = self.order.clone();
+            order.truncate(most);
+            self.sort(order);
+        }
+    }
+
+    /// Sets the order of the last groups, by their places among them.
+    pub(super) fn sort_last_groups(&mut self, order: &[usize]) {
+        let Some(first) = self.groups.len().checked_sub(order.len()) else { return };
+        let mut last: Vec<Option<Vec<Member>>> = self.groups.drain(first..).map(Some).collect();
+        let in_use = self.group;
+        for (place, from) in order.iter().enumerate() {
+            if first + from == in_use {
+                self.group = first + place;
+            }
+            self.groups.extend(last.get_mut(*from).and_then(Option::take));
+        }
+        // Whatever an order leaves out.
+        self.groups.extend(last.into_iter().flatten());
+        self.nearest_group_first(first);
+    }
+
+    /// Where nobody has failed yet, the first of the sorted groups is in use.
+    fn nearest_group_first(&mut self, first: usize) {
+        let fresh =
+            |group: &[Member]| group.iter().flat_map(|member| &member.ends).all(|end| end.out.is_none());
+        if first == 0 && self.groups.iter().all(|group| fresh(group)) {
+            (self.group, self.chosen) = (0, None);
+        }
+        self.choose();
+    }
+
+    /// Whether an exit is of one of the last so many groups.
+    pub(super) fn is_in_last(&self, id: u32, count: usize) -> bool {
+        let last = self.groups.iter().rev().take(count).flatten().flat_map(|member| &member.ends);
+        last.into_iter().any(|end| end.exit.id == id)
+    }
+
     fn end(&mut self, id: u32) -> Option<&mut End> {
         let ends = self.groups.iter_mut().flatten().flat_map(|member| &mut member.ends);
         ends.into_iter().find(|end| end.exit.id == id)
@@ -381,6 +422,9 @@ impl Ways {
 }
 
 impl Exit {
+    /// No proxy, wherever it stands among the ways.
+    pub(super) const DIRECT: Self = Self { id: 0, proxy: None, tls: false };
+
     fn url(&self) -> Option<String> {
         self.proxy.map(|_| self.to_string())
     }
@@ -420,7 +464,7 @@ fn random(below: usize) -> usize {
     usize::try_from(number % below.max(1) as u64).unwrap_or(0)
 }
 
-fn shuffle<T>(all: &mut [T]) {
+pub(super) fn shuffle<T>(all: &mut [T]) {
     for at in (1..all.len()).rev() {
         all.swap(at, random(at + 1));
     }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Authorities, Dns, Family, Order, Proxies, ProxyError, Servers, Timings};
+use super::{Authorities, Dns, Family, Proxies, ProxyError, Servers, Timings, Told};
 
 /// Why a text is no [`Servers`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,9 +38,13 @@ impl Display for Servers {
         line(f, "fallback", &self.fallback, &plain.fallback)?;
         line(f, "sharding", &self.sharding, &plain.sharding)?;
         line(f, "redirects", &self.redirects, &plain.redirects)?;
-        if self.order == Order::RoundTrip {
-            f.write_str("order round-trip\n")?;
+        line(f, "order", &self.order, &plain.order)?;
+        if let Some(name) = &self.geo_name {
+            writeln!(f, "geo-name {name}")?;
         }
+        line(f, "most", &self.most, &plain.most)?;
+        line(f, "tell-what", &self.told.what, &false)?;
+        self.told.fields.iter().try_for_each(|(name, value)| writeln!(f, "tell {name}:{value}"))?;
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)
@@ -73,6 +77,7 @@ impl Timings {
         if let Some(low_speed) = self.low_speed {
             writeln!(f, "low-speed {low_speed}")?;
         }
+        line(f, "indefinitely", &self.indefinitely, &false)?;
         line(f, "retries", &self.retries, &usual.retries)?;
         time(f, "first-pause", self.first_pause, usual.first_pause)?;
         time(f, "longest-pause", self.longest_pause, usual.longest_pause)?;
@@ -145,7 +150,12 @@ impl Servers {
         match name {
             "sharding" => self.sharding = value.parse().ok()?,
             "redirects" => self.redirects = value.parse().ok()?,
-            "order" if value == "round-trip" => self.order = Order::RoundTrip,
+            "order" => self.order = value.parse().ok()?,
+            "geo-name" => self.geo_name = Some(value.to_owned()),
+            "most" => self.most = value.parse().ok()?,
+            "tell-what" => self.told.what = value.parse().ok()?,
+            "tell" => self.told.fields.extend(Told::parse_fields(value)?),
+            "indefinitely" => timings.indefinitely = value.parse().ok()?,
             "time-proxy" => timings.proxy = read_time(value)??,
             "time-direct" => timings.direct = read_time(value)?,
             "low-speed" => timings.low_speed = Some(value.parse().ok()?),
@@ -179,6 +189,7 @@ fn read_time(value: &str) -> Option<Option<Duration>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Order;
     use super::*;
 
     fn unusual() -> Servers {
@@ -189,10 +200,17 @@ mod tests {
             sharding: true,
             redirects: true,
             order: Order::RoundTrip,
+            geo_name: Some("here.example".into()),
+            most: 7,
+            told: Told {
+                what: true,
+                fields: vec![("a".into(), "b c:d".into()), ("e".into(), String::new())],
+            },
             timings: Timings {
                 proxy: Duration::from_millis(1500),
                 direct: Some(Duration::from_secs(10)),
                 low_speed: Some(1024),
+                indefinitely: true,
                 retries: 3,
                 first_pause: Some(Duration::from_secs(2)),
                 longest_pause: Some(Duration::from_secs(10)),
@@ -220,7 +238,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            25,
+            31,
             "each unusual thing has a line:\n{}",
             unusual()
         );

@@ -11,6 +11,7 @@ mod heads;
 mod http;
 mod kill;
 mod names;
+mod order;
 mod quota;
 mod reading;
 mod restart;

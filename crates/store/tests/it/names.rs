@@ -1,11 +1,11 @@
 //! Names of proxies, told by a name server of the test's own.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use esker_store::{Proxies, Servers, connect};
+use esker_store::{Family, Proxies, Servers, connect};
 use esker_testkit::mirror::Mirror;
 
 use crate::rig::{Rig, bytes, objects, serve};
@@ -27,6 +27,11 @@ impl NameServer {
         std::thread::spawn(move || {
             let mut packet = [0; 512];
             while let Ok((len, from)) = socket.recv_from(&mut packet) {
+                if addresses.lock().unwrap().is_empty() {
+                    // It is silent.
+                    count.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
                 let reply = reply(&packet[..len], ttl, &addresses.lock().unwrap(), &count);
                 let _ = socket.send_to(&reply, from);
             }
@@ -35,14 +40,15 @@ impl NameServer {
     }
 }
 
-/// RFC 1035, section 4: the question comes back, with an A record for each address.
+/// RFC 1035, section 4: the question comes back, with an A record for each address; and, for whoever asks for version 6, one
+/// AAAA record of the address of this machine.
 fn reply(query: &[u8], ttl: u32, addresses: &[Ipv4Addr], asked: &AtomicUsize) -> Vec<u8> {
     let name_end = 12 + query[12..].iter().position(|byte| *byte == 0).expect("a name") + 1;
     let question = &query[12..name_end + 4];
     let is_v4 = query[name_end..name_end + 2] == [0, 1];
     let answers: &[Ipv4Addr] = if is_v4 { addresses } else { &[] };
     asked.fetch_add(usize::from(is_v4), Ordering::SeqCst);
-    let count = u16::try_from(answers.len()).unwrap();
+    let count = u16::try_from(answers.len()).unwrap() + u16::from(!is_v4);
     let mut reply = query[..2].to_vec();
     reply.extend([0x81, 0x80, 0, 1]);
     reply.extend(count.to_be_bytes());
@@ -53,6 +59,12 @@ fn reply(query: &[u8], ttl: u32, addresses: &[Ipv4Addr], asked: &AtomicUsize) ->
         reply.extend(ttl.to_be_bytes());
         reply.extend([0, 4]);
         reply.extend(address.octets());
+    }
+    if !is_v4 {
+        reply.extend([0xc0, 12, 0, 28, 0, 1]);
+        reply.extend(ttl.to_be_bytes());
+        reply.extend([0, 16]);
+        reply.extend(Ipv6Addr::LOCALHOST.octets());
     }
     reply
 }
@@ -116,4 +128,46 @@ fn no_more_addresses_are_used_than_allowed() {
     // Whether the one that was picked is the good one is chance.
     let _ = bytes(&rig.store(source.clone()), &objects[0].wanted);
     assert_eq!(source.network().route.proxies[0].len(), 1);
+}
+
+#[test]
+fn addresses_of_the_preferred_kind_are_used() {
+    let objects = objects(1);
+    let (proxy, _folder) = serve(&objects);
+    let names = NameServer::start(60, &[Ipv4Addr::LOCALHOST]);
+    for (family, kind) in
+        [(Family::PreferV4, "127.0.0.1"), (Family::PreferV6, "[::1]"), (Family::OnlyV4, "127.0.0.1")]
+    {
+        let rig = Rig::new();
+        let mut servers = servers(&names, &proxy);
+        servers.dns.family = family;
+        let source = connect(&rig.engine, servers).unwrap();
+        // The mirror listens with version 4 alone.
+        let outcome = bytes(&rig.store(source.clone()), &objects[0].wanted);
+        assert_eq!(outcome.is_ok(), family != Family::PreferV6, "{family:?}: {outcome:?}");
+        let proxies = &source.network().route.proxies[0];
+        assert_eq!(proxies.len(), 1, "{proxies:?}");
+        assert_eq!(proxies[0].name, format!("http://{kind}:{}", proxy.port()));
+    }
+}
+
+#[test]
+fn a_silent_name_server_is_asked_so_often_and_for_so_long() {
+    let objects = objects(1);
+    let (proxy, _folder) = serve(&objects);
+    let mut asked = Vec::new();
+    for retries in [0, 3] {
+        let names = NameServer::start(60, &[]);
+        let rig = Rig::new();
+        let mut servers = servers(&names, &proxy);
+        (servers.dns.timeout, servers.dns.retries) = (Duration::from_millis(200), retries);
+        servers.dns.family = Family::OnlyV4;
+        let began = Instant::now();
+        let error =
+            bytes(&rig.store(connect(&rig.engine, servers).unwrap()), &objects[0].wanted).unwrap_err();
+        assert!(matches!(error.cause(), esker_store::Cause::Unresolved { .. }), "{error}");
+        assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+        asked.push(names.asked.load(Ordering::SeqCst));
+    }
+    assert!(asked[0] >= 1 && asked[1] > asked[0], "{asked:?}");
 }

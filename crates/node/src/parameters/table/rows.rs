@@ -16,6 +16,13 @@ macro_rules! rows {
 
 const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
 const EXTERNAL: &str = "content that lies outside of the repository is not fetched";
+const GEO: &str = "servers_and_fallback_proxies_are_used_as_the_geo_api_has_them";
+const PATIENCE: &str = "a_silent_proxy_or_server_is_waited_for_as_long_as_configured";
+const PAUSES: &str = "a_broken_connection_is_repeated_so_often_and_after_such_pauses";
+const SILENT_DNS: &str = "a_silent_name_server_is_asked_so_often_and_for_so_long";
+const DNS_TTL: &str = "a_name_is_looked_up_again_when_its_time_is_over";
+const FAMILY: &str = "addresses_of_the_preferred_kind_are_used";
+const TOLD: &str = "requests_tell_what_and_for_whom_where_that_is_wanted";
 const NFS: &str = "mounts for export by NFS are not made";
 const INSTANCES: &str = "there is one cache, without named instances";
 const LOG: &str = "every mount has a log of its own, which `esker status` names";
@@ -42,7 +49,7 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_SERVER_URL" [] Urls, "", Honoured(BY_NAME);
     "CVMFS_HTTP_PROXY" [] Proxies, "", Honoured(BY_NAME);
     "CVMFS_FALLBACK_PROXY" [] Proxies, "", Honoured(FALLBACKS);
-    "CVMFS_PAC_URLS" [] Urls, "", Not("proxy configuration files are not run: name the proxies in CVMFS_HTTP_PROXY");
+    "CVMFS_PAC_URLS" [] Urls, "", Not("proxy configuration files are programs, and not run: name in CVMFS_HTTP_PROXY the proxies that the file names");
     "CVMFS_PUBLIC_KEY" [] Paths, "", Honoured(MISSING);
     "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Honoured(BY_NAME);
     "CVMFS_TRUSTED_CERTS" [] Path, "", Meaningless("no client of CernVM-FS 2.12 reads it");
@@ -58,8 +65,9 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_ALT_ROOT_PATH" [] Switch, "no", Not("the other path of a protected repository's root catalog is not used");
     "CVMFS_AUTO_UPDATE" [] Switch, "yes", Honoured("a_configured_revision_is_shown");
     "CVMFS_MAX_TTL" [] Minutes, "0", Honoured("a_bound_of_the_ttl_is_kept");
-    "CVMFS_USE_GEOAPI" [] Switch, "no", Meaningless("servers are asked in the order in which they answer soonest");
-    "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(TYPES);
+    "CVMFS_USE_GEOAPI" [] Switch, "no", Honoured(GEO);
+    "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(GEO);
+    "ESKER_SERVER_ORDER" [] OneOf(&["given", "round-trip", "geo"]), "given", Honoured("the_server_that_answers_soonest_is_used");
     "CVMFS_EXTERNAL_URL" [] Urls, "", Not(EXTERNAL);
     "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Not(EXTERNAL);
     "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Not(EXTERNAL);
@@ -69,35 +77,35 @@ const SERVERS: &[Row] = rows! {
 };
 
 const NETWORK: &[Row] = rows! {
-    "CVMFS_TIMEOUT" [] Seconds, "5", Honoured(TYPES);
-    "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Honoured(TYPES);
+    "CVMFS_TIMEOUT" [] Seconds, "5", Honoured(PATIENCE);
+    "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Honoured(PATIENCE);
     "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Honoured("a_server_that_fails_is_left_for_the_next");
-    "CVMFS_MAX_RETRIES" [] Count, "1", Honoured(TYPES);
-    "CVMFS_BACKOFF_INIT" [] Seconds, "2", Honoured(TYPES);
-    "CVMFS_BACKOFF_MAX" [] Seconds, "10", Honoured(TYPES);
+    "CVMFS_MAX_RETRIES" [] Count, "1", Honoured(PAUSES);
+    "CVMFS_BACKOFF_INIT" [] Seconds, "2", Honoured(PAUSES);
+    "CVMFS_BACKOFF_MAX" [] Seconds, "10", Honoured(PAUSES);
     "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Honoured("what_was_left_is_used_again_after_a_while");
     "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Honoured("what_was_left_is_used_again_after_a_while");
     "CVMFS_PROXY_SHARD" [] Switch, "no", Honoured("each_object_has_a_proxy_of_its_own_where_they_share_the_work");
     "CVMFS_PROXY_SHARDING_POLICY" [] Text, "", Not("it names a plugin; there is none, here or there");
-    "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Not("every read ends within its deadline");
-    "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Honoured(TYPES);
-    "CVMFS_DNS_RETRIES" [] Count, "1", Honoured(TYPES);
-    "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Honoured(TYPES);
-    "CVMFS_DNS_MAX_TTL" [] Seconds, "86400", Honoured(TYPES);
-    "CVMFS_DNS_SERVER" [] Text, "", Honoured(TYPES);
+    "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Honoured("rounds_go_on_until_the_time_is_over_where_that_is_asked_for");
+    "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Honoured(SILENT_DNS);
+    "CVMFS_DNS_RETRIES" [] Count, "1", Honoured(SILENT_DNS);
+    "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Honoured(DNS_TTL);
+    "CVMFS_DNS_MAX_TTL" [] Seconds, "86400", Honoured(DNS_TTL);
+    "CVMFS_DNS_SERVER" [] Text, "", Honoured("each_address_of_a_name_is_a_proxy");
     "CVMFS_DNS_ROAMING" [] Switch, "no", Meaningless("names are looked up again when their time is over, with the servers of that time");
-    "CVMFS_IPFAMILY_PREFER" [] OneOf(&["4", "6"]), "4", Honoured(TYPES);
-    "CVMFS_MAX_IPADDR_PER_PROXY" [] Count, "0", Honoured(TYPES);
-    "CVMFS_IPV4_ONLY" [] Text, "", Honoured(TYPES);
+    "CVMFS_IPFAMILY_PREFER" [] OneOf(&["4", "6"]), "4", Honoured(FAMILY);
+    "CVMFS_MAX_IPADDR_PER_PROXY" [] Count, "0", Honoured("no_more_addresses_are_used_than_allowed");
+    "CVMFS_IPV4_ONLY" [] Text, "", Honoured(FAMILY);
     "CVMFS_FOLLOW_REDIRECTS" [] Switch, "no", Honoured("redirects_are_followed_where_that_is_allowed");
-    "CVMFS_SEND_INFO_HEADER" [] Switch, "no", Not("paths are not told to proxies and servers");
-    "CVMFS_HTTP_TRACING" [] Switch, "no", Not("who reads is not told to proxies and servers");
-    "CVMFS_HTTP_TRACING_HEADERS" [] Text, "", Not("who reads is not told to proxies and servers");
+    "CVMFS_SEND_INFO_HEADER" [] Switch, "no", Honoured(TOLD);
+    "CVMFS_HTTP_TRACING" [] Switch, "no", Honoured(TOLD);
+    "CVMFS_HTTP_TRACING_HEADERS" [] Text, "", Honoured(TOLD);
     "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "yes", Honoured(AUTHORITIES);
     "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Honoured(AUTHORITIES);
     "X509_CERT_BUNDLE" [] Path, "", Honoured(AUTHORITIES);
     "ESKER_CA" [] Paths, "", Honoured(AUTHORITIES);
-    "CVMFS_PROXY_TEMPLATE" [] Text, "", Meaningless("servers are not asked which of them is near");
+    "CVMFS_PROXY_TEMPLATE" [] Text, "", Honoured(GEO);
 };
 
 const CACHE: &[Row] = rows! {
@@ -155,7 +163,7 @@ const MOUNTS: &[Row] = rows! {
     "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);
     "CVMFS_AUTHZ_HELPER" [] Path, "", Not("repositories with members only are not shown");
     "CVMFS_AUTHZ_SEARCH_PATH" [] Path, "/usr/libexec/cvmfs/authz", Meaningless("repositories with members only are not shown");
-    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Not("new revisions are looked for when their time to live is over");
+    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Honoured("a_configured_notification_server_tells_of_revisions");
     "CVMFS_INITIAL_GENERATION" [] Count, "0", Not("it is for tests of the reference");
 };
 
