@@ -41,6 +41,10 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) ca: Vec<PathBuf>,
 
+    /// A server that has content which lies outside of the repository, below the path of each file
+    #[arg(long, value_name = "URL")]
+    pub(crate) external: Vec<String>,
+
     /// In which order servers are asked: as they stand, the one that answers soonest first, or as one of them says that they
     /// are near (Geo-API) [default: as configured, or given]
     #[arg(long, value_name = "given|round-trip|geo")]
@@ -292,6 +296,10 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     }
     servers.order = args.server_order.unwrap_or_default();
     servers.authorities = authorities(&Parameters::default(), &args.ca)?;
+    if !args.external.is_empty() {
+        let urls = args.external.iter().map(|url| url.trim_end_matches('/').to_owned()).collect();
+        servers.external = Some(Box::new(Servers { urls, ..servers.clone() }));
+    }
     hurry(&mut servers, args);
     let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
     if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {

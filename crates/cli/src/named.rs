@@ -89,7 +89,12 @@ impl Named {
         for url in &mut servers.urls {
             *url = Address::parse(url, Some(name.as_str()))?.url;
         }
-        servers.authorities = configuration::authorities(&parameters, &args.ca)?;
+        parameters.add_external(&mut servers, auto.as_deref()).map_err(of_parameter)?;
+        let authorities = configuration::authorities(&parameters, &args.ca)?;
+        if let Some(external) = &mut servers.external {
+            external.authorities = authorities.clone();
+        }
+        servers.authorities = authorities;
         hurry(&mut servers, args);
         let (place, quota) = cache(&parameters, args, settings)?;
         let configured = Configured {
@@ -118,6 +123,9 @@ fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Fa
             .map(|url| Address::parse(url, args.fqrn.as_deref()).map(|it| it.url))
             .collect();
         parameters.overrule("CVMFS_SERVER_URL", urls?.join(";"), "--server");
+    }
+    if !args.external.is_empty() {
+        parameters.overrule("CVMFS_EXTERNAL_URL", args.external.join(";"), "--external");
     }
     if let Some(order) = &args.server_order {
         parameters.overrule("ESKER_SERVER_ORDER", order.to_string(), "--server-order");

@@ -246,9 +246,14 @@ impl Host for NodeHost {
         })?;
         // Files that a client names may hang, and be none of its business.
         asked.authorities = self.authorities.clone();
+        if let Some(external) = &mut asked.external {
+            external.authorities = self.authorities.clone();
+        }
         if !self.rules.is_open() {
             // A server of the client's choice could otherwise send us to one that trusts this node.
             asked.redirects = false;
+            // And so could one that is not of the repository at all.
+            asked.external = None;
         }
         let writer = match cache {
             None => &self.public,

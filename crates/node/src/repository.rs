@@ -151,8 +151,11 @@ impl Writer for CacheWriter {
         if let Some(store) = stores.get(servers) {
             return Ok(store.clone());
         }
-        let source = connect(&self.engine, read_servers(servers)?)?;
-        let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&self.cache, source));
+        let asked = read_servers(servers)?;
+        let external = asked.external.as_deref().map(|external| connect(&self.engine, external.clone()));
+        let external = external.transpose()?;
+        let source = connect(&self.engine, asked)?;
+        let store: Arc<dyn ObjectStore> = Arc::new(Objects::with_external(&self.cache, source, external));
         if stores.len() >= STORES_KEPT {
             // Those that a client uses are not ours alone.
             stores.retain(|_, store| Arc::strong_count(store) > 1);

@@ -243,6 +243,12 @@ pub enum Cause {
         /// Why not.
         why: String,
     },
+    /// Content that lies outside of the repository, and nobody said where.
+    #[error(
+        "its content lies outside of the repository, and no server that has it is named: set CVMFS_EXTERNAL_URL, or \
+         say --external URL"
+    )]
+    Elsewhere,
     /// Too many prefetches are queued already.
     #[error("{limit} prefetches are queued, and no more are taken")]
     QueueFull {
@@ -289,6 +295,7 @@ impl Cause {
             Cause::Busy { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
+            | Cause::Elsewhere
             | Cause::CalledOff
             | Cause::BadPin { .. }
             | Cause::Left
@@ -330,6 +337,7 @@ impl Cause {
             | Cause::NotPrivate { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
+            | Cause::Elsewhere
             | Cause::CalledOff
             | Cause::BadPin { .. } => false,
         }

@@ -41,7 +41,7 @@ pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
 pub(crate) use network::Network;
 pub use tls::TlsProblem;
-pub(crate) use url::BaseUrl;
+pub(crate) use url::{BaseUrl, escaped};
 
 /// How we call ourselves.
 const AGENT: &str = concat!("esker/", env!("CARGO_PKG_VERSION"));

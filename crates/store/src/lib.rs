@@ -67,4 +67,4 @@ pub use status::{
 };
 pub use store::{Holder, ObjectStore, Warmed};
 pub use urgency::{Priority, Urgency};
-pub use wanted::{CacheKey, UNSTATED_SIZE_LIMIT, Wanted};
+pub use wanted::{CacheKey, External, UNSTATED_SIZE_LIMIT, Wanted};

@@ -26,6 +26,8 @@ pub struct Objects {
 pub(crate) struct Shared {
     pub(crate) cache: Arc<Inner>,
     source: Arc<dyn Source>,
+    /// Where content is that lies outside of the repository.
+    external: Option<Arc<dyn Source>>,
     pub(crate) traffic: Traffic,
     /// Prefetches that are queued or on their way.
     warming: AtomicUsize,
@@ -65,8 +67,13 @@ pub(crate) struct Trip {
 impl Objects {
     /// Objects of the repository at `source`, kept in `cache`.
     pub fn new(cache: &Cache, source: Arc<dyn Source>) -> Self {
+        Self::with_external(cache, source, None)
+    }
+
+    /// The same, with content that lies outside of the repository at `external`.
+    pub fn with_external(cache: &Cache, source: Arc<dyn Source>, external: Option<Arc<dyn Source>>) -> Self {
         let (cache, traffic, warming) = (cache.inner.clone(), Traffic::default(), AtomicUsize::new(0));
-        Self { shared: Arc::new(Shared { cache, source, traffic, warming }) }
+        Self { shared: Arc::new(Shared { cache, source, external, traffic, warming }) }
     }
 }
 
@@ -185,6 +192,7 @@ impl Trip {
             && waiter.wanted.size == self.wanted.size
             && waiter.wanted.limit == self.wanted.limit
             && waiter.wanted.alternative_path == self.wanted.alternative_path
+            && waiter.wanted.external == self.wanted.external
     }
 
     /// Ends the trip.
@@ -271,13 +279,28 @@ impl Trip {
         cache.flights.land(self, Err(error));
     }
 
+    /// Who has it.
+    fn source(&self) -> Result<Arc<dyn Source>, StoreError> {
+        match (&self.wanted.external, &self.store.external) {
+            (None, _) => Ok(self.store.source.clone()),
+            (Some(_), Some(external)) => Ok(external.clone()),
+            (Some(_), None) => Err(StoreError::new(self.wanted.label(), Cause::Elsewhere)),
+        }
+    }
+
     fn fetch_or(self, failed: impl FnOnce(Self, StoreError) + Send + 'static) {
+        let source = match self.source() {
+            Ok(source) => source,
+            Err(error) => return failed(self, error),
+        };
         let fetch = Fetch {
             path: self.wanted.path(),
             what: self.wanted.label().into(),
-            object: (!self.wanted.alternative_path).then_some(self.wanted.name),
+            object: self.wanted.is_at_its_name().then_some(self.wanted.name),
             expect: Some(self.wanted.name.hash),
             check: None,
+            part: self.wanted.part(),
+            about: Some(self.wanted.what.as_str().into()),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,
             fresh: false,
@@ -285,7 +308,6 @@ impl Trip {
             priority: self.priority.clone(),
             spool: Some(self.store.cache.clone()),
         };
-        let source = self.store.source.clone();
         source.fetch(
             fetch,
             Done::new(move |outcome| match outcome {

@@ -43,6 +43,8 @@ pub struct Servers {
     pub dns: Dns,
     /// Whose word is taken for who a server is.
     pub authorities: Authorities,
+    /// Who has content that lies outside of the repository, below the path of each file.
+    pub external: Option<Box<Servers>>,
 }
 
 /// In which order servers are asked.
@@ -207,6 +209,7 @@ impl Servers {
             timings: Timings::default(),
             dns: Dns::default(),
             authorities: Authorities::default(),
+            external: None,
         }
     }
 
@@ -220,6 +223,9 @@ impl Servers {
         self.timings.proxy = self.timings.proxy.min(deadline);
         self.timings.direct = self.timings.direct.map(|direct| direct.min(deadline));
         self.dns.timeout = self.dns.timeout.min(deadline);
+        if let Some(external) = &mut self.external {
+            external.within(deadline);
+        }
     }
 
     /// All groups, in the order in which they are tried: where there are fallback proxies nobody is asked directly.

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -55,6 +56,10 @@ pub struct Fetch {
     pub expect: Option<ContentHash>,
     /// What is asked of bytes that have no hash before they are taken; what fails it counts as damaged on the way.
     pub check: Option<Check>,
+    /// The part of the file that is wanted; `None` for all of it.
+    pub part: Option<Range<u64>>,
+    /// What it is for those who are told, if that is something else than in messages.
+    pub about: Option<Arc<str>>,
     /// The most bytes accepted.
     pub limit: u64,
     /// How many plain bytes that are, if it is known.
@@ -78,6 +83,8 @@ impl Fetch {
             object: None,
             expect: None,
             check: None,
+            part: None,
+            about: None,
             limit,
             plain_size: None,
             fresh: false,

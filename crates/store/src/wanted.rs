@@ -1,10 +1,13 @@
 //! What is asked of a store.
 
 use std::fmt;
+use std::ops::Range;
 
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::ObjectName;
+
+use crate::http::escaped;
 
 /// Under what an object is kept: the hash of its stored bytes, and how they become plain ones. The kind of
 /// the object is not part of it, because the hash doesn't cover it.
@@ -65,6 +68,24 @@ pub struct Wanted {
     pub what: String,
     /// Whether it is asked for under the name that the manifest's alternative paths give it.
     pub alternative_path: bool,
+    /// Where its content is, if that lies outside of the repository.
+    pub external: Option<External>,
+}
+
+/// A place outside of the repository, on servers of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct External {
+    /// The path below the URL of each of those servers, as it stands in a request.
+    pub path: String,
+    /// Where in that file the content begins, if it is a part of it.
+    pub offset: Option<u64>,
+}
+
+impl External {
+    /// The content of a file of the repository, or the part of it that begins at `offset`.
+    pub fn of(path: &[u8], offset: Option<u64>) -> Self {
+        Self { path: escaped(path.strip_prefix(b"/").unwrap_or(path)), offset }
+    }
 }
 
 /// The most plain bytes of an object whose size nobody states.
@@ -80,6 +101,7 @@ impl Wanted {
             limit: UNSTATED_SIZE_LIMIT,
             what: what.into(),
             alternative_path: false,
+            external: None,
         }
     }
 
@@ -108,8 +130,22 @@ impl Wanted {
         format!("{} ({} {})", self.what, self.name.kind, self.name)
     }
 
-    /// Where it lies below the root of the repository.
+    /// Whether it lies where its name says.
+    pub(crate) fn is_at_its_name(&self) -> bool {
+        !self.alternative_path && self.external.is_none()
+    }
+
+    /// The part of a file that it is; `None` for all of it.
+    pub(crate) fn part(&self) -> Option<Range<u64>> {
+        let start = self.external.as_ref()?.offset?;
+        Some(start..start.saturating_add(self.size?))
+    }
+
+    /// Where it lies below the root of the repository, or below another.
     pub(crate) fn path(&self) -> String {
+        if let Some(external) = &self.external {
+            return external.path.clone();
+        }
         if self.alternative_path { self.name.alternative_path() } else { self.name.path() }
     }
 

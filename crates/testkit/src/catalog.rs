@@ -171,7 +171,7 @@ impl Draft {
 }
 
 /// Returns the two numbers by which a catalog knows a path.
-pub(crate) fn halves(path: &str) -> [i64; 2] {
+pub fn halves(path: &str) -> [i64; 2] {
     let digest: [u8; 16] = Md5::digest(path.as_bytes()).into();
     let (first, second) = digest.split_at(8);
     [first, second].map(|half| i64::from_le_bytes(half.try_into().expect("eight bytes")))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, Handle, StoreError, Wanted};
+use esker_store::{CacheKey, Done, External, Handle, StoreError, Wanted};
 use esker_vfs::{Data, ErrorKind, Kind, Node, Reply, Segment, TreeError};
 use parking_lot::Mutex;
 
@@ -116,14 +116,22 @@ impl Core {
 
     /// Answers at once if every object is in the cache, else once all have come.
     fn serve_pieces(self: &Arc<Self>, node: &Node, pieces: Vec<Piece>, reply: Reply<Data>) {
+        // What lies elsewhere is neither foreseen nor learned of: what fetches ahead knows objects by their names.
+        let is_external = Notes::of(node).is_ok_and(|notes| notes.external);
         let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
         let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
         if let Some(segments) = ready {
-            pieces.iter().for_each(|piece| self.prefetch.read(node, &piece.part_read()));
+            if !is_external {
+                pieces.iter().for_each(|piece| self.prefetch.read(node, &piece.part_read()));
+            }
             return reply.ok(Data(segments));
         }
         self.counters.misses.count();
         let name: Arc<str> = self.name_of(node).into();
+        let place = match self.place_outside(node) {
+            Ok(place) => place,
+            Err(error) => return reply.err(error),
+        };
         let gathering = Arc::new(Gathering(Mutex::new(Gathered {
             segments: vec![None; pieces.len()],
             missing: pieces.len(),
@@ -137,10 +145,26 @@ impl Core {
                     .map_err(|error| failure::of_store(error, &*label));
                 gathering.arrived(at, answer);
             };
-            let (wanted, part_read) = (piece.wanted(&name), piece.part_read());
+            let (mut wanted, part_read) = (piece.wanted(&name), piece.part_read());
+            wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
             self.store.get(wanted, Done::new(arrived));
-            // After it, so that what is fetched ahead never comes first.
-            self.prefetch.missed(node, &part_read);
+            if !is_external {
+                // After it, so that what is fetched ahead never comes first.
+                self.prefetch.missed(node, &part_read);
+            }
+        }
+    }
+
+    /// The path of a file whose content lies outside of the repository; `None` where it is in it.
+    pub(crate) fn place_outside(&self, node: &Node) -> Result<Option<Vec<u8>>, TreeError> {
+        let notes = Notes::of(node)?;
+        if !notes.external {
+            return Ok(None);
+        }
+        let revision = self.current.load();
+        match Scene::new(self, &revision).path_of(&notes) {
+            Ok(path) => Ok(Some(path)),
+            Err(_) => Err(ErrorKind::Stale.into()),
         }
     }
 
@@ -222,6 +246,11 @@ fn segment(handle: &Handle, piece: &Piece) -> Segment {
     Segment::File { file: handle.file(), offset: piece.start, len: piece.len }
 }
 
+/// Where an object is that lies outside of the repository: all of a file, or a chunk of it.
+pub(crate) fn outside(path: &[u8], kind: ObjectKind, at: u64) -> External {
+    External::of(path, (kind == ObjectKind::Chunk).then_some(at))
+}
+
 /// Checks that the node is a file whose bytes the store can give.
 pub(crate) fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
     match node.kind {
@@ -230,10 +259,6 @@ pub(crate) fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
         _ => return Err(ErrorKind::Invalid.into()),
     }
     let notes = Notes::of(node)?;
-    if notes.external {
-        let reason = "its content lies outside the repository, which is not supported yet";
-        return Err(TreeError::on(ErrorKind::Unavailable, "external file").because(reason));
-    }
     let compression = notes.compression.ok_or_else(|| {
         TreeError::on(ErrorKind::Damaged, "a file").because("its compression is not known to this program")
     })?;

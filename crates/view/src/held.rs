@@ -195,7 +195,7 @@ enum Part {
 /// What a file consists of; `None` if there is nothing in the cache that it could need.
 fn part(node: &Node) -> Option<Part> {
     let notes = Notes::of(node).ok()?;
-    if node.kind != Kind::File || notes.size == 0 || notes.external {
+    if node.kind != Kind::File || notes.size == 0 {
         return None;
     }
     if notes.chunked {

@@ -7,7 +7,7 @@ use esker_store::Wanted;
 use esker_vfs::{ErrorKind, Node, Reply, TreeError};
 
 use crate::catalogs;
-use crate::content::readable;
+use crate::content::{outside, readable};
 use crate::view::View;
 
 impl View {
@@ -15,21 +15,25 @@ impl View {
     pub fn objects(&self, node: &Node) -> Result<Vec<Wanted>, TreeError> {
         let (notes, compression) = readable(node)?;
         let what = self.core.name_of(node);
-        let wanted =
-            |hash, kind, size| Wanted::new(ObjectName::new(hash, kind), compression, &*what).size(size);
+        let place = self.core.place_outside(node)?;
+        let wanted = |hash, kind, at, size| {
+            let mut wanted = Wanted::new(ObjectName::new(hash, kind), compression, &*what).size(size);
+            wanted.external = place.as_deref().map(|place| outside(place, kind, at));
+            wanted
+        };
         if notes.chunked {
             let node = *node;
             let chunks = Reply::wait(|reply| self.core.serve(reply, move |scene| scene.chunks(&node)))?;
             return Ok(chunks
                 .iter()
-                .map(|chunk| wanted(chunk.hash, ObjectKind::Chunk, chunk.size))
+                .map(|chunk| wanted(chunk.hash, ObjectKind::Chunk, chunk.offset, chunk.size))
                 .collect());
         }
         let hash = notes.content.ok_or_else(|| {
             TreeError::on(ErrorKind::Damaged, what.clone())
                 .because("its catalog names no object with its content")
         })?;
-        Ok(vec![wanted(hash, ObjectKind::File, notes.size)])
+        Ok(vec![wanted(hash, ObjectKind::File, 0, notes.size)])
     }
 
     /// The catalogs of the present revision that were needed so far, as objects.

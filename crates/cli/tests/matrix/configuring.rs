@@ -1,6 +1,7 @@
 //! Configuration as it lies on sites.
 
 mod checking;
+mod external;
 mod secure;
 
 use std::os::unix::fs::MetadataExt;

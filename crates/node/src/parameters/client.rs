@@ -153,7 +153,29 @@ impl Parameters {
             timings: self.timings()?,
             dns: self.dns()?,
             authorities: self.authorities()?,
+            external: None,
         })
+    }
+
+    /// Adds those who have content that lies outside of the repository, if any are named.
+    pub fn add_external(&self, servers: &mut Servers, auto: Option<&str>) -> Read<()> {
+        let Some(text) = self.checked("CVMFS_EXTERNAL_URL")? else { return Ok(()) };
+        let urls = text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+        let mut timings = servers.timings.clone();
+        timings.proxy = self.seconds("CVMFS_EXTERNAL_TIMEOUT")?.unwrap_or(timings.proxy);
+        timings.direct = self.seconds("CVMFS_EXTERNAL_TIMEOUT_DIRECT")?.or(timings.direct);
+        let external = Servers {
+            urls,
+            proxies: self.proxies("CVMFS_EXTERNAL_HTTP_PROXY", auto)?.unwrap_or_else(Proxies::direct),
+            fallback: self.proxies("CVMFS_EXTERNAL_FALLBACK_PROXY", auto)?.unwrap_or_else(Proxies::none),
+            most: self.count("CVMFS_EXTERNAL_MAX_SERVERS")?.unwrap_or(0),
+            timings,
+            // The Geo-API is a matter of those who serve repositories.
+            order: if servers.order == Order::Geo { Order::RoundTrip } else { servers.order },
+            ..servers.clone()
+        };
+        servers.external = Some(Box::new(external));
+        Ok(())
     }
 
     /// Whose word is taken for who a server is.

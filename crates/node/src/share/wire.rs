@@ -28,8 +28,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{
-    Blame, CacheKey, Cause, NetworkStatus, RouteStatus, StoreError, TrafficStatus, WaitStatus, Wanted,
-    WorkStatus,
+    Blame, CacheKey, Cause, External, NetworkStatus, RouteStatus, StoreError, TrafficStatus, WaitStatus,
+    Wanted, WorkStatus,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -128,6 +128,8 @@ pub(crate) struct WantedMessage {
     limit: u64,
     what: String,
     alternative_path: bool,
+    /// Path and offset outside of the repository.
+    external: Option<(String, Option<u64>)>,
 }
 
 impl WantedMessage {
@@ -139,6 +141,7 @@ impl WantedMessage {
             limit: wanted.limit,
             what: cut(&wanted.what),
             alternative_path: wanted.alternative_path,
+            external: wanted.external.clone().map(|external| (external.path, external.offset)),
         }
     }
 
@@ -150,6 +153,7 @@ impl WantedMessage {
             limit: self.limit,
             what: self.what,
             alternative_path: self.alternative_path,
+            external: self.external.map(|(path, offset)| External { path, offset }),
         })
     }
 }

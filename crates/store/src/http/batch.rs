@@ -177,6 +177,8 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         object: None,
         expect: None,
         check: None,
+        part: None,
+        about: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,
         fresh: false,

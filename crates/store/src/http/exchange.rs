@@ -1,6 +1,5 @@
 //! One attempt: a connection, a request, an answer.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::host::Host;
 use super::meter::Meter;
 use super::receive::Receiver;
 use super::turn::Turn;
+use super::url::escaped;
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
 
@@ -74,7 +74,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         let from = part.as_ref().map_or(0, |part| part.receiver.len());
         match send(&mut connection, site, fetch, from).await {
             Ok(response) => {
-                let skipped = skipped(&response, from)?;
+                let skipped = skipped(&response, fetch, from)?;
                 site.offer.hear(&response);
                 let announced = length(&response).filter(|_| from == 0);
                 turn.answered(asked.elapsed(), announced, fetch);
@@ -127,17 +127,29 @@ impl Part {
 
 /// Checks the status of an answer from which the bytes before `from` are not needed; tells how many of them it begins
 /// with all the same.
-fn skipped(response: &Response<Incoming>, from: u64) -> Result<u64, Cause> {
-    if from == 0 || response.status() != StatusCode::PARTIAL_CONTENT {
+fn skipped(response: &Response<Incoming>, fetch: &Fetch, from: u64) -> Result<u64, Cause> {
+    let begin = fetch.part.as_ref().map_or(from, |part| part.start + from);
+    if (fetch.part.is_none() && from == 0) || response.status() != StatusCode::PARTIAL_CONTENT {
         check_status(response)?;
-        return Ok(from);
+        return match fetch.part {
+            Some(_) => Err(Cause::Broken("it sends whole files where a part of one is asked for".to_owned())),
+            None => Ok(from),
+        };
     }
     let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse::<u64>().ok()) {
-        Some(begins) if begins == from => Ok(0),
-        _ => {
-            Err(Cause::Broken(format!("it was asked for what follows byte {from}, and sent something else")))
-        }
+        Some(begins) if begins == begin => Ok(0),
+        _ => Err(Cause::Broken(format!(
+            "it was asked for what begins at byte {begin}, and sent something else"
+        ))),
+    }
+}
+
+/// The field that asks for a part of a file alone, if that is what is wanted.
+fn range(fetch: &Fetch, from: u64) -> Option<String> {
+    match &fetch.part {
+        Some(part) => Some(format!("bytes={}-{}", part.start + from, part.end.saturating_sub(1))),
+        None => (from > 0).then(|| format!("bytes={from}-")),
     }
 }
 
@@ -205,29 +217,16 @@ fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>
         request = request.header(format!("X-CVMFS-{name}"), value);
     }
     if site.manners.told.what {
-        request = request.header("cvmfs-info", escaped(&fetch.what));
+        request =
+            request.header("cvmfs-info", escaped(fetch.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
     }
-    if from > 0 {
-        request = request.header(header::RANGE, format!("bytes={from}-"));
+    if let Some(range) = range(fetch, from) {
+        request = request.header(header::RANGE, range);
     }
     request.body(Empty::new()).map_err(|_| Cause::BadUrl {
         url: format!("{base}/{}", fetch.path),
         reason: "it can't be written into a request",
     })
-}
-
-/// Text as it can stand in a field and in a URL; what needs no escape is what the reference leaves as it is.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/:.@+-_~[],".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to a string can't fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }
 
 async fn receive(

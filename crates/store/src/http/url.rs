@@ -1,6 +1,6 @@
 //! The address of a repository.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use crate::error::{Cause, StoreError};
 
@@ -83,6 +83,20 @@ impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin(), self.path)
     }
+}
+
+/// Bytes as they can stand in a path of a URL and in a field; what needs no escape is what the reference leaves as it is.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
+    let mut escaped = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"/:.@+-_~[],".contains(byte) {
+            escaped.push(char::from(*byte));
+        } else {
+            // Writing to a string can't fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]

@@ -47,7 +47,9 @@ impl Display for Servers {
         self.told.fields.iter().try_for_each(|(name, value)| writeln!(f, "tell {name}:{value}"))?;
         self.timings.write(f)?;
         self.dns.write(f)?;
-        self.authorities.write(f)
+        self.authorities.write(f)?;
+        let external = self.external.as_ref().map(|external| external.lines()).unwrap_or_default();
+        external.lines().try_for_each(|line| writeln!(f, "external {line}"))
     }
 }
 
@@ -120,9 +122,19 @@ impl FromStr for Servers {
             return Ok(Servers::direct(text));
         }
         let mut servers = Servers { urls: Vec::new(), ..Servers::direct("") };
+        let mut external = String::new();
         for line in text.lines() {
+            if let Some(line) = line.strip_prefix("external ") {
+                // Nobody's external content has external content.
+                external.push_str(line.strip_prefix("external ").map_or(line, |_| "nonsense"));
+                external.push('\n');
+                continue;
+            }
             let (name, value) = line.split_once(' ').ok_or_else(|| ServersError::Line(line.to_owned()))?;
             servers.read(name, value)?.ok_or_else(|| ServersError::Line(line.to_owned()))?;
+        }
+        if !external.is_empty() {
+            servers.external = Some(Box::new(external.parse()?));
         }
         match servers.urls.len() {
             0 => Err(ServersError::Nothing),
@@ -133,6 +145,12 @@ impl FromStr for Servers {
 }
 
 impl Servers {
+    /// The text with lines, also where the URL says everything.
+    fn lines(&self) -> String {
+        let text = self.to_string();
+        if text.contains('\n') { text } else { format!("server {text}\n") }
+    }
+
     /// Takes a line in; `None` if it can't be understood.
     fn read(&mut self, name: &str, value: &str) -> Result<Option<()>, ServersError> {
         match name {
@@ -227,6 +245,7 @@ mod tests {
                 addresses_max: 2,
             },
             authorities: Authorities { system: false, paths: vec!["/a b/c.pem".into(), "/d".into()] },
+            external: Some(Box::new(Servers { redirects: true, ..Servers::direct("http://e/x") })),
         }
     }
 
@@ -238,7 +257,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            31,
+            33,
             "each unusual thing has a line:\n{}",
             unusual()
         );
@@ -246,8 +265,15 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "\n", "server \nwhat ever", "proxies a:1", "server http://a/x\nretries many", "a b"]
-        {
+        for text in [
+            "",
+            "\n",
+            "server \nwhat ever",
+            "proxies a:1",
+            "server http://a/x\nretries many",
+            "a b",
+            "server http://a/x\nexternal external server http://b",
+        ] {
             assert!(text.parse::<Servers>().is_err(), "{text:?}");
         }
         let many = "server http://a/x\n".repeat(300);

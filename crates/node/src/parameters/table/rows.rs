@@ -15,7 +15,7 @@ macro_rules! rows {
 }
 
 const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
-const EXTERNAL: &str = "content that lies outside of the repository is not fetched";
+const EXTERNAL: &str = "content_outside_of_the_repository_comes_from_where_it_is_configured";
 const GEO: &str = "servers_and_fallback_proxies_are_used_as_the_geo_api_has_them";
 const PATIENCE: &str = "a_silent_proxy_or_server_is_waited_for_as_long_as_configured";
 const PAUSES: &str = "a_broken_connection_is_repeated_so_often_and_after_such_pauses";
@@ -68,12 +68,12 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_USE_GEOAPI" [] Switch, "no", Honoured(GEO);
     "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(GEO);
     "ESKER_SERVER_ORDER" [] OneOf(&["given", "round-trip", "geo"]), "given", Honoured("the_server_that_answers_soonest_is_used");
-    "CVMFS_EXTERNAL_URL" [] Urls, "", Not(EXTERNAL);
-    "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Not(EXTERNAL);
-    "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Not(EXTERNAL);
-    "CVMFS_EXTERNAL_TIMEOUT" [] Seconds, "", Not(EXTERNAL);
-    "CVMFS_EXTERNAL_TIMEOUT_DIRECT" [] Seconds, "", Not(EXTERNAL);
-    "CVMFS_EXTERNAL_MAX_SERVERS" [] Count, "0", Not(EXTERNAL);
+    "CVMFS_EXTERNAL_URL" [] Urls, "", Honoured(EXTERNAL);
+    "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Honoured(EXTERNAL);
+    "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Honoured(EXTERNAL);
+    "CVMFS_EXTERNAL_TIMEOUT" [] Seconds, "", Honoured(EXTERNAL);
+    "CVMFS_EXTERNAL_TIMEOUT_DIRECT" [] Seconds, "", Honoured(EXTERNAL);
+    "CVMFS_EXTERNAL_MAX_SERVERS" [] Count, "0", Honoured(EXTERNAL);
 };
 
 const NETWORK: &[Row] = rows! {

@@ -1,0 +1,135 @@
+//! What the choice of a way costs a request: the same small object fetched through it and straight from its server, in turns
+//! over kept connections.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use esker_store::{
+    Done, Engine, EngineOptions, Fetch, Proxies, Servers, Source, Stored, StoreError, connect, connect_straight,
+};
+use esker_testkit::mirror::Mirror;
+use serde::Serialize;
+
+use crate::conditions::Conditions;
+use crate::statistics::{Estimate, median_of, ratio_of};
+use crate::table;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    conditions: Conditions,
+    /// One after the other, then many at once.
+    rows: Vec<Row>,
+}
+
+/// One kind of way.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// What the way is chosen from.
+    ways: String,
+    /// Requests under way at once.
+    at_once: usize,
+    /// Microseconds a request straight from the server.
+    straight_us: Estimate,
+    /// The same through the choice, in parts of that.
+    ratio: Estimate,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Pairs of turns.
+    pub turns: usize,
+    /// Requests in a turn.
+    pub requests: usize,
+}
+
+/// An object as small as many are.
+const OBJECT: usize = 2000;
+/// Requests at once in the second half.
+const AT_ONCE: usize = 16;
+
+/// Measures.
+pub fn run(size: Size) -> Result<Report> {
+    let mirror = Mirror::serve(std::env::temp_dir());
+    mirror.make(|_| Some(vec![7; OBJECT]));
+    let engine = Engine::start(EngineOptions::default())?;
+    let url = mirror.url("repo");
+    let straight = connect_straight(&engine, &url)?;
+    let mut rows = Vec::new();
+    for (ways, servers) in [
+        ("one server", Servers::direct(&url)),
+        ("four servers, five exits", many(&url)?),
+    ] {
+        let routed = connect(&engine, servers)?;
+        for at_once in [1, AT_ONCE] {
+            let (mut through, mut plain) = (Vec::new(), Vec::new());
+            // Connections, and whatever else is made once.
+            turn(&straight, size.requests, at_once)?;
+            turn(&routed, size.requests, at_once)?;
+            for _ in 0..size.turns {
+                plain.push(turn(&straight, size.requests, at_once)?);
+                through.push(turn(&routed, size.requests, at_once)?);
+            }
+            rows.push(Row {
+                ways: ways.to_owned(),
+                at_once,
+                straight_us: median_of(&plain),
+                ratio: ratio_of(&through, &plain),
+            });
+        }
+    }
+    Ok(Report { conditions: Conditions::now(&[]), rows })
+}
+
+/// One server that answers among others, behind the first of several groups of proxies, which is no proxy.
+fn many(url: &str) -> Result<Servers> {
+    let mut servers = Servers::direct(url);
+    servers.urls.extend((1..4).map(|number| format!("http://127.0.0.1:{number}/repo")));
+    servers.proxies = Proxies::parse("DIRECT;127.0.0.1:5|127.0.0.1:6;127.0.0.1:7|127.0.0.1:8", None)?;
+    Ok(servers)
+}
+
+/// Microseconds that a request takes.
+fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64> {
+    let began = Instant::now();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let ask = |number: usize| {
+        let sender = sender.clone();
+        let done = Done::new(move |outcome: Result<Stored, StoreError>| {
+            // Nobody listens any more if one failed before.
+            let _ = sender.send(outcome.map(|stored| stored.len()));
+        });
+        source.fetch(Fetch::new(format!("data/{number}"), "an object", OBJECT as u64), done);
+    };
+    (0..at_once.min(requests)).for_each(&ask);
+    for number in at_once..requests + at_once {
+        let len = receiver.recv_timeout(Duration::from_secs(60)).context("no answer came")??;
+        ensure!(len == OBJECT as u64, "another object came");
+        if number < requests {
+            ask(number);
+        }
+        if number + 1 == requests + at_once.min(requests) {
+            break;
+        }
+    }
+    Ok(began.elapsed().as_secs_f64() * 1e6 / requests as f64)
+}
+
+impl Report {
+    /// A table for people.
+    pub fn table(&self) -> String {
+        let mut lines = vec![["Way chosen from", "At once", "Straight", "Through the choice"].map(str::to_owned).to_vec()];
+        lines.extend(self.rows.iter().map(|row| {
+            let Estimate { point, low, high } = row.ratio;
+            vec![
+                row.ways.clone(),
+                row.at_once.to_string(),
+                format!("{:.1} us", row.straight_us.point),
+                format!("{point:.3} ({low:.3}–{high:.3})"),
+            ]
+        }));
+        format!("{}\n\n{}", self.conditions.line(), table::render(&lines))
+    }
+}
