@@ -15,6 +15,7 @@ pub(crate) mod publish;
 pub(crate) mod pynamic;
 pub(crate) mod record_list;
 pub(crate) mod report;
+pub(crate) mod route;
 pub(crate) mod scale;
 pub(crate) mod startup;
 pub(crate) mod waits;

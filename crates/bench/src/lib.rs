@@ -33,6 +33,7 @@ pub mod plot;
 pub mod prepare;
 pub mod publish;
 pub mod pynamic;
+pub mod route;
 pub mod scale;
 pub mod serve;
 pub mod squid;

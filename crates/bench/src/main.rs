@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, scale, startup,
-    waits,
+    clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, route, scale,
+    startup, waits,
 };
 
 /// Measures Esker beside other ways to the same thing.
@@ -38,6 +38,7 @@ enum Scenario {
     Report(report::Args),
     Clients(clients::Args),
     Waits(waits::Args),
+    Route(route::Args),
 }
 
 fn main() -> Result<()> {
@@ -55,6 +56,7 @@ fn main() -> Result<()> {
         Scenario::Report(args) => report::run(&args),
         Scenario::Clients(args) => clients::run(args),
         Scenario::Waits(args) => waits::run(&args),
+        Scenario::Route(args) => route::run(&args),
     }
 }
 
@@ -93,6 +95,7 @@ mod tests {
                 Scenario::Report(_) => "report",
                 Scenario::Clients(_) => "clients",
                 Scenario::Waits(_) => "waits",
+                Scenario::Route(_) => "route",
             });
         }
         scenarios.join(" ")
@@ -101,7 +104,7 @@ mod tests {
     #[test]
     fn the_commands_of_the_guide_are_understood() {
         let expected = "startup record-list startup startup nodes pynamic startup startup startup prepare startup \
-                        report publish lookup scale fetch link link prepare clients waits";
+                        report publish lookup scale fetch link link prepare clients waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

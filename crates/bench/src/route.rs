@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use esker_store::{
-    Done, Engine, EngineOptions, Fetch, Proxies, Servers, Source, Stored, StoreError, connect, connect_straight,
+    Done, Engine, EngineOptions, Fetch, Proxies, Servers, Source, StoreError, Stored, connect,
+    connect_straight,
 };
 use esker_testkit::mirror::Mirror;
 use serde::Serialize;
@@ -58,10 +59,8 @@ pub fn run(size: Size) -> Result<Report> {
     let url = mirror.url("repo");
     let straight = connect_straight(&engine, &url)?;
     let mut rows = Vec::new();
-    for (ways, servers) in [
-        ("one server", Servers::direct(&url)),
-        ("four servers, five exits", many(&url)?),
-    ] {
+    for (ways, servers) in [("one server", Servers::direct(&url)), ("four servers, five exits", many(&url)?)]
+    {
         let routed = connect(&engine, servers)?;
         for at_once in [1, AT_ONCE] {
             let (mut through, mut plain) = (Vec::new(), Vec::new());
@@ -120,16 +119,18 @@ fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64
 impl Report {
     /// A table for people.
     pub fn table(&self) -> String {
-        let mut lines = vec![["Way chosen from", "At once", "Straight", "Through the choice"].map(str::to_owned).to_vec()];
-        lines.extend(self.rows.iter().map(|row| {
+        let header = ["Way chosen from", "At once", "Straight", "Through the choice"];
+        let row = |row: &Row| {
             let Estimate { point, low, high } = row.ratio;
+            let straight = format!("{:.1} us", row.straight_us.point);
             vec![
                 row.ways.clone(),
                 row.at_once.to_string(),
-                format!("{:.1} us", row.straight_us.point),
+                straight,
                 format!("{point:.3} ({low:.3}–{high:.3})"),
             ]
-        }));
-        format!("{}\n\n{}", self.conditions.line(), table::render(&lines))
+        };
+        let rows: Vec<Vec<String>> = self.rows.iter().map(row).collect();
+        format!("{}\n\n{}", self.conditions.line(), table::layout(&header, &rows))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use crate::error::{Cause, StoreError};
-use crate::http::{HttpOptions, Network};
+use crate::http::{BaseUrl, HttpOptions, HttpSource, Limits, Manners, Network, Site};
 use crate::local::LocalSource;
 use crate::memory::Budget;
 use crate::pool::Pool;
@@ -119,6 +119,16 @@ impl Engine {
 
 fn no_threads(source: std::io::Error, what: &'static str) -> StoreError {
     StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
+}
+
+/// Opens the source at one URL with nothing between but verification: what the choice of ways is measured against.
+pub fn connect_straight(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, StoreError> {
+    let base = BaseUrl::parse(url)?;
+    let Servers { dns, told, authorities, timings, http2, .. } = Servers::direct(url);
+    let limits = Limits::new(&engine.shared.options.http, &timings, false);
+    let site = Site::new(base, None, Manners { limits, dns, told }, (&authorities, http2), Arc::default());
+    let raw = Arc::new(HttpSource::new(engine.network()?, site));
+    Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
 }
 
 /// Opens the source at a URL (`http://…` or `file://…`), or at several: the one place where sources are stacked. All who

@@ -170,10 +170,10 @@ impl Site {
         base: BaseUrl,
         via: Option<Via>,
         manners: Manners,
-        authorities: &Authorities,
+        (authorities, http2): (&Authorities, bool),
         counts: Arc<Counts>,
     ) -> Arc<Self> {
-        let endpoint = endpoint(&base, via.as_ref(), authorities);
+        let endpoint = endpoint(&base, via.as_ref(), authorities, http2);
         Arc::new(Self { base, via, endpoint, manners, counts, offer: Offer::default() })
     }
 
@@ -183,7 +183,7 @@ impl Site {
     }
 }
 
-fn endpoint(base: &BaseUrl, via: Option<&Via>, authorities: &Authorities) -> Endpoint {
+fn endpoint(base: &BaseUrl, via: Option<&Via>, authorities: &Authorities, http2: bool) -> Endpoint {
     let of_server = base.tls.then(|| Arc::<str>::from(base.host.as_str()));
     let (host, port, tls, beyond) = match via {
         Some(proxy) => {
@@ -193,7 +193,7 @@ fn endpoint(base: &BaseUrl, via: Option<&Via>, authorities: &Authorities) -> End
         None => (base.host.clone(), base.port, of_server, None),
     };
     let authorities = (tls.is_some() || beyond.is_some()).then(|| authorities.clone());
-    Endpoint { host, port, tls, beyond, authorities }
+    Endpoint { host, port, is_direct: via.is_none(), tls, beyond, authorities, http2 }
 }
 
 impl HttpSource {

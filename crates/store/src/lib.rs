@@ -47,7 +47,7 @@ pub use cache::pins::PinSet;
 pub use cache::{Cache, CacheOptions};
 pub use counter::Counter;
 pub use done::Done;
-pub use engine::{Engine, EngineOptions, Log, connect};
+pub use engine::{Engine, EngineOptions, Log, connect, connect_straight};
 pub use errand::Errand;
 pub use error::{Blame, Cause, Phase, StoreError};
 pub use file_lock::{FileLock, Locking};

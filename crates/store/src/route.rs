@@ -282,11 +282,11 @@ impl Shared {
 
     fn take(&self, base: &BaseUrl, exit: Exit) -> Taken {
         let limits = Limits::new(&self.http, &self.servers.timings, exit.proxy.is_some());
-        let Servers { dns, authorities, told, .. } = &self.servers;
+        let Servers { dns, authorities, told, http2, .. } = &self.servers;
         let name = || self.ways.lock().name(exit.id).unwrap_or_default().into();
         let via = exit.proxy.map(|address| Via { address, tls: exit.tls.then(name) });
         let manners = Manners { limits, dns: dns.clone(), told: told.clone() };
-        let site = Site::new(base.clone(), via, manners, authorities, self.counts.clone());
+        let site = Site::new(base.clone(), via, manners, (authorities, *http2), self.counts.clone());
         let source = Arc::new(HttpSource::new(self.network.clone(), site.clone()));
         Taken { site, source: Arc::new(Verifying::new(source, self.pool.clone())) }
     }

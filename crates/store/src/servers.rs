@@ -43,6 +43,8 @@ pub struct Servers {
     pub dns: Dns,
     /// Whose word is taken for who a server is.
     pub authorities: Authorities,
+    /// Whether HTTP/2 is spoken with servers that offer it over TLS.
+    pub http2: bool,
     /// Who has content that lies outside of the repository, below the path of each file.
     pub external: Option<Box<Servers>>,
 }
@@ -209,6 +211,7 @@ impl Servers {
             timings: Timings::default(),
             dns: Dns::default(),
             authorities: Authorities::default(),
+            http2: false,
             external: None,
         }
     }

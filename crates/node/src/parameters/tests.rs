@@ -314,14 +314,27 @@ fn parameters_have_types() {
     assert_eq!(fields[2..], ["site=here", "job=1:2"]);
     assert_eq!((servers.timings.indefinitely, servers.geo_name.as_deref()), (true, Some("here")));
     assert_eq!(parameters.notification_server(), Ok(Some("http://n/api/v1".into())));
+    assert_eq!(parameters.keys().expect("keys").paths, [Path::new("/etc/cvmfs/keys")]);
+    assert_eq!(parameters.longest_ttl(), Ok(None));
     site.write("/etc/cvmfs/config.d/sw.test.local", "ESKER_SERVER_ORDER=round-trip\nCVMFS_USE_GEOAPI=yes\n");
     let parameters = site.load(Some("sw.test"));
-    assert_eq!(parameters.servers(None).expect("servers").order, esker_store::Order::RoundTrip);
+    let round_trip = esker_store::Order::RoundTrip;
+    assert_eq!(parameters.servers(Some("http://p:1")).expect("servers").order, round_trip);
     let auto = parameters.unknown_auto(None).expect("a warning");
     assert!(auto.what.contains("CVMFS_PAC_URLS") && auto.mend.contains("name the proxies"), "{auto}");
     assert_eq!(parameters.unknown_auto(Some("http://p:1")), None);
-    assert_eq!(parameters.keys().expect("keys").paths, [Path::new("/etc/cvmfs/keys")]);
-    assert_eq!(parameters.longest_ttl(), Ok(None));
+    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_EXTERNAL_URL='http://e/@fqrn@/;http://f'\nCVMFS_EXTERNAL_MAX_SERVERS=1\n\
+         CVMFS_EXTERNAL_HTTP_PROXY=p:1\nCVMFS_EXTERNAL_FALLBACK_PROXY=q:1\nCVMFS_EXTERNAL_TIMEOUT=7\nCVMFS_EXTERNAL_TIMEOUT_DIRECT=8\n");
+    let parameters = site.load(Some("sw.test"));
+    let mut servers = parameters.servers(None).expect("servers");
+    parameters.add_external(&mut servers, None).expect("servers");
+    let external = servers.external.expect("others");
+    assert_eq!((external.urls[0].as_str(), external.urls.len(), external.most), ("http://e/sw.test", 2, 1));
+    assert_eq!(
+        (external.proxies.to_string(), external.fallback.to_string()),
+        ("http://p:1".into(), "http://q:1".into())
+    );
+    assert_eq!((external.timings.proxy, external.timings.direct), (seconds(7), Some(seconds(8))));
 }
 
 /// What is missing or makes no sense is named with its line and its mend.

@@ -144,6 +144,11 @@ impl Host {
         }
     }
 
+    /// Has a connection that brought nothing yet for whoever wants one.
+    pub(super) fn keep_new(self: &Rc<Self>, connection: Connection) {
+        self.connections.offer(self, connection, self.world.options.idle);
+    }
+
     /// Sees to it that so many connections are idle or about to be.
     pub(super) fn open_ahead(self: &Rc<Self>, site: &Arc<Site>, wanted: usize) {
         let connections = &self.connections;

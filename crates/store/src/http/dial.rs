@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::exchange::{broken, said_by_proxy};
-use super::tls::Tls;
+use super::tls::{Tls, speaks_http2};
 use crate::error::{Cause, Phase};
 use crate::servers::Authorities;
 
@@ -29,12 +29,16 @@ pub(super) struct Endpoint {
     /// Name or address.
     pub(super) host: String,
     pub(super) port: u16,
+    /// Whether it is the server itself.
+    pub(super) is_direct: bool,
     /// The name that whoever is there has to prove with TLS, if that is spoken.
     pub(super) tls: Option<Arc<str>>,
     /// The server behind a proxy to which TLS is spoken.
     pub(super) beyond: Option<(Arc<str>, u16)>,
     /// By whose word, if there is TLS.
     pub(super) authorities: Option<Authorities>,
+    /// Whether HTTP/2 is offered to the server.
+    pub(super) http2: bool,
 }
 
 /// Bytes in both directions.
@@ -46,6 +50,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(super) enum Line {
     Plain(TcpStream),
     Secure(Box<dyn Stream>),
+    /// The same, with a server that speaks HTTP/2.
+    Multiplexed(Box<dyn Stream>),
 }
 
 impl Endpoint {
@@ -64,24 +70,27 @@ impl Endpoint {
         let _ = stream.set_nodelay(true);
         let Some(authorities) = &self.authorities else { return Ok((Line::Plain(stream), took)) };
         let line = timeout(limit, self.secure(stream, tls, authorities)).await;
-        Ok((Line::Secure(line.map_err(late(Phase::Secure))??), took))
+        Ok((line.map_err(late(Phase::Secure))??, took))
     }
 
-    async fn secure(
-        &self,
-        stream: TcpStream,
-        tls: &Tls,
-        authorities: &Authorities,
-    ) -> Result<Box<dyn Stream>, Cause> {
-        let mut stream: Box<dyn Stream> = match &self.tls {
-            Some(name) => Box::new(tls.secure(stream, name, authorities).await?),
-            None => Box::new(stream),
+    async fn secure(&self, stream: TcpStream, tls: &Tls, authorities: &Authorities) -> Result<Line, Cause> {
+        // A proxy that reads the requests is spoken to as all proxies are.
+        let offered = |is_server: bool| (authorities, self.http2 && is_server);
+        let (mut stream, mut http2): (Box<dyn Stream>, _) = match &self.tls {
+            Some(name) => {
+                let stream = tls.secure(stream, name, offered(self.is_direct)).await?;
+                let http2 = speaks_http2(&stream);
+                (Box::new(stream), http2)
+            }
+            None => (Box::new(stream), false),
         };
         if let Some((server, port)) = &self.beyond {
             stream = tunnel(stream, server, *port).await?;
-            stream = Box::new(tls.secure(stream, server, authorities).await?);
+            let secure = tls.secure(stream, server, offered(true)).await?;
+            http2 = speaks_http2(&secure);
+            stream = Box::new(secure);
         }
-        Ok(stream)
+        Ok(if http2 { Line::Multiplexed(stream) } else { Line::Secure(stream) })
     }
 }
 

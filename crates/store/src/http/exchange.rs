@@ -1,15 +1,16 @@
 //! One attempt: a connection, a request, an answer.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::{http1, http2};
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Site;
@@ -36,7 +37,7 @@ const SAID_MAX: usize = 200;
 
 /// An open connection.
 pub(super) struct Connection {
-    sender: SendRequest<Empty<Bytes>>,
+    sender: Sender,
     /// Whether an answer came over it before; then the server may have closed it by now.
     pub(super) is_reused: bool,
     /// How long the server keeps it, if it says so.
@@ -44,6 +45,39 @@ pub(super) struct Connection {
     /// Bytes it brought in a round trip, and when the last came.
     brought: (u64, Instant),
     _open: Open,
+}
+
+/// Requests that share a connection over HTTP/2. What comes over one path is bounded by one loss more than what comes over
+/// several; so there are a few.
+const STREAMS: usize = 16;
+
+/// What takes a request.
+enum Sender {
+    One(http1::SendRequest<Empty<Bytes>>),
+    /// One of several on a connection.
+    Shared(http2::SendRequest<Empty<Bytes>>),
+}
+
+impl Sender {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(sender) => sender.is_closed(),
+            Self::Shared(sender) => sender.is_closed(),
+        }
+    }
+
+    async fn send(&mut self, request: Request<Empty<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::One(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Shared(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
 }
 
 /// After so long without a byte a sender begins slowly again: the least time that TCP waits for an acknowledgement.
@@ -154,7 +188,7 @@ fn range(fetch: &Fetch, from: u64) -> Option<String> {
 }
 
 /// Opens a connection.
-pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Cause> {
+pub(super) async fn connect(host: &Rc<Host>, site: &Site) -> Result<Connection, Cause> {
     let limit = site.manners.limits.connect;
     let endpoint = &host.endpoint;
     let resolving = timeout(limit, host.world.names.resolve(&endpoint.host, &site.manners.dns)).await;
@@ -163,18 +197,37 @@ pub(super) async fn connect(host: &Host, site: &Site) -> Result<Connection, Caus
     let (line, took) = endpoint.connect(&addresses, &host.world.tls, limit).await?;
     host.path.borrow_mut().connected(took, Instant::now());
     site.counts.connected();
+    let connection = |sender| {
+        let _open = host.connections.counted();
+        Connection { sender, is_reused: false, kept: None, brought: (0, Instant::now()), _open }
+    };
     let sender = match line {
         Line::Plain(stream) => speak(stream).await?,
         Line::Secure(stream) => speak(stream).await?,
+        Line::Multiplexed(stream) => {
+            let sender = share(stream).await?;
+            // Each of them takes one request at a time, like a connection of its own.
+            (1..STREAMS).for_each(|_| host.keep_new(connection(Sender::Shared(sender.clone()))));
+            Sender::Shared(sender)
+        }
     };
-    let _open = host.connections.counted();
-    Ok(Connection { sender, is_reused: false, kept: None, brought: (0, Instant::now()), _open })
+    Ok(connection(sender))
 }
 
-async fn speak<S: Stream + 'static>(stream: S) -> Result<SendRequest<Empty<Bytes>>, Cause> {
+async fn speak<S: Stream + 'static>(stream: S) -> Result<Sender, Cause> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::task::spawn_local(async move {
         // Its errors reach the request that is under way.
+        let _ = connection.await;
+    });
+    Ok(Sender::One(sender))
+}
+
+async fn share(stream: Box<dyn Stream>) -> Result<http2::SendRequest<Empty<Bytes>>, Cause> {
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (sender, connection) = handshake.await.map_err(broken)?;
+    tokio::task::spawn_local(async move {
+        // Its errors reach the requests that are under way.
         let _ = connection.await;
     });
     Ok(sender)
@@ -187,27 +240,25 @@ async fn send(
     from: u64,
 ) -> Result<Response<Incoming>, Cause> {
     let limit = site.manners.limits.first_byte;
-    let request = request(site, fetch, from)?;
+    let request = request(site, fetch, from, matches!(connection.sender, Sender::Shared(_)))?;
     site.counts.asked();
-    let answer = async {
-        connection.sender.ready().await?;
-        connection.sender.send_request(request).await
-    };
-    timeout(limit, answer)
+    timeout(limit, connection.sender.send(request))
         .await
         .map_err(|_| Cause::TimedOut { phase: Phase::FirstByte, limit })?
         .map_err(broken)
 }
 
-fn request(site: &Site, fetch: &Fetch, from: u64) -> Result<Request<Empty<Bytes>>, Cause> {
+fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request<Empty<Bytes>>, Cause> {
     let base = &site.base;
     let path = base.path_of(&fetch.path);
-    // A proxy is told the server, too, unless it only passes on what it can't read.
-    let target = if site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
+    // A proxy is told the server, too, unless it only passes on what it can't read; and HTTP/2 has no other place for it.
+    let target = if http2 || site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
     let mut request = Request::get(target)
-        .header(header::HOST, base.authority())
         // No more than that: each field costs a proxy as much as a few packets.
         .header(header::USER_AGENT, super::AGENT);
+    if !http2 {
+        request = request.header(header::HOST, base.authority());
+    }
     if fetch.fresh {
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))

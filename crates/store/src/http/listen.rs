@@ -185,12 +185,12 @@ impl Listener {
         let late = |what: &str| End::Broken(format!("{what} took longer than {STEP:?}"));
         let addresses = timeout(STEP, self.resolve()).await.map_err(|_| late("its name"))?;
         let addresses = addresses.map_err(|error| broken(&error))?;
-        let endpoint = endpoint(&self.base, None, &listen.authorities);
+        let endpoint = endpoint(&self.base, None, &listen.authorities, false);
         let (line, _) =
             endpoint.connect(&addresses, &Tls::default(), STEP).await.map_err(|error| broken(&error))?;
         let stream: Box<dyn super::dial::Stream> = match line {
             Line::Plain(stream) => Box::new(stream),
-            Line::Secure(stream) => stream,
+            Line::Secure(stream) | Line::Multiplexed(stream) => stream,
         };
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;

@@ -21,10 +21,19 @@ use crate::servers::Authorities;
 /// Authorities are read again after so long, as systems renew them under a mount that lasts for months.
 const READ_AGAIN: Duration = Duration::from_secs(3600);
 
+/// What a server calls HTTP/2 when it agrees to speak it.
+const HTTP2: &[u8] = b"h2";
+
+/// Whether HTTP/2 was agreed on.
+pub(super) fn speaks_http2<S>(stream: &TlsStream<S>) -> bool {
+    stream.get_ref().1.alpn_protocol() == Some(HTTP2)
+}
+
 /// What is needed to speak TLS, by whose word is taken.
 #[derive(Default)]
 pub(super) struct Tls {
-    known: RefCell<HashMap<Authorities, Known>>,
+    /// By whom is believed, and whether HTTP/2 is offered.
+    known: RefCell<HashMap<(Authorities, bool), Known>>,
 }
 
 struct Known {
@@ -84,13 +93,14 @@ impl Tls {
         &self,
         stream: S,
         name: &str,
-        authorities: &Authorities,
+        (authorities, http2): (&Authorities, bool),
     ) -> Result<TlsStream<S>, Cause>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let failed = |problem| Cause::Insecure { host: name.to_owned(), problem };
-        let config = self.config(authorities).await.map_err(|why| failed(TlsProblem::NoAuthorities(why)))?;
+        let config =
+            self.config(authorities, http2).await.map_err(|why| failed(TlsProblem::NoAuthorities(why)))?;
         let server = ServerName::try_from(name.to_owned());
         let server =
             server.map_err(|_| failed(TlsProblem::Other("no certificate can be for that name".into())))?;
@@ -101,8 +111,9 @@ impl Tls {
         })
     }
 
-    async fn config(&self, authorities: &Authorities) -> Result<Arc<ClientConfig>, String> {
-        if let Some(known) = self.known.borrow().get(authorities)
+    async fn config(&self, authorities: &Authorities, http2: bool) -> Result<Arc<ClientConfig>, String> {
+        let key = (authorities.clone(), http2);
+        if let Some(known) = self.known.borrow().get(&key)
             && known.since.elapsed() < READ_AGAIN
         {
             return Ok(known.config.clone());
@@ -115,10 +126,11 @@ impl Tls {
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config =
             config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let offered = [HTTP2, b"http/1.1"].into_iter().skip(usize::from(!http2));
+        config.alpn_protocols = offered.map(<[u8]>::to_vec).collect();
         let config = Arc::new(config);
         let known = Known { config: config.clone(), since: Instant::now() };
-        self.known.borrow_mut().insert(authorities.clone(), known);
+        self.known.borrow_mut().insert(key, known);
         Ok(config)
     }
 }

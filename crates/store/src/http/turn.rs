@@ -234,7 +234,7 @@ mod tests {
         let base = BaseUrl::parse("http://server.example/repo").expect("a URL");
         let limits = Limits::new(&HttpOptions::default(), &Timings::default(), false);
         let manners = Manners { limits, dns: Dns::default(), told: Told::default() };
-        let site = Site::new(base, None, manners, &Authorities::default(), Arc::<Counts>::default());
+        let site = Site::new(base, None, manners, (&Authorities::default(), false), Arc::<Counts>::default());
         Host::new(Rc::new(world), &site)
     }
 

@@ -48,6 +48,7 @@ impl Display for Servers {
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)?;
+        line(f, "http2", &self.http2, &false)?;
         let external = self.external.as_ref().map(|external| external.lines()).unwrap_or_default();
         external.lines().try_for_each(|line| writeln!(f, "external {line}"))
     }
@@ -190,6 +191,7 @@ impl Servers {
             "family" if value == "prefer-6" => dns.family = Family::PreferV6,
             "family" if value == "only-4" => dns.family = Family::OnlyV4,
             "system-authorities" => self.authorities.system = value.parse().ok()?,
+            "http2" => self.http2 = value.parse().ok()?,
             "authorities" => self.authorities.paths.push(value.to_owned()),
             "addresses" => dns.addresses_max = value.parse().ok()?,
             _ => return None,
@@ -245,6 +247,7 @@ mod tests {
                 addresses_max: 2,
             },
             authorities: Authorities { system: false, paths: vec!["/a b/c.pem".into(), "/d".into()] },
+            http2: true,
             external: Some(Box::new(Servers { redirects: true, ..Servers::direct("http://e/x") })),
         }
     }
@@ -257,7 +260,7 @@ mod tests {
         assert_eq!(Servers::direct("http://a/x").to_string(), "http://a/x");
         assert_eq!(
             unusual().to_string().lines().count(),
-            33,
+            34,
             "each unusual thing has a line:\n{}",
             unusual()
         );

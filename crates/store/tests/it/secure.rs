@@ -163,17 +163,66 @@ fn proxies_pass_on_what_they_can_t_read_and_prove_who_they_are() {
     assert_eq!((served(&web), served(&plain)), (2, 2));
     // It has passed on what it can't read, and read the rest.
     let began = Instant::now();
-    while squid.log().lines().count() < 4 {
+    let count = |word: &str| squid.log().matches(word).count();
+    // Connections that were opened ahead are told of, too.
+    while count("CONNECT") < 2 || count(" GET ") < 2 {
         assert!(began.elapsed() < Duration::from_secs(60), "{}", squid.log());
         std::thread::yield_now();
     }
-    assert_eq!(squid.log().matches("CONNECT").count(), 2, "{}", squid.log());
+    assert_eq!(count(" GET "), 2, "{}", squid.log());
 
     let unknown =
         Authorities { system: false, paths: vec![Authority::new().certificate().display().to_string()] };
     let through = Servers { proxies: Proxies::parse(&closed, None).unwrap(), authorities: unknown, ..near };
     let (_, text) = refused(&through, &objects[0]);
     assert!(text.contains("localhost"), "the proxy is named: {text}");
+}
+
+#[test]
+fn http2_is_spoken_where_it_is_wanted_and_offered() {
+    let objects = objects(40);
+    let folder = folder(&objects);
+    let authority = Authority::new();
+    let (certificate, key) = authority.sign("IP:127.0.0.1", 1);
+    let web = Web::nginx(2, |_, ports| {
+        let more = format!(
+            "ssl_certificate {}; ssl_certificate_key {}; root {};",
+            certificate.display(),
+            key.display(),
+            folder.path().display()
+        );
+        let [both, old] = ports else { panic!("two ports") };
+        format!(
+            "server {{ listen 127.0.0.1:{both} ssl http2; {more} }}\nserver {{ listen 127.0.0.1:{old} ssl; {more} }}"
+        )
+    });
+    let squid = Web::squid(1, |_, _| String::new());
+    let known = authority.certificate().display().to_string();
+    let mut seen = Vec::new();
+    for (wanted, port, proxy) in [(true, 0, false), (true, 0, true), (false, 0, false), (true, 1, false)] {
+        let mut servers = Servers::direct(format!("https://127.0.0.1:{}/repo", web.ports()[port]));
+        servers.authorities = Authorities { system: false, paths: vec![known.clone()] };
+        servers.http2 = wanted;
+        if proxy {
+            servers.proxies = Proxies::parse(&format!("127.0.0.1:{}", squid.ports()[0]), None).unwrap();
+        }
+        let rig = Rig::new();
+        let source = connect(&rig.engine, servers).unwrap();
+        let store = rig.store(source.clone());
+        let before = web.log().matches("HTTP/2.0").count();
+        std::thread::scope(|scope| {
+            for object in &objects {
+                scope.spawn(|| assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain));
+            }
+        });
+        seen.push(web.log().matches("HTTP/2.0").count() - before);
+        let network = source.network();
+        assert_eq!(network.requests, 40, "{network:?}");
+        if wanted && port == 0 {
+            assert!(network.connections < 16, "requests share connections: {network:?}");
+        }
+    }
+    assert_eq!(seen, [40, 40, 0, 0]);
 }
 
 #[test]
