@@ -19,6 +19,7 @@ command -v openssl >/dev/null || missing+=(openssl)
 # Images are made and judged by other programs, and by the kernel.
 command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
 command -v tar2sqfs >/dev/null || missing+=(squashfs-tools-ng)
+command -v squashfuse_ll >/dev/null || missing+=(squashfuse)
 grep -qw squashfs /proc/filesystems || blocked+=("modprobe squashfs")
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use esker_node::repository::Repository;
 use esker_store::ObjectStore;
+use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
 
 use crate::args::PlaceArgs;
@@ -36,6 +37,10 @@ impl Browsed {
 
     pub(crate) fn view(&self) -> &View {
         &self.view
+    }
+
+    pub(crate) fn tree(&self) -> Arc<dyn Tree> {
+        self.view.clone()
     }
 
     pub(crate) fn store(&self) -> &dyn ObjectStore {

@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod find;
+pub(crate) mod image;
 pub(crate) mod ingest;
 pub(crate) mod inside;
 pub(crate) mod ls;

@@ -282,25 +282,25 @@ fn is_about_the_client(name: &str) -> bool {
 
 /// The published attributes in one line.
 fn xattrs(path: &Path) -> String {
+    let all = stored_xattrs(path);
+    let shown = all.iter().filter(|(name, _)| !is_about_the_client(name));
+    shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The attributes of an entry by name; what can't be read says why.
+pub(crate) fn stored_xattrs(path: &Path) -> BTreeMap<String, String> {
     let mut room = vec![0; XATTR_MAX];
     let listed = match llistxattr(path, &mut room[..]) {
         Ok(len) => room.get(..len).unwrap_or_default().to_vec(),
-        Err(rustix::io::Errno::OPNOTSUPP) => return String::new(),
-        Err(error) => return format!("error: {error}"),
+        Err(rustix::io::Errno::OPNOTSUPP) => return BTreeMap::new(),
+        Err(error) => return BTreeMap::from([("all".to_owned(), format!("error: {error}"))]),
     };
-    let mut all = BTreeMap::new();
-    for name in listed.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let shown = lossy(name);
-        if is_about_the_client(&shown) {
-            continue;
-        }
-        let value = match lgetxattr(path, name, &mut room[..]) {
-            Ok(len) => room.get(..len).unwrap_or_default().escape_ascii().to_string(),
-            Err(error) => format!("error: {error}"),
-        };
-        all.insert(shown, value);
-    }
-    all.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+    let mut value = |name: &[u8]| match lgetxattr(path, name, &mut room[..]) {
+        Ok(len) => room.get(..len).unwrap_or_default().escape_ascii().to_string(),
+        Err(error) => format!("error: {error}"),
+    };
+    let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| (lossy(name), value(name))).collect()
 }
 
 /// The first byte that is not the same in two files; what reading each came to if one can't be read.

@@ -70,6 +70,7 @@ enum Command {
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
     Profile(commands::profile::Args),
+    Image(commands::image::Args),
     #[command(name = around::INSIDE, hide = true)]
     Inside(commands::inside::Args),
 }
@@ -104,6 +105,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
         Command::Ingest(args) => commands::ingest::run(args, &settings),
+        Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -48,7 +48,20 @@ const KEYS: &str = "/etc/cvmfs/keys";
 const ROOT_STORAGE: &str = "/srv/cvmfs";
 const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 
+/// The time that reproducible builds have, in seconds since 1970.
+const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+
 impl Settings {
+    /// The time after which nothing that is built may seem to be made, if there is one.
+    pub(crate) fn source_date_epoch(&self) -> Result<Option<u32>, Failure> {
+        let Some(text) = std::env::var_os(SOURCE_DATE_EPOCH) else { return Ok(None) };
+        let seconds = text.to_str().and_then(|text| text.parse().ok());
+        seconds.map(Some).ok_or_else(|| {
+            let text = text.to_string_lossy();
+            Failure::usage(format!("${SOURCE_DATE_EPOCH} is {text:?}, which is no number of seconds"))
+        })
+    }
+
     pub(crate) fn from_environment() -> Result<Self, Failure> {
         let uid = rustix::process::geteuid().as_raw();
         let folder = |name: &str| -> Option<PathBuf> {

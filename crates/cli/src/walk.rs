@@ -16,6 +16,8 @@ const PATH_LEN_MAX: usize = 4096;
 pub(crate) struct Walk<'a> {
     tree: &'a dyn Tree,
     repository: &'a str,
+    /// Whether absolute links begin at the top of the tree, not at that of the machine it is mounted on.
+    is_image: bool,
 }
 
 /// Name and value of an extended attribute.
@@ -30,7 +32,12 @@ pub(crate) struct Entry {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(tree: &'a dyn Tree, repository: &'a str) -> Self {
-        Self { tree, repository }
+        Self { tree, repository, is_image: false }
+    }
+
+    /// A walk in an image, which is a root of its own.
+    pub(crate) fn in_image(tree: &'a dyn Tree, image: &'a str) -> Self {
+        Self { tree, repository: image, is_image: true }
     }
 
     /// What is at `path`; a symbolic link at its end is followed only if asked to.
@@ -63,6 +70,10 @@ impl<'a> Walk<'a> {
             }
             let target = match target.strip_prefix(b"/") {
                 None => target,
+                Some(absolute) if self.is_image => {
+                    way.truncate(1);
+                    absolute.to_vec()
+                }
                 Some(absolute) => {
                     let below = format!("cvmfs/{}", self.repository).into_bytes();
                     match absolute.strip_prefix(below.as_slice()) {
@@ -131,6 +142,9 @@ impl<'a> Walk<'a> {
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
         let failure = of_tree(&self.name(path), error);
         match error.kind {
+            ErrorKind::NotFound | ErrorKind::NotADirectory if self.is_image => {
+                failure.hint("`esker image ls` lists what the image has")
+            }
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 failure.hint("`esker ls` and `esker find` list what the repository has")
             }

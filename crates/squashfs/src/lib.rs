@@ -3,7 +3,10 @@
 //!
 //! * [`layout`]: the bytes of squashfs 4.0, each structure with its decoder beside its encoder;
 //! * [`Image`]: where the bytes come from; [`FileImage`] is a file, or a part of one;
-//! * [`ImageTree`]: an image opened as a [`esker_vfs::Tree`].
+//! * [`ImageTree`]: an image opened as a [`esker_vfs::Tree`];
+//! * [`writer`]: any tree made an image;
+//! * [`extract()`]: any tree made a folder;
+//! * [`digest`]: the digests of an image's blocks.
 //!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc};
@@ -22,6 +25,8 @@
 mod blocks;
 mod cache;
 mod codec;
+pub mod digest;
+mod extract;
 mod fault;
 mod flights;
 mod image;
@@ -30,11 +35,13 @@ mod pieces;
 mod pool;
 mod reader;
 mod tree;
+pub mod writer;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use codec::CodecError;
+pub use extract::{Extract, ExtractError, Extracted, extract};
 pub use fault::Fault;
 pub use image::{FileImage, Image};
 pub use tree::ImageTree;

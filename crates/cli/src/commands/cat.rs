@@ -5,6 +5,7 @@ use crate::browse::Browsed;
 use crate::exit::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::walk::Walk;
 
 /// Prints a file of a repository without mounting it.
 ///
@@ -20,24 +21,35 @@ const PIECE: usize = 1 << 20;
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let browsed = Browsed::open(&args.place, settings)?;
-    let (walk, path) = (browsed.walk(), browsed.path());
+    let mut out = Output::new();
+    show(&browsed.walk(), browsed.path(), &browsed.describe(), "esker", &mut out)?;
+    out.finish()
+}
+
+/// Prints a file; `command` is what the other commands for the same tree begin with.
+pub(crate) fn show(
+    walk: &Walk<'_>,
+    path: &[u8],
+    shown: &str,
+    command: &str,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let found = walk.resolve(path, true)?;
     let kind = found.attr.kind;
     if kind != NodeKind::File {
         let kind = crate::entry::kind_name(kind);
-        return Err(Failure::failed(format!("{} is a {kind}, not a regular file", browsed.describe()))
-            .hint("`esker ls` lists directories, `esker stat` shows everything else"));
+        return Err(Failure::failed(format!("{shown} is a {kind}, not a regular file"))
+            .hint(format!("`{command} ls` lists directories")));
     }
-    let mut out = Output::new();
     let mut offset = 0;
     while offset < found.attr.size {
         let piece = walk.read(&found.node, path, offset, PIECE)?;
         if piece.is_empty() {
             let size = found.attr.size;
-            return Err(Failure::failed(format!("{} ends at {offset} of {size} bytes", browsed.describe())));
+            return Err(Failure::failed(format!("{shown} ends at {offset} of {size} bytes")));
         }
         out.bytes(&piece)?;
         offset += piece.len() as u64;
     }
-    out.finish()
+    Ok(())
 }

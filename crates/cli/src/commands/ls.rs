@@ -6,6 +6,7 @@ use crate::entry::{EntryJson, mode_text, time_text};
 use crate::exit::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::walk::Walk;
 
 /// Lists a directory of a repository without mounting it.
 ///
@@ -32,12 +33,16 @@ struct Row {
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let browsed = Browsed::open(&args.place, settings)?;
-    let (walk, path) = (browsed.walk(), browsed.path());
+    show(&browsed.walk(), browsed.path(), args.long, args.json)
+}
+
+/// Lists what is at a path.
+pub(crate) fn show(walk: &Walk<'_>, path: &[u8], long: bool, json: bool) -> Result<(), Failure> {
     let found = walk.resolve(path, true)?;
     let mut rows = Vec::new();
     if found.attr.kind == NodeKind::Directory {
         for entry in walk.list(&found.node, path)? {
-            let target = if entry.attr.kind == NodeKind::Symlink && (args.long || args.json) {
+            let target = if entry.attr.kind == NodeKind::Symlink && (long || json) {
                 Some(walk.link_target(&entry.node, path)?)
             } else {
                 None
@@ -48,9 +53,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         rows.push(Row { name: path.to_vec(), attr: found.attr, target: None });
     }
     let mut out = Output::new();
-    if args.json {
+    if json {
         out.json_array(rows.iter().map(|row| EntryJson::new(&row.name, &row.attr, row.target.as_deref())))?;
-    } else if args.long {
+    } else if long {
         print_long(&mut out, &rows)?;
     } else {
         for row in &rows {

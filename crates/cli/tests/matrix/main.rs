@@ -20,6 +20,7 @@ mod fstab;
 mod gate;
 mod guides;
 mod hot;
+mod images;
 mod importing;
 mod machine;
 mod namespaces;

@@ -1,0 +1,65 @@
+mod build;
+mod diff;
+mod digest;
+mod extract;
+mod inspect;
+mod look;
+mod verify;
+
+use clap::Subcommand;
+use esker_squashfs::writer::WriteError;
+
+use crate::exit::{Failure, Kind, chain};
+use crate::settings::Settings;
+
+/// Makes squashfs images, and looks into them without mounting.
+///
+/// Example: esker image inspect stack.sqfs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Build(Box<build::Args>),
+    Inspect(inspect::Args),
+    Ls(look::LsArgs),
+    Cat(look::CatArgs),
+    Extract(extract::Args),
+    Diff(diff::Args),
+    Verify(verify::Args),
+    Digest(digest::Args),
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    match args.command {
+        Command::Build(args) => build::run(*args, settings),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Ls(args) => look::ls(&args),
+        Command::Cat(args) => look::cat(&args),
+        Command::Extract(args) => extract::run(&args, settings),
+        Command::Diff(args) => diff::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Digest(args) => digest::run(&args),
+    }
+}
+
+/// As many threads as there are cores.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A failure to write an image.
+fn of_write(what: &str, error: &WriteError) -> Failure {
+    let kind = match error {
+        WriteError::Interrupted => Kind::Interrupted,
+        _ => Kind::Failed,
+    };
+    let failure = Failure::new(kind, format!("{what}: {}", chain(error)));
+    match error {
+        WriteError::Refused { .. } => failure.hint("leave it out with --exclude, or mend the input"),
+        _ => failure,
+    }
+}

@@ -1,0 +1,349 @@
+//! `esker image build`.
+
+use std::path::{Path, PathBuf};
+
+use esker_format::profile::Profile;
+use esker_squashfs::layout::CodecId;
+use esker_squashfs::writer::{
+    self, Archive, Compression, Folder, IdRange, ImageFile, Input, Options, Owners, Progress, Report,
+    Subtree, Watch,
+};
+use esker_vfs::Kind as NodeKind;
+use serde::Serialize;
+
+use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::browse::Browsed;
+use crate::exit::{Context, Failure, Kind, warn};
+use crate::glob;
+use crate::meter::Meter;
+use crate::output::{Output, parse_size, size};
+use crate::publisher::stop_on_signals;
+use crate::settings::Settings;
+
+use super::of_write;
+
+/// Makes a squashfs image of a folder, a tar archive, or a folder of a repository.
+///
+/// The same input makes the same bytes, whatever the number of threads. The image has its name only once it is complete.
+///
+/// Example: esker image build stack.sqfs /build/software
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+
+    /// What it is made of: a folder; a tar archive, plain or compressed with gzip, zstd or xz; - for one on standard
+    /// input; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    #[arg(value_name = "FROM")]
+    from: String,
+
+    /// Replace an image that is there
+    #[arg(long)]
+    force: bool,
+
+    /// How blocks are compressed: gzip, lz4, xz or zstd, perhaps with a level, like zstd:19
+    #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", value_parser = compression)]
+    codec: Compression,
+
+    /// Length of a block, from 4K to 1M: longer ones are smaller, shorter ones faster to read a little of
+    #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = block_size)]
+    block_size: u32,
+
+    /// Give every file blocks of its own
+    #[arg(long)]
+    no_fragments: bool,
+
+    /// Let the ends of large files share blocks, too
+    #[arg(long, conflicts_with = "no_fragments")]
+    tail_ends: bool,
+
+    /// Store files with equal content each
+    #[arg(long)]
+    no_duplicates: bool,
+
+    /// Leave out extended attributes
+    #[arg(long)]
+    no_xattrs: bool,
+
+    /// Leave out the table that file servers find inodes with
+    #[arg(long)]
+    no_export: bool,
+
+    /// Leave out what matches: a pattern with a slash is a path from the top, another one a name anywhere
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+
+    /// Owner of everything, by number
+    #[arg(long, value_name = "UID[:GID]", value_parser = owners, conflicts_with = "all_root")]
+    owner: Option<(u32, Option<u32>)>,
+
+    /// Everything belongs to root
+    #[arg(long)]
+    all_root: bool,
+
+    /// Owners that become others; may be given many times
+    #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = id_range)]
+    uid_map: Vec<IdRange>,
+
+    /// Groups that become others; may be given many times
+    #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = id_range)]
+    gid_map: Vec<IdRange>,
+
+    /// The time of every entry and of the image, in seconds since 1970. Otherwise entries keep theirs, but none is later
+    /// than $SOURCE_DATE_EPOCH if that is set, and the image has the latest of them
+    #[arg(long, value_name = "SECONDS")]
+    mtime: Option<u32>,
+
+    /// A profile that `esker profile record` made: what was read comes first, in that order, so that the next cold start
+    /// reads the image from its start on
+    #[arg(long, value_name = "PROFILE")]
+    sort: Option<PathBuf>,
+
+    /// Number of threads that compress [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Show no progress
+    #[arg(long)]
+    quiet: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+}
+
+/// Reads `zstd` or `zstd:19`.
+fn compression(text: &str) -> Result<Compression, String> {
+    let (name, level) = text.split_once(':').map_or((text, None), |(name, level)| (name, Some(level)));
+    let codec = CodecId::ALL.into_iter().find(|codec| codec.name() == name);
+    let codec = codec.ok_or_else(|| format!("{name:?} is none of gzip, lz4, xz and zstd"))?;
+    let level =
+        level.map(|level| level.parse().map_err(|_| format!("{level:?} is not a level"))).transpose()?;
+    Compression::new(codec, level)
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    let bad = || format!("{text:?} is not a power of two from 4K to 1M");
+    let bytes = u32::try_from(bytes).map_err(|_| bad())?;
+    if bytes.is_power_of_two() && (4 << 10..=1 << 20).contains(&bytes) { Ok(bytes) } else { Err(bad()) }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+fn owners(text: &str) -> Result<(u32, Option<u32>), String> {
+    let (uid, gid) = text.split_once(':').map_or((text, None), |(uid, gid)| (uid, Some(gid)));
+    Ok((number(uid)?, gid.map(number).transpose()?))
+}
+
+fn id_range(text: &str) -> Result<IdRange, String> {
+    match text.split(':').map(number).collect::<Result<Vec<_>, _>>()?[..] {
+        [from, to] => Ok(IdRange { from, to, count: 1 }),
+        [from, to, count] => Ok(IdRange { from, to, count }),
+        _ => Err(format!("{text:?} is not of the form FROM:TO or FROM:TO:COUNT")),
+    }
+}
+
+impl Args {
+    fn options(&self, settings: &Settings) -> Result<Options, Failure> {
+        let order = self.sort.as_deref().map(order).transpose()?.unwrap_or_default();
+        let (uid, gid) = match (self.all_root, self.owner) {
+            (true, _) => (Some(0), Some(0)),
+            (false, Some((uid, gid))) => (Some(uid), gid),
+            (false, None) => (None, None),
+        };
+        Ok(Options {
+            block_size: self.block_size,
+            fragments: !self.no_fragments,
+            tail_ends: self.tail_ends,
+            duplicates: !self.no_duplicates,
+            xattrs: !self.no_xattrs,
+            exportable: !self.no_export,
+            image_time: self.mtime,
+            entry_time: self.mtime,
+            entry_time_max: settings.source_date_epoch()?,
+            owners: Owners { uid, gid, uids: self.uid_map.clone(), gids: self.gid_map.clone() },
+            order,
+            ..Options::new(self.codec, self.threads.map_or_else(super::cores, usize::from))
+        })
+    }
+
+    fn excludes(&self, path: &[u8]) -> bool {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        self.exclude.iter().any(|pattern| match pattern.trim_end_matches('/') {
+            pattern if pattern.contains('/') => {
+                glob::matches(pattern.trim_start_matches('/').as_bytes(), path)
+            }
+            pattern => glob::matches(pattern.as_bytes(), name),
+        })
+    }
+}
+
+/// The files that a profile has, in the order of their first reads.
+fn order(profile: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+    let shown = profile.display();
+    let bytes = std::fs::read(profile).context(Kind::Usage, format!("can't read {shown}"))?;
+    let profile = Profile::parse(&bytes).context(Kind::Usage, format!("can't use {shown}"))?;
+    Ok(profile.files.into_iter().map(|file| file.path.into_bytes()).collect())
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let shown = args.image.display().to_string();
+    if !args.force && args.image.symlink_metadata().is_ok() {
+        return Err(Failure::usage(format!("{shown} is there already"))
+            .hint("replace it with --force, or choose another name"));
+    }
+    let options = args.options(settings)?;
+    let excludes = |path: &[u8]| args.excludes(path);
+    let mut meter = Meter::new(args.quiet);
+    let mut progress = |progress: Progress| meter.say(|| describe(&progress));
+    let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut progress };
+    let cannot_write = || format!("can't write {shown}");
+    let mut image = ImageFile::create(&args.image).context(Kind::Failed, cannot_write())?;
+    let itself = image.metadata().context(Kind::Failed, cannot_write())?;
+    let mut make = |input: &mut dyn Input| {
+        let built = writer::build(input, &options, &mut watch, &mut image);
+        built.map_err(|error| of_write(&format!("{shown} was not made"), &error))
+    };
+    let from = Path::new(&args.from);
+    let report = if args.from == "-" {
+        let stdin = Box::new(std::io::stdin());
+        let archive = Archive::of_stream("standard input".to_owned(), stdin);
+        make(&mut archive.map_err(|error| of_write(&format!("{shown} was not made"), &error))?)
+    } else if from.is_dir() {
+        let folder = Folder::open(from, !args.no_xattrs);
+        let mut folder = folder.context(Kind::Usage, format!("can't open {}", from.display()))?;
+        // The image may be made in the very folder, and one that it replaces is not part of it either.
+        folder.leave_out(&itself);
+        args.image.metadata().iter().for_each(|earlier| folder.leave_out(earlier));
+        make(&mut folder)
+    } else if from.exists() {
+        let archive = Archive::open(from);
+        make(&mut archive.map_err(|error| of_write(&format!("{shown} was not made"), &error))?)
+    } else if args.from.contains(':') || args.from.contains('.') && !args.from.contains('/') {
+        of_repository(&args, settings, &mut make)
+    } else {
+        Err(Failure::usage(format!("{} is not there", from.display()))
+            .hint("name a folder, a tar archive, - or a folder of a repository (URL:/path)"))
+    };
+    drop(meter);
+    print(&report?, args.json)
+}
+
+fn of_repository(
+    args: &Args,
+    settings: &Settings,
+    make: &mut dyn FnMut(&mut dyn Input) -> Result<Report, Failure>,
+) -> Result<Report, Failure> {
+    let place = PlaceArgs::of(args.from.clone(), args.repository.clone());
+    let browsed = Browsed::open(&place, settings)?;
+    let top = browsed.walk().resolve(browsed.path(), true)?;
+    if top.attr.kind != NodeKind::Directory {
+        return Err(Failure::usage(format!("{} is not a directory", browsed.describe())));
+    }
+    make(&mut Subtree::new(browsed.tree(), top))
+}
+
+fn describe(progress: &Progress) -> String {
+    let Progress { entries, files, bytes, elapsed } = *progress;
+    let speed = bytes as f64 / elapsed.as_secs_f64().max(0.001);
+    format!("{entries} entries, {files} files read, {}, {}/s", size(bytes), size(speed as u64))
+}
+
+/// The report as JSON. Field names are an interface.
+#[derive(Serialize)]
+struct ReportJson {
+    image_bytes: u64,
+    data_bytes: u64,
+    table_bytes: u64,
+    inodes: u32,
+    files_read: u64,
+    bytes_read: u64,
+    duplicates: u64,
+    duplicate_bytes: u64,
+    blocks: u64,
+    blocks_plain: u64,
+    blocks_hole: u64,
+    fragments: u32,
+    changed: u64,
+    xattrs_left_out: u64,
+}
+
+fn print(report: &Report, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json(&ReportJson {
+            image_bytes: report.image_bytes,
+            data_bytes: report.data_bytes,
+            table_bytes: report.table_bytes,
+            inodes: report.inodes,
+            files_read: report.files,
+            bytes_read: report.bytes,
+            duplicates: report.duplicates,
+            duplicate_bytes: report.duplicate_bytes,
+            blocks: report.blocks,
+            blocks_plain: report.blocks_plain,
+            blocks_hole: report.blocks_hole,
+            fragments: report.fragments,
+            changed: report.changed,
+            xattrs_left_out: report.xattrs_left_out,
+        })?;
+    } else {
+        let percent = report.image_bytes as f64 / report.bytes.max(1) as f64 * 100.0;
+        out.line(out.bold(&size(report.image_bytes)))?;
+        out.line(format!("  read       {} files, {} ({percent:.1} %)", report.files, size(report.bytes)))?;
+        out.line(format!("  inodes     {}", report.inodes))?;
+        out.line(format!("  duplicates {}, {}", report.duplicates, size(report.duplicate_bytes)))?;
+        out.line(format!(
+            "  blocks     {}: {} of small files, {} that compression doesn't help, {} holes",
+            report.blocks, report.fragments, report.blocks_plain, report.blocks_hole
+        ))?;
+        out.line(format!("  tables     {}", size(report.table_bytes)))?;
+    }
+    out.finish()?;
+    if report.changed > 0 {
+        warn(Some(&format!("{} files became shorter while they were read", report.changed)));
+    }
+    if report.xattrs_left_out > 0 {
+        warn(Some(&format!(
+            "{} extended attributes were left out: squashfs holds those of user, trusted and security",
+            report.xattrs_left_out
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_options_are_read() {
+        assert_eq!(compression("zstd:19"), Compression::new(CodecId::Zstd, Some(19)));
+        assert_eq!(compression("xz"), Compression::new(CodecId::Xz, None));
+        for (wrong, reason) in
+            [("brotli", "none of"), ("zstd:x", "not a level"), ("gzip:13", "1 to 12"), ("lzo", "not written")]
+        {
+            let error = compression(wrong).expect_err("wrong");
+            assert!(error.contains(reason), "{error}");
+        }
+        assert_eq!(block_size("1M"), Ok(1 << 20));
+        for wrong in ["2M", "100K", "0", "2K", "x"] {
+            block_size(wrong).expect_err(wrong);
+        }
+        assert_eq!(owners("5:6"), Ok((5, Some(6))));
+        assert_eq!(owners("5"), Ok((5, None)));
+        assert_eq!(id_range("1:2:3"), Ok(IdRange { from: 1, to: 2, count: 3 }));
+        assert_eq!(id_range("1:2"), Ok(IdRange { from: 1, to: 2, count: 1 }));
+        for wrong in ["1", "1:2:3:4", "a:1", ""] {
+            id_range(wrong).expect_err(wrong);
+        }
+    }
+}

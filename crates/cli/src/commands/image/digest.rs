@@ -1,0 +1,83 @@
+//! `esker image digest`.
+
+use std::path::PathBuf;
+
+use esker_squashfs::digest::{BLOCK_SIZE, DigestList};
+use esker_squashfs::writer::{ImageFile, Target as _};
+use serde_json::json;
+
+use super::look::ImageArgs;
+use crate::exit::{Context as _, Failure, Kind};
+use crate::output::{Output, parse_size};
+use crate::publisher::stop_on_signals;
+
+/// Writes a list of the digests of an image's blocks, and prints the list's own digest.
+///
+/// Whoever knows that digest, the root, can check every block that any server sends. It is what `sha256sum` says of the
+/// list.
+///
+/// Example: esker image digest stack.sqfs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+
+    /// The list [default: IMAGE.digests]
+    #[arg(short, long, value_name = "LIST")]
+    output: Option<PathBuf>,
+
+    /// Length of a block, from 4K to 16M: what is fetched and checked at once
+    #[arg(long, value_name = "SIZE", default_value_t = BLOCK_SIZE, value_parser = block_size)]
+    block_size: u32,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let bytes = u32::try_from(parse_size(text)?).ok();
+    let bytes = bytes.filter(|bytes| bytes.is_power_of_two() && (4 << 10..=16 << 20).contains(bytes));
+    bytes.ok_or_else(|| format!("{text:?} is not a power of two from 4K to 16M"))
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let image = args.image.file()?;
+    let shown = args.image.image.display();
+    let list =
+        DigestList::of(&image, args.block_size, threads, &stop).map_err(|error| match error.kind() {
+            std::io::ErrorKind::Interrupted => {
+                Failure::new(Kind::Interrupted, "interrupted; no list was written")
+            }
+            _ => Failure::failed(format!("can't read {shown}: {error}")),
+        })?;
+    let path = args.output.clone().unwrap_or_else(|| {
+        let mut name = args.image.image.clone().into_os_string();
+        name.push(".digests");
+        name.into()
+    });
+    let bytes = list.encode();
+    let written = ImageFile::create(&path).and_then(|mut file| {
+        file.write_at(0, &bytes)?;
+        file.finish(bytes.len() as u64)
+    });
+    written.context(Kind::Failed, format!("can't write {}", path.display()))?;
+    let mut out = Output::new();
+    match args.json {
+        true => out.json(&json!({
+            "root": list.root().to_string(),
+            "list": path.display().to_string(),
+            "block_size": list.block_size(),
+            "blocks": list.blocks(),
+            "bytes": list.image_len(),
+        }))?,
+        false => out.line(list.root().to_string())?,
+    }
+    out.finish()
+}

@@ -1,0 +1,79 @@
+//! `esker image extract`.
+
+use std::path::PathBuf;
+
+use esker_squashfs::{Extract, ExtractError, Options, extract};
+use serde_json::json;
+
+use super::look::ImageArgs;
+use crate::exit::{Failure, Kind, chain, of_tree, warn};
+use crate::output::{Output, size};
+use crate::publisher::stop_on_signals;
+use crate::settings::Settings;
+
+/// Makes a folder of an image, or of a directory in it.
+///
+/// Root gives every entry its owner; for others everything is theirs. No name and no link in the image leads out of the
+/// folder.
+///
+/// Example: esker image extract stack.sqfs unpacked
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+
+    /// The folder, which must be empty or not there
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+
+    /// The directory of the image
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    path: String,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let opened = args.image.open(&Options::default())?;
+    let top = opened.walk().resolve(args.path.as_bytes(), true)?;
+    let how = Extract { as_root: settings.root, threads, stop: &stop };
+    let done = extract(&*opened.tree, &top, &args.folder, how).map_err(|error| {
+        let what = format!("{} was not extracted whole to {}", opened.name, args.folder.display());
+        match &error {
+            ExtractError::Tree { path, source } => of_tree(&format!("{what}: reading {path}"), source),
+            ExtractError::Name(_) => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error))),
+            ExtractError::Interrupted => Failure::new(Kind::Interrupted, format!("{what}: interrupted")),
+            ExtractError::NotEmpty(_) => {
+                Failure::usage(format!("{what}: {error}")).hint("name a folder that isn't there")
+            }
+            ExtractError::Folder { .. } => Failure::failed(format!("{what}: {}", chain(&error))),
+        }
+    })?;
+    for (count, what) in [
+        (done.xattrs_left_out, "extended attributes can't be set here and were left out"),
+        (done.devices_left_out, "device nodes can only be made by root and were left out"),
+    ] {
+        if count > 0 {
+            warn(Some(&format!("{count} {what}")));
+        }
+    }
+    let mut out = Output::new();
+    match args.json {
+        true => out.json(&json!({
+            "entries": done.entries,
+            "bytes": done.bytes,
+            "xattrs_left_out": done.xattrs_left_out,
+            "devices_left_out": done.devices_left_out,
+        }))?,
+        false => out.line(format!("{} entries, {}", done.entries, size(done.bytes)))?,
+    }
+    out.finish()
+}

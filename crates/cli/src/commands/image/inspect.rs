@@ -1,0 +1,168 @@
+//! `esker image inspect`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use esker_squashfs::layout::{
+    CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
+};
+use esker_vfs::Time;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::entry::time_text;
+use crate::exit::{Context, Failure, Kind};
+use crate::output::{Output, parse_size, size};
+
+/// Shows what an image says of itself: codec, block size, counts, tables.
+///
+/// Example: esker image inspect stack.sqfs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+
+    /// Where it begins in the file, as in SIF and AppImage files
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    offset: u64,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What an image says of itself. Field names are an interface.
+#[derive(Serialize)]
+struct Inspected {
+    codec: &'static str,
+    codec_options: Value,
+    block_size: u32,
+    bytes: u64,
+    file_bytes: u64,
+    inodes: u32,
+    fragments: u32,
+    ids: u16,
+    modified: u32,
+    exportable: bool,
+    duplicates_shared: bool,
+    has_fragments: bool,
+    has_xattrs: bool,
+    inode_table_bytes: u64,
+    directory_table_bytes: u64,
+    table_bytes: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let shown = args.image.display().to_string();
+    let cannot = || format!("can't read {shown}");
+    let file = File::open(&args.image).context(Kind::Failed, cannot())?;
+    let file_bytes = file.metadata().context(Kind::Failed, cannot())?.len();
+    let damaged = |error: LayoutError| {
+        let failure = Failure::new(Kind::Damaged, format!("{shown}: {error}"));
+        match error {
+            LayoutError::Magic => {
+                failure.hint("if the image is inside another file, say where with --offset")
+            }
+            _ => failure,
+        }
+    };
+    let read = |offset: u64, bytes: &mut [u8]| {
+        let read = file.read_exact_at(bytes, args.offset.saturating_add(offset));
+        read.context(Kind::Damaged, format!("{shown} ends too early"))
+    };
+    let mut bytes = [0; SUPERBLOCK_LEN];
+    if file_bytes.saturating_sub(args.offset) < SUPERBLOCK_LEN as u64 {
+        return Err(damaged(LayoutError::Magic));
+    }
+    read(0, &mut bytes)?;
+    let superblock = Superblock::decode(&bytes).map_err(damaged)?;
+    let codec_options = match superblock.flags.has(Flags::OPTIONS) {
+        true => {
+            let mut head = [0; MetaHeader::LEN];
+            read(SUPERBLOCK_LEN as u64, &mut head)?;
+            let head = MetaHeader::decode(head).map_err(damaged)?;
+            let mut bytes = vec![0; usize::from(head.len)];
+            read((SUPERBLOCK_LEN + MetaHeader::LEN) as u64, &mut bytes)?;
+            options_json(&CodecOptions::decode(superblock.codec, &bytes).map_err(damaged)?)
+        }
+        false => Value::Null,
+    };
+    let inspected = inspected(&superblock, codec_options, file_bytes);
+    let mut out = Output::new();
+    if args.json {
+        out.json(&inspected)?;
+    } else {
+        print(&mut out, &inspected)?;
+    }
+    out.finish()
+}
+
+fn inspected(superblock: &Superblock, codec_options: Value, file_bytes: u64) -> Inspected {
+    let flag = |flag| superblock.flags.has(flag);
+    Inspected {
+        codec: superblock.codec.name(),
+        codec_options,
+        block_size: superblock.block_size,
+        bytes: superblock.bytes_used,
+        file_bytes,
+        inodes: superblock.inodes,
+        fragments: superblock.fragments,
+        ids: superblock.ids,
+        modified: superblock.modified,
+        exportable: superblock.export_table != NO_TABLE,
+        duplicates_shared: flag(Flags::DUPLICATES),
+        has_fragments: superblock.fragments > 0,
+        has_xattrs: superblock.xattr_table != NO_TABLE,
+        inode_table_bytes: superblock.directory_table.saturating_sub(superblock.inode_table),
+        directory_table_bytes: [superblock.fragment_table, superblock.export_table, superblock.id_table]
+            .into_iter()
+            .filter(|table| *table != NO_TABLE)
+            .min()
+            .unwrap_or(superblock.bytes_used)
+            .saturating_sub(superblock.directory_table),
+        table_bytes: superblock.bytes_used.saturating_sub(superblock.inode_table),
+    }
+}
+
+fn options_json(options: &CodecOptions) -> Value {
+    match *options {
+        CodecOptions::Gzip { level, window, strategies } => {
+            json!({"level": level, "window": window, "strategies": strategies})
+        }
+        CodecOptions::Lzo { algorithm, level } => json!({"algorithm": algorithm, "level": level}),
+        CodecOptions::Xz { dictionary, filters } => json!({"dictionary": dictionary, "filters": filters}),
+        CodecOptions::Lz4 { high } => json!({"high": high}),
+        CodecOptions::Zstd { level } => json!({"level": level}),
+    }
+}
+
+fn print(out: &mut Output, image: &Inspected) -> Result<(), Failure> {
+    let codec = match &image.codec_options {
+        Value::Object(options) => {
+            let options: Vec<String> =
+                options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            format!("{} ({})", image.codec, options.join(", "))
+        }
+        _ => image.codec.to_owned(),
+    };
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let modified = time_text(Time { secs: image.modified.into(), nanos: 0 });
+    let lines = [
+        ("codec", codec),
+        ("block size", size(image.block_size.into())),
+        ("length", format!("{} ({} bytes)", size(image.bytes), image.bytes)),
+        ("inodes", image.inodes.to_string()),
+        ("fragments", image.fragments.to_string()),
+        ("ids", image.ids.to_string()),
+        ("tables", format!("{}, of these inodes {}", size(image.table_bytes), size(image.inode_table_bytes))),
+        ("time", modified),
+        ("exportable", yes(image.exportable).to_owned()),
+        ("xattrs", yes(image.has_xattrs).to_owned()),
+    ];
+    for (name, value) in lines {
+        out.line(format!("{name:<11} {value}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! `esker image verify`.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use esker_squashfs::Options;
+use esker_squashfs::digest::{Digest, DigestList};
+use esker_vfs::{Kind as NodeKind, Node};
+use serde_json::json;
+
+use super::look::{ImageArgs, Opened};
+use crate::exit::{Context as _, Failure, Kind};
+use crate::output::{Output, size};
+use crate::publisher::stop_on_signals;
+
+/// Reads everything in an image, and says what can't be read.
+///
+/// Squashfs has no checksums: what decompresses to the right length passes. With a list that `esker image digest` made,
+/// every byte is checked. Exit code 4 says that something is damaged.
+///
+/// Example: esker image verify stack.sqfs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+
+    /// A list that `esker image digest` made of the image as it should be
+    #[arg(long, value_name = "LIST")]
+    digests: Option<PathBuf>,
+
+    /// What that list's own digest is to be
+    #[arg(long, value_name = "ROOT", requires = "digests", value_parser = root)]
+    root: Option<Digest>,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn root(text: &str) -> Result<Digest, String> {
+    Digest::parse(text).ok_or_else(|| format!("{text:?} is not a digest of 64 hexadecimal digits"))
+}
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+
+#[derive(Default)]
+struct Findings {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    faults: Mutex<Vec<String>>,
+}
+
+impl Findings {
+    fn add(&self, fault: String) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let findings = Findings::default();
+    let blocks =
+        args.digests.is_some().then(|| check_digests(args, threads, &stop, &findings)).transpose()?;
+    let opened = args.image.open(&Options::default())?;
+    let files = look_at_all(&opened, &stop, &findings);
+    read_all(&opened, &files, threads, &stop, &findings);
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::new(
+            Kind::Interrupted,
+            format!("{} was not read whole: interrupted", opened.name),
+        ));
+    }
+    let mut faults = findings.faults.into_inner().unwrap_or_else(PoisonError::into_inner);
+    faults.sort_unstable();
+    let (entries, bytes) = (findings.entries.into_inner(), findings.bytes.into_inner());
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({"entries": entries, "bytes": bytes, "digests": blocks, "faults": faults}))?;
+    } else {
+        for fault in &faults {
+            out.line(fault)?;
+        }
+        let digests = blocks.map(|blocks| format!(", {blocks} digests")).unwrap_or_default();
+        out.line(format!("{entries} entries, {} read{digests}: {} faults", size(bytes), faults.len()))?;
+    }
+    out.finish()?;
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Damaged, format!("{} is damaged", opened.name)).hint("copy or build it again"))
+}
+
+/// Compares the image with the list; returns how many digests that has.
+fn check_digests(
+    args: &Args,
+    threads: usize,
+    stop: &AtomicBool,
+    findings: &Findings,
+) -> Result<usize, Failure> {
+    let list = args.digests.as_deref().unwrap_or(std::path::Path::new(""));
+    let shown = list.display();
+    let bytes = std::fs::read(list).context(Kind::Usage, format!("can't read {shown}"))?;
+    if args.root.is_some_and(|root| root != Digest::of(&bytes)) {
+        let found = Digest::of(&bytes);
+        return Err(Failure::new(
+            Kind::Damaged,
+            format!("{shown} has the digest {found}, not that of --root"),
+        ));
+    }
+    let list = DigestList::decode(&bytes).context(Kind::Damaged, format!("can't use {shown}"))?;
+    let image = args.image.file()?;
+    let cannot = || format!("can't read {}", args.image.image.display());
+    for block in list.check(&image, threads, stop).context(Kind::Failed, cannot())? {
+        findings.add(format!(
+            "bytes {} to {} are not those of the list",
+            block.offset,
+            block.offset + block.len
+        ));
+    }
+    Ok(list.blocks())
+}
+
+/// Reads all metadata; returns the files, each once.
+fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(Node, u64, Vec<u8>)> {
+    let walk = opened.walk();
+    let mut files = Vec::new();
+    let mut linked = std::collections::HashSet::new();
+    let root = match walk.resolve(b"/", false) {
+        Ok(root) => root,
+        Err(failure) => {
+            findings.add(failure.message);
+            return files;
+        }
+    };
+    let mut waiting = vec![(root.node, b"".to_vec())];
+    while let Some((node, path)) = waiting.pop().filter(|_| !stop.load(Ordering::Relaxed)) {
+        findings.entries.fetch_add(1, Ordering::Relaxed);
+        let entries = match walk.list(&node, &path) {
+            Ok(entries) => entries,
+            Err(failure) => {
+                findings.add(failure.message);
+                continue;
+            }
+        };
+        for entry in entries {
+            let path = [&path, &b"/"[..], &entry.name].concat();
+            let looked = match entry.attr.kind {
+                NodeKind::Symlink => walk.link_target(&entry.node, &path).err(),
+                _ => None,
+            };
+            let looked = looked.or_else(|| walk.xattrs(&entry.node, &path).err());
+            if let Some(failure) = looked {
+                findings.add(failure.message);
+            }
+            match entry.attr.kind {
+                NodeKind::Directory => waiting.push((entry.node, path)),
+                kind => {
+                    findings.entries.fetch_add(1, Ordering::Relaxed);
+                    let is_first = entry.attr.nlink < 2 || linked.insert(entry.attr.ino);
+                    if kind == NodeKind::File && is_first {
+                        files.push((entry.node, entry.attr.size, path));
+                    }
+                }
+            }
+        }
+    }
+    files
+}
+
+/// Reads the content of all files.
+fn read_all(
+    opened: &Opened,
+    files: &[(Node, u64, Vec<u8>)],
+    threads: usize,
+    stop: &AtomicBool,
+    findings: &Findings,
+) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let walk = opened.walk();
+                while let Some((node, file_size, path)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut offset = 0;
+                    while offset < *file_size && !stop.load(Ordering::Relaxed) {
+                        match walk.read(node, path, offset, PIECE) {
+                            Ok(bytes) if !bytes.is_empty() => {
+                                offset += bytes.len() as u64;
+                                findings.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                            }
+                            Ok(_) => {
+                                let path = String::from_utf8_lossy(path);
+                                findings.add(format!("{path} ends at {offset} of {file_size} bytes"));
+                                break;
+                            }
+                            Err(failure) => {
+                                findings.add(failure.message);
+                                break;
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,424 @@
+//! Any tree as a folder.
+//!
+//! Names come from whoever made the tree. Every directory is made by us and kept open while it is filled, and everything
+//! in it is made by that descriptor, anew: so no name and no symlink leads anywhere else.
+
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crossbeam_channel::{Receiver, bounded};
+use esker_vfs::{Attr, Cookie, DirEntry, ErrorKind, Found, Ino, Kind, Node, Reply, Segment, Tree, TreeError};
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod,
+    linkat, lsetxattr, mkdirat, mknodat, openat, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+/// How a tree is taken out.
+#[derive(Clone, Copy, Debug)]
+pub struct Extract<'e> {
+    /// Whether everything gets its owner and its extended attributes of all kinds, which only root may give.
+    pub as_root: bool,
+    /// Number of threads.
+    pub threads: usize,
+    /// Set when it is to end.
+    pub stop: &'e AtomicBool,
+}
+
+/// What was taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extracted {
+    /// Entries, the top among them.
+    pub entries: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+    /// Extended attributes that this file system or user can't have.
+    pub xattrs_left_out: u64,
+    /// Device nodes that this user can't make.
+    pub devices_left_out: u64,
+}
+
+/// Why a tree was not taken out.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtractError {
+    /// The tree can't be read.
+    #[error("reading {path}")]
+    Tree {
+        /// Where in it.
+        path: String,
+        /// Why.
+        source: TreeError,
+    },
+    /// The folder can't be written.
+    #[error("{doing} {path}")]
+    Folder {
+        /// What was done.
+        doing: &'static str,
+        /// With what.
+        path: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// There is something already.
+    #[error("{0} is not empty")]
+    NotEmpty(String),
+    /// A name that no file can have.
+    #[error("{0} has a name that leads elsewhere")]
+    Name(String),
+    /// Somebody asked for the end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// A file that was made and waits for its content.
+struct Job {
+    file: OwnedFd,
+    node: Node,
+    attr: Attr,
+    path: Vec<u8>,
+}
+
+struct Run<'e> {
+    tree: &'e dyn Tree,
+    how: Extract<'e>,
+    error: Mutex<Option<ExtractError>>,
+    over: AtomicBool,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    xattrs_left_out: AtomicU64,
+    devices_left_out: AtomicU64,
+}
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+/// Files that may wait open.
+const OPEN_MAX: usize = 64;
+
+/// Takes out all below the directory `top` to `folder`, which must be empty or not there.
+pub fn extract(
+    tree: &dyn Tree,
+    top: &Found,
+    folder: &Path,
+    how: Extract<'_>,
+) -> Result<Extracted, ExtractError> {
+    let shown = folder.display().to_string();
+    let failed = |doing| {
+        let path = shown.clone();
+        move |error: Errno| ExtractError::Folder { doing, path, source: error.into() }
+    };
+    match mkdirat(CWD, folder, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(failed("making")(error)),
+    }
+    let root = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let root = root.map_err(failed("opening"))?;
+    let mut listed = Dir::read_from(&root).map_err(failed("reading"))?;
+    if listed.any(|entry| !entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))) {
+        return Err(ExtractError::NotEmpty(shown));
+    }
+    let run = Run {
+        tree,
+        how,
+        error: Mutex::new(None),
+        over: AtomicBool::new(false),
+        entries: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        xattrs_left_out: AtomicU64::new(0),
+        devices_left_out: AtomicU64::new(0),
+    };
+    let (jobs, to_do) = bounded::<Job>(OPEN_MAX);
+    std::thread::scope(|scope| {
+        for _ in 0..how.threads.max(1) {
+            let (run, to_do) = (&run, to_do.clone());
+            scope.spawn(move || run.fill_files(&to_do));
+        }
+        drop(to_do);
+        let walked = run.walk(top, root, &mut |job| jobs.send(job).map_err(|_| ExtractError::Interrupted));
+        drop(jobs);
+        if let Err(error) = walked {
+            run.fail(error);
+        }
+    });
+    match run.error.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(Extracted {
+            entries: run.entries.into_inner(),
+            bytes: run.bytes.into_inner(),
+            xattrs_left_out: run.xattrs_left_out.into_inner(),
+            devices_left_out: run.devices_left_out.into_inner(),
+        }),
+    }
+}
+
+/// A directory that is being filled.
+struct Level {
+    folder: OwnedFd,
+    node: Node,
+    attr: Attr,
+    path: Vec<u8>,
+    left: Vec<DirEntry>,
+}
+
+impl Run<'_> {
+    fn fail(&self, error: ExtractError) {
+        let mut first = self.error.lock();
+        *first = first.take().or(Some(error));
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn level(&self, folder: OwnedFd, node: Node, attr: Attr, path: Vec<u8>) -> Result<Level, ExtractError> {
+        let listing = Reply::wait(|reply| self.tree.list(&node, Cookie(0), reply));
+        let listing = listing.map_err(unread(&path))?;
+        let left = listing.entries.iter().skip(listing.start).cloned().collect();
+        Ok(Level { folder, node, attr, path, left })
+    }
+
+    /// Makes everything but contents; directories get their attributes when they are full.
+    fn walk(
+        &self,
+        top: &Found,
+        root: OwnedFd,
+        give: &mut dyn FnMut(Job) -> Result<(), ExtractError>,
+    ) -> Result<(), ExtractError> {
+        let root = Arc::new(root);
+        let mut linked: HashMap<Ino, Vec<u8>> = HashMap::new();
+        let dot = openat(&*root, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let dot = dot.map_err(unwritten("opening", b""))?;
+        let mut way = vec![self.level(dot, top.node, top.attr, Vec::new())?];
+        while let Some(level) = way.last_mut() {
+            if self.how.stop.load(Ordering::Relaxed) || self.over.load(Ordering::Relaxed) {
+                return Err(ExtractError::Interrupted);
+            }
+            let Some(entry) = level.left.pop() else {
+                self.dress(&level.folder, &level.node, &level.attr, &level.path)?;
+                way.pop();
+                continue;
+            };
+            let path = joined(&level.path, &entry.name);
+            let is_odd = entry.name.is_empty() || entry.name.iter().any(|byte| matches!(byte, b'/' | 0));
+            if is_odd || matches!(&*entry.name, b"." | b"..") {
+                return Err(ExtractError::Name(shown(&path)));
+            }
+            let is_linked = entry.attr.kind != Kind::Directory && entry.attr.nlink > 1;
+            if is_linked && let Some(first) = linked.get(&entry.attr.ino) {
+                // All directories on the way to it are ours, and it was made by us.
+                let name = OsStr::from_bytes(&entry.name);
+                linkat(&*root, OsStr::from_bytes(first), &level.folder, name, AtFlags::empty())
+                    .map_err(unwritten("linking", &path))?;
+                self.entries.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            if !self.make(&level.folder, &entry, &path, give)? {
+                continue;
+            }
+            if is_linked {
+                linked.insert(entry.attr.ino, path);
+            } else if entry.attr.kind == Kind::Directory {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let below = openat(&level.folder, OsStr::from_bytes(&entry.name), flags, Mode::empty());
+                let below = below.map_err(unwritten("opening", &path))?;
+                way.push(self.level(below, entry.node, entry.attr, path)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes one entry; false if it was left out.
+    fn make(
+        &self,
+        folder: &OwnedFd,
+        entry: &DirEntry,
+        path: &[u8],
+        give: &mut dyn FnMut(Job) -> Result<(), ExtractError>,
+    ) -> Result<bool, ExtractError> {
+        let (name, attr) = (OsStr::from_bytes(&entry.name), &entry.attr);
+        let failed = || unwritten("making", path);
+        let private = Mode::RUSR | Mode::WUSR;
+        let kind = match attr.kind {
+            Kind::Directory => {
+                mkdirat(folder, name, Mode::RWXU).map_err(failed())?;
+                return Ok(true);
+            }
+            Kind::File => {
+                let flags =
+                    OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = openat(folder, name, flags, private).map_err(failed())?;
+                give(Job { file, node: entry.node, attr: *attr, path: path.to_vec() })?;
+                return Ok(true);
+            }
+            Kind::Symlink => {
+                let target = Reply::wait(|reply| self.tree.link_target(&entry.node, reply));
+                let target = target.map_err(unread(path))?;
+                symlinkat(OsStr::from_bytes(&target), folder, name).map_err(failed())?;
+                self.dress_name(folder, &entry.name, &entry.node, attr, path)?;
+                return Ok(true);
+            }
+            Kind::Fifo => FileType::Fifo,
+            Kind::Socket => FileType::Socket,
+            Kind::CharDevice => FileType::CharacterDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+        };
+        let device = rustix::fs::makedev(attr.rdev.major, attr.rdev.minor);
+        match mknodat(folder, name, kind, private, device) {
+            Ok(()) => {}
+            Err(Errno::PERM) if matches!(attr.kind, Kind::CharDevice | Kind::BlockDevice) => {
+                self.devices_left_out.fetch_add(1, Ordering::Relaxed);
+                return Ok(false);
+            }
+            Err(error) => return Err(failed()(error)),
+        }
+        self.dress_name(folder, &entry.name, &entry.node, attr, path)?;
+        let mode = Mode::from_raw_mode(attr.permissions.into());
+        // What was made here can't be a symlink.
+        rustix::fs::chmodat(folder, name, mode, AtFlags::empty()).map_err(failed())?;
+        utimensat(folder, name, &times(attr), AtFlags::SYMLINK_NOFOLLOW).map_err(failed())?;
+        Ok(true)
+    }
+
+    fn fill_files(&self, to_do: &Receiver<Job>) {
+        for Job { file, node, attr, path } in to_do {
+            if self.over.load(Ordering::Relaxed) || self.how.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            let filled = self.fill(file, &node, &attr, &path);
+            if let Err(error) = filled {
+                self.fail(error);
+            }
+        }
+    }
+
+    fn fill(&self, file: OwnedFd, node: &Node, attr: &Attr, path: &[u8]) -> Result<(), ExtractError> {
+        let failed = |source| ExtractError::Folder { doing: "writing", path: shown(path), source };
+        let file = File::from(file);
+        let mut offset = 0;
+        while offset < attr.size {
+            let data =
+                Reply::wait(|reply| self.tree.read(node, offset, PIECE, reply)).map_err(unread(path))?;
+            if data.is_empty() {
+                let source = ErrorKind::Damaged.into();
+                return Err(ExtractError::Tree { path: shown(path), source });
+            }
+            for segment in &data.0 {
+                match segment {
+                    // The file gets its length at the end, and holes where nothing was written.
+                    Segment::Zeros(_) => {}
+                    Segment::Bytes { bytes, start, len } => {
+                        let bytes = bytes.get(*start..*start + *len).unwrap_or_default();
+                        file.write_all_at(bytes, offset).map_err(failed)?;
+                    }
+                    Segment::File { .. } => {
+                        let bytes = esker_vfs::Data(vec![segment.clone()]).to_vec().map_err(failed)?;
+                        file.write_all_at(&bytes, offset).map_err(failed)?;
+                    }
+                }
+                offset += segment.len() as u64;
+            }
+            if self.how.stop.load(Ordering::Relaxed) {
+                return Err(ExtractError::Interrupted);
+            }
+        }
+        file.set_len(attr.size).map_err(failed)?;
+        self.bytes.fetch_add(attr.size, Ordering::Relaxed);
+        self.dress(&file, node, attr, path)
+    }
+
+    /// Gives an open file or directory all that it has besides its content, times last.
+    fn dress(&self, file: &impl AsFd, node: &Node, attr: &Attr, path: &[u8]) -> Result<(), ExtractError> {
+        let failed = || unwritten("setting attributes of", path);
+        if self.how.as_root {
+            let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+            rustix::fs::fchown(file, Some(uid), Some(gid)).map_err(failed())?;
+        }
+        let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into_bytes();
+        self.xattrs(node, path, &mut |name, value| {
+            rustix::fs::setxattr(&link[..], name, value, XattrFlags::empty())
+        })?;
+        fchmod(file, Mode::from_raw_mode(attr.permissions.into())).map_err(failed())?;
+        rustix::fs::futimens(file, &times(attr)).map_err(failed())?;
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// As [`Run::dress`] for what can't be opened; the mode is set by the caller, where there is one.
+    fn dress_name(
+        &self,
+        folder: &OwnedFd,
+        name: &[u8],
+        node: &Node,
+        attr: &Attr,
+        path: &[u8],
+    ) -> Result<(), ExtractError> {
+        let failed = || unwritten("setting attributes of", path);
+        let os_name = OsStr::from_bytes(name);
+        if self.how.as_root {
+            let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+            chownat(folder, os_name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).map_err(failed())?;
+        }
+        let mut link = format!("/proc/self/fd/{}/", folder.as_raw_fd()).into_bytes();
+        link.extend_from_slice(name);
+        self.xattrs(node, path, &mut |name, value| lsetxattr(&link[..], name, value, XattrFlags::empty()))?;
+        utimensat(folder, os_name, &times(attr), AtFlags::SYMLINK_NOFOLLOW).map_err(failed())?;
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn xattrs(
+        &self,
+        node: &Node,
+        path: &[u8],
+        set: &mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), ExtractError> {
+        let names = match Reply::wait(|reply| self.tree.xattr_names(node, reply)) {
+            Ok(names) => names,
+            Err(error) if error.kind == ErrorKind::Unsupported => return Ok(()),
+            Err(error) => return Err(unread(path)(error)),
+        };
+        for name in names {
+            let value = Reply::wait(|reply| self.tree.xattr(node, &name, reply)).map_err(unread(path))?;
+            let is_for_us = self.how.as_root || name.starts_with(b"user.");
+            let c_name = CString::new(name).map_err(|_| ExtractError::Name(shown(path)))?;
+            let outcome = if is_for_us { set(&c_name, &value) } else { Err(Errno::PERM) };
+            match outcome {
+                Ok(()) => {}
+                // Not for this user, this file system or this kind of file.
+                Err(Errno::PERM | Errno::NOTSUP | Errno::NOSPC | Errno::ACCESS) => {
+                    self.xattrs_left_out.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => return Err(unwritten("setting attributes of", path)(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn times(attr: &Attr) -> Timestamps {
+    let time = Timespec { tv_sec: attr.mtime.secs, tv_nsec: attr.mtime.nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn joined(above: &[u8], name: &[u8]) -> Vec<u8> {
+    if above.is_empty() { name.to_vec() } else { [above, name].join(&b'/') }
+}
+
+fn shown(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
+}
+
+fn unread(path: &[u8]) -> impl FnOnce(TreeError) -> ExtractError {
+    let path = shown(path);
+    move |source| ExtractError::Tree { path, source }
+}
+
+fn unwritten(doing: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> ExtractError {
+    let path = shown(path);
+    move |error| ExtractError::Folder { doing, path, source: error.into() }
+}

@@ -1,0 +1,120 @@
+//! The image on its way to its place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::WriteError;
+
+/// Where an image is written to.
+pub trait Target: Send {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Called once, after everything was written: makes the first `len` bytes durable, and then seen.
+    fn finish(&mut self, len: u64) -> io::Result<()>;
+}
+
+/// An image that grows.
+pub(super) struct Image<'t> {
+    target: &'t mut dyn Target,
+    end: u64,
+}
+
+impl<'t> Image<'t> {
+    /// An image that begins with room for `start` bytes.
+    pub(super) fn new(target: &'t mut dyn Target, start: u64) -> Self {
+        Self { target, end: start }
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.write(self.end, bytes)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Goes on at an earlier place. What was there is written over by what comes next, or cut off at the end.
+    pub(super) fn go_back(&mut self, to: u64) {
+        self.end = to;
+    }
+
+    /// Writes what belongs at the very start and makes the image seen, with zeros up to a multiple of `unit`.
+    pub(super) fn finish(self, start: &[u8], unit: u64) -> Result<u64, WriteError> {
+        self.target.write_at(0, start).map_err(|source| WriteError::Image { doing: "writing", source })?;
+        let len = self.end.next_multiple_of(unit);
+        self.target.finish(len).map_err(|source| WriteError::Image { doing: "completing", source })?;
+        Ok(len)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        let written = self.target.write_at(offset, bytes);
+        written.map_err(|source| WriteError::Image { doing: "writing", source })
+    }
+}
+
+/// A file that has its name only once it is complete: a build that fails or is interrupted leaves what was there.
+#[derive(Debug)]
+pub struct ImageFile {
+    file: File,
+    path: PathBuf,
+    temporary: Option<PathBuf>,
+}
+
+/// Names that are tried for the incomplete file.
+const NAMES_MAX: u32 = 1000;
+
+impl ImageFile {
+    /// Begins an image that will be at `path`.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let process = std::process::id();
+        for number in 0..NAMES_MAX {
+            let mut hidden = std::ffi::OsString::from(".");
+            hidden.push(name);
+            hidden.push(format!(".{process}-{number}.part"));
+            let temporary = path.with_file_name(hidden);
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) => return Ok(Self { file, path: path.to_owned(), temporary: Some(temporary) }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// What the system says of the incomplete file.
+    pub fn metadata(&self) -> io::Result<fs::Metadata> {
+        self.file.metadata()
+    }
+}
+
+impl Target for ImageFile {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn finish(&mut self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        self.file.sync_all()?;
+        if let Some(temporary) = &self.temporary {
+            fs::rename(temporary, &self.path)?;
+            self.temporary = None;
+        }
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // What is left is hidden and says by its name what it is.
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The tree that the image will have.
+
+use std::collections::BTreeMap;
+
+use super::entry::{Head, Kind};
+use super::error::shown;
+use super::{Options, WriteError};
+
+/// Place of a node in [`Tree::nodes`].
+pub(super) type NodeId = usize;
+
+/// The tree.
+pub(super) struct Tree {
+    pub(super) nodes: Vec<Node>,
+}
+
+/// Something that has a name, or several.
+pub(super) struct Node {
+    pub(super) permissions: u16,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: u32,
+    /// The set of extended attributes.
+    pub(super) xattrs: Option<u32>,
+    /// How many names it has.
+    pub(super) names: u32,
+    pub(super) kind: NodeKind,
+}
+
+/// What a node is.
+pub(super) enum NodeKind {
+    Directory(BTreeMap<Box<[u8]>, NodeId>),
+    /// A file, with its place in the list of files.
+    File(usize),
+    Other(Kind),
+}
+
+pub(super) const ROOT: NodeId = 0;
+/// Names are as long as other file systems have them.
+const NAME_LEN_MAX: usize = 255;
+/// The kernel reads a target into one page.
+const TARGET_LEN_MAX: usize = 4095;
+/// Bounds what a hostile archive can make of one path.
+const DEPTH_MAX: usize = 4096;
+
+impl Node {
+    pub(super) fn new(head: &Head, kind: NodeKind, options: &Options, xattrs: Option<u32>) -> Self {
+        Self {
+            permissions: head.permissions & 0o7777,
+            uid: options.owners.uid(head.uid),
+            gid: options.owners.gid(head.gid),
+            mtime: options
+                .entry_time
+                .unwrap_or_else(|| seconds(head.mtime).min(options.entry_time_max.unwrap_or(u32::MAX))),
+            xattrs,
+            names: 0,
+            kind,
+        }
+    }
+
+    /// A directory that nothing is known of.
+    fn unknown_directory(options: &Options) -> Self {
+        let head = Head { permissions: 0o755, ..Head::default() };
+        Self::new(&head, NodeKind::Directory(BTreeMap::new()), options, None)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.kind, NodeKind::Directory(_))
+    }
+}
+
+/// A time as the format has it: from 1970 to 2106.
+pub(super) fn seconds(time: i64) -> u32 {
+    u32::try_from(time.max(0)).unwrap_or(u32::MAX)
+}
+
+/// The names of a path, of which none leads up.
+pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>, WriteError> {
+    let refused = |reason: &str| WriteError::Refused { path: shown(path), reason: reason.to_owned() };
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+    let names: Vec<&[u8]> = names.collect();
+    if names.contains(&&b".."[..]) {
+        return Err(refused("it leads out of its directory"));
+    }
+    if names.iter().any(|name| name.len() > NAME_LEN_MAX) {
+        return Err(refused("a name in it has more than 255 bytes"));
+    }
+    if names.len() > DEPTH_MAX {
+        return Err(refused("it has too many directories"));
+    }
+    Ok(names)
+}
+
+impl Tree {
+    pub(super) fn new(options: &Options) -> Self {
+        let root = Node { names: 1, ..Node::unknown_directory(options) };
+        Self { nodes: vec![root] }
+    }
+
+    fn children(&mut self, id: NodeId) -> Option<&mut BTreeMap<Box<[u8]>, NodeId>> {
+        match self.nodes.get_mut(id).map(|node| &mut node.kind) {
+            Some(NodeKind::Directory(children)) => Some(children),
+            _ => None,
+        }
+    }
+
+    /// What is at a path.
+    pub(super) fn find(&self, path: &[u8]) -> Result<Option<NodeId>, WriteError> {
+        let mut at = ROOT;
+        for name in names(path)? {
+            let below = match self.nodes.get(at).map(|node| &node.kind) {
+                Some(NodeKind::Directory(children)) => children.get(name),
+                _ => None,
+            };
+            let Some(below) = below else { return Ok(None) };
+            at = *below;
+        }
+        Ok(Some(at))
+    }
+
+    /// Puts a node at a path, in the place of what was there; a directory keeps what it has. Makes the directories
+    /// on the way.
+    pub(super) fn put(&mut self, path: &[u8], node: Node, options: &Options) -> Result<NodeId, WriteError> {
+        if let NodeKind::Other(Kind::Symlink(target)) = &node.kind
+            && (target.is_empty() || target.len() > TARGET_LEN_MAX)
+        {
+            let reason = format!("its target has {} bytes, 1 to {TARGET_LEN_MAX} are possible", target.len());
+            return Err(WriteError::Refused { path: shown(path), reason });
+        }
+        let names = names(path)?;
+        let Some((name, above)) = names.split_last() else {
+            return self.put_root(node);
+        };
+        let directory = self.directory(above, path, options)?;
+        let there = self.children(directory).and_then(|children| children.get(*name).copied());
+        if let Some(there) = there.filter(|_| node.is_directory())
+            && let Some(old) = self.nodes.get_mut(there).filter(|old| old.is_directory())
+        {
+            let kind = std::mem::replace(&mut old.kind, NodeKind::Other(Kind::Fifo));
+            *old = Node { kind, names: old.names, ..node };
+            return Ok(there);
+        }
+        let id = self.nodes.len();
+        self.nodes.push(node);
+        self.link(directory, name, id);
+        Ok(id)
+    }
+
+    /// Gives a node another name.
+    pub(super) fn add_name(&mut self, path: &[u8], id: NodeId, options: &Options) -> Result<(), WriteError> {
+        let names = names(path)?;
+        let Some((name, above)) = names.split_last() else {
+            return Err(WriteError::Refused { path: shown(path), reason: "it is the root".to_owned() });
+        };
+        let directory = self.directory(above, path, options)?;
+        self.link(directory, name, id);
+        Ok(())
+    }
+
+    fn put_root(&mut self, node: Node) -> Result<NodeId, WriteError> {
+        let root = self.nodes.get_mut(ROOT).filter(|_| node.is_directory());
+        let Some(root) = root else {
+            return Err(WriteError::Refused {
+                path: "/".to_owned(),
+                reason: "it is no directory".to_owned(),
+            });
+        };
+        let kind = std::mem::replace(&mut root.kind, NodeKind::Other(Kind::Fifo));
+        *root = Node { kind, names: 1, ..node };
+        Ok(ROOT)
+    }
+
+    fn link(&mut self, directory: NodeId, name: &[u8], id: NodeId) {
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.names += 1;
+        }
+        let before = self.children(directory).and_then(|children| children.insert(name.into(), id));
+        self.unlink(before);
+    }
+
+    /// Takes a name from a node, and from all below it.
+    fn unlink(&mut self, id: Option<NodeId>) {
+        let mut waiting: Vec<NodeId> = id.into_iter().collect();
+        while let Some(id) = waiting.pop() {
+            let Some(node) = self.nodes.get_mut(id) else { continue };
+            node.names = node.names.saturating_sub(1);
+            if let NodeKind::Directory(children) = &mut node.kind {
+                waiting.extend(std::mem::take(children).into_values());
+            }
+        }
+    }
+
+    /// The directory that these names lead to; made where it is not there.
+    fn directory(&mut self, names: &[&[u8]], path: &[u8], options: &Options) -> Result<NodeId, WriteError> {
+        let mut at = ROOT;
+        for name in names {
+            let next = self.nodes.len();
+            let Some(children) = self.children(at) else {
+                let reason = "a name on the way to it is no directory".to_owned();
+                return Err(WriteError::Refused { path: shown(path), reason });
+            };
+            at = *children.entry((*name).into()).or_insert(next);
+            if at == next {
+                self.nodes.push(Node { names: 1, ..Node::unknown_directory(options) });
+            }
+        }
+        match self.nodes.get(at) {
+            Some(node) if node.is_directory() => Ok(at),
+            _ => {
+                let reason = "a name on the way to it is no directory".to_owned();
+                Err(WriteError::Refused { path: shown(path), reason })
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Extended attributes: sets that inodes share.
+
+use std::collections::HashMap;
+
+use super::WriteError;
+use super::encoder::Encoder;
+use super::entry::Head;
+use super::error::shown;
+use super::image::Image;
+use super::metadata::{Metadata, put_table_after};
+use crate::layout::{NO_TABLE, Prefix, XattrEntry, XattrId, XattrTable};
+
+/// The sets, each once.
+#[derive(Debug, Default)]
+pub(super) struct Xattrs {
+    known: HashMap<Set, u32>,
+    sets: Vec<Set>,
+    /// How many attributes were left out because the format has no room for their kind.
+    pub(super) left_out: u64,
+}
+
+/// Prefix, rest of the name, value; sorted.
+type Set = Vec<(u16, Vec<u8>, Vec<u8>)>;
+
+/// The longest value that the kernel hands out.
+const VALUE_LEN_MAX: usize = 64 << 10;
+/// The longest name that the kernel knows.
+const NAME_LEN_MAX: usize = 255;
+
+impl Xattrs {
+    /// The number of the set that an entry has; none if it has none.
+    pub(super) fn add(&mut self, head: &Head) -> Result<Option<u32>, WriteError> {
+        let mut set = Set::new();
+        for (name, value) in &head.xattrs {
+            let prefix = Prefix::ALL.into_iter().find(|prefix| name.starts_with(prefix.text().as_bytes()));
+            let fits = name.len() <= NAME_LEN_MAX && value.len() <= VALUE_LEN_MAX;
+            match prefix.filter(|_| fits) {
+                Some(prefix) => {
+                    let rest = name.get(prefix.text().len()..).unwrap_or_default();
+                    set.push((prefix as u16, rest.to_vec(), value.clone()));
+                }
+                None => self.left_out += 1,
+            }
+        }
+        if set.is_empty() {
+            return Ok(None);
+        }
+        set.sort_unstable();
+        set.dedup_by(|b, a| (a.0, &a.1) == (b.0, &b.1));
+        if let Some(number) = self.known.get(&set) {
+            return Ok(Some(*number));
+        }
+        let number = u32::try_from(self.sets.len()).ok().filter(|number| *number < u32::MAX);
+        let number = number.ok_or(WriteError::TooMany("sets of extended attributes"))?;
+        self.known.insert(set.clone(), number);
+        self.sets.push(set);
+        Ok(Some(number))
+    }
+
+    /// Appends the tables; returns where their description is.
+    pub(super) fn put(&self, image: &mut Image<'_>, encoder: &mut Encoder) -> Result<u64, WriteError> {
+        if self.sets.is_empty() {
+            return Ok(NO_TABLE);
+        }
+        let (mut names, mut ids) = (Metadata::default(), Vec::new());
+        for set in &self.sets {
+            let place = names.place();
+            let mut size = 0;
+            for (prefix, name, value) in set {
+                let bytes = encoded(*prefix, name, value)?;
+                let prefix_len =
+                    Prefix::ALL.get(usize::from(*prefix)).map_or(0, |prefix| prefix.text().len());
+                size += prefix_len + name.len() + 1 + value.len();
+                names.append(&bytes, encoder)?;
+            }
+            let count = |number: usize| {
+                u32::try_from(number).map_err(|_| WriteError::TooMany("bytes of extended attributes"))
+            };
+            XattrId { place, count: count(set.len())?, size: count(size)? }.encode(&mut ids);
+        }
+        let start = image.end();
+        image.append(&names.finish(encoder)?)?;
+        let sets = u32::try_from(self.sets.len()).expect("counted when they were added");
+        let mut head = Vec::new();
+        XattrTable { start, sets }.encode(&mut head);
+        put_table_after(image, encoder, &ids, &head)
+    }
+}
+
+fn encoded(prefix: u16, name: &[u8], value: &[u8]) -> Result<Vec<u8>, WriteError> {
+    let too_long = || WriteError::Refused { path: shown(name), reason: "the name is too long".to_owned() };
+    let known = Prefix::ALL.into_iter().find(|known| *known as u16 == prefix);
+    let prefix = known.expect("only known prefixes are taken");
+    let name_len = u16::try_from(name.len()).map_err(|_| too_long())?;
+    let mut bytes = Vec::with_capacity(name.len() + value.len() + 8);
+    XattrEntry { prefix, elsewhere: false, name_len }.encode(&mut bytes);
+    bytes.extend_from_slice(name);
+    let value_len = u32::try_from(value.len()).map_err(|_| too_long())?;
+    bytes.extend_from_slice(&value_len.to_le_bytes());
+    bytes.extend_from_slice(value);
+    Ok(bytes)
+}

@@ -1,0 +1,115 @@
+//! Archives become the images that their folders become.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+use esker_squashfs::writer::Archive;
+
+use super::judges::Judge;
+use super::quick;
+use super::scene::Scene;
+
+#[track_caller]
+fn shell(scene: &Scene, text: &str) {
+    let status = Command::new("sh").args(["-euc", text]).current_dir(scene.path("")).status();
+    assert!(status.expect("a shell").success(), "{text}");
+}
+
+const TAR: &str = "tar --format=pax --xattrs --xattrs-include='*' -C tree -c .";
+
+#[test]
+fn an_archive_and_its_folder_make_the_same_tree() {
+    let scene = Scene::new().without_odd_names();
+    // Sockets are not archived.
+    shell(&scene, &format!("rm tree/socket; touch -d @1000000000 tree; {TAR} --sort=name > it.tar"));
+    for (name, command) in
+        [("it.tar", "true"), ("it.gz", "gzip -1"), ("it.zst", "zstd -1 -q"), ("it.xz", "xz -0")]
+    {
+        if name != "it.tar" {
+            shell(&scene, &format!("{command} < it.tar > {name}"));
+        }
+        let mut archive = Archive::open(&scene.path(name)).expect("an archive");
+        scene.build_of(&mut archive, &quick()).expect("an image");
+        scene.judged_by(Judge::Unsquashfs, name);
+    }
+}
+
+#[test]
+fn an_archive_comes_through_a_pipe() {
+    let scene = Scene::new().without_odd_names();
+    shell(&scene, "rm tree/socket; touch -d @1000000000 tree");
+    let mut tar = Command::new("sh")
+        .args(["-euc", TAR])
+        .current_dir(scene.path(""))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("tar");
+    let pipe = tar.stdout.take().expect("a pipe");
+    let mut archive = Archive::of_stream("the pipe".to_owned(), Box::new(pipe)).expect("an archive");
+    let report = scene.build_of(&mut archive, &quick()).expect("an image");
+    assert!(tar.wait().expect("tar").success());
+    assert!(report.duplicates >= 2, "{report:?}");
+    scene.judged_by(Judge::Unsquashfs, "a pipe");
+}
+
+#[test]
+fn an_archive_that_ends_early_makes_no_image() {
+    let scene = Scene::new();
+    shell(&scene, &format!("{TAR} > it.tar"));
+    let len = scene.path("it.tar").metadata().expect("the archive").len();
+    for cut in [len / 2, len / 3, 700] {
+        File::options().write(true).open(scene.path("it.tar")).expect("it").set_len(cut).expect("a length");
+        let mut archive = Archive::open(&scene.path("it.tar")).expect("an archive");
+        scene.build_of(&mut archive, &quick()).expect_err("it ends early");
+        assert!(!scene.path("image").exists());
+    }
+}
+
+#[test]
+fn what_comes_later_in_an_archive_replaces_what_came_before() {
+    let scene = Scene::empty();
+    scene.write("a/file", b"first");
+    scene.write("b", b"first");
+    shell(&scene, "tar -C tree -cf it.tar a b; rm -r tree/a; echo -n second > tree/a; mkdir tree/c");
+    shell(
+        &scene,
+        "tar -C tree -rf it.tar a; echo -n last > tree/b; tar -C tree -rf it.tar b c; touch -d @5 tree",
+    );
+    for stream in [false, true] {
+        let file = File::open(scene.path("it.tar")).expect("the archive");
+        let opened = match stream {
+            true => Archive::of_stream("it".to_owned(), Box::new(file)),
+            false => Archive::open(&scene.path("it.tar")),
+        };
+        scene.build_of(&mut opened.expect("an archive"), &quick()).expect("an image");
+        Judge::Unsquashfs.show(&scene.path("image"), &scene.path("shown"), |shown| {
+            let read = |name: &str| std::fs::read_to_string(shown.join(name)).expect("a file");
+            assert_eq!((read("a").as_str(), read("b").as_str()), ("second", "last"));
+            assert!(shown.join("c").is_dir());
+        });
+    }
+}
+
+#[test]
+fn holes_are_read_in_the_form_that_is_known_and_refused_in_others() {
+    let scene = Scene::empty();
+    scene.sparse("hole", 1 << 20, &[(500_000, b"in the middle")]);
+    shell(&scene, "touch -d @5 tree tree/hole; tar --sparse --format=gnu -C tree -cf gnu.tar .");
+    scene
+        .build_of(&mut Archive::open(&scene.path("gnu.tar")).expect("an archive"), &quick())
+        .expect("an image");
+    scene.judged_by(Judge::Unsquashfs, "holes of GNU tar");
+    shell(&scene, "tar --sparse --format=pax -C tree -cf pax.tar .");
+    let mut archive = Archive::open(&scene.path("pax.tar")).expect("an archive");
+    let error = scene.build_of(&mut archive, &quick()).expect_err("refused").to_string();
+    assert!(error.contains("/hole") && error.contains("--sparse"), "{error}");
+}
+
+#[test]
+fn a_header_that_cannot_be_read_whole_is_refused() {
+    let scene = Scene::new();
+    shell(&scene, &format!("{TAR} > it.tar"));
+    let mut archive = Archive::open(&scene.path("it.tar")).expect("an archive");
+    let error = scene.build_of(&mut archive, &quick()).expect_err("refused").to_string();
+    assert!(error.contains("header") && error.contains("/odd "), "{error}");
+}
