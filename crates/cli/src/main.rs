@@ -13,6 +13,7 @@ mod doctor;
 mod entry;
 mod exit;
 mod glob;
+mod image;
 mod import;
 mod join;
 mod limits;

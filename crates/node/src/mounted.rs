@@ -1,4 +1,4 @@
-//! A mounted repository in this process, from mounting to the last byte of cleaning up.
+//! A mounted repository or image in this process, from mounting to the last byte of cleaning up.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -68,7 +68,61 @@ pub enum MountedError {
     Thread(#[source] std::io::Error),
 }
 
-/// A mounted repository.
+/// An image, as far as a mount has to know it.
+pub struct ImageMount {
+    /// What is mounted.
+    pub tree: Arc<dyn Tree>,
+    /// What it is called.
+    pub name: String,
+    /// Where it is: a path or URL.
+    pub place: String,
+    /// What is known of it now, and what failed.
+    pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
+}
+
+/// What is mounted.
+enum Content {
+    Repository(Box<Repository>, Arc<View>),
+    Image(ImageMount),
+}
+
+impl Content {
+    fn tree(&self) -> Arc<dyn Tree> {
+        match self {
+            Self::Repository(_, view) => view.clone(),
+            Self::Image(image) => image.tree.clone(),
+        }
+    }
+
+    /// How it is registered: name, place and cache.
+    fn names(&self) -> (String, String, PathBuf) {
+        match self {
+            Self::Repository(repository, view) => {
+                (view.name().to_string(), repository.url.clone(), repository.store.cache().to_owned())
+            }
+            Self::Image(image) => (image.name.clone(), image.place.clone(), PathBuf::new()),
+        }
+    }
+
+    fn close(&self) {
+        if let Self::Repository(repository, view) = self {
+            view.close();
+            repository.close();
+        }
+    }
+
+    /// What only a repository can be asked.
+    fn repository(&self) -> Result<(&Repository, &Arc<View>), Response> {
+        match self {
+            Self::Repository(repository, view) => Ok((repository, view)),
+            Self::Image(_) => {
+                Err(Response::Failed { message: "it is an image, which has no revisions".to_owned() })
+            }
+        }
+    }
+}
+
+/// A mounted repository or image.
 pub struct Mounted {
     served: Arc<Served>,
     control: Option<Control>,
@@ -78,8 +132,7 @@ pub struct Mounted {
 struct Served {
     mountpoint: PathBuf,
     command: Option<String>,
-    repository: Repository,
-    view: Arc<View>,
+    content: Content,
     session: Session,
     /// Whether an overlay of the kernel lies above it.
     shielded: bool,
@@ -98,7 +151,7 @@ struct Announced {
 }
 
 impl Announced {
-    fn new(plan: &MountPlan, repository: &Repository, view: &View) -> Result<Self, MountedError> {
+    fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // What a command sees is at no path of ours, and many may see the same.
         let key = match &plan.command {
             Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
@@ -106,12 +159,13 @@ impl Announced {
         };
         let mut registration = Registration::take(&plan.runtime, &key)?;
         let listening = control::listen(&registration.socket())?;
+        let (repository, url, cache) = content.names();
         registration.describe(&Entry {
             mountpoint: plan.mountpoint.clone(),
             command: plan.command.clone(),
-            repository: view.name().to_string(),
-            url: repository.url.clone(),
-            cache: repository.store.cache().to_owned(),
+            repository,
+            url,
+            cache,
             pid: std::process::id(),
             started: seconds(SystemTime::now()),
         })?;
@@ -120,18 +174,27 @@ impl Announced {
 }
 
 impl Mounted {
-    /// Registers, mounts and serves.
+    /// Registers, mounts and serves a repository.
     pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
-        let announced = Announced::new(&plan, &repository, &view)?;
+        Self::begin(plan, Content::Repository(Box::new(repository), view))
+    }
+
+    /// Registers, mounts and serves an image.
+    pub fn start_image(plan: MountPlan, image: ImageMount) -> Result<Self, MountedError> {
+        Self::begin(plan, Content::Image(image))
+    }
+
+    fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
+        let announced = Announced::new(&plan, &content)?;
         let options = plan.options.clone();
         // The overlay's mount would forget the flag when it is told to let go of names.
         if plan.shield && !options.noexec && rustix::process::geteuid().is_root() {
             let (behind, device) = Behind::mount(announced.registration.layer(), &options)?;
-            return Self::serve(plan, device, Some(announced), repository, view, Some(&behind));
+            return Self::serve(plan, device, Some(announced), content, Some(&behind));
         }
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
         let mountpoint = plan.mountpoint.clone();
-        Self::serve(plan, device, Some(announced), repository, view, None).inspect_err(|_| {
+        Self::serve(plan, device, Some(announced), content, None).inspect_err(|_| {
             // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
             let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
         })
@@ -145,43 +208,42 @@ impl Mounted {
         repository: Repository,
         view: Arc<View>,
     ) -> Result<(Self, Option<MountedError>), MountedError> {
-        let (announced, error) = match Announced::new(&plan, &repository, &view) {
+        let content = Content::Repository(Box::new(repository), view);
+        let (announced, error) = match Announced::new(&plan, &content) {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
-        Ok((Self::serve(plan, device, announced, repository, view, None)?, error))
+        Ok((Self::serve(plan, device, announced, content, None)?, error))
     }
 
     fn serve(
         plan: MountPlan,
         device: OwnedFd,
         announced: Option<Announced>,
-        repository: Repository,
-        view: Arc<View>,
+        content: Content,
         behind: Option<&Behind>,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
-        let session = Session::start(device, view.clone(), session)?;
+        let session = Session::start(device, content.tree(), session)?;
         let mut shielded = false;
         if let Some(behind) = behind {
             match behind.show(&plan.mountpoint, &plan.options.source)? {
                 None => {
                     shielded = true;
-                    view.watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));
+                    content.tree().watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));
                 }
                 Some(refused) => log(Severity::Notice, &format!("mounted without an overlay: {refused}")),
             }
         }
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
-        let listening = listen(&plan.push, &repository, &view, &log);
+        let listening = listen(&plan.push, &content, &log);
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
             command: plan.command,
-            repository,
-            view,
+            content,
             session,
             shielded,
             looks: Looks::default(),
@@ -208,8 +270,7 @@ impl Mounted {
 
     /// Lets go of everything although programs may still use the mount; it ends with this process.
     pub fn abandon(&self) {
-        self.served.view.close();
-        self.served.repository.close();
+        self.served.content.close();
         // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
@@ -219,12 +280,8 @@ impl Mounted {
 }
 
 /// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.
-fn listen(
-    push: &Push,
-    repository: &Repository,
-    view: &Arc<View>,
-    log: &Log,
-) -> Option<esker_store::Listening> {
+fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::Listening> {
+    let (repository, view) = content.repository().ok()?;
     if view.status().pinned {
         return None;
     }
@@ -250,18 +307,24 @@ impl Served {
     fn answer(&self, request: Request) -> Response {
         match request {
             Request::Status => Response::Status(Box::new(self.status())),
-            Request::Revision { tags, patience } => {
-                let mut found = self.looks.look(&self.repository, tags, Duration::from_secs(patience));
-                found.mountpoint = Some(self.mountpoint.clone());
-                found.shown = Some(Shown::from(&self.view.status()));
-                found.limit();
-                Response::Revision(Box::new(found))
-            }
-            Request::Update => match self.view.refresh_within(UPDATE_PATIENCE) {
-                Ok(Refreshed { revision, changed, offline }) => {
-                    Response::Updated { revision, changed, offline }
+            Request::Revision { tags, patience } => match self.content.repository() {
+                Ok((repository, view)) => {
+                    let mut found = self.looks.look(repository, tags, Duration::from_secs(patience));
+                    found.mountpoint = Some(self.mountpoint.clone());
+                    found.shown = Some(Shown::from(&view.status()));
+                    found.limit();
+                    Response::Revision(Box::new(found))
                 }
-                Err(error) => Response::Failed { message: esker_view::chain(&error) },
+                Err(response) => response,
+            },
+            Request::Update => match self.content.repository() {
+                Ok((_, view)) => match view.refresh_within(UPDATE_PATIENCE) {
+                    Ok(Refreshed { revision, changed, offline }) => {
+                        Response::Updated { revision, changed, offline }
+                    }
+                    Err(error) => Response::Failed { message: esker_view::chain(&error) },
+                },
+                Err(response) => response,
             },
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
@@ -286,54 +349,70 @@ impl Served {
     }
 
     fn status(&self) -> MountStatus {
-        let view = self.view.status();
+        let (repository, url, _) = self.content.names();
         let counters = self.session.counters();
-        let store = self.repository.store.status();
-        MountStatus {
+        let status = MountStatus {
             mountpoint: self.mountpoint.clone(),
             command: self.command.clone(),
-            repository: view.repository,
-            url: self.repository.url.clone(),
+            repository,
+            url,
             pid: std::process::id(),
             mounted: seconds(self.mounted),
-            revision: view.revision,
-            fixed: view.pinned,
-            tag: view.tag,
             shielded: self.shielded,
-            root_hash: view.root_hash.to_string(),
-            published: view.published,
-            since: seconds(view.since),
-            checked: seconds(view.checked),
-            offline: view
-                .offline
-                .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
             push: self.listening.as_ref().map(status::Push::from),
-            errors: view.failures.into_iter().map(status::Failure::from).collect(),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,
             nodes: counters.nodes,
             notifications: counters.notifications,
-            view: status::View::from(&view.counters),
-            fetched: status::Fetched::from(&store.traffic),
-            network: status::Network::from(&store.network),
-            work: status::Work::from(&store.work),
-            cache: status::Cache {
-                directory: self.repository.store.cache().to_owned(),
-                writer: self.repository.store.is_writer(),
-                broker: match self.repository.store.through() {
-                    Some(Through::Broker(socket)) => Some(socket),
-                    _ => None,
-                },
-                broker_refused: self.repository.store.refusal(),
-                bytes: store.cache.used,
-                quota: store.cache.quota,
-                objects: store.cache.objects,
-                evicted: store.cache.evicted,
-                unchecked: store.cache.unchecked,
-                unkept: store.cache.unkept,
-                disk_errors: store.cache.disk_errors,
-                lower: store.cache.lower.into(),
-            },
+            ..MountStatus::default()
+        };
+        match &self.content {
+            Content::Repository(repository, view) => of_repository(status, repository, view),
+            Content::Image(image) => {
+                let (image, errors) = (image.status)();
+                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
+            }
         }
+    }
+}
+
+/// Adds what a repository and its view have to tell.
+fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
+    let view = view.status();
+    let store = repository.store.status();
+    MountStatus {
+        revision: view.revision,
+        fixed: view.pinned,
+        tag: view.tag,
+        root_hash: view.root_hash.to_string(),
+        published: view.published,
+        since: seconds(view.since),
+        checked: seconds(view.checked),
+        offline: view
+            .offline
+            .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
+        errors: view.failures.into_iter().map(status::Failure::from).collect(),
+        view: status::View::from(&view.counters),
+        fetched: status::Fetched::from(&store.traffic),
+        network: status::Network::from(&store.network),
+        work: status::Work::from(&store.work),
+        cache: status::Cache {
+            directory: repository.store.cache().to_owned(),
+            writer: repository.store.is_writer(),
+            broker: match repository.store.through() {
+                Some(Through::Broker(socket)) => Some(socket),
+                _ => None,
+            },
+            broker_refused: repository.store.refusal(),
+            bytes: store.cache.used,
+            quota: store.cache.quota,
+            objects: store.cache.objects,
+            evicted: store.cache.evicted,
+            unchecked: store.cache.unchecked,
+            unkept: store.cache.unkept,
+            disk_errors: store.cache.disk_errors,
+            lower: store.cache.lower.into(),
+        },
+        ..status
     }
 }

@@ -7,7 +7,7 @@ use esker_store::LowerStatus;
 use serde::{Deserialize, Serialize};
 
 /// The state of a mount. Times are seconds since the epoch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
     /// Where it is mounted.
     pub mountpoint: PathBuf,
@@ -66,6 +66,28 @@ pub struct MountStatus {
     pub work: Work,
     /// The cache.
     pub cache: Cache,
+    /// Set if an image is mounted: what it is, and what was read of it. It has no revision, network or cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
+}
+
+/// A mounted image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// How it is compressed.
+    pub codec: String,
+    /// Length of its blocks.
+    pub block_bytes: u64,
+    /// Its own length.
+    pub bytes: u64,
+    /// Blocks that were read and decompressed.
+    pub blocks: u64,
+    /// How long they were, as they are stored.
+    pub read_bytes: u64,
+    /// Of the blocks, those that nobody had asked for yet.
+    pub read_ahead: u64,
+    /// Bytes that are kept in memory now.
+    pub kept_bytes: u64,
 }
 
 /// A head that can't be looked up.

@@ -21,6 +21,7 @@ pub use block::{
 pub use directory::{
     DIRECTORY_EXTRA, ENTRY_LEN, Entry, INDEX_LEN, IndexEntry, NAME_MAX, RUN_LEN, RUN_MAX, Run,
 };
+pub(crate) use fields::Fields;
 pub use inode::{
     Body, DirectoryBody, FileBody, HEADER_LEN, InodeHeader, InodeType, NO_XATTRS, decode_device,
     encode_device,

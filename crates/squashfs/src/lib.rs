@@ -2,7 +2,7 @@
 //! file, HTTP or a repository object.
 //!
 //! * [`layout`]: the bytes of squashfs 4.0, each structure with its decoder beside its encoder;
-//! * [`Image`]: where the bytes come from; [`FileImage`] is a file, or a part of one;
+//! * [`Image`]: where the bytes come from; [`FileImage`] is a file, or a part of one that [`find`] finds;
 //! * [`ImageTree`]: an image opened as a [`esker_vfs::Tree`];
 //! * [`writer`]: any tree made an image;
 //! * [`extract()`]: any tree made a folder;
@@ -28,6 +28,7 @@ mod codec;
 pub mod digest;
 mod extract;
 mod fault;
+mod find;
 mod flights;
 mod image;
 pub mod layout;
@@ -43,6 +44,7 @@ use std::time::SystemTime;
 pub use codec::CodecError;
 pub use extract::{Extract, ExtractError, Extracted, extract};
 pub use fault::Fault;
+pub use find::find;
 pub use image::{FileImage, Image};
 pub use tree::ImageTree;
 

@@ -10,23 +10,28 @@ use esker_fuse::MountOptions;
 use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
+use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
+use crate::image::{ImageArgs, ImageFile};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::settings::Settings;
 use crate::stop::Stop;
 
-/// Mounts a repository; returns once the mount answers.
+/// Mounts a repository or an image; returns once the mount answers.
+///
+/// Example: esker mount stack.sqfs /mnt/stack
 ///
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured
-    #[arg(value_name = "URL|NAME")]
+    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured; or a file
+    /// with a squashfs image (also SIF or AppImage)
+    #[arg(value_name = "URL|NAME|IMAGE")]
     url: String,
 
     /// An existing directory
@@ -44,6 +49,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     access: AccessArgs,
+
+    #[command(flatten)]
+    image: ImageArgs,
 
     /// Stay in the foreground until unmounted or interrupted
     #[arg(long)]
@@ -83,7 +91,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         });
     }
     // Wrong arguments are told at once, not by a daemon.
-    let checked = Checked::new(&args.url, &args.repository, settings)?;
+    let name = Named::new(&args, settings)?.name();
     refuse_taken(&mountpoint, settings)?;
     let runtime =
         RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
@@ -98,7 +106,6 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     outcome?;
     // The daemon says that it serves; this is the proof.
     std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
-        let name = &checked.address.name;
         Failure::failed(format!("{name} is mounted at {}, but can't be read: {error}", mountpoint.display()))
             .hint("`esker status` says more")
     })
@@ -156,30 +163,30 @@ fn serve(
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     let stop = Stop::begin()?;
-    let checked = Checked::new(&args.url, &args.repository, settings)?;
-    let what = format!("can't mount {} at {}", checked.address.name, mountpoint.display());
+    let named = Named::new(args, settings)?;
+    let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
-    let push = checked.push(args.view.push.as_ref());
-    let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
-    let warning = offline_warning(&view.status());
-    let plan = MountPlan {
-        mountpoint,
-        runtime: settings.runtime.clone(),
-        options: MountOptions {
-            source: args.access.source.clone().unwrap_or_else(|| repository.url.clone()),
-            allow_other: args.access.allow_other,
-            noexec: args.access.noexec,
-        },
-        session: session_options(&args.repository, Some(&args.testing)),
-        command: None,
-        push,
-        shield: args.view.pin().is_some(),
+    let (mounted, warning) = match named {
+        Named::Repository(checked) => {
+            let push = checked.push(args.view.push.as_ref());
+            let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
+            let warning = offline_warning(&view.status());
+            let shield = args.view.pin().is_some();
+            let plan = MountPlan { push, shield, ..plan(args, settings, mountpoint, &repository.url) };
+            stop.hold();
+            (Mounted::start(plan, repository, view), warning)
+        }
+        Named::Image(image) => {
+            let opened = image.mount(settings)?;
+            // What never changes may be shown through an overlay.
+            let plan = MountPlan { shield: true, ..plan(args, settings, mountpoint, &opened.place) };
+            stop.hold();
+            (Mounted::start_image(plan, opened), None)
+        }
     };
-    stop.hold();
-    let mounted = Mounted::start(plan, repository, view).map_err(|error| of_mounted(&what, &error))?;
-    let mounted = Arc::new(mounted);
+    let mounted = Arc::new(mounted.map_err(|error| of_mounted(&what, &error))?);
     if ready(warning).is_err() {
         // Whoever asked for the mount is gone; a mount that nobody knows of would stay for ever.
         stop.end(&mounted);
@@ -187,6 +194,46 @@ fn serve(
     stop.serve(&mounted);
     mounted.wait();
     stop.outcome()
+}
+
+/// What is to be mounted, checked as far as that is possible without opening it.
+enum Named {
+    Repository(Box<Checked>),
+    Image(ImageFile),
+}
+
+impl Named {
+    fn new(args: &Args, settings: &Settings) -> Result<Self, Failure> {
+        if let Some(image) = ImageFile::named(&args.url, &args.image)? {
+            return Ok(Self::Image(image));
+        }
+        let checked = Checked::new(&args.url, &args.repository, settings)?;
+        Ok(Self::Repository(Box::new(checked)))
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Repository(checked) => checked.address.name.clone(),
+            Self::Image(image) => image.name(),
+        }
+    }
+}
+
+/// How anything is mounted: that of something that may change, and tells nobody.
+fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> MountPlan {
+    MountPlan {
+        mountpoint,
+        runtime: settings.runtime.clone(),
+        options: MountOptions {
+            source: args.access.source.clone().unwrap_or_else(|| source.to_owned()),
+            allow_other: args.access.allow_other,
+            noexec: args.access.noexec,
+        },
+        session: session_options(&args.repository, Some(&args.testing)),
+        command: None,
+        push: Push::Off,
+        shield: false,
+    }
 }
 
 /// The mount point with its links resolved.

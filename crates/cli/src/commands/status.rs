@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
 use esker_node::registry::{self, Registered};
-use esker_node::status::{MountStatus, Reach, Route};
+use esker_node::status::{Image, MountStatus, Reach, Route};
 use esker_vfs::Time;
 use serde::Serialize;
 
@@ -128,6 +128,11 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
 fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     let whose = status.command.as_ref().map(|command| format!(" for `{command}`")).unwrap_or_default();
     let place = status.mountpoint.display();
+    if let Some(image) = &status.image {
+        out.line(out.bold(&format!("{place} — {}", status.repository)))?;
+        print_image(out, status, image)?;
+        return print_kernel(out, status);
+    }
     let tag = status.tag.as_ref().map(|tag| format!(" ({tag})")).unwrap_or_default();
     let head = format!("{place}{whose} — {}, revision {}{tag}", status.repository, status.revision);
     out.line(out.bold(&head))?;
@@ -159,6 +164,19 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     }
     let fetched = &status.fetched;
     out.line(format!("  fetched   {} objects, {}", fetched.objects, size(fetched.bytes)))?;
+    print_kernel(out, status)
+}
+
+fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<(), Failure> {
+    let Image { codec, block_bytes, bytes, blocks, read_bytes, read_ahead, kept_bytes } = image;
+    out.line(format!("  from      {}", status.url))?;
+    out.line(format!("  image     {}, {codec}, blocks of {}", size(*bytes), size(*block_bytes)))?;
+    out.line(format!("  read      {blocks} blocks, {}, {read_ahead} of them ahead", size(*read_bytes)))?;
+    out.line(format!("  memory    {} of blocks and metadata", size(*kept_bytes)))
+}
+
+/// What any mount has to tell.
+fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     out.line(format!(
         "  kernel    {} nodes, {} requests waiting, {} notifications",
         status.nodes, status.waiting, status.notifications
