@@ -59,7 +59,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Flights<K, V> {
         let mut flights = self.flights.lock();
         let flight = flights.get_mut(&key).filter(|flight| !flight.taken)?;
         flight.taken = true;
-        Some(Taken { flights: self, key })
+        Some(Taken { flights: Some(self), key })
     }
 
     /// Gives it up that nobody demanded it; `true` if somebody did by now.
@@ -79,14 +79,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Flights<K, V> {
 
 /// Somebody loads it. Dropped without an answer, those who wait are dropped too, which a reply turns into an error.
 pub(crate) struct Taken<'a, K: Copy + Eq + Hash, V: Clone> {
-    flights: &'a Flights<K, V>,
+    /// None once it is given: the next flight of the same key is another's.
+    flights: Option<&'a Flights<K, V>>,
     key: K,
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> Taken<'_, K, V> {
     /// Tells all who wait. What others are to find has to be in the cache by now.
-    pub(crate) fn give(self, answer: &Result<V, Fault>) {
-        for waiter in self.flights.finish(self.key) {
+    pub(crate) fn give(mut self, answer: &Result<V, Fault>) {
+        let waiters = self.flights.take().map(|flights| flights.finish(self.key));
+        for waiter in waiters.into_iter().flatten() {
             waiter(answer.clone());
         }
     }
@@ -94,6 +96,50 @@ impl<K: Copy + Eq + Hash, V: Clone> Taken<'_, K, V> {
 
 impl<K: Copy + Eq + Hash, V: Clone> Drop for Taken<'_, K, V> {
     fn drop(&mut self) {
-        drop(self.flights.finish(self.key));
+        drop(self.flights.take().map(|flights| flights.finish(self.key)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_was_given_takes_nothing_from_those_who_come_next() {
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        let flights = std::sync::Arc::new(Flights::<u8, u8>::new());
+        let tell = || -> Waiter<u8> {
+            Box::new(|answer| {
+                TOLD.fetch_add(answer.unwrap().into(), Ordering::Relaxed);
+            })
+        };
+        let again = std::sync::Arc::clone(&flights);
+        // Whoever is told wants it again, which is another flight.
+        let first: Waiter<u8> = Box::new(move |_| assert_eq!(again.join(1, Some(tell())), Joined::First));
+        assert_eq!(flights.join(1, Some(first)), Joined::First);
+        flights.take(1).unwrap().give(&Ok(1));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 0);
+        flights.take(1).expect("the second flight is there").give(&Ok(7));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 7);
+        assert!(flights.take(1).is_none());
+    }
+
+    #[test]
+    fn a_demand_promotes_what_only_waits() {
+        let flights = Flights::<u8, u8>::new();
+        let nobody = || -> Waiter<u8> { Box::new(|_| {}) };
+        assert_eq!(flights.join(1, None), Joined::First);
+        assert_eq!(flights.join(1, None), Joined::Coming);
+        assert_eq!(flights.join(1, Some(nobody())), Joined::Promoted);
+        assert_eq!(flights.join(1, Some(nobody())), Joined::Coming);
+        assert!(flights.cancel(1));
+        let taken = flights.take(1).unwrap();
+        assert!(flights.take(1).is_none());
+        drop(taken);
+        assert_eq!(flights.join(1, None), Joined::First);
+        assert!(!flights.cancel(1));
+        assert_eq!(flights.join(1, Some(nobody())), Joined::First);
     }
 }

@@ -20,6 +20,7 @@ mod fstab;
 mod gate;
 mod guides;
 mod hot;
+mod image_mounts;
 mod images;
 mod importing;
 mod machine;

@@ -1,0 +1,114 @@
+//! Images in files, mounted.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use esker_testkit::fixture;
+
+use crate::hot::requests;
+use crate::person::Person;
+use crate::world::{World, words};
+
+/// An image of a small folder, behind `before` bytes of something else.
+fn image(world: &World, before: usize) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("sub")).expect("a folder");
+    fs::write(folder.path().join("sub/file"), "content\n".repeat(50_000)).expect("a file");
+    fs::hard_link(folder.path().join("sub/file"), folder.path().join("linked")).expect("a link");
+    let made = tempfile::NamedTempFile::new().expect("a file");
+    let mut command = Command::new("mksquashfs");
+    command.arg(folder.path()).arg(made.path()).args([
+        "-noappend",
+        "-quiet",
+        "-no-progress",
+        "-comp",
+        "zstd",
+    ]);
+    let output = command.output().expect("mksquashfs, which scripts/needs.sh installs");
+    assert!(output.status.success(), "{}", words(&output));
+    let path = world.path(&format!("image-{before}"));
+    let bytes = [vec![b'#'; before], fs::read(made.path()).expect("the image")].concat();
+    fs::write(&path, bytes).expect("an image");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
+    path.to_str().expect("a path that is text").to_owned()
+}
+
+#[test]
+fn an_image_is_mounted_read_shown_and_unmounted() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        for (before, options) in [(0, &[][..]), (777, &["--offset", "777"][..]), (0, &["--stripe", "1M"][..])]
+        {
+            let image = image(&world, before);
+            let mounted = world.mount_of(&image, options);
+            mounted.does(|| {
+                let read = fs::read_to_string(mounted.path("sub/file")).expect("reading");
+                assert_eq!(read, "content\n".repeat(50_000));
+                let of = |name: &str| fs::metadata(mounted.path(name)).expect("looking");
+                let (file, linked) = (of("sub/file"), of("linked"));
+                assert_eq!((file.ino(), file.nlink()), (linked.ino(), 2));
+                assert_eq!(of("").uid(), person.uid, "made by root, claimed by an ordinary user");
+                let error = fs::write(mounted.path("sub/new"), "").expect_err("it is read-only");
+                assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+            });
+            let status = mounted.status();
+            assert_eq!(status["image"]["codec"], "zstd", "{status:#}");
+            assert_eq!(status["url"], image.as_str(), "{status:#}");
+            assert_eq!(status["fixed"], true, "{status:#}");
+            assert_eq!(status["shielded"], person.is_root(), "{status:#}");
+            let update = world.esker(&["revision", "--update"]).arg(world.mountpoint()).output();
+            let update = update.expect("running esker");
+            assert!(!update.status.success() && words(&update).contains("image"), "{}", words(&update));
+        }
+        assert!(!world.is_mounted());
+    }
+}
+
+#[test]
+fn a_hot_image_asks_nobody() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let mounted = world.mount_of(&image(&world, 0), &[]);
+        let look = || {
+            mounted.does(|| {
+                let names = fs::read_dir(mounted.path("sub")).expect("listing").count();
+                let bytes = fs::read(mounted.path("sub/file")).expect("reading").len();
+                (names, bytes)
+            })
+        };
+        let asked = || {
+            let mut asked = requests(&mounted.status());
+            asked.retain(|name, _| {
+                ["LOOKUP", "GETATTR", "OPENDIR", "READDIR", "READDIRPLUS", "OPEN", "READ"]
+                    .contains(&name.as_str())
+            });
+            asked
+        };
+        // The kernel keeps a listing when it is read for the second time.
+        (look(), look());
+        let before = asked();
+        assert_eq!(look(), (1, 400_000));
+        assert_eq!(asked(), before);
+    }
+}
+
+#[test]
+fn what_is_no_image_or_a_damaged_one_is_refused_with_the_reason() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let refused = |place: &str, options: &[&str], reason: &str| {
+        let mut command = world.esker(&["mount", place]);
+        let output = command.arg(world.mountpoint()).args(options).output().expect("running esker");
+        assert!(!output.status.success() && words(&output).contains(reason), "{}", words(&output));
+        assert!(!world.is_mounted());
+    };
+    let whole = image(&world, 0);
+    let other = image(&world, 100);
+    refused(&other, &[], "there is no squashfs image in it");
+    refused(&whole, &["--offset", "100"], "is no squashfs image");
+    refused("http://host/cvmfs/sw.example.org", &["--offset", "1"], "is no file");
+    let bytes = fs::read(&whole).expect("the image");
+    fs::write(Path::new(&whole), &bytes[..bytes.len() / 3]).expect("cutting it");
+    refused(&whole, &[], "of which some is missing");
+}

@@ -1,0 +1,88 @@
+//! Images made from archives, with a directory of a hundred thousand names, by both families of tools.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use esker_vfs::{ErrorKind, Reply, Tree};
+
+use crate::made::{self, Made};
+use crate::walk;
+
+const NAMES: usize = 100_000;
+
+fn name(number: usize) -> String {
+    format!("{:07} of many", number * 7)
+}
+
+fn archive(path: &Path) {
+    let mut archive = tar::Builder::new(BufWriter::new(File::create(path).unwrap()));
+    let header = |kind: tar::EntryType, len: usize| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(if kind.is_dir() { 0o755 } else { 0o640 });
+        (header.set_uid(1234), header.set_gid(5678), header.set_mtime(1_500_000_000));
+        header.set_size(len as u64);
+        header
+    };
+    archive.append_data(&mut header(tar::EntryType::Directory, 0), "many", &[][..]).unwrap();
+    for number in 0..NAMES {
+        let text = if number % 1000 == 0 { name(number) } else { String::new() };
+        let path = format!("many/{}", name(number));
+        archive.append_data(&mut header(tar::EntryType::Regular, text.len()), path, text.as_bytes()).unwrap();
+    }
+    for (number, kind) in
+        [tar::EntryType::Char, tar::EntryType::Block, tar::EntryType::Fifo].into_iter().enumerate()
+    {
+        let mut header = header(kind, 0);
+        header.set_device_major(7).unwrap();
+        header.set_device_minor(300).unwrap();
+        archive.append_data(&mut header, format!("special {number}"), &[][..]).unwrap();
+    }
+    archive.into_inner().unwrap().flush().unwrap();
+}
+
+fn check(made: &Made) {
+    let tree = made.open().unwrap();
+    let find = |dir: &esker_vfs::Found, name: &str| {
+        Reply::wait(|reply| tree.lookup(&dir.node, name.as_bytes(), reply))
+    };
+    let many = find(&tree.root(), "many").unwrap();
+    let listed = walk::names(&tree, &many).unwrap();
+    assert!(
+        listed.iter().map(|(listed, _)| listed.as_slice()).eq((0..NAMES)
+            .map(name)
+            .map(String::into_bytes)
+            .collect::<Vec<_>>()
+            .iter()
+            .map(Vec::as_slice))
+    );
+    for number in (0..NAMES).step_by(97).chain([NAMES - 1]) {
+        let found = find(&many, &name(number)).unwrap();
+        assert_eq!((found.node, found.attr), (listed[number].1.node, listed[number].1.attr));
+        assert_eq!((found.attr.uid, found.attr.gid, found.attr.permissions), (1234, 5678, 0o640));
+        let content = walk::content(&tree, &found, 4096).unwrap();
+        assert_eq!(content, if number % 1000 == 0 { name(number).into_bytes() } else { Vec::new() });
+        let absent = find(&many, &format!("{:07} of few", number * 7)).unwrap_err();
+        assert_eq!(absent.kind, ErrorKind::NotFound);
+    }
+    assert_eq!(find(&many, "").unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(find(&many, "~ after all").unwrap_err().kind, ErrorKind::NotFound);
+    let device = find(&tree.root(), "special 0").unwrap();
+    assert_eq!((device.attr.rdev.major, device.attr.rdev.minor), (7, 300));
+    assert_eq!(find(&many, "..").unwrap().node, tree.root().node);
+}
+
+#[test]
+fn a_directory_of_a_hundred_thousand_names_is_found_and_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let tar = folder.path().join("many.tar");
+    archive(&tar);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    check(&Made::new(|image| {
+        made::run("tar2sqfs", &["--quiet", "--exportable", "--compressor", "zstd", &text(image)], Some(&tar));
+    }));
+    check(&Made::new(|image| {
+        made::run("sqfstar", &["-comp", "gzip", "-no-progress", "-quiet", &text(image)], Some(&tar));
+    }));
+}

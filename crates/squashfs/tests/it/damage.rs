@@ -1,0 +1,132 @@
+//! Damaged and hostile images: the committed seeds of the fuzz target, then random changes of them.
+//!
+//! libFuzzer finds more (see `fuzz/`); this makes sure that the target is run at all, everywhere.
+#![allow(clippy::print_stdout, reason = "what it takes to run a random test again")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+use esker_testkit::soak::Soak;
+
+use crate::image::check;
+
+/// What the whole process may take up, with all other tests of this binary.
+const MEMORY_MAX_KIB: u64 = 256 << 10;
+
+fn seeds() -> Vec<Vec<u8>> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/image"));
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 7, "there is a seed of each codec, and two without");
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+/// The most memory this process ever had.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells it");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn seeds_are_whole_and_cut_ones_are_refused_or_read_in_part() {
+    for seed in seeds() {
+        let (seen, failed) = check(&seed).expect("a seed opens");
+        assert!(seen >= 20 && failed == 0, "{seen} names, {failed} failures");
+        for len in (0..seed.len()).step_by(61) {
+            // Behind its end an image is padded.
+            if let Ok((_, failed)) = check(&seed[..len]) {
+                assert_eq!(failed, 0, "an image is as long as it says, or refused");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_hundred_damaged_images_are_refused_or_read_in_part_with_clear_errors() {
+    let seeds = seeds();
+    let (mut refused, mut partial) = (0, 0);
+    for number in 0..200usize {
+        let mut bytes = seeds[number % seeds.len()].clone();
+        // Sixteen wrong bytes anywhere in what the image uses, its superblock included every tenth time.
+        let used = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
+        let at = if number % 10 == 0 { 12 + number % 84 } else { 96 + number * 7919 % (used - 112) };
+        bytes[at..at + 16].iter_mut().for_each(|byte| *byte ^= 0xa5);
+        match check(&bytes) {
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("an image in memory"), "{text}");
+                refused += 1;
+            }
+            Ok((_, failed)) => partial += usize::from(failed > 0),
+        }
+    }
+    println!("{refused} refused, {partial} read in part");
+    assert!(refused > 20 && partial > 60, "{refused} refused, {partial} read in part");
+}
+
+/// Random numbers that a printed seed brings back (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ value >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// Changes some bytes the way file formats hate it; most of what an image is made of is numbers.
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    const NASTY: [u8; 6] = [0, 1, 0x7f, 0x80, 0xff, 0x10];
+    let at = random.below(bytes.len());
+    let end = (at + 1 + random.below(8)).min(bytes.len());
+    match random.below(6) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => bytes[at] = NASTY[random.below(NASTY.len())],
+        2 => bytes[at..end].fill(NASTY[random.below(NASTY.len())]),
+        3 => bytes[random.below(96)] ^= 1 << random.below(8),
+        4 => bytes[at] = bytes[at].wrapping_add(random.next() as u8 & 7),
+        _ => {
+            let from = random.below(bytes.len() - (end - at) + 1);
+            bytes.copy_within(from..from + (end - at), at);
+        }
+    }
+}
+
+#[test]
+fn soak_fuzz_image() {
+    let seeds = seeds();
+    let mut soak = Soak::begin("fuzz_image");
+    let seed = soak.seed();
+    let mut random = Random(seed);
+    let (mut runs, mut opened) = (0u64, 0u64);
+    while soak.goes_on() {
+        for _ in 0..16 {
+            let mut bytes = seeds[random.below(seeds.len())].clone();
+            for _ in 0..=random.below(6) {
+                mutate(&mut bytes, &mut random);
+            }
+            match catch_unwind(AssertUnwindSafe(|| check(&bytes))) {
+                Ok(outcome) => opened += u64::from(outcome.is_ok()),
+                Err(panic) => {
+                    let file = std::env::temp_dir().join(format!("esker-fuzz-image-{seed}"));
+                    std::fs::write(&file, &bytes).unwrap();
+                    println!("the image that broke it is {}", file.display());
+                    resume_unwind(panic);
+                }
+            }
+            runs += 1;
+        }
+    }
+    let memory = memory_kib();
+    assert!(memory < MEMORY_MAX_KIB, "{memory} KiB of memory");
+    assert!(opened > runs / 20, "{opened} of {runs} images open, too few to find much");
+    soak.finish(&[("images", &runs), ("opened", &opened), ("KiB", &memory)]);
+}
