@@ -4,6 +4,7 @@
 mod hooks;
 mod person;
 mod places;
+mod root;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -17,6 +18,8 @@ use esker_run::container::{ContainerError, Environment, Plan, Stage, execute};
 
 use crate::exit::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
+
+pub(crate) use root::{Kept, Root};
 
 /// Sourced before every command of an image that Apptainer has built, as it would be there.
 const APPTAINER_ENV: &str = "/.singularity.d/env";
@@ -193,6 +196,12 @@ pub(crate) fn of_container(error: &ContainerError) -> Failure {
             .with_code(*code)
             .hint("look whether it is there: esker run IMAGE -- ls -l PATH"),
         ContainerError::Step { .. } => Failure::failed(chain(error)),
+    }
+}
+
+impl From<ContainerError> for Failure {
+    fn from(error: ContainerError) -> Self {
+        of_container(&error)
     }
 }
 

@@ -85,7 +85,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
-        Command::Run(args) => return commands::run::run(args, &settings, files),
+        Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Inside(_) => unreachable!("handled above"),
         Command::Mount(args) => commands::mount::run(args, &settings, line),

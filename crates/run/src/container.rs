@@ -121,6 +121,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Stage {
     host: PathBuf,
+    image: PathBuf,
 }
 
 impl Stage {
@@ -145,17 +146,23 @@ impl Stage {
         for directory in [IMAGE, WORK] {
             fs::create_dir(directory).map_err(blocked(Step::Root))?;
         }
-        Ok(Self { host })
+        Ok(Self { host, image: IMAGE.into() })
     }
 
     /// The stage that this process has joined.
     pub(crate) fn joined() -> Self {
-        Self { host: Path::new("/").join(root::OLD_ROOT) }
+        Self { host: Path::new("/").join(root::OLD_ROOT), image: IMAGE.into() }
     }
 
     /// The image's root directory.
     pub fn image(&self) -> &Path {
-        Path::new(IMAGE)
+        &self.image
+    }
+
+    /// The same, but the image is only what is at this path of it.
+    pub fn below(self, path: &Path) -> Self {
+        let image = self.image.join(path.strip_prefix("/").unwrap_or(path));
+        Self { image, ..self }
     }
 
     /// Where a path of the host is now.

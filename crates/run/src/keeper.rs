@@ -92,11 +92,11 @@ impl Place {
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder.join(format!("{}.image", self.key.short()))
+        self.folder.join(format!("{}.img", self.key.short()))
     }
 
     fn lock_file(&self) -> PathBuf {
-        self.folder.join(format!("{}.image-lock", self.key.short()))
+        self.folder.join(format!("{}.lck", self.key.short()))
     }
 
     /// Takes the lock; `None` if it is taken and this is not to wait.
@@ -178,8 +178,10 @@ impl Place {
         let namespaces = namespaces.map_err(of_system("open the namespaces"))?;
         let tree = open()?;
         let session = Session::start(device, tree, keeping.session).map_err(KeeperError::from)?;
-        // Nothing in an image changes, which is what the overlay needs; where the kernel won't, it works without.
-        let _ = hold.within(|image| shield(image, image, &keeping.source));
+        if keeping.is_fixed {
+            // Older kernels let only root mount overlays; it works without.
+            let _ = hold.within(|image| shield(image, image, &keeping.source));
+        }
         let socket = self.socket();
         let clients = Clients::listen(&socket, namespaces, &self.key, keeping.starter)
             .map_err(of_system("wait for commands"))?;
@@ -213,8 +215,15 @@ pub struct Keeping {
     pub source: String,
     /// How it is served.
     pub session: SessionOptions,
+    /// What is mounted never changes, so that an overlay of the kernel may answer what it can.
+    pub is_fixed: bool,
     /// The process that started the keeper and is to become a command.
     pub starter: u32,
+}
+
+/// Leaves the parent: from here on this process is a child of nobody who waits for it. It must have a single thread.
+pub fn leave_parent() -> io::Result<()> {
+    sys::leave_parent()
 }
 
 fn is_gone(error: &io::Error) -> bool {

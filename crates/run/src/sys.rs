@@ -102,3 +102,15 @@ pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result
     // what could pull a descriptor from under its owner.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
+
+/// Goes on in a child of this process, which ends. There must be a single thread.
+pub(crate) fn leave_parent() -> io::Result<()> {
+    // SAFETY: with a single thread the child has all that the parent had, no lock is held by a thread that is missing,
+    // and the parent ends without running anything that the child will run.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(()),
+        // SAFETY: as above.
+        _ => unsafe { libc::_exit(0) },
+    }
+}

@@ -1,11 +1,10 @@
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::around::{Around, end_as, take_signals};
-use crate::container::{self, ContainerArgs, Inside};
+use crate::container::{self, ContainerArgs, Inside, Kept, Root};
 use crate::exit::Failure;
 use crate::join::{Checked, mount_options, session_options};
 use crate::limits::OpenFiles;
@@ -18,7 +17,8 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// A repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured. Or what becomes
-    /// the root directory: a directory with a system in it (with a `/` in its name)
+    /// the root directory: a squashfs image, a directory with a system in it (with a `/` in its name), or a folder of a
+    /// repository, as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE")]
     what: OsString,
 
@@ -34,18 +34,24 @@ pub(crate) struct Args {
     #[command(flatten)]
     testing: TestingArgs,
 
+    /// Started by `esker run` itself: keep the image, and report to this descriptor
+    #[arg(long, hide = true, value_name = "FD")]
+    keep: Option<RawFd>,
+
     /// The command and its arguments; for an image its own, if none is named
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    args: Args,
+    settings: &Settings,
+    files: OpenFiles,
+    line: &[OsString],
+) -> Result<ExitCode, Failure> {
     let what = args.what.clone();
     if let Some(root) = Root::of(&what) {
-        let inside = Inside { args: args.container, image: what, command: args.command, files };
-        return match root {
-            Root::Directory(path) => container::directory(inside, &path),
-        };
+        return in_container(root, args, settings, files, line);
     }
     if args.command.is_empty() {
         return Err(Failure::usage("a COMMAND is missing").hint("as in: esker run NAME -- ls /cvmfs/NAME"));
@@ -68,17 +74,30 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     Ok(end_as(ending))
 }
 
-/// What becomes the root directory of a command.
-enum Root {
-    Directory(PathBuf),
-}
-
-impl Root {
-    /// A name without a slash is a repository's.
-    fn of(what: &OsStr) -> Option<Self> {
-        let path = PathBuf::from(what);
-        let is_path =
-            what.as_bytes().contains(&b'/') && !what.as_bytes().windows(3).any(|part| part == b"://");
-        (is_path && path.is_dir()).then_some(Root::Directory(path))
+fn in_container(
+    root: Root,
+    args: Args,
+    settings: &Settings,
+    files: OpenFiles,
+    line: &[OsString],
+) -> Result<ExitCode, Failure> {
+    let inside = Inside { args: args.container, image: args.what, command: args.command, files };
+    let path = match &root {
+        Root::Directory(path) => return container::directory(inside, path),
+        Root::Image(path) => Some(path),
+        Root::Repository(..) => None,
+    };
+    let kept = Kept {
+        is_fixed: path.is_some() || args.view.pin().is_some(),
+        root,
+        repository: &args.repository,
+        view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
+        session: session_options(&args.repository, Some(&args.testing)),
+        identity: inside.identity(),
+        settings,
+    };
+    if let Some(fd) = args.keep {
+        return kept.keep(fd).map(|()| ExitCode::SUCCESS);
     }
+    inside.become_command(|| kept.join(line))
 }

@@ -11,7 +11,7 @@ use rustix::mount::{
     MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
 };
 
-use super::{ContainerError, IMAGE, Mount, Plan, Stage, WORK, What, devices, resolve, step};
+use super::{ContainerError, Mount, Plan, Stage, WORK, What, devices, resolve, step};
 use crate::root::{self, Leaf, Wanted};
 
 /// Mount points and small files need no more; a root that is written may fill half of the memory, as a tmpfs does.
@@ -48,9 +48,9 @@ pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<(), ContainerError> {
         leaves.push(wanted.what.leaf(stage).map_err(step(asked()))?);
     }
     if plan.writable {
-        overlay(&root)?;
+        overlay(stage.image(), &root)?;
     } else {
-        show_image(&root, &plan.mounts, &leaves)?;
+        show_image(stage.image(), &root, &plan.mounts, &leaves)?;
     }
     let mut done: Vec<(PathBuf, &What)> = Vec::new();
     for (number, (wanted, leaf)) in plan.mounts.iter().zip(leaves).enumerate() {
@@ -75,8 +75,7 @@ fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
 }
 
 /// Shows the image at `root`, with all mount points that it has to provide.
-fn show_image(root: &Path, mounts: &[Mount], leaves: &[Leaf]) -> Result<(), ContainerError> {
-    let image = Path::new(IMAGE);
+fn show_image(image: &Path, root: &Path, mounts: &[Mount], leaves: &[Leaf]) -> Result<(), ContainerError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut missing: Vec<(Vec<OsString>, Leaf)> = Vec::new();
     for (wanted, leaf) in mounts.iter().zip(leaves) {
@@ -101,13 +100,14 @@ fn show_image(root: &Path, mounts: &[Mount], leaves: &[Leaf]) -> Result<(), Cont
 }
 
 /// Puts an overlay above the image whose upper layer is in memory.
-fn overlay(root: &Path) -> Result<(), ContainerError> {
+fn overlay(image: &Path, root: &Path) -> Result<(), ContainerError> {
     let upper = Path::new(WORK).join("upper");
     let moving = Path::new(WORK).join("moving");
     for folder in [&upper, &moving] {
         fs::create_dir(folder).map_err(step("make a layer to write to"))?;
     }
-    let layers = format!("lowerdir={IMAGE},upperdir={},workdir={}", upper.display(), moving.display());
+    let layers =
+        format!("lowerdir={},upperdir={},workdir={}", image.display(), upper.display(), moving.display());
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     // Without root its marks must be extended attributes that users may set; root on an old kernel knows no such option.

@@ -11,7 +11,7 @@ pub const PREFIX: &str = "ESKER_ENV_";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// These name files of the host, which are not in the image, or other ones.
-const OF_THE_HOST: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"];
+const OF_THE_HOST: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "XDG_RUNTIME_DIR"];
 
 /// What a clean environment keeps: who one is, and the terminal.
 const KEPT: [&str; 9] = ["HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "TZ", "TMPDIR"];

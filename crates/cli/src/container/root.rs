@@ -1,0 +1,255 @@
+//! What becomes the root directory of a command, and the process that keeps it mounted.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use esker_fuse::SessionOptions;
+use esker_node::daemon::{self, Report, Reporter};
+use esker_node::repository::Repository;
+use esker_node::runtime::RuntimeDir;
+use esker_run::Identity;
+use esker_run::container::Stage;
+use esker_run::keeper::{self, KeeperError, Keeping, Key, Place};
+use esker_squashfs::{FileImage, ImageTree, Options};
+use esker_vfs::Tree;
+use esker_view::{View, ViewOptions};
+use rustix::process::{WaitOptions, getegid, geteuid, getppid, waitpid};
+
+use super::of_container;
+use crate::args::{RepositoryArgs, split_path};
+use crate::exit::{Context, Failure, Kind, chain};
+use crate::join::Checked;
+use crate::named;
+use crate::settings::Settings;
+
+/// A folder of the web server that is a repository, and no system.
+const PUBLISHED: &str = ".cvmfspublished";
+
+/// What becomes the root directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// A directory of the host.
+    Directory(PathBuf),
+    /// A file with a squashfs image in it.
+    Image(PathBuf),
+    /// A folder of a repository: its URL or name, and the path.
+    Repository(String, PathBuf),
+}
+
+impl Root {
+    /// Tells an image from a repository that is to appear below `/cvmfs`, by what it is called and what is there.
+    pub(crate) fn of(what: &OsStr) -> Option<Self> {
+        if let Some((place, Some(path))) = what.to_str().map(split_path)
+            && (place.contains("://") || named::is_name(place))
+        {
+            return Some(Root::Repository(place.to_owned(), path.into()));
+        }
+        let path = Path::new(what);
+        let is_path = what.as_bytes().contains(&b'/');
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() && is_path && !path.join(PUBLISHED).exists() => {
+                Some(Root::Directory(path.to_owned()))
+            }
+            Ok(meta) if !meta.is_dir() => Some(Root::Image(path.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// An image that a process keeps mounted for its job.
+pub(crate) struct Kept<'a> {
+    pub(crate) root: Root,
+    pub(crate) repository: &'a RepositoryArgs,
+    /// How a repository is shown.
+    pub(crate) view: Box<dyn Fn() -> ViewOptions + 'a>,
+    /// Whether what is shown never changes.
+    pub(crate) is_fixed: bool,
+    pub(crate) session: SessionOptions,
+    pub(crate) identity: Identity,
+    pub(crate) settings: &'a Settings,
+}
+
+impl Kept<'_> {
+    /// Joins the process that keeps it, which is started if there is none: with this command line, and an option that
+    /// tells it so.
+    pub(crate) fn join(&self, line: &[OsString]) -> Result<Stage, Failure> {
+        let runtime = self.runtime()?;
+        let place = self.place(&runtime)?;
+        let log = runtime.log(&format!("image-{}", std::process::id()));
+        let stage = place.join(|| start(&log, line));
+        // What a keeper that failed had to say has been read.
+        let _ = fs::remove_file(&log);
+        Ok(match &self.root {
+            Root::Repository(_, path) => stage?.below(path),
+            _ => stage?,
+        })
+    }
+
+    /// Becomes the process that keeps it. `fd` is what its starter waits at.
+    pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
+        // Started through a link in /proc, it would be called `exe` in lists of processes.
+        let _ = rustix::thread::set_name(c"esker");
+        let mut reporter = Some(
+            Reporter::adopt(fd)
+                .map_err(|error| Failure::usage(format!("--keep is not for use by hand: {error}")))?,
+        );
+        let starter = getppid().map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());
+        // The command would be its parent, and wait for it.
+        keeper::leave_parent().context(Kind::Failed, "can't start a process that keeps the image")?;
+        let mut report = |report: &Report| match reporter.take() {
+            Some(reporter) => reporter.report(report),
+            None => Ok(()),
+        };
+        let outcome = self.serve(starter, || report(&Report::Ready { warning: None }));
+        if let Err(failure) = &outcome {
+            let Failure { message, hint, .. } = failure;
+            let failed =
+                Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
+            // If nobody waits for it any more, it is in the log.
+            let _ = report(&failed);
+        }
+        outcome
+    }
+
+    fn serve(self, starter: u32, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
+        let runtime = self.runtime()?;
+        let place = self.place(&runtime)?;
+        let keeping = Keeping {
+            identity: self.identity,
+            source: self.describe(),
+            session: self.session.clone(),
+            is_fixed: self.is_fixed,
+            starter,
+        };
+        // Opened before the namespaces hide who may read it.
+        let mut opened: Option<(Repository, Arc<View>)> = None;
+        let kept = place.keep(keeping, || self.open(&mut opened), ready);
+        if let Some((repository, view)) = opened {
+            view.close();
+            repository.close();
+        }
+        runtime.leave();
+        kept
+    }
+
+    fn runtime(&self) -> Result<RuntimeDir, Failure> {
+        let usual = &self.settings.runtime;
+        // A job takes over the environment of a login, but not always the folder that it names.
+        let there = usual.parent().is_some_and(Path::is_dir);
+        let otherwise = || PathBuf::from(format!("/tmp/esker-{}", geteuid().as_raw()));
+        let path = if there { usual.clone() } else { otherwise() };
+        RuntimeDir::open(&path).context(Kind::Failed, "can't keep track of the image")
+    }
+
+    fn place(&self, runtime: &RuntimeDir) -> Result<Place, Failure> {
+        let image = match &self.root {
+            Root::Directory(path) | Root::Image(path) => {
+                let unknown = || format!("can't find the image {}", path.display());
+                let real = fs::canonicalize(path).context(Kind::Failed, unknown())?;
+                let meta = fs::metadata(&real).context(Kind::Failed, unknown())?;
+                let time = (meta.mtime(), meta.mtime_nsec());
+                format!("{} {} {} {} {time:?}", real.display(), meta.dev(), meta.ino(), meta.len())
+            }
+            Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
+        };
+        Ok(Place::new(runtime.path(), Key::new(&image, self.identity)))
+    }
+
+    fn describe(&self) -> String {
+        match &self.root {
+            Root::Directory(path) | Root::Image(path) => {
+                fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
+            }
+            Root::Repository(place, _) => place.clone(),
+        }
+    }
+
+    fn open(&self, opened: &mut Option<(Repository, Arc<View>)>) -> Result<Arc<dyn Tree>, Failure> {
+        match &self.root {
+            Root::Directory(path) | Root::Image(path) => {
+                let unusable = || format!("can't use {} as an image", path.display());
+                let image = FileImage::open(path, 0).context(Kind::Failed, unusable())?;
+                // In a namespace nobody else has a number.
+                let own = (geteuid().as_raw(), getegid().as_raw());
+                let owner = (!self.settings.root).then_some(own);
+                let options = Options { owner, ..Options::default() };
+                let tree = ImageTree::open(Arc::new(image), &options).context(Kind::Damaged, unusable())?;
+                Ok(Arc::new(tree))
+            }
+            Root::Repository(place, _) => {
+                let checked = Checked::new(place, self.repository, self.settings)?;
+                let (repository, view) = checked.open(&(self.view)())?;
+                *opened = Some((repository, view.clone()));
+                Ok(view)
+            }
+        }
+    }
+}
+
+/// Starts the process that keeps the image, and waits until it does.
+fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("esker");
+    let report = daemon::spawn(command, log, |fd| {
+        let mut given = line.iter().cloned();
+        let subcommand = given.next();
+        let hidden = format!("--keep={fd}").into();
+        subcommand.into_iter().chain([hidden]).chain(given).collect()
+    });
+    // What was started has started another and ended: the command must not find a child that it doesn't know.
+    let _ = waitpid(None, WaitOptions::empty());
+    match report.context(Kind::Failed, "can't start a process that keeps the image")? {
+        Report::Ready { .. } => Ok(()),
+        Report::Failed { code, message, hint } => {
+            let failure = Failure::new(Kind::from_code(code), message).with_code(code);
+            Err(hint.into_iter().fold(failure, Failure::hint))
+        }
+    }
+}
+
+impl From<KeeperError> for Failure {
+    fn from(error: KeeperError) -> Self {
+        match error {
+            KeeperError::Container(error) => of_container(&error),
+            KeeperError::Mount(refused) => match esker_run::device_blocked() {
+                Some(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy),
+                None => Failure::failed(chain(&refused)),
+            },
+            KeeperError::Session(_) => Failure::failed(chain(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_told_from_repositories() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.sqfs");
+        fs::write(&file, "").expect("a file");
+        let of = |what: &Path| Root::of(what.as_os_str());
+        assert_eq!(of(&file), Some(Root::Image(file.clone())));
+        assert_eq!(of(folder.path()), Some(Root::Directory(folder.path().to_owned())));
+        fs::write(folder.path().join(PUBLISHED), "").expect("a file");
+        assert_eq!(of(folder.path()), None, "a repository in a folder");
+        let repository = |place: &str, path: &str| Some(Root::Repository(place.into(), path.into()));
+        assert_eq!(
+            of(Path::new("http://h:80/cvmfs/a.test:/b")),
+            repository("http://h:80/cvmfs/a.test", "/b")
+        );
+        assert_eq!(of(Path::new("a.test:/b")), repository("a.test", "/b"));
+        for none in ["http://h:80/cvmfs/a.test", "a.test", "/no/such/path"] {
+            assert_eq!(of(Path::new(none)), None, "{none}");
+        }
+    }
+}
