@@ -1,6 +1,20 @@
 //! Container images in registries and archives, as layers.
+//!
+//! [`Image`] opens a layout of OCI or an archive of Docker, [`Image::merge`] unpacks its layers, checks them against their
+//! digests, and gives one tree ([`Merged`]). What comes out names nothing outside of itself, whatever a layer says; nothing here
+//! writes anywhere but into files without a name.
 #![forbid(unsafe_code)]
 
 mod config;
+mod digest;
+mod error;
+mod files;
+mod image;
+mod manifest;
+mod merge;
+mod tar;
 
 pub use config::Config;
+pub use error::OciError;
+pub use image::{Image, Limits};
+pub use merge::{Entry, Kind, Merged};

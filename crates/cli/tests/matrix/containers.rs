@@ -1,6 +1,7 @@
 //! `esker run` with a root directory of its own: what a command in a container sees, and what it leaves.
 
 mod rootfs;
+mod sharing;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

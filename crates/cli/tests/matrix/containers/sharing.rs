@@ -1,0 +1,260 @@
+//! Many commands with one image: how many mounts they have, and how long those live.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use esker_testkit::fixture;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::rootfs::Rootfs;
+use crate::person::Person;
+use crate::running::processes_naming;
+use crate::world::{PATIENCE, World, words};
+
+/// A person with an image file.
+struct Images {
+    world: World,
+    image: PathBuf,
+}
+
+/// A command that has said its first line and waits for the end of its input.
+struct Waiting {
+    child: Child,
+    line: String,
+}
+
+impl Waiting {
+    #[track_caller]
+    fn new(command: &mut Command) -> Waiting {
+        Waiting::said(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("running esker"))
+    }
+
+    #[track_caller]
+    fn said(mut child: Child) -> Waiting {
+        let mut line = String::new();
+        // Byte by byte: what comes later is for others to read.
+        let mut output = BufReader::with_capacity(1, child.stdout.as_mut().expect("its output"));
+        output.read_line(&mut line).expect("a line");
+        assert!(!line.is_empty(), "it ended: {:?}", child.try_wait());
+        Waiting { child, line: line.trim_end().to_owned() }
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("its end").success());
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Images {
+    fn new() -> Images {
+        let world = World::new(Person::ordinary(), fixture::RMD);
+        let root = Rootfs::new(&world.path("root"));
+        let image = world.path("image.sqfs");
+        let made = Command::new("mksquashfs")
+            .arg(root.path())
+            .arg(&image)
+            .args(["-all-root", "-quiet", "-no-progress", "-noappend"])
+            .output()
+            .expect("running mksquashfs");
+        assert!(made.status.success(), "{}", words(&made));
+        Images { world, image }
+    }
+
+    fn run(&self, command: &[&str]) -> Command {
+        let mut call = self.world.esker(&["run", "--no-bind"]);
+        call.arg(&self.image).arg("--").args(command).current_dir(self.world.path("home"));
+        call
+    }
+
+    /// Starts a command that tells its user namespace and the device of its root.
+    #[track_caller]
+    fn waiting(&self) -> Waiting {
+        let script = "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3; read never; true";
+        Waiting::new(&mut self.run(&["sh", "-c", script]))
+    }
+
+    fn keepers(&self) -> Vec<u32> {
+        processes_naming("--keep=").into_iter().filter(|pid| self.is_of(*pid)).collect()
+    }
+
+    fn is_of(&self, pid: u32) -> bool {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&*self.image.display().to_string())
+    }
+
+    /// Nothing is left: no process, no socket, no log.
+    #[track_caller]
+    fn is_released(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let left = || (self.keepers(), fs::read_dir(self.world.path("run/esker")).is_ok());
+        while left() != (Vec::new(), false) {
+            assert!(Instant::now() < deadline, "left: {:?}", left());
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn namespace(pid: u32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/user")).expect("a namespace")
+}
+
+/// > N7: All commands of a job that run from the same image share one mount and one user namespace; it is released when the last of them ends, however that ends, and what a command leaves running keeps it until then.
+#[test]
+fn commands_of_a_job_share_one_mount() {
+    let images = Images::new();
+    let first = images.waiting();
+    let others: Vec<Waiting> = (0..8).map(|_| images.waiting()).collect();
+    let devices: BTreeSet<&str> =
+        others.iter().chain([&first]).map(|waiting| waiting.line.as_str()).collect();
+    assert_eq!(devices.len(), 1, "one mount: {devices:?}");
+    let spaces: BTreeSet<PathBuf> = others.iter().map(|waiting| namespace(waiting.child.id())).collect();
+    assert_eq!(spaces, BTreeSet::from([namespace(first.child.id())]));
+    assert_eq!(images.keepers().len(), 1);
+    first.end();
+    let output = images.run(&["cat", "/made-for-this-test"]).output().expect("running esker");
+    assert_eq!(output.stdout, b"a system\n", "{}", words(&output));
+    others.into_iter().for_each(Waiting::end);
+    images.is_released();
+
+    // Killed, not asked.
+    let waiting = images.waiting();
+    assert_eq!(images.keepers().len(), 1);
+    drop(waiting);
+    images.is_released();
+
+    // What stays behind reads from the image after everybody else has gone.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let script = "exec 3<&0; (read go <&3; cat /made-for-this-test) & echo left";
+    let (behind, go) = std::io::pipe().expect("a pipe");
+    let status =
+        images.run(&["sh", "-c", script]).stdin(behind).stdout(writer).status().expect("running esker");
+    assert!(status.success());
+    drop(go);
+    let lines: Vec<String> = BufReader::new(reader).lines().map(|line| line.expect("a line")).collect();
+    assert_eq!(lines, ["left", "a system"]);
+    images.is_released();
+}
+
+/// A scheduler's signals to a whole job are for the command; it has its files until it ends.
+#[test]
+fn a_keeper_outlives_the_warnings_of_a_scheduler() {
+    let images = Images::new();
+    let waiting = images.waiting();
+    for keeper in images.keepers() {
+        let pid = Pid::from_raw(keeper.cast_signed()).expect("a process");
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            kill_process(pid, signal).expect("sent");
+        }
+    }
+    let output = images.run(&["cat", "/made-for-this-test"]).output().expect("running esker");
+    assert_eq!(output.stdout, b"a system\n", "{}", words(&output));
+    waiting.end();
+    images.is_released();
+}
+
+/// Many start at the same moment, and one mount is made.
+#[test]
+fn a_rush_makes_one_mount() {
+    let images = Images::new();
+    let holder = images.waiting();
+    let rush: Vec<Child> = (0..32)
+        .map(|_| {
+            let mut command =
+                images.run(&["sh", "-c", "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3"]);
+            command.stdout(Stdio::piped()).spawn().expect("running esker")
+        })
+        .collect();
+    for child in rush {
+        let output = child.wait_with_output().expect("its end");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), holder.line);
+    }
+    assert_eq!(images.keepers().len(), 1);
+    holder.end();
+    images.is_released();
+}
+
+/// A control group of the version 1 or 2 hierarchy, as a job has one.
+struct Job(PathBuf);
+
+impl Job {
+    /// None where this process may make none.
+    fn new(name: &str) -> Option<Job> {
+        let own = fs::read_to_string("/proc/self/cgroup").expect("control groups");
+        let unified =
+            own.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists())?;
+        let path = root.join(unified).join(format!("esker-{}-{name}", std::process::id()));
+        fs::create_dir(&path).ok().map(|()| Job(path))
+    }
+
+    /// Starts a command in the group: a shell waits until it is in there, and becomes `esker run`.
+    #[track_caller]
+    fn start(&self, images: &Images, script: &str) -> Waiting {
+        let call = images.run(&["sh", "-c", script]);
+        let mut shell = images.world.person.command("/bin/sh");
+        shell.args(["-c", "read joined && exec \"$@\"", "sh"]).arg(call.get_program()).args(call.get_args());
+        shell.env_clear().envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.current_dir(images.world.path("home")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().expect("running a shell");
+        fs::write(self.0.join("cgroup.procs"), child.id().to_string()).expect("joining the group");
+        child.stdin.as_mut().expect("its input").write_all(b"joined\n").expect("told");
+        Waiting::said(child)
+    }
+
+    fn kill(&self) {
+        for line in fs::read_to_string(self.0.join("cgroup.procs")).expect("processes").lines() {
+            let pid = Pid::from_raw(line.parse().expect("a number")).expect("a process");
+            // It may have ended by itself since.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.kill();
+        let deadline = Instant::now() + PATIENCE;
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// > N8: Each job (control group; with Slurm each step) has a mount of its own, so a job that is killed as a whole takes nothing from another.
+#[test]
+fn a_killed_job_takes_nothing_from_another() {
+    let images = Images::new();
+    let (Some(one), Some(two)) = (Job::new("one"), Job::new("two")) else {
+        println!("control groups can't be made here: jobs are left to a run that may");
+        return;
+    };
+    let script = "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3; read go; cat /made-for-this-test";
+    let first = one.start(&images, script);
+    let mut second = two.start(&images, script);
+    assert_ne!(first.line, second.line, "a mount for each");
+    assert_eq!(images.keepers().len(), 2);
+    one.kill();
+    drop(first);
+    let deadline = Instant::now() + PATIENCE;
+    while images.keepers().len() > 1 {
+        assert!(Instant::now() < deadline, "the first job's keeper lives on");
+        std::thread::yield_now();
+    }
+    drop(second.child.stdin.take());
+    let mut rest = String::new();
+    second.child.stdout.as_mut().expect("its output").read_to_string(&mut rest).expect("the rest");
+    assert_eq!(rest, "a system\n");
+    assert!(second.child.wait().expect("its end").success());
+}

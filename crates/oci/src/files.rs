@@ -1,0 +1,143 @@
+//! Named files: a folder, or the members of an archive.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::OciError;
+use crate::tar::Members;
+
+/// An archive of an image has some hundred members.
+const MEMBERS_MAX: usize = 100_000;
+/// Archives made by old versions of Docker have layers that are links to others.
+const LINKS: usize = 8;
+
+/// Where the parts of an image are.
+pub(crate) enum Files {
+    Folder(PathBuf),
+    Archive { file: Arc<File>, members: BTreeMap<String, Found> },
+}
+
+pub(crate) enum Found {
+    Part { offset: u64, size: u64 },
+    Link(String),
+}
+
+/// A part of a file, read from a place of its own.
+pub(crate) struct Part {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+}
+
+impl Part {
+    pub(crate) fn new(file: Arc<File>, offset: u64, left: u64) -> Self {
+        Self { file, offset, left }
+    }
+}
+
+impl Read for Part {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(room.len());
+        let read = self.file.read_at(room.get_mut(..len).unwrap_or_default(), self.offset)?;
+        self.offset += read as u64;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+impl Files {
+    /// Opens a folder, or an archive that is not compressed.
+    pub(crate) fn open(path: &Path) -> Result<Self, OciError> {
+        let failed = || OciError::io(format!("read {}", path.display()));
+        if path.is_dir() {
+            return Ok(Self::Folder(path.to_owned()));
+        }
+        let mut file = File::open(path).map_err(failed())?;
+        let mut start = [0; 2];
+        let read = file.read(&mut start).map_err(failed())?;
+        if read == 2 && start == [0x1f, 0x8b] {
+            return Err(OciError::refused(
+                path.display().to_string(),
+                "it is compressed; unpack it with gunzip first",
+            ));
+        }
+        file.seek(SeekFrom::Start(0)).map_err(failed())?;
+        let mut members = BTreeMap::new();
+        let mut archive = Members::new(BufReader::new(&file));
+        while let Some(member) = archive.next().map_err(failed())? {
+            let name = tidy(&String::from_utf8_lossy(&member.path));
+            let found = match member.kind {
+                b'0' | 0 => Found::Part { offset: member.offset, size: member.size },
+                b'1' => Found::Link(tidy(&String::from_utf8_lossy(&member.link))),
+                b'2' => Found::Link(beside(&name, &String::from_utf8_lossy(&member.link))),
+                _ => continue,
+            };
+            if members.len() >= MEMBERS_MAX {
+                return Err(OciError::refused(path.display().to_string(), "it has too many members"));
+            }
+            members.insert(name, found);
+        }
+        Ok(Self::Archive { file: Arc::new(file), members })
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Folder(folder) => folder.join(name).is_file(),
+            Self::Archive { members, .. } => members.contains_key(name),
+        }
+    }
+
+    /// Opens a file; `name` never leads out of the folder, because whoever calls has checked what it is made of.
+    pub(crate) fn stream(&self, name: &str) -> Result<Box<dyn Read + Send>, OciError> {
+        let failed = || OciError::io(format!("read {name} of the image"));
+        match self {
+            Self::Folder(folder) => Ok(Box::new(File::open(folder.join(name)).map_err(failed())?)),
+            Self::Archive { file, members } => {
+                let mut name = name;
+                for _ in 0..LINKS {
+                    match members.get(name) {
+                        Some(Found::Part { offset, size }) => {
+                            return Ok(Box::new(Part::new(file.clone(), *offset, *size)));
+                        }
+                        Some(Found::Link(target)) => name = target,
+                        None => break,
+                    }
+                }
+                Err(failed()(io::Error::from(io::ErrorKind::NotFound)))
+            }
+        }
+    }
+
+    /// Reads a file that is at most `limit` bytes long.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, OciError> {
+        let mut content = Vec::new();
+        let read = self.stream(name)?.take(limit + 1).read_to_end(&mut content);
+        read.map_err(OciError::io(format!("read {name} of the image")))?;
+        if content.len() as u64 > limit {
+            return Err(OciError::refused(name, "it is too long"));
+        }
+        Ok(content)
+    }
+}
+
+fn tidy(name: &str) -> String {
+    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+/// What a link beside `name` leads to; it ends at the top of the archive.
+fn beside(name: &str, target: &str) -> String {
+    let mut found: Vec<&str> = name.split('/').collect();
+    found.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(found.pop()),
+            part => found.push(part),
+        }
+    }
+    found.join("/")
+}

@@ -1,0 +1,155 @@
+//! Indexes and manifests, as OCI and Docker write them.
+
+use serde::Deserialize;
+
+use crate::OciError;
+use crate::digest::Digest;
+
+/// No manifest or index is longer; registries refuse those above 4 MiB.
+pub(crate) const LONGEST: u64 = 4 << 20;
+/// Indexes may name indexes, but not for ever.
+pub(crate) const DEPTH: usize = 4;
+
+/// A blob, by what its content is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    pub(crate) digest: String,
+    pub(crate) size: u64,
+    #[serde(default)]
+    platform: Option<Wanted>,
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+}
+
+impl Descriptor {
+    pub(crate) fn digest(&self) -> Result<Digest, OciError> {
+        Digest::parse(&self.digest)
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Wanted {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+}
+
+/// An image for one platform: its configuration and layers, the lowest first.
+#[derive(Clone, Debug)]
+pub(crate) struct Manifest {
+    pub(crate) config: Descriptor,
+    pub(crate) layers: Vec<Descriptor>,
+}
+
+/// What a name stands for.
+pub(crate) enum Document {
+    Manifest(Manifest),
+    /// Images for several platforms, or with several names.
+    Index(Vec<Descriptor>),
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    #[serde(default)]
+    config: Option<Descriptor>,
+    #[serde(default)]
+    layers: Option<Vec<Descriptor>>,
+    #[serde(default)]
+    manifests: Option<Vec<Descriptor>>,
+}
+
+impl Document {
+    pub(crate) fn parse(what: &str, json: &[u8]) -> Result<Self, OciError> {
+        let raw: Raw =
+            serde_json::from_slice(json).map_err(|error| OciError::refused(what, error.to_string()))?;
+        match raw {
+            Raw { manifests: Some(manifests), .. } => Ok(Self::Index(manifests)),
+            Raw { config: Some(config), layers: Some(layers), .. } => {
+                Ok(Self::Manifest(Manifest { config, layers }))
+            }
+            _ => Err(OciError::refused(what, "it is neither an index nor a manifest of an image")),
+        }
+    }
+}
+
+/// The architecture of this machine, in the words of OCI.
+pub(crate) fn own_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// The image of an index that has this tag, where tags are given, and is for this architecture, where that is said.
+pub(crate) fn choose<'a>(
+    what: &str,
+    index: &'a [Descriptor],
+    tag: Option<&str>,
+    architecture: &str,
+) -> Result<&'a Descriptor, OciError> {
+    const NAME: &str = "org.opencontainers.image.ref.name";
+    let named = |image: &&Descriptor| {
+        tag.is_none_or(|tag| image.annotations.get(NAME).is_some_and(|name| name == tag))
+    };
+    let fits = |image: &&Descriptor| {
+        let linux = |wanted: &Wanted| wanted.os == "linux" && wanted.architecture == architecture;
+        image.platform.as_ref().is_none_or(linux)
+    };
+    let mut found = index.iter().filter(named).filter(fits);
+    let Some(first) = found.next() else {
+        let all = index.iter().map(|image| {
+            let name = image.annotations.get(NAME).map_or("", String::as_str);
+            let platform = image.platform.as_ref().map_or("", |wanted| wanted.architecture.as_str());
+            format!("{name} {platform}").trim().to_owned()
+        });
+        let all = all.collect::<Vec<_>>().join(", ");
+        let tag = tag.unwrap_or("any");
+        return Err(OciError::refused(
+            what,
+            format!("it has no image {tag} for linux/{architecture}, only: {all}"),
+        ));
+    };
+    if tag.is_none() && found.next().is_some() {
+        return Err(OciError::refused(what, "it has several images: name one of them, as in oci:FOLDER:TAG"));
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INDEX: &str = r#"{"manifests":[
+        {"digest":"sha256:a","size":1,"platform":{"os":"linux","architecture":"amd64"}},
+        {"digest":"sha256:b","size":1,"platform":{"os":"linux","architecture":"arm64"}},
+        {"digest":"sha256:c","size":1,"platform":{"os":"unknown","architecture":"unknown"}}]}"#;
+
+    #[test]
+    fn an_index_is_asked_for_a_platform_and_a_name() {
+        let Document::Index(index) = Document::parse("it", INDEX.as_bytes()).expect("an index") else {
+            panic!()
+        };
+        assert_eq!(choose("it", &index, None, "arm64").expect("one").digest, "sha256:b");
+        let told = choose("it", &index, None, "riscv64").expect_err("none").to_string();
+        assert!(told.contains("linux/riscv64") && told.contains("amd64, arm64"), "{told}");
+        let names = r#"{"manifests":[
+            {"digest":"sha256:a","size":1,"annotations":{"org.opencontainers.image.ref.name":"one"}},
+            {"digest":"sha256:b","size":1,"annotations":{"org.opencontainers.image.ref.name":"two"}}]}"#;
+        let Document::Index(index) = Document::parse("it", names.as_bytes()).expect("an index") else {
+            panic!()
+        };
+        assert_eq!(choose("it", &index, Some("two"), "amd64").expect("one").digest, "sha256:b");
+        choose("it", &index, None, "amd64").expect_err("which one");
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_refused() {
+        for wrong in ["", "{}", "[]", r#"{"config":{"digest":"x"}}"#, r#"{"layers":[]}"#] {
+            assert!(Document::parse("it", wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Layers, one above the other, as one tree.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use crate::OciError;
+use crate::tar::Member;
+
+/// Begins the name of what says that something is gone.
+const GONE: &[u8] = b".wh.";
+/// Says that a directory shows nothing of the layers below.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// As many links as Linux follows.
+const LINKS: usize = 40;
+/// What Linux can name.
+const NAME_MAX: usize = 255;
+const PATH_MAX: usize = 4096;
+
+/// What an entry is.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A regular file, which is a part of an unpacked layer.
+    File {
+        /// The unpacked layer.
+        layer: Arc<File>,
+        /// Where in it the content begins.
+        offset: u64,
+        /// Its length.
+        size: u64,
+    },
+    /// A symbolic link with its target.
+    Symlink(Vec<u8>),
+    /// A character device, by major and minor number.
+    CharDevice(u32, u32),
+    /// A block device.
+    BlockDevice(u32, u32),
+    /// A named pipe.
+    Fifo,
+}
+
+/// What is at a path of the merged tree; several paths may share one.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits with setuid, setgid and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change, in seconds since the epoch.
+    pub mtime: i64,
+    /// Extended attributes.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Entry {
+    fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory)
+    }
+}
+
+/// The merged tree, by path without a leading slash; the root is not in it.
+#[derive(Debug, Default)]
+pub struct Merged(BTreeMap<Vec<u8>, Arc<Entry>>);
+
+/// A layer that is being put on top: what it takes away goes first, whatever the order in the archive.
+#[derive(Default)]
+pub(crate) struct Layer {
+    gone: Vec<Vec<u8>>,
+    opaque: Vec<Vec<u8>>,
+    members: Vec<Member>,
+}
+
+impl Layer {
+    /// Takes a member.
+    pub(crate) fn add(&mut self, mut member: Member) -> Result<(), OciError> {
+        let Some(path) = clean(&member.path)? else { return Ok(()) };
+        let (folder, name) = split(&path);
+        if name == OPAQUE {
+            self.opaque.push(folder.to_vec());
+        } else if name.starts_with(b".wh..wh.") {
+            // Notes of a file system that is long forgotten.
+        } else if let Some(name) = name.strip_prefix(GONE) {
+            self.gone.push(joined(folder, name));
+        } else {
+            member.path = path;
+            self.members.push(member);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.gone.len() + self.opaque.len() + self.members.len()
+    }
+}
+
+fn shown(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
+}
+
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (path.get(..at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
+        None => (b"", path),
+    }
+}
+
+fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    if folder.is_empty() { name.to_vec() } else { [folder, name].join(&b'/') }
+}
+
+/// A path without `.` and slashes that mean nothing; none for the root.
+fn clean(path: &[u8]) -> Result<Option<Vec<u8>>, OciError> {
+    let refused = |reason: &str| OciError::refused(shown(path), reason);
+    let mut parts = Vec::new();
+    for part in path.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => return Err(refused("a layer must not name what is above it")),
+            part if part.len() > NAME_MAX || part.contains(&0) => {
+                return Err(refused("it has a name that no file can have"));
+            }
+            part => parts.push(part),
+        }
+    }
+    let path = parts.join(&b'/');
+    match path.len() {
+        0 => Ok(None),
+        len if len > PATH_MAX => Err(OciError::refused(shown(&path), "it is longer than a path can be")),
+        _ => Ok(Some(path)),
+    }
+}
+
+impl Merged {
+    /// All entries, in the order of their paths: a directory comes before what is in it.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Arc<Entry>)> {
+        self.0.iter().map(|(path, entry)| (path.as_slice(), entry))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Puts a layer on top, whose contents are in `file`.
+    pub(crate) fn put(&mut self, layer: Layer, file: &Arc<File>) -> Result<(), OciError> {
+        for folder in &layer.opaque {
+            let folder = self.resolved(folder)?;
+            self.clear(&folder);
+        }
+        for path in &layer.gone {
+            let path = self.resolved_parent(path)?;
+            self.clear(&path);
+            self.0.remove(&path);
+        }
+        layer.members.into_iter().try_for_each(|member| self.take(member, file))
+    }
+
+    fn take(&mut self, member: Member, file: &Arc<File>) -> Result<(), OciError> {
+        let refused = |reason: &str| OciError::refused(shown(&member.path), reason);
+        let path = self.resolved_parent(&member.path)?;
+        let kind = match member.kind {
+            b'0' | 0 | b'7' => Kind::File { layer: file.clone(), offset: member.offset, size: member.size },
+            b'1' => {
+                let target = clean(&member.link)?.ok_or_else(|| refused("it is another name of nothing"))?;
+                let target = self.resolved_parent(&target)?;
+                let same = self.0.get(&target).filter(|entry| !entry.is_directory()).cloned();
+                let same = same.ok_or_else(|| refused("it is another name of what isn't there"))?;
+                self.replace(path, same)?;
+                return Ok(());
+            }
+            b'2' if member.link.is_empty() => return Err(refused("it is a link to nothing")),
+            b'2' => Kind::Symlink(member.link),
+            b'3' => Kind::CharDevice(member.major, member.minor),
+            b'4' => Kind::BlockDevice(member.major, member.minor),
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            _ => return Err(refused("it is of a type that layers don't have")),
+        };
+        let Member { mode, uid, gid, mtime, xattrs, .. } = member;
+        self.replace(path, Arc::new(Entry { kind, mode, uid, gid, mtime, xattrs }))
+    }
+
+    /// Puts an entry at a path; a directory on a directory keeps what is in it.
+    fn replace(&mut self, path: Vec<u8>, entry: Arc<Entry>) -> Result<(), OciError> {
+        let mut folder = split(&path).0;
+        let mut missing = Vec::new();
+        while !folder.is_empty() {
+            match self.0.get(folder) {
+                Some(there) if there.is_directory() => break,
+                Some(_) => return Err(OciError::refused(shown(&path), "it lies in what is no directory")),
+                None => missing.push(folder.to_vec()),
+            }
+            folder = split(folder).0;
+        }
+        for folder in missing {
+            let usual =
+                Entry { kind: Kind::Directory, mode: 0o755, uid: 0, gid: 0, mtime: 0, xattrs: Vec::new() };
+            self.0.insert(folder, Arc::new(usual));
+        }
+        if !entry.is_directory() {
+            self.clear(&path);
+        }
+        self.0.insert(path, entry);
+        Ok(())
+    }
+
+    /// Takes away all that is below a path.
+    fn clear(&mut self, folder: &[u8]) {
+        let start = if folder.is_empty() { Vec::new() } else { [folder, b"/"].concat() };
+        let below: Vec<Vec<u8>> = self
+            .0
+            .range(start.clone()..)
+            .map(|(path, _)| path)
+            .take_while(|path| path.starts_with(&start))
+            .cloned()
+            .collect();
+        for path in below {
+            self.0.remove(&path);
+        }
+    }
+
+    /// The path, with the links on the way to its last name followed within the tree.
+    fn resolved_parent(&self, path: &[u8]) -> Result<Vec<u8>, OciError> {
+        let (folder, name) = split(path);
+        Ok(joined(&self.resolved(folder)?, name))
+    }
+
+    /// The path, with all links followed within the tree: absolute ones start at its root, and `..` ends there.
+    fn resolved(&self, path: &[u8]) -> Result<Vec<u8>, OciError> {
+        let mut found: Vec<Vec<u8>> = Vec::new();
+        let mut left: Vec<Vec<u8>> = parts(path);
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            if name == b".." {
+                found.pop();
+                continue;
+            }
+            found.push(name);
+            let here = found.join(&b'/');
+            let Some(Kind::Symlink(target)) = self.0.get(&here).map(|entry| &entry.kind) else { continue };
+            links += 1;
+            if links > LINKS || target.len() > PATH_MAX {
+                return Err(OciError::refused(shown(path), "too many links lead there"));
+            }
+            found.pop();
+            if target.first() == Some(&b'/') {
+                found.clear();
+            }
+            left.extend(parts(target));
+        }
+        Ok(found.join(&b'/'))
+    }
+}
+
+/// The names of a path, the last one first.
+fn parts(path: &[u8]) -> Vec<Vec<u8>> {
+    let names = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+    let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    names.reverse();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(kind: u8, path: &str, link: &str) -> Member {
+        Member { path: path.into(), kind, link: link.into(), mode: 0o644, ..Member::default() }
+    }
+
+    fn put(merged: &mut Merged, members: &[(u8, &str, &str)]) -> Result<(), OciError> {
+        let mut layer = Layer::default();
+        for (kind, path, link) in members {
+            layer.add(member(*kind, path, link))?;
+        }
+        merged.put(layer, &Arc::new(tempfile::tempfile().expect("a file")))
+    }
+
+    fn paths(merged: &Merged) -> Vec<String> {
+        merged.iter().map(|(path, _)| String::from_utf8_lossy(path).into_owned()).collect()
+    }
+
+    #[test]
+    fn upper_layers_replace_and_take_away() {
+        let mut merged = Merged::default();
+        let lower =
+            [(b'5', "./a/", ""), (b'0', "a/x", ""), (b'0', "a/y", ""), (b'0', "b/c/d", ""), (b'0', "e", "")];
+        put(&mut merged, &lower).expect("a layer");
+        assert_eq!(paths(&merged), ["a", "a/x", "a/y", "b", "b/c", "b/c/d", "e"]);
+        // What a layer adds stays although the same layer takes away what was there before, in any order.
+        let upper =
+            [(b'0', "b/new", ""), (b'0', "b/.wh..wh..opq", ""), (b'0', "a/.wh.x", ""), (b'5', "e", "")];
+        put(&mut merged, &upper).expect("a layer");
+        assert_eq!(paths(&merged), ["a", "a/y", "b", "b/new", "e"]);
+        put(&mut merged, &[(b'0', "a", "")]).expect("a file in place of a folder");
+        assert_eq!(paths(&merged), ["a", "b", "b/new", "e"]);
+        put(&mut merged, &[(b'0', ".wh.b", ""), (b'0', ".wh.none", "")]).expect("a layer");
+        assert_eq!(paths(&merged), ["a", "e"]);
+    }
+
+    #[test]
+    fn links_are_followed_within_the_tree_alone() {
+        let mut merged = Merged::default();
+        let usr = [
+            (b'5', "usr/lib", ""),
+            (b'2', "lib", "usr/lib"),
+            (b'2', "up", "../../../../../etc"),
+            (b'2', "abs", "/usr"),
+        ];
+        put(&mut merged, &usr).expect("a layer");
+        put(&mut merged, &[(b'0', "lib/x", ""), (b'0', "up/passwd", ""), (b'0', "abs/lib/y", "")])
+            .expect("a layer");
+        assert_eq!(
+            paths(&merged),
+            ["abs", "etc", "etc/passwd", "lib", "up", "usr", "usr/lib", "usr/lib/x", "usr/lib/y"]
+        );
+        put(&mut merged, &[(b'0', "lib/.wh.x", "")]).expect("a layer");
+        assert!(!paths(&merged).contains(&"usr/lib/x".to_owned()));
+        put(&mut merged, &[(b'2', "l", "l")]).expect("a loop by itself");
+        put(&mut merged, &[(b'0', "l/x", "")]).expect_err("through a loop");
+    }
+
+    #[test]
+    fn other_names_share_what_they_name() {
+        let mut merged = Merged::default();
+        put(&mut merged, &[(b'0', "a", ""), (b'1', "b", "./a")]).expect("a layer");
+        put(&mut merged, &[(b'0', ".wh.a", "")]).expect("a layer");
+        assert_eq!(paths(&merged), ["b"]);
+        put(&mut merged, &[(b'1', "c", "b")]).expect("a layer");
+        let entries: Vec<_> = merged.iter().map(|(_, entry)| entry).collect();
+        assert!(Arc::ptr_eq(entries[0], entries[1]));
+    }
+
+    #[test]
+    fn hostile_layers_are_refused() {
+        let long = "x".repeat(256);
+        let deep = "d/".repeat(3000);
+        for (kind, path, link) in [
+            (b'0', "../x", ""),
+            (b'0', "a/../../x", ""),
+            (b'1', "a", "../../etc/passwd"),
+            (b'1', "a", "none"),
+            (b'1', "a", ""),
+            (b'2', "a", ""),
+            (b'S', "a", ""),
+            (b'0', long.as_str(), ""),
+            (b'0', deep.as_str(), ""),
+        ] {
+            let mut merged = Merged::default();
+            put(&mut merged, &[(kind, path, link)]).expect_err(path);
+        }
+        let mut merged = Merged::default();
+        put(&mut merged, &[(b'0', "/etc/passwd", "")]).expect("an absolute path is one of the image");
+        assert_eq!(paths(&merged), ["etc", "etc/passwd"]);
+        put(&mut merged, &[(b'0', "etc/passwd/x", "")]).expect_err("below a file");
+    }
+}
