@@ -84,9 +84,12 @@ impl Kept<'_> {
         let runtime = self.runtime()?;
         let place = self.place(&runtime)?;
         let log = runtime.log(&format!("image-{}", std::process::id()));
-        let stage = place.join(|| start(&log, line));
-        // What a keeper that failed had to say has been read.
-        let _ = fs::remove_file(&log);
+        let stage = place.join(|| {
+            let started = start(&log, line);
+            // It goes on writing to what has no name any more; what one that failed had to say has been read.
+            let _ = fs::remove_file(&log);
+            started
+        });
         Ok(match &self.root {
             Root::Repository(_, path) => stage?.below(path),
             _ => stage?,

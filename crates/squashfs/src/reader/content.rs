@@ -189,7 +189,7 @@ impl FileState {
         let window = row.clamp(AHEAD_MIN, AHEAD_MAX);
         let until = end.saturating_add(window).min(file.size);
         let from = self.ahead.fetch_max(until, Ordering::Relaxed).max(end);
-        (from < until).then_some((from, until - from))
+        (from < until).then(|| (from, until - from))
     }
 }
 
