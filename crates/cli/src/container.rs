@@ -122,7 +122,7 @@ impl Inside {
         let mut mounts = wishes.mounts(&stage, &person).map_err(|error| of_container(&error))?;
         mounts.extend(hooks.mounts());
         let plan = Plan { mounts, writable: self.args.writable_tmpfs };
-        let directory = wishes.start(&plan, config.working_dir.as_deref().map(Path::new));
+        let directory = wishes.start(config.working_dir.as_deref().map(Path::new));
         environment.set("PWD", directory.clone());
         let command = self.command_line(&stage, &config);
         stage.build(&plan).map_err(|error| of_container(&error))?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use esker_run::container::{ContainerError, Mount, Plan, Stage, What};
+use esker_run::container::{ContainerError, Mount, Stage, What};
 
 use super::person::Person;
 use super::{ContainerArgs, say};
@@ -24,8 +24,10 @@ const OF_THE_IMAGE: [&str; 13] =
 /// What is to be shown, found on the host before namespaces hide it.
 pub(super) struct Wishes {
     home: PathBuf,
-    /// Where the command is started, as the user sees it.
+    /// Where the command is started, as the user sees it, if the container shows that.
     current: Option<PathBuf>,
+    /// Whether the container shows the home directory.
+    at_home: bool,
     pwd: Option<PathBuf>,
     first: Vec<Mount>,
     /// After the files of accounts.
@@ -52,12 +54,16 @@ impl Wishes {
         for wish in &args.bind {
             second.push(bind(wish)?);
         }
-        let current = current_directory();
-        if let Some(current) = current.as_deref().filter(|current| shown && may_be_shown(current)) {
-            let known = first.iter().chain(&second).any(|mount| shows(mount, current));
-            second.extend(of_host(current, false).filter(|_| !known));
+        let mut current = current_directory().filter(|_| shown);
+        if let Some(path) = &current
+            && !first.iter().chain(&second).any(|mount| shows(mount, path))
+        {
+            let mount = of_host(path, false).filter(|_| may_be_shown(path));
+            current = current.filter(|_| mount.is_some());
+            second.extend(mount);
         }
-        Ok(Self { home, current, pwd: args.pwd.clone(), first, second })
+        let at_home = second.iter().chain(&first).any(|mount| mount.target == home || shows(mount, &home));
+        Ok(Self { home, current, at_home, pwd: args.pwd.clone(), first, second })
     }
 
     pub(super) fn home(&self) -> OsString {
@@ -70,18 +76,10 @@ impl Wishes {
     }
 
     /// Where the command starts.
-    pub(super) fn start(&self, plan: &Plan, of_image: Option<&Path>) -> PathBuf {
-        if let Some(wanted) = &self.pwd {
-            return wanted.clone();
-        }
-        let shown = |path: &Path| plan.mounts.iter().rev().any(|mount| shows(mount, path));
-        let mounted = |path: &Path| plan.mounts.iter().any(|mount| mount.target == path);
-        match (&self.current, of_image) {
-            (Some(current), _) if shown(current) => current.clone(),
-            (_, Some(directory)) => directory.to_owned(),
-            _ if mounted(&self.home) || shown(&self.home) => self.home.clone(),
-            _ => "/".into(),
-        }
+    pub(super) fn start(&self, of_image: Option<&Path>) -> PathBuf {
+        let home = self.at_home.then_some(&*self.home);
+        let wanted = self.pwd.as_deref().or(self.current.as_deref()).or(of_image).or(home);
+        wanted.unwrap_or(Path::new("/")).to_owned()
     }
 }
 

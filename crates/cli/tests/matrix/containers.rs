@@ -80,6 +80,10 @@ fn a_command_in_a_container_is_at_home() {
         site.says(&["--pwd", "/tmp"], &["sh", "-c", "pwd; ls ~/written"]),
         format!("/tmp\n{home}/written")
     );
+    // Not below home, and seen through what is shown anyway (the temporary folder) or bound for it.
+    let elsewhere = site.world.path("root");
+    let mut call = site.run(&[], &["pwd"]);
+    assert_eq!(text_of(call.current_dir(&elsewhere)), elsewhere.display().to_string());
     let line = site.says(&[], &["cat", "/etc/passwd"]);
     assert!(line.lines().any(|line| line.split(':').nth(5) == Some(&home)), "{line}");
 
