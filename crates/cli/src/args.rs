@@ -45,7 +45,7 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) external: Vec<String>,
 
-    /// Speak HTTP/2 with servers that offer it over https; HTTP/1.1 is faster on most ways
+    /// Speak HTTP/2 with servers that offer it over https, in place of HTTP/1.1 over kept connections
     #[arg(long)]
     pub(crate) http2: bool,
 

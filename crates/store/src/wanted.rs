@@ -69,7 +69,7 @@ pub struct Wanted {
     /// Whether it is asked for under the name that the manifest's alternative paths give it.
     pub alternative_path: bool,
     /// Where its content is, if that lies outside of the repository.
-    pub external: Option<External>,
+    pub external: Option<Box<External>>,
 }
 
 /// A place outside of the repository, on servers of its own.

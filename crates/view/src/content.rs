@@ -247,8 +247,8 @@ fn segment(handle: &Handle, piece: &Piece) -> Segment {
 }
 
 /// Where an object is that lies outside of the repository: all of a file, or a chunk of it.
-pub(crate) fn outside(path: &[u8], kind: ObjectKind, at: u64) -> External {
-    External::of(path, (kind == ObjectKind::Chunk).then_some(at))
+pub(crate) fn outside(path: &[u8], kind: ObjectKind, at: u64) -> Box<External> {
+    Box::new(External::of(path, (kind == ObjectKind::Chunk).then_some(at)))
 }
 
 /// Checks that the node is a file whose bytes the store can give.

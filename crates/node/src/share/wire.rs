@@ -141,7 +141,7 @@ impl WantedMessage {
             limit: wanted.limit,
             what: cut(&wanted.what),
             alternative_path: wanted.alternative_path,
-            external: wanted.external.clone().map(|external| (external.path, external.offset)),
+            external: wanted.external.as_ref().map(|external| (external.path.clone(), external.offset)),
         }
     }
 
@@ -153,7 +153,7 @@ impl WantedMessage {
             limit: self.limit,
             what: self.what,
             alternative_path: self.alternative_path,
-            external: self.external.map(|(path, offset)| External { path, offset }),
+            external: self.external.map(|(path, offset)| Box::new(External { path, offset })),
         })
     }
 }
