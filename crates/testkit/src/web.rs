@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,12 +12,15 @@ use tempfile::TempDir;
 
 /// For a program to begin to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What is asked for to know that all before was answered.
+const LAST: &str = "/the-last-of-all";
 
 /// A running nginx or squid.
 pub struct Web {
     folder: TempDir,
     ports: Vec<u16>,
     child: Child,
+    is_nginx: bool,
 }
 
 impl Web {
@@ -73,7 +77,7 @@ impl Web {
         command.args(arguments).arg(&file).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
-        let mut web = Web { folder, ports, child };
+        let mut web = Web { folder, ports, child, is_nginx: program == "nginx" };
         web.wait(program);
         web
     }
@@ -97,9 +101,26 @@ impl Web {
         &self.ports
     }
 
-    /// What it wrote of the requests it answered; a squid writes later than it answers.
+    /// What it wrote of the requests it answered. An nginx has written of all that were answered before; a squid writes later
+    /// than it answers.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default()
+        if self.is_nginx {
+            self.answer_what_came();
+        }
+        let log = fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();
+        log.lines().filter(|line| !line.contains(LAST)).map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Returns when an nginx, which does one thing after the other, has answered one more request; where it speaks TLS, with
+    /// an error.
+    fn answer_what_came(&self) {
+        let address =
+            SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()));
+        let Ok(mut stream) = TcpStream::connect(address) else { return };
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+        // It may close before it has read all.
+        let _ = stream.write_all(format!("GET {LAST} HTTP/1.0\r\n\r\n").as_bytes());
+        let _ = stream.read_to_end(&mut Vec::new());
     }
 }
 
