@@ -70,15 +70,19 @@ impl Checked {
             place_lines(&place).iter().for_each(|line| log::line(line));
         }
         let address = Address { url: servers.url().to_owned(), name: name.to_string() };
+        let named = args.tiers.any();
+        let lower = if named { args.tiers.tiers(settings)? } else { configured.lower.clone() };
+        // The broker knows nothing of folders that are configured for this mount.
+        let broker = args.broker().filter(|_| named || lower.is_empty());
         let options = RepositoryOptions {
             servers,
             name,
             keys,
             blacklist,
             quota,
-            lower: args.tiers.tiers(settings)?,
+            lower,
             cache: place.path,
-            broker: args.broker(),
+            broker,
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_node::parameters::{
-    ConfiguredCache, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
+    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
 };
 use esker_node::place::{self, Place};
 use esker_node::push::Push;
-use esker_store::Servers;
+use esker_store::{Lower, LowerForm, Servers};
 use esker_view::{Ownership, Pin, ViewOptions};
 use rustix::fs::{Access, access, statvfs};
 
@@ -20,6 +20,7 @@ use crate::args::{Address, RepositoryArgs, hurry, public_keys};
 use crate::configuration;
 use crate::exit::{Failure, warn};
 use crate::settings::{Settings, default_quota};
+use crate::tiers::tier;
 
 /// Whether this is a name, and not a URL or a path.
 pub(crate) fn is_name(text: &str) -> bool {
@@ -34,6 +35,8 @@ pub(crate) struct Configured {
     claim: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
+    /// What lies below the cache.
+    pub(crate) lower: Vec<Lower>,
 }
 
 impl Configured {
@@ -103,6 +106,7 @@ impl Named {
             claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),
             variables: variables(&parameters, &name),
             push: parameters.notification_server().map_err(of_parameter)?.map(Push::Notifications),
+            lower: lower(&parameters, &root, settings)?,
         };
         let blacklist = root.place(&parameters.blacklist().map_err(of_parameter)?);
         Ok(Self { name, servers, keys, blacklist, place, quota, configured })
@@ -218,6 +222,22 @@ fn cache(
     let place = Place { path, from, total, passed_over: Vec::new() };
     let quota = args.quota.or(quota).unwrap_or(if total > 0 { total } else { default_quota(&place) });
     Ok((place, quota))
+}
+
+/// What is configured to lie below the cache.
+fn lower(parameters: &Parameters, root: &Root, settings: &Settings) -> Result<Vec<Lower>, Failure> {
+    if let Some((parameter, origin)) = parameters.unknown_cache().map_err(of_parameter)? {
+        warn(Some(&format!(
+            "{parameter} ({origin}) asks for a kind of cache that there isn't; the cache is in a folder"
+        )));
+    }
+    let tiers = parameters.tiers().map_err(of_parameter)?.into_iter();
+    tiers
+        .map(|ConfiguredTier { folder, alien, from: (parameter, origin) }| {
+            let form = if alien { LowerForm::Alien } else { LowerForm::Adopted };
+            tier(&format!("{parameter} ({origin})"), &root.place(&folder), form, settings)
+        })
+        .collect()
 }
 
 /// Whether a folder is writable, or could be made.

@@ -3,6 +3,7 @@
 //! [`Request::load`] evaluates the files in their order, without a shell. [`Parameters`] has every value with the line
 //! it comes from, and every line without effect as a [`Problem`]. [`table`] knows every parameter.
 
+mod caches;
 mod client;
 mod files;
 mod finding;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use caches::ConfiguredTier;
 pub use client::{ConfiguredCache, Keys, ParameterError};
 pub use files::{Files, Probe, Root};
 pub use finding::{Finding, Severity};
@@ -92,7 +94,8 @@ impl Parameters {
     pub fn named(&self, name: &str) -> Option<(&str, &Setting)> {
         let row = table::row(name);
         let others = row.map_or(&[][..], |row| row.aliases);
-        let own = row.map_or(name, |row| row.name);
+        // A row for parameters of named caches stands for many names.
+        let own = row.filter(|row| !row.name.contains('<')).map_or(name, |row| row.name);
         // The newer names come first: the reference looks at the older ones only without them.
         let found = others.iter().copied().chain([own]).find_map(|name| self.values.get_key_value(name));
         found.map(|(name, setting)| (name.as_str(), setting)).filter(|(_, setting)| !setting.value.is_empty())

@@ -49,7 +49,7 @@ impl ParameterError {
     }
 }
 
-type Read<T> = Result<T, ParameterError>;
+pub(super) type Read<T> = Result<T, ParameterError>;
 
 /// Where the keys of a repository are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +71,6 @@ pub struct ConfiguredCache {
     pub quota: Option<u64>,
 }
 
-/// Name of Esker's cache in a folder that is configured for the reference's.
-const CACHE: &str = "esker";
 /// Where name servers listen.
 const DNS_PORT: u16 = 53;
 /// What the reference takes where no keys are configured.
@@ -81,7 +79,7 @@ const GRID: &str = "/etc/grid-security/certificates";
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 
 impl Parameters {
-    fn checked(&self, name: &str) -> Read<Option<&str>> {
+    pub(super) fn checked(&self, name: &str) -> Read<Option<&str>> {
         let Some((by, setting)) = self.named(name) else { return Ok(None) };
         let kind = table::row(name).map_or(table::Kind::Text, |row| row.kind);
         match kind.check(&setting.value) {
@@ -90,7 +88,7 @@ impl Parameters {
         }
     }
 
-    fn bad(&self, name: &str, why: impl Into<String>) -> ParameterError {
+    pub(super) fn bad(&self, name: &str, why: impl Into<String>) -> ParameterError {
         let takes = table::row(name).map(|row| row.kind.words()).unwrap_or_default();
         let (parameter, setting) = match self.named(name) {
             Some((by, setting)) => (by, setting.clone()),
@@ -317,35 +315,6 @@ impl Parameters {
     /// The list of what must never be believed.
     pub fn blacklist(&self) -> Read<PathBuf> {
         Ok(self.checked("CVMFS_BLACKLIST")?.unwrap_or(BLACKLIST).into())
-    }
-
-    /// The cache, if one is configured.
-    pub fn cache(&self) -> Read<Option<ConfiguredCache>> {
-        let dir = self.checked("CVMFS_CACHE_DIR")?;
-        let base = self.checked("CVMFS_CACHE_BASE")?;
-        let (name, folder) = match (dir, base) {
-            (Some(dir), _) => ("CVMFS_CACHE_DIR", dir),
-            (None, Some(base)) => ("CVMFS_CACHE_BASE", base),
-            (None, None) => return Ok(None),
-        };
-        let shared = dir.is_some() || self.switch("CVMFS_SHARED_CACHE")?.unwrap_or(false);
-        let own = match self.name() {
-            Some(repository) if !shared => format!("{CACHE}-{repository}"),
-            _ => CACHE.to_owned(),
-        };
-        let origin = self.get(name).map(|setting| setting.origin.clone()).unwrap_or(Origin::Option(name));
-        Ok(Some(ConfiguredCache {
-            path: PathBuf::from(folder).join(own),
-            from: (name.to_owned(), origin),
-            quota: self.quota()?,
-        }))
-    }
-
-    /// Bytes of the quota; `None` for none.
-    fn quota(&self) -> Read<Option<u64>> {
-        let megabytes = self.number("CVMFS_QUOTA_LIMIT")?.filter(|megabytes| *megabytes > 0);
-        let bytes = megabytes.map(|megabytes| u64::try_from(megabytes).ok()?.checked_mul(1 << 20));
-        bytes.map(|bytes| bytes.ok_or_else(|| self.bad("CVMFS_QUOTA_LIMIT", "it is too large"))).transpose()
     }
 
     /// The revision to stay at.

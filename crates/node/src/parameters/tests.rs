@@ -410,3 +410,59 @@ fn honoured_parameters_name_a_test_that_is_there() {
         }
     }
 }
+
+/// Tiers as HPC sites have them: a cache of the node over a folder of the cluster.
+#[test]
+fn named_and_tiered_caches_are_understood() {
+    let tiers = |parameters: &Parameters| {
+        let tiers = parameters.tiers().expect("tiers").into_iter();
+        tiers.map(|tier| (tier.folder.display().to_string(), tier.alien)).collect::<Vec<_>>()
+    };
+    let own = |parameters: &Parameters| {
+        parameters.cache().expect("a cache").map(|cache| (cache.path.display().to_string(), cache.quota))
+    };
+    let site =
+        Site::new(&[("/etc/cvmfs/default.local", "CVMFS_ALIEN_CACHE=/gpfs/alien\nCVMFS_SHARED_CACHE=no\n")]);
+    let parameters = site.load(Some("sw.test"));
+    assert_eq!((own(&parameters), tiers(&parameters)), (None, vec![("/gpfs/alien".into(), true)]));
+    assert_eq!(parameters.findings(), [], "nothing is without effect");
+
+    site.write(
+        "/etc/cvmfs/default.local",
+        "CVMFS_CACHE_PRIMARY=hpc\nCVMFS_CACHE_hpc_TYPE=tiered\nCVMFS_CACHE_hpc_UPPER=node\n\
+         CVMFS_CACHE_hpc_LOWER=cluster\nCVMFS_CACHE_hpc_LOWER_READONLY=yes\nCVMFS_CACHE_node_TYPE=posix\n\
+         CVMFS_CACHE_node_BASE=/local\nCVMFS_CACHE_node_SHARED=yes\nCVMFS_CACHE_node_QUOTA_LIMIT=50\n\
+         CVMFS_CACHE_cluster_TYPE=posix\nCVMFS_CACHE_cluster_ALIEN=/gpfs/preloaded\n\
+         CVMFS_CACHE_cluster_QUOTA_LIMIT=-1\nCVMFS_CACHE_BASE=/unused\n",
+    );
+    let parameters = site.load(Some("sw.test"));
+    assert_eq!(own(&parameters), Some(("/local/esker".into(), Some(50 << 20))));
+    assert_eq!(tiers(&parameters), [("/gpfs/preloaded".into(), false)]);
+    assert_eq!(parameters.unknown_cache(), Ok(None));
+
+    // Written as well, and another client's cache in its place.
+    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_hpc_LOWER_READONLY=no\n");
+    assert_eq!(tiers(&site.load(Some("sw.test"))), [("/gpfs/preloaded".into(), true)]);
+    for (set, folder) in [
+        (
+            "CVMFS_CACHE_cluster_BASE=/var/lib/cvmfs\nCVMFS_CACHE_cluster_SHARED=yes\n",
+            "/var/lib/cvmfs/shared",
+        ),
+        ("CVMFS_CACHE_cluster_BASE=/var/lib/cvmfs\n", "/var/lib/cvmfs/sw.test"),
+        ("CVMFS_CACHE_cluster_DIR=/there\n", "/there"),
+    ] {
+        site.write("/etc/cvmfs/config.d/sw.test.local", &format!("CVMFS_CACHE_cluster_ALIEN=\n{set}"));
+        assert_eq!(tiers(&site.load(Some("sw.test"))), [(folder.into(), false)]);
+    }
+    // What there isn't is said, and what can't be is an error.
+    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_node_TYPE=ram\n");
+    let unknown = site.load(Some("sw.test")).unknown_cache().expect("a cache").expect("one in memory");
+    assert_eq!(unknown.0, "CVMFS_CACHE_node_TYPE");
+    for bad in ["CVMFS_CACHE_hpc_UPPER=hpc\n", "CVMFS_CACHE_hpc_UPPER=\n"] {
+        site.write("/etc/cvmfs/config.d/sw.test.local", bad);
+        let parameters = site.load(Some("sw.test"));
+        assert!(parameters.tiers().is_err() && parameters.cache().is_err(), "{bad}");
+    }
+    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_hpc_LOWER=nothing\n");
+    assert!(site.load(Some("sw.test")).tiers().is_err());
+}

@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use esker_store::{Blame, Cache, Cause, ObjectStore, Objects};
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_store::{Blame, Cache, CacheKey, Cause, ObjectStore, Objects};
+use esker_testkit::disk::{FaultDisk, Plan};
 
 use crate::rig::{Made, Rig, Shelf, bytes, engine, get, noise, roomy, zlib};
 
@@ -69,6 +73,33 @@ fn an_unclean_restart_checks_before_the_first_use() {
         assert!(store.cached(&object.wanted).is_some());
     }
     assert_eq!((cache.status().unchecked, shelf.asked().len()), (0, 0));
+}
+
+/// However large the cache is: what it has is read from the index, and no object is looked at.
+#[test]
+fn a_warm_restart_looks_at_no_object() {
+    const ENTRIES: u64 = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    Cache::open(&engine(), folder.path(), roomy()).unwrap().close().unwrap();
+    // As `cache/index.rs` describes it: SHA-1, zlib, checked.
+    let mut index = b"ESKERIX1".to_vec();
+    index.extend_from_slice(&ENTRIES.to_le_bytes());
+    for number in 0..ENTRIES {
+        let hash = ContentHash::of(HashAlgorithm::Sha1, &number.to_le_bytes());
+        let key = CacheKey { hash, compression: Compression::Zlib };
+        index.extend_from_slice(&key.to_bytes());
+        index.extend_from_slice(&[0, 0]);
+        index.extend_from_slice(&10_000_u64.to_le_bytes());
+    }
+    let digest = xxhash_rust::xxh3::xxh3_128(&index);
+    index.extend_from_slice(&digest.to_le_bytes());
+    fs::write(folder.path().join("index"), index).unwrap();
+
+    let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
+    let cache = Cache::open_on(disk.clone(), &engine(), folder.path(), roomy()).unwrap();
+    let status = cache.status();
+    assert_eq!((status.objects, status.unchecked, status.opened_unclean), (ENTRIES, 0, false));
+    assert!(disk.operations() < 20, "{} operations", disk.operations());
 }
 
 /// Entries that were not yet checked stay so over a clean stop.

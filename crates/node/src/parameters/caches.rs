@@ -1,0 +1,144 @@
+//! Caches as they are configured: by name, one over another, or shared between nodes.
+//!
+//! `CVMFS_CACHE_PRIMARY` names one; without it there is `default`, whose parameters have no name in theirs. A tiered
+//! cache consists of two others: the upper one is where ours lies, the lower one is asked before the network.
+
+use std::path::PathBuf;
+
+use super::client::{ConfiguredCache, Read};
+use super::{Origin, Parameters};
+
+/// A folder below the cache, as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredTier {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Whether it is shared with other nodes and written, too.
+    pub alien: bool,
+    /// The parameter and where it is set.
+    pub from: (String, Origin),
+}
+
+/// Name of Esker's cache in a folder that is configured for the reference's.
+const OWN: &str = "esker";
+/// The cache whose parameters have no name in theirs.
+const DEFAULT: &str = "default";
+/// A tiered cache may consist of tiered ones; more of them than this are a circle.
+const DEPTH_MAX: usize = 4;
+
+/// The name of a parameter of a cache.
+fn parameter(cache: &str, what: &str) -> String {
+    if cache == DEFAULT { format!("CVMFS_CACHE_{what}") } else { format!("CVMFS_CACHE_{cache}_{what}") }
+}
+
+impl Parameters {
+    /// The cache, if one is configured; of a tiered one the uppermost.
+    pub fn cache(&self) -> Read<Option<ConfiguredCache>> {
+        let cache = self.uppermost()?;
+        let Some((name, folder)) = self.base(cache)? else { return Ok(None) };
+        let shared = name.ends_with("_DIR") || self.switch(&parameter(cache, "SHARED"))?.unwrap_or(false);
+        let own = match self.name() {
+            Some(repository) if !shared => format!("{OWN}-{repository}"),
+            _ => OWN.to_owned(),
+        };
+        let from = self.origin_of(&name);
+        Ok(Some(ConfiguredCache { path: PathBuf::from(folder).join(own), from, quota: self.quota(cache)? }))
+    }
+
+    /// Folders that are asked before the network, the first one first.
+    pub fn tiers(&self) -> Read<Vec<ConfiguredTier>> {
+        let (mut cache, mut tiers) = (self.primary()?, Vec::new());
+        for _ in 0..DEPTH_MAX {
+            if self.kind(cache)? != Some("tiered") {
+                tiers.splice(0..0, self.alien(cache, false)?);
+                return Ok(tiers);
+            }
+            let lower = parameter(cache, "LOWER");
+            let read_only = self.switch(&parameter(cache, "LOWER_READONLY"))?.unwrap_or(false);
+            let below = self.checked(&lower)?.ok_or_else(|| self.bad(&lower, "a tiered cache needs it"))?;
+            match self.alien(below, read_only)? {
+                Some(tier) => tiers.insert(0, tier),
+                // Another client manages it: it is read.
+                None => {
+                    tiers.insert(0, self.adopted(below)?.ok_or_else(|| self.bad(&lower, "it has no folder"))?)
+                }
+            }
+            cache = self.upper(cache)?;
+        }
+        Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
+    }
+
+    /// The parameter that asks for a kind of cache that there isn't, if one does.
+    pub fn unknown_cache(&self) -> Read<Option<(String, Origin)>> {
+        let cache = self.uppermost()?;
+        let is_known = self.kind(cache)?.is_none_or(|kind| kind == "posix");
+        Ok((!is_known).then(|| self.origin_of(&parameter(cache, "TYPE"))))
+    }
+
+    fn primary(&self) -> Read<&str> {
+        Ok(self.checked("CVMFS_CACHE_PRIMARY")?.unwrap_or(DEFAULT))
+    }
+
+    fn kind(&self, cache: &str) -> Read<Option<&str>> {
+        self.checked(&parameter(cache, "TYPE"))
+    }
+
+    fn upper(&self, cache: &str) -> Read<&str> {
+        let name = parameter(cache, "UPPER");
+        self.checked(&name)?.ok_or_else(|| self.bad(&name, "a tiered cache needs it"))
+    }
+
+    fn uppermost(&self) -> Read<&str> {
+        let mut cache = self.primary()?;
+        for _ in 0..DEPTH_MAX {
+            if self.kind(cache)? != Some("tiered") {
+                return Ok(cache);
+            }
+            cache = self.upper(cache)?;
+        }
+        Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
+    }
+
+    /// The parameter that names the folder of a cache, and the folder.
+    fn base(&self, cache: &str) -> Read<Option<(String, &str)>> {
+        for what in ["DIR", "BASE"] {
+            let name = parameter(cache, what);
+            if let Some(folder) = self.checked(&name)? {
+                return Ok(Some((name, folder)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn alien(&self, cache: &str, read_only: bool) -> Read<Option<ConfiguredTier>> {
+        let name = parameter(cache, "ALIEN");
+        let Some(folder) = self.checked(&name)? else { return Ok(None) };
+        let (folder, from) = (PathBuf::from(folder), self.origin_of(&name));
+        Ok(Some(ConfiguredTier { folder, alien: !read_only, from }))
+    }
+
+    /// The folder of another client's cache.
+    fn adopted(&self, cache: &str) -> Read<Option<ConfiguredTier>> {
+        let Some((name, folder)) = self.base(cache)? else { return Ok(None) };
+        let mut folder = PathBuf::from(folder);
+        if !name.ends_with("_DIR") {
+            let shared = self.switch(&parameter(cache, "SHARED"))?.unwrap_or(false);
+            folder.push(if shared { "shared" } else { self.name().unwrap_or("shared") });
+        }
+        let from = self.origin_of(&name);
+        Ok(Some(ConfiguredTier { folder, alien: false, from }))
+    }
+
+    fn origin_of(&self, name: &str) -> (String, Origin) {
+        let found = self.named(name).map(|(by, setting)| (by.to_owned(), setting.origin.clone()));
+        found.unwrap_or_else(|| (name.to_owned(), Origin::Option("nothing")))
+    }
+
+    /// Bytes of the quota; `None` for none.
+    fn quota(&self, cache: &str) -> Read<Option<u64>> {
+        let name = parameter(cache, "QUOTA_LIMIT");
+        let megabytes = self.number(&name)?.filter(|megabytes| *megabytes > 0);
+        let bytes = megabytes.map(|megabytes| u64::try_from(megabytes).ok()?.checked_mul(1 << 20));
+        bytes.map(|bytes| bytes.ok_or_else(|| self.bad(&name, "it is too large"))).transpose()
+    }
+}
