@@ -1,13 +1,16 @@
 //! The configuration of this machine: where its files are, and what stands in them for a repository.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_node::parameters::{Machine, Parameters, Request, Root};
+use esker_node::parameters::{Files, Machine, Parameters, Probe, Request, Root};
 use esker_store::Authorities;
 
+use crate::doctor::{NoAnswer, Touch, touch};
 use crate::exit::{Context, Failure, Kind};
 use crate::named::of_parameter;
 use crate::settings::Settings;
@@ -18,6 +21,39 @@ const CERNVMFS: &str = "/etc/cvmfs";
 const OWN: &str = "/etc/esker";
 /// For files in a mounted configuration repository; those on a disk take no time.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long that mount may take to show that it answers at all.
+const TOUCH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The files of this machine. A folder outside of `/etc` lies in a configuration repository, which may be a mount that
+/// does not answer; and a process of which one thread waits for that may not be able to end. So a process that can be
+/// left behind goes there first.
+struct Guarded {
+    root: Root,
+    stuck: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Files for Guarded {
+    fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.root.read(path, limit)
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        if !folder.starts_with("/etc") {
+            let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = || touch(Touch::Mount, &self.root.place(folder), TOUCH_PATIENCE);
+            if stuck.contains(folder) || matches!(answer(), Err(NoAnswer::Hangs)) {
+                stuck.insert(folder.to_owned());
+                let why = format!("it does not answer within {} s", TOUCH_PATIENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+        }
+        self.root.names(folder)
+    }
+
+    fn probe(&self, path: &Path, probe: Probe) -> bool {
+        self.root.probe(path, probe)
+    }
+}
 
 /// Reads the configuration for a repository, or what holds for all.
 pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
@@ -26,7 +62,7 @@ pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
         .collect();
     let own = [Some(PathBuf::from(OWN)), settings.own_config.clone()];
     let request = Request {
-        files: Arc::new(Root::new(&settings.config_root)),
+        files: Arc::new(Guarded { root: Root::new(&settings.config_root), stuck: Mutex::default() }),
         machine: Machine::this(),
         environment,
         folder: CERNVMFS.into(),

@@ -149,6 +149,10 @@ fn tell(parameters: &Parameters) {
     for error in findings.iter().filter(|finding| finding.severity == Severity::Error) {
         warn(Some(&error.to_string()));
     }
+    let is_missed = |problem: &&Problem| matches!(problem.kind, ProblemKind::ConfigRepository { .. });
+    for problem in parameters.problems().iter().filter(is_missed) {
+        warn(Some(&problem.to_string()));
+    }
     let further = findings.iter().filter(|finding| finding.severity == Severity::Warning).count();
     if further > 0 {
         let name = parameters.name().unwrap_or_default();

@@ -380,12 +380,14 @@ impl Served {
 fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
     let view = view.status();
     let store = repository.store.status();
+    let head = repository.heads.current();
     MountStatus {
         revision: view.revision,
         fixed: view.pinned,
         tag: view.tag,
         root_hash: view.root_hash.to_string(),
         published: view.published,
+        whitelist_expires: head.and_then(|head| u64::try_from(head.whitelist_expires().0).ok()),
         since: seconds(view.since),
         checked: seconds(view.checked),
         offline: view

@@ -35,6 +35,9 @@ pub struct MountStatus {
     pub root_hash: String,
     /// When the publisher signed it.
     pub published: Option<u64>,
+    /// Until when the whitelist counts that the head was verified with; absent before one was.
+    #[serde(default)]
+    pub whitelist_expires: Option<u64>,
     /// Since when this revision is shown.
     pub since: u64,
     /// When the repository last answered.

@@ -9,7 +9,7 @@ use esker_node::registry::{self, Registered};
 use esker_node::status::{MountStatus, seconds};
 
 use super::probe::{NoAnswer, Touch, Touched, touch};
-use super::{Finding, Look, PATIENCE};
+use super::{Finding, Grade, Look, PATIENCE};
 use crate::exit::chain;
 use crate::settings::Settings;
 
@@ -19,6 +19,10 @@ const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
 const RECENT: u64 = 600;
 /// A clock may be off by this.
 const SKEW: u64 = 300;
+/// Mounts ask for the head every few minutes; one that has not for so long doesn't ask.
+const HEAD_AGE: u64 = 6 * 3600;
+/// So long before a whitelist expires it is told of.
+const WHITELIST_LEFT: u64 = 7 * 86_400;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     let mut looks = Vec::new();
@@ -77,7 +81,8 @@ fn own(one: &Registered) -> Vec<Finding> {
     };
     let answer = touched.and_then(|thread| thread.join().ok());
     findings.extend(answer.and_then(|answer| of_touch(&place, entry.pid, answer)));
-    if findings.is_empty() {
+    // What a good one says of its head is no answer yet.
+    if findings.iter().all(|finding| finding.grade == Grade::Good) {
         findings.push(Finding::good("mount", place, format!("{} answers", entry.repository)));
     }
     findings
@@ -146,6 +151,11 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
             "set the clock of this node, or of the publisher's",
         ));
     }
+    // An image has no head.
+    if !status.fixed && status.checked > 0 {
+        findings.push(of_head(place, now, status.checked));
+        findings.extend(status.whitelist_expires.map(|expires| of_whitelist(place, now, expires)));
+    }
     let recent =
         status.errors.iter().filter(|error| now.saturating_sub(error.time) <= RECENT).collect::<Vec<_>>();
     if let Some(last) = recent.last() {
@@ -164,6 +174,46 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
         findings.push(Finding::warning("waiting", place, found, mend));
     }
     findings
+}
+
+/// When the repository was last asked for its head. That it can't be is said by who asks; this finds one who doesn't.
+fn of_head(place: &str, now: u64, checked: u64) -> Finding {
+    let age = now.saturating_sub(checked);
+    let found = format!("its head was confirmed {} ago", span(age));
+    if age <= HEAD_AGE {
+        return Finding::good("head", place, found);
+    }
+    let mend = format!(
+        "see why in `esker status {place}`; `esker revision {place} --update` asks now, and mounting again starts anew"
+    );
+    Finding::warning("head", place, found, mend)
+}
+
+/// How long the whitelist counts. Later the mount shows what it has, and neither new revisions nor a new mount.
+fn of_whitelist(place: &str, now: u64, expires: u64) -> Finding {
+    let left = expires.saturating_sub(now);
+    let mend = "the owner of the repository has to sign it again (`esker repo resign`); tell them";
+    match left {
+        0 => {
+            let found = format!("it expired {} ago: no new revision is accepted", span(now - expires));
+            Finding::warning("whitelist", place, found, mend)
+        }
+        left if left <= WHITELIST_LEFT => {
+            let found = format!("it expires in {}; then no new revision is accepted", span(left));
+            Finding::warning("whitelist", place, found, mend)
+        }
+        left => Finding::good("whitelist", place, format!("it expires in {}", span(left))),
+    }
+}
+
+/// A time in its largest unit.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} minutes", seconds / 60),
+        7200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }
 
 /// A mount that is not in this user's registry: another user's, or one that was left behind.
@@ -192,5 +242,35 @@ fn stranger(place: &Path) -> Finding {
             format!("it could not be looked at: {why}"),
             "see whether processes can be started",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whitelist_is_told_of_days_before_it_expires() {
+        const DAY: u64 = 86_400;
+        let now = 1_700_000_000;
+        let judge = |expires: u64| {
+            let finding = of_whitelist("/mnt", now, expires);
+            (finding.grade, finding.found)
+        };
+        assert_eq!(judge(now + 30 * DAY), (Grade::Good, "it expires in 30 days".to_owned()));
+        assert_eq!(judge(now + WHITELIST_LEFT + 1).0, Grade::Good);
+        let (grade, found) = judge(now + WHITELIST_LEFT);
+        assert!(grade == Grade::Warning && found.contains("expires in 7 days"), "{found}");
+        let (grade, found) = judge(now - 3600);
+        assert!(grade == Grade::Warning && found.contains("expired 60 minutes ago"), "{found}");
+    }
+
+    #[test]
+    fn a_head_that_nobody_asks_for_is_told_of() {
+        let now = 1_700_000_000;
+        assert_eq!(of_head("/mnt", now, now - HEAD_AGE).grade, Grade::Good);
+        let old = of_head("/mnt", now, now - HEAD_AGE - 1);
+        assert!(old.grade == Grade::Warning && old.found.contains("6 hours ago"), "{old:?}");
+        assert_eq!(of_head("/mnt", now, now + 5).found, "its head was confirmed 0 s ago", "clocks differ");
     }
 }

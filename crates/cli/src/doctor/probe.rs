@@ -20,7 +20,7 @@ const ANSWER_MAX: u64 = 64 * 1024;
 /// What a child is to touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Touch {
-    /// A mount: its root, its numbers, its names, and an attribute that only its daemon answers.
+    /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
     Mount,
     /// A cache folder: room, and whether it can be written.
     Cache,
@@ -33,7 +33,7 @@ pub(crate) enum Touch {
 /// What a child found. One that hangs says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Touched {
+pub(crate) enum Touched {
     /// The mount answers.
     Answers,
     /// A folder that can be written, with so many bytes free of so many.
@@ -49,7 +49,7 @@ pub(super) enum Touched {
 }
 
 /// Why there is no answer.
-pub(super) enum NoAnswer {
+pub(crate) enum NoAnswer {
     /// It did not come in time. The child may live on for as long as what it touches hangs.
     Hangs,
     /// The child could not do its work.
@@ -57,7 +57,7 @@ pub(super) enum NoAnswer {
 }
 
 /// Has a child touch something; waits no longer than `patience`.
-pub(super) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touched, NoAnswer> {
+pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touched, NoAnswer> {
     let failed = |error: std::io::Error| NoAnswer::Failed(error.to_string());
     let kind: OsString = match what {
         Touch::Mount => "mount",

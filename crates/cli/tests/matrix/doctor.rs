@@ -6,11 +6,13 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::Mirror;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{signal, wait_until_gone};
 use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
 use crate::world::{World, words};
 
@@ -97,6 +99,38 @@ fn a_mount_that_was_left_behind_is_named_and_mended() {
         }
         // Dropped, it is unmounted as the doctor says.
         drop(mounted);
+    }
+}
+
+/// Days before the whitelist expires, and when the head was last confirmed.
+#[test]
+fn a_whitelist_that_expires_soon_is_a_warning() {
+    let workshop = Workshop::with(Person::ordinary(), |top| {
+        fs::create_dir_all(top).expect("a folder");
+        fs::write(top.join("file"), "content").expect("a file");
+    });
+    for (days, grade) in [("3", "warning"), ("30", "good")] {
+        let made = workshop.esker(&["repo", "create", NAME, "--whitelist-days", days]);
+        assert!(made.status.success(), "{}", words(&made));
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let mirror = Mirror::serve(workshop.home("storage"));
+        let world = &workshop.world;
+        let place = world.mountpoint().display().to_string();
+        let key = workshop.home(&format!("keys/{NAME}.pub"));
+        let mut mount = world.esker(&["mount", &mirror.url(NAME), &place, "--public-key", &key]);
+        let output = mount.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let mounted = world.mounted();
+        let examined = examine(world);
+        let finding = examined.finding("whitelist", &place);
+        assert_eq!(finding["grade"], grade, "{finding:#}");
+        assert!(finding["found"].as_str().is_some_and(|found| found.contains("expires in")), "{finding:#}");
+        assert_eq!(examined.finding("head", &place)["grade"], "good");
+        drop(mounted);
+        for folder in ["storage", "keys"] {
+            fs::remove_dir_all(workshop.home(folder)).expect("removing what was made");
+        }
+        fs::remove_dir_all(world.path("home/.cache")).expect("forgetting its head");
     }
 }
 

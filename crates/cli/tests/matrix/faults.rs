@@ -6,6 +6,7 @@
 mod client;
 mod disk;
 mod namespace;
+mod peers;
 mod process;
 
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use client::{Client, Mount};
+pub(crate) use process::ended;
 use process::{Process, timed};
 
 use crate::gate;

@@ -39,6 +39,7 @@ mod served;
 mod server_kill;
 mod setup;
 mod sharing;
+mod stuck;
 mod sys;
 mod tiers;
 mod usage;

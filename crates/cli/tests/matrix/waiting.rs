@@ -169,3 +169,55 @@ fn a_hundred_thousand_names_in_one_directory() {
     println!("listing and looking at {NAMES} names took {took:?}");
     assert!(took < PATIENCE / 2, "{took:?} for {NAMES} names is not linear work");
 }
+
+/// > P10: With a server that says nothing, statfs, stat of the mount point and of what is known, a listing that is known, and the attributes that tell of the mount are answered at once and ask nobody.
+#[test]
+fn what_is_known_needs_no_server() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let mounted = world.mount(&["--no-prefetch"]);
+    let known = mounted.path("data");
+    let names = |folder: &std::path::Path| mounted.does(|| fs::read_dir(folder).expect("listing").count());
+    let before = names(&known);
+    let file = mounted.path("data/random.bin");
+    mounted.does(|| fs::metadata(&file)).expect("a file");
+    std::thread::scope(|scope| {
+        let silence = Silence(world.mirror.fault(|_| true, Fault::NoAnswer));
+        // Somebody waits for the server: it is asked, and it says nothing.
+        scope.spawn(|| mounted.does(|| fs::read(&file).map(drop)));
+        silence.0.wait_for_hits(1);
+        // What is known lies in catalogs; the read goes on asking for its object.
+        let asked_for_catalogs = || world.mirror.count(|path| path.ends_with('C'));
+        let asked = asked_for_catalogs();
+        let root = world.mountpoint();
+        let programs: [(&str, &[&str], &std::path::Path); 6] = [
+            ("df", &[], &root),
+            ("df", &["-i"], &root),
+            ("stat", &["-f"], &root),
+            ("stat", &[], &root),
+            ("stat", &[], &file),
+            ("ls", &["-la"], &known),
+        ];
+        for (program, options, path) in programs {
+            let mut command = world.person.command(program);
+            let (output, took) = crate::faults::ended(
+                {
+                    command.args(options).arg(path);
+                    command
+                },
+                PATIENCE,
+            );
+            assert!(output.status.success(), "{program}: {}", crate::world::words(&output));
+            assert!(took < PATIENCE / 6, "{program} took {took:?}");
+        }
+        for name in ["user.fqrn", "user.revision", "user.nioerr", "user.esker.error", "user.repo_counters"] {
+            let took = timed(|| {
+                let mut value = [0; 4096];
+                let got = mounted.does(|| rustix::fs::getxattr(&root, name, &mut value[..]));
+                assert!(got.is_ok(), "{name}: {got:?}");
+            });
+            assert!(took < PATIENCE / 6, "{name} took {took:?}");
+        }
+        assert_eq!(names(&known), before);
+        assert_eq!(asked_for_catalogs(), asked, "the server was asked");
+    });
+}

@@ -1,9 +1,9 @@
 //! The reader's side: a published tree of many files, and mounts of it.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ pub(super) struct Client {
 pub(super) struct Mount<'c> {
     client: &'c Client,
     folder: PathBuf,
+    cache: PathBuf,
     url: String,
     options: Vec<String>,
 }
@@ -123,6 +124,21 @@ impl Client {
         Process::squid(self.workshop.world.person, self.place(name))
     }
 
+    /// A broker of the person's own, and what a mount has to say to use it.
+    pub(super) fn broker(&self) -> (Child, [String; 4]) {
+        let folder = self.place("broker");
+        self.run("mkdir", &["-p".as_ref(), &folder]);
+        let socket = folder.join("socket");
+        let mut command = self.workshop.world.esker(&["broker", "--quota", "100M", "--cache"]);
+        command.arg(folder.join("cache")).arg("--socket").arg(&socket).stderr(Stdio::piped());
+        let mut broker = command.spawn().expect("esker broker");
+        let mut line = String::new();
+        let said = BufReader::new(broker.stderr.take().expect("its output")).read_line(&mut line);
+        assert!(said.is_ok() && line.contains("serving the cache"), "{line}");
+        let uid = self.workshop.world.person.uid.to_string();
+        (broker, ["--broker".into(), socket.display().to_string(), "--broker-user".into(), uid])
+    }
+
     /// The repository on a server.
     pub(super) fn url(&self, server: &Process) -> String {
         format!("{}/{NAME}", server.url())
@@ -132,7 +148,7 @@ impl Client {
         let folder = self.place(name);
         self.run("mkdir", &["-p".as_ref(), &folder.join("mnt")]);
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Mount { client: self, folder, url: self.url(server), options }
+        Mount { client: self, cache: folder.join("cache"), folder, url: self.url(server), options }
     }
 
     /// Reads a file that nobody has read before.
@@ -229,8 +245,14 @@ impl Mount<'_> {
         self.folder.join("mnt")
     }
 
+    /// The same with the cache of another.
+    pub(super) fn sharing(mut self, other: &Mount<'_>) -> Self {
+        self.cache = other.cache.clone();
+        self
+    }
+
     pub(super) fn cache(&self) -> PathBuf {
-        self.folder.join("cache")
+        self.cache.clone()
     }
 
     fn call(&self) -> Command {
@@ -268,7 +290,7 @@ impl Mount<'_> {
         ((!output.status.success()).then(|| words(&output)), took)
     }
 
-    fn empty_cache(&self) {
+    pub(super) fn empty_cache(&self) {
         self.client.run("rm", &["-rf".as_ref(), &self.cache()]);
     }
 

@@ -212,7 +212,7 @@ pub(super) fn spoil(from: &Path, to: &Path, change: fn(Vec<u8>) -> Vec<u8>) {
 }
 
 /// Runs a command that must end in time.
-pub(super) fn ended(mut command: Command, limit: Duration) -> (std::process::Output, Duration) {
+pub(crate) fn ended(mut command: Command, limit: Duration) -> (std::process::Output, Duration) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starting it");
     let (told, outcome) = std::sync::mpsc::channel();
     let pid = Pid::from_child(&child);

@@ -1,0 +1,165 @@
+//! Those through whom a cache is shared stop: the mount that writes it, and the broker of the node.
+
+use std::fmt::Write as _;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::client::{Client, Mount};
+use super::process::timed;
+use super::{SWITCHED, add_to_report};
+use crate::gate;
+use crate::world::PATIENCE;
+
+/// A process that owes an answer is asked for a sign of life after ten seconds, and has ten for it; the kernel asks for a
+/// page a second time after its read-ahead failed.
+const SILENT: Duration = Duration::from_secs(40);
+
+/// A process that is stopped, and goes on when this is dropped: a failed assertion must leave nobody waiting.
+struct Frozen(Pid);
+
+impl Frozen {
+    fn of(pid: Pid) -> Self {
+        kill_process(pid, Signal::STOP).expect("a signal");
+        Self(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It was not waited for, so it is there, or nobody is.
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// A process that is gone when this is dropped.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn daemon(mount: &Mount<'_>) -> Pid {
+    let pid = mount.status()["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+    pid.and_then(Pid::from_raw).expect("a process id")
+}
+
+/// What is cached is read, what is not fails in time.
+fn bounded(client: &Client, mount: &Mount<'_>) -> [Duration; 2] {
+    let (_, warm) = timed(|| client.read_old(mount));
+    let (outcome, cold) = timed(|| client.try_new(mount));
+    let error = outcome.expect_err("nobody fetches it");
+    println!("a read ended after {cold:?} with {error}");
+    assert!(warm < SWITCHED && cold < SILENT + SWITCHED, "{warm:?} {cold:?}");
+    let told = mount.status()["errors"].to_string();
+    assert!(told.contains("is it stopped?"), "the status does not say who is silent: {told}");
+    [cold, warm]
+}
+
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come about");
+    }
+    start.elapsed()
+}
+
+fn row(what: &str, times: [String; 5]) -> String {
+    let mut row = String::new();
+    writeln!(row, "| {what} | {} |", times.join(" | ")).expect("writing to a string");
+    row
+}
+
+fn ms(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
+}
+
+/// The daemon that writes the cache of a user's mounts is stopped.
+fn frozen_writer() -> String {
+    let client = Client::new();
+    let origin = client.nginx("origin", Some(&client.storage()));
+    let first = client.at("first", &origin, &[]);
+    let second = client.at("second", &origin, &[]).sharing(&first);
+    let third = client.at("third", &origin, &[]).sharing(&first);
+    first.mount_empty(SWITCHED);
+    second.mount(SWITCHED);
+    client.read_new(&second, SWITCHED);
+    let writer = daemon(&first);
+    let frozen = Frozen::of(writer);
+    let (tries, [cold, warm]) = std::thread::scope(|scope| {
+        // Each waits for the same silence; they need not wait for each other.
+        let tries = scope.spawn(|| third.try_mount(SILENT + SWITCHED));
+        let read = bounded(&client, &second);
+        (tries.join().expect("no panic"), read)
+    });
+    let (refused, took) = tries;
+    let words = refused.expect("nobody lets it in");
+    assert!(words.contains(&writer.as_raw_nonzero().to_string()), "the writer is not named: {words}");
+    drop(frozen);
+    let back = until("a read", || client.try_new(&second).is_ok());
+    third.mount(SWITCHED);
+    client.read_new(&third, SWITCHED);
+    let mounted = format!("refused, {}", ms(took));
+    row("The mount that writes", [ms(cold), ms(warm), mounted, "the same".into(), ms(back)])
+}
+
+/// The broker of the node is stopped.
+fn frozen_broker() -> String {
+    let client = Client::new();
+    let origin = client.nginx("origin", Some(&client.storage()));
+    let (broker, options) = client.broker();
+    let mut broker = Owned(broker);
+    let options = options.each_ref().map(String::as_str);
+    let first = client.at("first", &origin, &options);
+    let second = client.at("second", &origin, &options);
+    first.mount_empty(SWITCHED);
+    client.read_new(&first, SWITCHED);
+    let uses_broker = |mount: &Mount<'_>| !mount.status()["cache"]["broker"].is_null();
+    assert!(uses_broker(&first), "{:#}", first.status());
+    let process = Pid::from_child(&broker.0);
+    let frozen = Frozen::of(process);
+    let ([mounted, remounted], [cold, warm]) = std::thread::scope(|scope| {
+        // Without an answer a mount does without it.
+        let mounts = scope.spawn(|| {
+            second.empty_cache();
+            let mounted = second.mount(SILENT + SWITCHED);
+            assert!(!uses_broker(&second));
+            second.umount();
+            [mounted, second.mount(SILENT + SWITCHED)]
+        });
+        let read = bounded(&client, &first);
+        (mounts.join().expect("no panic"), read)
+    });
+    client.read_new(&second, SWITCHED);
+    drop(frozen);
+    let back = until("a read", || client.try_new(&first).is_ok());
+    println!("the other mount uses it {:?} after it went on", until("the broker", || uses_broker(&second)));
+    client.read_new(&second, SWITCHED);
+    for mount in [&first, &second] {
+        mount.umount();
+    }
+    kill_process(process, Signal::TERM).expect("a signal");
+    assert!(broker.0.wait().expect("its end").success());
+    row("The broker", [cold, warm, mounted, remounted, back].map(ms))
+}
+
+/// > W5: A process that shares its cache and is stopped delays a read by forty seconds at most; what is cached is read as ever, and everything goes on when it does.
+#[test]
+fn those_who_share_a_cache_can_be_frozen() {
+    let _pass = gate::among_others();
+    let rows = std::thread::scope(|scope| {
+        let both = [scope.spawn(frozen_writer), scope.spawn(frozen_broker)];
+        both.map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let mut text = String::from("## Those who share a cache are frozen\n\n");
+    text += "| Frozen | First read | Read again | Mount | Mount again | Read after it goes on |\n";
+    text += "|---|---|---|---|---|---|\n";
+    text += &rows.concat();
+    add_to_report(&text);
+}
