@@ -7,7 +7,7 @@
 mod caches;
 mod machine;
 mod mounts;
-mod probe;
+pub(crate) mod probe;
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};

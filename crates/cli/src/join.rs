@@ -30,7 +30,7 @@ const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 pub(crate) struct Checked {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,
-    configured: Configured,
+    pub(crate) configured: Configured,
 }
 
 impl Checked {

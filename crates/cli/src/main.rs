@@ -7,6 +7,7 @@ mod browse;
 mod called;
 mod commands;
 mod compare;
+mod config_repository;
 mod configuration;
 mod container;
 mod doctor;
@@ -27,6 +28,7 @@ mod settings;
 mod setup;
 mod stop;
 mod tiers;
+mod tuning;
 mod walk;
 
 use std::ffi::OsString;

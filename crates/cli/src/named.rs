@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_node::parameters::{
-    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
+    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
 };
 use esker_node::place::{self, Place};
 use esker_node::push::Push;
 use esker_store::{Lower, LowerForm, Servers};
-use esker_view::{Ownership, Pin, ViewOptions};
+use esker_view::{IdMap, Ownership, Pin, ViewOptions};
 use rustix::fs::{Access, access, statvfs};
 
 use crate::args::{Address, RepositoryArgs, hurry, public_keys};
@@ -33,10 +33,15 @@ pub(crate) struct Configured {
     pin: Option<Pin>,
     ttl_max: Option<Duration>,
     claim: bool,
+    uids: IdMap,
+    gids: IdMap,
+    world_readable: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
     /// What lies below the cache.
     pub(crate) lower: Vec<Lower>,
+    /// What the process of a mount is to be.
+    pub(crate) tuning: Tuning,
 }
 
 impl Configured {
@@ -54,6 +59,8 @@ impl Configured {
             let uid = rustix::process::geteuid().as_raw();
             view.ownership = Ownership::Claim { uid, gid: rustix::process::getegid().as_raw() };
         }
+        (view.uids, view.gids) = (self.uids.clone(), self.gids.clone());
+        view.world_readable = self.world_readable;
         // The reference exports all parameters before it expands variant symlinks.
         view.variables.extend(self.variables.clone());
         view
@@ -100,7 +107,12 @@ impl Named {
         servers.authorities = authorities;
         hurry(&mut servers, args);
         let (place, quota) = cache(&parameters, args, settings)?;
+        let (uids, gids) = parameters.id_maps(&root).map_err(of_parameter)?;
         let configured = Configured {
+            uids,
+            gids,
+            world_readable: parameters.switch("CVMFS_WORLD_READABLE").map_err(of_parameter)? == Some(true),
+            tuning: parameters.tuning().map_err(of_parameter)?,
             pin: parameters.pin().map_err(of_parameter)?,
             ttl_max: parameters.longest_ttl().map_err(of_parameter)?,
             claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),

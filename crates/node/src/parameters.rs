@@ -11,6 +11,7 @@ mod load;
 mod own;
 mod problem;
 mod shell;
+mod surroundings;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use finding::{Finding, Severity};
 pub use load::Request;
 pub use problem::{Place, Problem, ProblemKind};
 pub use shell::Machine;
+pub use surroundings::Tuning;
 pub use table::State;
 
 /// A value and where it comes from.

@@ -34,7 +34,7 @@ mod xattrs;
 
 pub use follow::Refreshed;
 pub use observe::Observer;
-pub use options::{Ownership, Pin, ViewOptions};
+pub use options::{IdMap, Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
 pub use published::Published;
 pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus, chain};

@@ -22,6 +22,22 @@ pub enum Ownership {
     },
 }
 
+/// Other numbers in place of published owners or groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IdMap {
+    /// What some are shown as.
+    pub known: BTreeMap<u32, u32>,
+    /// What all others are shown as; as published if nothing is said.
+    pub others: Option<u32>,
+}
+
+impl IdMap {
+    /// What a published number is shown as.
+    pub fn shown(&self, published: u32) -> u32 {
+        self.known.get(&published).copied().or(self.others).unwrap_or(published)
+    }
+}
+
 /// A revision to stay at instead of following the head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
@@ -41,6 +57,12 @@ pub enum Pin {
 pub struct ViewOptions {
     /// Whose the files appear to be.
     pub ownership: Ownership,
+    /// What published owners are shown as, where they are shown as published.
+    pub uids: IdMap,
+    /// The same for groups.
+    pub gids: IdMap,
+    /// Everybody may read everything, and enter every directory.
+    pub world_readable: bool,
     /// Values of variables in variant symlinks; one that isn't here takes its default.
     pub variables: BTreeMap<String, String>,
     /// Time between two looks for a new head, in place of what the repository says.

@@ -8,13 +8,16 @@ use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, Time, TreeError};
 
 use crate::identity::{self, Content, Place};
 use crate::mounted::Mounted;
-use crate::options::{Ownership, ViewOptions};
+use crate::options::{IdMap, Ownership, ViewOptions};
 use crate::payload::Notes;
 
 /// What the options say about the look of entries.
 #[derive(Debug)]
 pub(crate) struct Show {
     ownership: Ownership,
+    uids: IdMap,
+    gids: IdMap,
+    world_readable: bool,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -31,7 +34,13 @@ impl Show {
     pub(crate) fn new(options: &ViewOptions) -> Self {
         let bytes = |text: &String| text.clone().into_bytes();
         let variables = options.variables.iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
-        Self { ownership: options.ownership, variables }
+        Self {
+            ownership: options.ownership,
+            uids: options.uids.clone(),
+            gids: options.gids.clone(),
+            world_readable: options.world_readable,
+            variables,
+        }
     }
 
     /// The node of an entry and its attributes.
@@ -47,15 +56,22 @@ impl Show {
     /// The attributes of an entry whose kind and number are known.
     pub(crate) fn attr(&self, row: &Row<'_>, kind: Kind, ino: Ino) -> Attr {
         let (uid, gid) = match self.ownership {
-            Ownership::AsPublished => (row.uid().unwrap_or(0), row.gid().unwrap_or(0)),
+            Ownership::AsPublished => {
+                (self.uids.shown(row.uid().unwrap_or(0)), self.gids.shown(row.gid().unwrap_or(0)))
+            }
             Ownership::Claim { uid, gid } => (uid, gid),
+        };
+        let more = match (self.world_readable, kind) {
+            (false, _) => 0,
+            (true, Kind::Directory) => 0o555,
+            (true, _) => 0o444,
         };
         let size = if kind == Kind::Symlink { self.target(row).len() as u64 } else { row.size() };
         Attr {
             ino,
             size,
             mtime: Time { secs: row.mtime(), nanos: row.mtime_ns().unwrap_or(0) },
-            permissions: (row.mode() & 0o7777) as u16,
+            permissions: (row.mode() & 0o7777 | more) as u16,
             kind,
             nlink: row.link_count(),
             uid,

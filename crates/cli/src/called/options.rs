@@ -64,7 +64,12 @@ const WITHOUT_EFFECT: [(&str, &str); 7] = [
 ];
 
 /// Where to go on as if it had not been said would mount something else.
-const REFUSED: [(&str, &str); 2] = [
+const REFUSED: [(&str, &str); 3] = [
+    (
+        "config",
+        "the files of a configuration are not named one by one; put them where `esker config show` finds them, or set \
+         ESKER_CONFIG_ROOT to a folder with etc/cvmfs in it",
+    ),
     ("foreground", "a helper returns once it is mounted; call `esker mount --foreground`"),
     ("parse", "it shows a configuration instead of mounting; call `esker config show`"),
 ];
@@ -186,6 +191,7 @@ mod tests {
             ("fixed=1", "no value"),
             ("daemon=3", "unknown"),
             ("parse", "instead"),
+            ("config=/a:/b", "ESKER_CONFIG_ROOT"),
         ] {
             let failure = translated(wrong, false).expect_err(wrong);
             assert!(failure.message.contains(word), "{failure:?}");

@@ -15,12 +15,15 @@ use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::config_repository;
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::image::{ImageArgs, ImageFile};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
+use crate::named;
 use crate::settings::Settings;
 use crate::stop::Stop;
+use crate::tuning;
 
 /// Mounts a repository or an image; returns once the mount answers.
 ///
@@ -84,6 +87,9 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         return run_as_daemon(args, settings, fd);
     }
     let mountpoint = directory(&args.mountpoint)?;
+    if named::is_name(&args.url) && ImageFile::named(&args.url, &args.image)?.is_none() {
+        config_repository::mount_first(&args.url, settings);
+    }
     if args.foreground {
         return serve(&args, settings, mountpoint, |warning| {
             warn(warning.as_deref());
@@ -91,12 +97,17 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         });
     }
     // Wrong arguments are told at once, not by a daemon.
-    let name = Named::new(&args, settings)?.name();
+    let named = Named::new(&args, settings)?;
+    let called = match &named {
+        Named::Repository(checked) => tuning::name(&checked.configured.tuning),
+        Named::Image(_) => "esker",
+    };
+    let name = named.name();
     refuse_taken(&mountpoint, settings)?;
     let runtime =
         RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
-    let outcome = start_daemon(&log, line);
+    let outcome = start_daemon(&log, line, called);
     let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {
         // What it says has been read. (Another's, who was faster, stays.)
@@ -112,9 +123,9 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
 }
 
 /// The same command line again, in a process of its own that stays.
-fn start_daemon(log: &Path, line: &[OsString]) -> Result<(), Failure> {
+fn start_daemon(log: &Path, line: &[OsString], name: &str) -> Result<(), Failure> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("esker");
+    command.arg0(name);
     let report = daemon::spawn(command, log, |fd| {
         let mut given = line.iter().cloned();
         let subcommand = given.next();
@@ -164,6 +175,9 @@ fn serve(
 ) -> Result<(), Failure> {
     let stop = Stop::begin()?;
     let named = Named::new(args, settings)?;
+    if let Named::Repository(checked) = &named {
+        tuning::apply(&checked.configured.tuning);
+    }
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.

@@ -68,6 +68,8 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
     .into();
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker").arg("doctor").arg("--touch").arg(kind).arg(path).current_dir("/");
+    // An automounter mounts for nobody of its own process group, which this process may be in.
+    command.process_group(0);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
     let output = child.stdout.take().ok_or_else(|| NoAnswer::Failed("it has no output".into()))?;

@@ -1,5 +1,6 @@
 //! Configuration as it lies on sites.
 
+mod acting;
 mod checking;
 mod external;
 mod secure;

@@ -7,7 +7,7 @@ mod client;
 mod disk;
 mod namespace;
 mod peers;
-mod process;
+pub(crate) mod process;
 
 use std::fmt::Write as _;
 use std::sync::Mutex;

@@ -118,6 +118,107 @@ fn a_configuration_for_cernvm_fs_is_enough() {
     }
 }
 
+/// A site whose configuration is in a repository, which has what is said of the other one.
+const CONFIG_REPOSITORY: &str = r#"
+"$ESKER" repo create config.test --storage /run/srv --keys /run/keys >/dev/null 2>&1
+mkdir -p /run/tree/etc/cvmfs/config.d /run/tree/etc/cvmfs/keys /etc/cvmfs/default.d /etc/cvmfs/config.d
+cp "$KEY" /run/tree/etc/cvmfs/keys/its.pub
+printf 'CVMFS_SERVER_URL=%s\nCVMFS_PUBLIC_KEY=%s\n' "$URL" /cvmfs/config.test/etc/cvmfs/keys/its.pub >"/run/tree/etc/cvmfs/config.d/$NAME.conf"
+"$ESKER" publish config.test /run/tree --storage /run/srv --keys /run/keys >/dev/null 2>&1
+echo CVMFS_CONFIG_REPOSITORY=config.test >/etc/cvmfs/default.d/50-site.conf
+echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
+printf 'CVMFS_SERVER_URL=%s\nCVMFS_PUBLIC_KEY=%s\n' file:///run/srv/config.test /run/keys/config.test.pub >/etc/cvmfs/config.d/config.test.conf
+"#;
+
+/// The configuration repository is mounted before what it says something about: by mount(8) itself, and by the
+/// automounter, which mounts for nobody of its own process group.
+#[test]
+fn the_configuration_repository_is_mounted_first() {
+    let myself = Person::myself();
+    if !myself.is_root() {
+        println!("not run by root: what administrators do to a machine is left to a run as root");
+        return;
+    }
+    let world = World::new(myself, fixture::RMD);
+    let machine = Machine::new(&world);
+    let said = machine.run(&format!(
+        r#"
+        {CONFIG_REPOSITORY}
+        ln -s "$ESKER" /sbin/mount.esker
+        mkdir "/cvmfs/$NAME"
+        mount -t esker "$NAME" "/cvmfs/$NAME"
+        findmnt -no SOURCE "/cvmfs/$NAME"
+        findmnt -no FSTYPE /cvmfs/config.test
+        umount "/cvmfs/$NAME" /cvmfs/config.test
+        # Where it can't be had, that is said, and nothing is left of it.
+        rmdir /cvmfs/config.test
+        rm -rf /run/srv /var/lib/esker
+        mount -t esker "$NAME" "/cvmfs/$NAME" 2>&1 | grep -o "the configuration repository config.test can't be mounted" || :
+        ls /cvmfs
+        "#
+    ));
+    let expected =
+        "rmd.test\nfuse.esker\nthe configuration repository config.test can't be mounted\nrmd.test\n";
+    assert_eq!(said, expected);
+    let said = machine.run(&format!(
+        r#"
+        {CONFIG_REPOSITORY}
+        "$ESKER" setup >/dev/null
+        MOUNTS=/cvmfs
+        {AUTOMOUNT}
+        stat -c %n "/cvmfs/$NAME/."
+        findmnt -no SOURCE /cvmfs/config.test | tail -1
+        umount "/cvmfs/$NAME" /cvmfs/config.test
+        kill -TERM $automount
+        wait $automount
+        trap - EXIT
+        "#
+    ));
+    assert_eq!(said, "/cvmfs/rmd.test/.\nconfig.test\n");
+}
+
+/// Beside CernVM-FS, from its configuration: its files and its automounter's folder stay as they are, and ours goes again.
+#[test]
+fn both_clients_can_be_set_up_beside_each_other() {
+    let myself = Person::myself();
+    if !myself.is_root() {
+        println!("not run by root: what administrators do to a machine is left to a run as root");
+        return;
+    }
+    let world = World::new(myself, fixture::RMD);
+    let said = Machine::new(&world).run(&format!(
+        r#"
+        {SITE}
+        echo '/cvmfs /etc/auto.cvmfs' >/etc/auto.master.d/cvmfs.autofs
+        printf '#!/bin/sh\necho "-fstype=tmpfs :theirs"\n' >/etc/auto.cvmfs
+        chmod 755 /etc/auto.cvmfs
+        state() {{ find /etc/cvmfs /etc/auto.cvmfs /etc/auto.master.d/cvmfs.autofs -type f -exec sha256sum {{}} + | sort; }}
+        state >/run/before
+        "$ESKER" setup 2>&1 | grep -c "CernVM-FS is installed here" || :
+        "$ESKER" setup --side-by-side >/dev/null
+        [ ! -e /sbin/mount.cvmfs ] || echo "its helper was replaced"
+        MOUNTS=/esker
+        {AUTOMOUNT}
+        stat -c %n "/esker/$NAME/."
+        findmnt -no FSTYPE "/esker/$NAME" | tail -1
+        # Theirs is still theirs: a stand-in, which mounts something else.
+        stat -c %n "/cvmfs/$NAME/."
+        findmnt -no FSTYPE "/cvmfs/$NAME" | tail -1
+        "$ESKER" config show "$NAME" | grep -c "CVMFS_SERVER_URL=$URL"
+        umount "/esker/$NAME" "/cvmfs/$NAME"
+        kill -TERM $automount
+        wait $automount
+        trap - EXIT
+        "$ESKER" setup --undo >/dev/null
+        state | cmp - /run/before && echo untouched
+        ls /etc/auto.esker /etc/auto.master.d/esker.autofs /sbin/mount.esker 2>/dev/null || echo undone
+        "#
+    ));
+    let expected =
+        ["1", "/esker/rmd.test/.", "fuse.esker", "/cvmfs/rmd.test/.", "tmpfs", "1", "untouched", "undone"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
+}
+
 /// Our map names what can be a repository, and nothing else.
 #[test]
 fn the_program_map_knows_names() {

@@ -12,11 +12,11 @@ use crate::person::Person;
 use crate::world::PATIENCE;
 
 /// A running nginx or squid, or the place where one ran.
-pub(super) struct Process {
+pub(crate) struct Process {
     person: Person,
     arguments: Vec<String>,
     folder: PathBuf,
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     child: Option<Child>,
     /// Listens in its place and answers nobody.
     mute: Option<TcpListener>,
@@ -47,12 +47,16 @@ impl Process {
             .zip(bad)
             .map(|(name, folder)| format!("location /{name}/ {{ internal; alias {}/; }}\n", folder.display()))
             .collect();
+        Process::nginx_with(person, folder, address, &format!("{serve} {damaged}"))
+    }
+
+    fn nginx_with(person: Person, folder: PathBuf, address: SocketAddr, serve: &str) -> Process {
         let config = format!(
             "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\n\
              events {{ worker_connections 256; }}\n\
              http {{ access_log {0}/access.log; client_body_temp_path {0}/b; proxy_temp_path {0}/p; \
              fastcgi_temp_path {0}/f; uwsgi_temp_path {0}/u; scgi_temp_path {0}/s; etag off;\n\
-             server {{ listen {address}; {serve} {damaged} }} }}\n",
+             server {{ listen {address}; {serve} }} }}\n",
             folder.display()
         );
         let arguments = ["nginx", "-p", ".", "-e", "error.log", "-c"].map(String::from).to_vec();
@@ -61,12 +65,28 @@ impl Process {
 
     /// A squid that passes on to whatever server a request names, and keeps what comes in memory.
     pub(super) fn squid(person: Person, folder: PathBuf) -> Process {
+        Process::squid_with(person, folder, "")
+    }
+
+    /// A squid that servers see come from `from`.
+    pub(crate) fn squid_from(person: Person, folder: PathBuf, from: Ipv4Addr) -> Process {
+        Process::squid_with(person, folder, &format!("tcp_outgoing_address {from}\n"))
+    }
+
+    /// An nginx that serves `root` to `only`, and to nobody else.
+    pub(crate) fn nginx_for(person: Person, folder: PathBuf, root: &Path, only: Ipv4Addr) -> Process {
+        let address = free_port();
+        let serve = format!("location / {{ root {}; allow {only}; deny all; }}", root.display());
+        Process::nginx_with(person, folder, address, &serve)
+    }
+
+    fn squid_with(person: Person, folder: PathBuf, lines: &str) -> Process {
         let address = free_port();
         let config = format!(
             "http_port {address}\nhttp_access allow all\ncache_mem 32 MB\nmaximum_object_size_in_memory 8 MB\n\
              access_log stdio:{0}/access.log\ncache_log {0}/cache.log\npid_filename {0}/pid\n\
              coredump_dir {0}\nvisible_hostname faults\npinger_enable off\nnetdb_filename none\n\
-             max_filedescriptors 1024\nshutdown_lifetime 0 seconds\n",
+             max_filedescriptors 1024\nshutdown_lifetime 0 seconds\n{lines}",
             folder.display()
         );
         // Its shared memory has names that all on a machine share, but for this one.
@@ -146,11 +166,11 @@ impl Process {
     }
 
     /// How many requests it has answered.
-    pub(super) fn answered(&self) -> usize {
+    pub(crate) fn answered(&self) -> usize {
         fs::read_to_string(self.folder.join("access.log")).map_or(0, |log| log.lines().count())
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }

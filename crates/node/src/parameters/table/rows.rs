@@ -33,7 +33,8 @@ const BY_NAME: &str = "a_name_is_enough_where_cernvm_fs_is_configured";
 const FALLBACKS: &str = "configured_fallbacks_are_used";
 const MISSING: &str = "what_is_missing_for_a_name_is_named";
 const TYPES: &str = "parameters_have_types";
-const ORDER: &str = "later_files_win_in_the_order_of_the_reference";
+const CONFIG_FIRST: &str = "the_configuration_repository_is_mounted_first";
+const ACTS: &str = "parameters_act_on_mounts";
 const FILES: &str = "files_of_a_site_mean_what_they_mean_to_the_reference";
 
 pub(super) const PARTS: &[(&str, &[Row])] = &[
@@ -50,11 +51,11 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_HTTP_PROXY" [] Proxies, "", Honoured(BY_NAME);
     "CVMFS_FALLBACK_PROXY" [] Proxies, "", Honoured(FALLBACKS);
     "CVMFS_PAC_URLS" [] Urls, "", Not("proxy configuration files are programs, and not run: name in CVMFS_HTTP_PROXY the proxies that the file names");
-    "CVMFS_PUBLIC_KEY" [] Paths, "", Honoured(MISSING);
+    "CVMFS_PUBLIC_KEY" [] Paths, "", Honoured(ACTS);
     "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Honoured(BY_NAME);
     "CVMFS_TRUSTED_CERTS" [] Path, "", Meaningless("no client of CernVM-FS 2.12 reads it");
-    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Honoured(MISSING);
-    "CVMFS_CONFIG_REPOSITORY" [] Name, "", Honoured(FILES);
+    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Honoured(ACTS);
+    "CVMFS_CONFIG_REPOSITORY" [] Name, "", Honoured(CONFIG_FIRST);
     "CVMFS_CONFIG_REPO_REQUIRED" [] Switch, "no", Honoured(MISSING);
     "CVMFS_DEFAULT_DOMAIN" [] Name, "", Honoured(FALLBACKS);
     "CVMFS_REPOSITORIES" [] Names, "", Honoured(MISSING);
@@ -142,19 +143,19 @@ const CACHE: &[Row] = rows! {
 };
 
 const MOUNTS: &[Row] = rows! {
-    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(ORDER);
+    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(CONFIG_FIRST);
     "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until it is told that they changed");
     "CVMFS_STATFS_CACHE_TIMEOUT" [] Seconds, "0", Meaningless("df is answered from memory");
     "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets, and is told when they change");
     "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel is always told");
     "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Meaningless("the kernel always checks them");
     "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Honoured(BY_NAME);
-    "CVMFS_UID_MAP" [] Path, "", Not("owners are shown as published, or as one with CVMFS_CLAIM_OWNERSHIP");
-    "CVMFS_GID_MAP" [] Path, "", Not("owners are shown as published, or as one with CVMFS_CLAIM_OWNERSHIP");
-    "CVMFS_WORLD_READABLE" [] Switch, "no", Not("permissions are shown as published");
+    "CVMFS_UID_MAP" [] Path, "", Honoured(ACTS);
+    "CVMFS_GID_MAP" [] Path, "", Honoured(ACTS);
+    "CVMFS_WORLD_READABLE" [] Switch, "no", Honoured(ACTS);
     "CVMFS_ENFORCE_ACLS" [] Switch, "no", Not("access control lists are shown but not enforced");
     "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
-    "CVMFS_SUID" [] Switch, "no", Not("set-user-ID bits of a repository never count");
+    "CVMFS_SUID" [] Switch, "no", Not("nothing in a mount gains rights, whoever mounts: a repository is trusted with its content, not with root");
     "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Not("attributes are visible as CVMFS_MAGIC_XATTRS_VISIBILITY has it by default");
     "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Not("attributes are visible as they are by default");
     "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Not("every reader may ask for every attribute");
@@ -183,9 +184,9 @@ const PROCESSES: &[Row] = rows! {
     "CVMFS_TRACEBUFFER" [] Count, "8192", Meaningless(TRACER);
     "CVMFS_TRACEBUFFER_THRESHOLD" [] Count, "7000", Meaningless(TRACER);
     "CVMFS_INSTRUMENT_FUSE" [] Switch, "no", Meaningless("requests are always counted; see `esker status --json`");
-    "CVMFS_OOM_SCORE_ADJ" [] Number, "", Not("set it for the service or the unit that mounts");
-    "CVMFS_CPU_AFFINITY" [] Text, "", Not("set it for the service or the unit that mounts");
-    "CVMFS_SYSTEMD_NOKILL" [] Switch, "no", Not("set it for the service or the unit that mounts");
+    "CVMFS_OOM_SCORE_ADJ" [] Number, "", Honoured(ACTS);
+    "CVMFS_CPU_AFFINITY" [] Text, "", Honoured(ACTS);
+    "CVMFS_SYSTEMD_NOKILL" [] Switch, "no", Honoured(ACTS);
     "CVMFS_FUSE3_MAX_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
     "CVMFS_FUSE3_IDLE_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
     "CVMFS_TELEMETRY_SEND" [] Switch, "no", Not(TELEMETRY);

@@ -1,0 +1,128 @@
+//! The units that `esker setup` writes, with systemd as the first process of a machine of their own.
+
+use std::fs;
+
+use esker_testkit::fixture;
+
+use crate::machine::Machine;
+use crate::person::Person;
+use crate::world::{World, words};
+
+/// Makes systemd the first process. It has a group of processes below ours, in a hierarchy of which it sees nothing else,
+/// no unit but those of the script, and ends when `judge.service` has run `$RESULTS/judge`.
+const SYSTEMD: &str = r#"
+cat >/etc/systemd/system/judge.target <<EOF
+[Unit]
+DefaultDependencies=no
+Wants=judge.service $UNITS
+EOF
+cat >/etc/systemd/system/judge.service <<EOF
+[Unit]
+DefaultDependencies=no
+After=$UNITS
+[Service]
+Type=oneshot
+Environment=NAME=$NAME
+ExecStart=/bin/bash -euo pipefail $RESULTS/judge
+ExecStopPost=/bin/sh -c 'echo \$SERVICE_RESULT >>$RESULTS/said; systemctl --force --force poweroff 2>/dev/null'
+TimeoutStartSec=60
+StandardOutput=append:$RESULTS/said
+StandardError=append:$RESULTS/said
+EOF
+mount -t tmpfs none /sys/fs/cgroup
+mkdir /sys/fs/cgroup/all
+if ! mount -t cgroup2 none /sys/fs/cgroup/all || ! mkdir "/sys/fs/cgroup/all/$GROUP"; then
+    echo "no group of processes can be made here" >"$RESULTS/impossible"
+    exit 0
+fi
+echo $$ >"/sys/fs/cgroup/all/$GROUP/cgroup.procs"
+exec unshare --cgroup /bin/bash -euc '
+    umount /sys/fs/cgroup/all /sys/fs/cgroup
+    mount -t cgroup2 none /sys/fs/cgroup
+    exec env --ignore-environment container=esker "PATH=$PATH" /lib/systemd/systemd --system --unit=judge.target'
+"#;
+
+/// Removes what is left of the groups of processes.
+const CLEAN: &str = r#"
+mount -t cgroup2 none /mnt
+[ ! -d "/mnt/$GROUP" ] || find "/mnt/$GROUP" -depth -type d -exec rmdir {} +
+"#;
+
+/// What systemd mounts at first use, how it shows that, and how it takes it down.
+const JUDGE: &str = r#"
+unit=cvmfs-$NAME
+systemctl is-active $unit.automount
+systemctl is-active $unit.mount || :
+setpriv --reuid 1 --regid 1 --clear-groups stat -c %F "/cvmfs/$NAME/."
+systemctl is-active $unit.mount
+findmnt -no FSTYPE,SOURCE -t fuse.esker "/cvmfs/$NAME"
+# The daemon belongs to the unit of the mount, and ends with it.
+grep -c . "/sys/fs/cgroup/system.slice/$unit.mount/cgroup.procs"
+# It says that it may be back at any time.
+systemctl stop $unit.mount 2>/dev/null
+systemctl is-active $unit.mount || :
+grep -c " /cvmfs/$NAME fuse.esker " /proc/mounts || :
+ls "/cvmfs/$NAME" >/dev/null
+systemctl is-active $unit.mount
+systemctl stop $unit.automount $unit.mount
+grep -c " /cvmfs/$NAME " /proc/mounts || :
+"#;
+
+/// The units are enough for systemd: a repository is mounted at first use, by whichever user, and taken down by systemctl.
+#[test]
+fn systemd_mounts_at_first_use() {
+    let myself = Person::myself();
+    if !myself.is_root() {
+        println!("not run by root: what administrators do to a machine is left to a run as root");
+        return;
+    }
+    if !fs::exists("/lib/systemd/systemd").expect("looking for systemd") {
+        println!("systemd is not installed here: its units are only read by systemd-analyze, if at all");
+        return;
+    }
+    let world = World::new(myself, fixture::RMD);
+    let results = world.path("results");
+    fs::create_dir(&results).expect("a folder");
+    fs::write(results.join("judge"), JUDGE).expect("writing");
+    let names = format!(
+        "export RESULTS={} GROUP=esker-test-{} UNITS=cvmfs-$NAME.automount",
+        results.display(),
+        std::process::id()
+    );
+    let machine = Machine::new(&world);
+    let output = machine.output(&format!(
+        r#"
+        {names}
+        rm -rf /etc/systemd/system/*
+        echo 0123456789abcdef0123456789abcdef >/etc/machine-id
+        mkdir -p /etc/cvmfs/keys /etc/cvmfs/config.d
+        cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
+        echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
+        echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
+        "$ESKER" setup --with systemd "$NAME"
+        {SYSTEMD}
+        "#
+    ));
+    let cleaned = machine.output(&format!("{names}\n{CLEAN}"));
+    if let Ok(why) = fs::read_to_string(results.join("impossible")) {
+        println!("systemd was not started: {why}");
+        return;
+    }
+    let said = fs::read_to_string(results.join("said")).unwrap_or_else(|_| panic!("{}", words(&output)));
+    let lines: Vec<_> = said.lines().collect();
+    let expected = [
+        "active",
+        "inactive",
+        "directory",
+        "active",
+        "fuse.esker rmd.test",
+        "1",
+        "inactive",
+        "0",
+        "active",
+        "0",
+        "success",
+    ];
+    assert_eq!(lines, expected, "{said}\n{}", words(&output));
+    assert!(cleaned.status.success(), "{}", words(&cleaned));
+}

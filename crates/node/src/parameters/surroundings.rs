@@ -1,0 +1,97 @@
+//! Parameters about whose files are shown, and about the process that shows them.
+
+use esker_view::IdMap;
+
+use super::client::Read;
+use super::files::FILE_MAX;
+use super::{Files, Parameters};
+
+/// The lowest and highest score that Linux takes.
+const OOM_SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
+/// Linux is built for no more processors.
+const CPUS_MAX: usize = 8192;
+
+/// What the process of a mount is to be for the kernel and for systemd.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// How soon the kernel ends it when memory is short.
+    pub oom_score: Option<i32>,
+    /// The processors it may run on; all if there are none.
+    pub cpus: Vec<usize>,
+    /// systemd is asked to leave it alone at shutdown.
+    pub survives: bool,
+}
+
+impl Parameters {
+    /// What owners and groups are shown as.
+    pub fn id_maps(&self, files: &dyn Files) -> Read<(IdMap, IdMap)> {
+        Ok((self.id_map("CVMFS_UID_MAP", files)?, self.id_map("CVMFS_GID_MAP", files)?))
+    }
+
+    fn id_map(&self, name: &str, files: &dyn Files) -> Read<IdMap> {
+        let Some(path) = self.checked(name)? else { return Ok(IdMap::default()) };
+        let text = files.read(path.as_ref(), FILE_MAX).map_err(|error| self.bad(name, error.to_string()))?;
+        id_map(&String::from_utf8_lossy(&text)).map_err(|line| {
+            self.bad(name, format!("its line {line} is neither `FROM TO` nor `* TO` with two numbers"))
+        })
+    }
+
+    /// What the process of a mount is to be.
+    pub fn tuning(&self) -> Read<Tuning> {
+        const SCORE: &str = "CVMFS_OOM_SCORE_ADJ";
+        const CPUS: &str = "CVMFS_CPU_AFFINITY";
+        let score = self.number(SCORE)?;
+        let score = score.map(|score| match (OOM_SCORES.contains(&score), i32::try_from(score)) {
+            (true, Ok(score)) => Ok(score),
+            _ => Err(self.bad(SCORE, "it is not from -1000 to 1000")),
+        });
+        let cpu = |text: &str| text.trim().parse().ok().filter(|cpu| *cpu < CPUS_MAX);
+        let cpus = self.checked(CPUS)?.map(|text| text.split(',').map(cpu).collect::<Option<Vec<usize>>>());
+        let cpus = match cpus {
+            Some(None) => return Err(self.bad(CPUS, "it is no list of processors like 0,1,2")),
+            Some(Some(cpus)) => cpus,
+            None => Vec::new(),
+        };
+        let survives = self.switch("CVMFS_SYSTEMD_NOKILL")?.unwrap_or(false);
+        Ok(Tuning { oom_score: score.transpose()?, cpus, survives })
+    }
+}
+
+/// Lines `FROM TO` and `* TO`; a wrong line's number otherwise.
+fn id_map(text: &str) -> Result<IdMap, usize> {
+    let mut map = IdMap::default();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let (Some(from), Some(to), None) = (words.next(), words.next(), words.next()) else {
+            return Err(at + 1);
+        };
+        let number = |text: &str| text.parse::<u32>().map_err(|_| at + 1);
+        let to = number(to)?;
+        match from {
+            "*" => map.others = Some(to),
+            from => _ = map.known.insert(number(from)?, to),
+        }
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_of_owners() {
+        let map = id_map("# owners\n\n 1000  5 \n* 99\n0\t7\n").expect("a map");
+        assert_eq!([1000, 0, 12].map(|id| map.shown(id)), [5, 7, 99]);
+        assert_eq!(id_map("").expect("a map").shown(12), 12);
+        for (wrong, line) in
+            [("1 2\n3\n", 2), ("1 2 3", 1), ("a 1", 1), ("1 *", 1), ("-1 1", 1), ("1 4294967296", 1)]
+        {
+            assert_eq!(id_map(wrong), Err(line), "{wrong}");
+        }
+    }
+}
