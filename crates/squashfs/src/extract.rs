@@ -23,6 +23,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+/// Sets an extended attribute of what is being extracted.
+type SetXattr<'a> = &'a mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>;
+
 /// How a tree is taken out.
 #[derive(Clone, Copy, Debug)]
 pub struct Extract<'e> {
@@ -371,12 +374,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn xattrs(
-        &self,
-        node: &Node,
-        path: &[u8],
-        set: &mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>,
-    ) -> Result<(), ExtractError> {
+    fn xattrs(&self, node: &Node, path: &[u8], set: SetXattr<'_>) -> Result<(), ExtractError> {
         let names = match Reply::wait(|reply| self.tree.xattr_names(node, reply)) {
             Ok(names) => names,
             Err(error) if error.kind == ErrorKind::Unsupported => return Ok(()),

@@ -13,7 +13,7 @@ const SIF_MAGIC: &[u8] = b"SIF_MAGIC\0";
 const SIF_MAGIC_AT: usize = 32;
 const SIF_COUNT_AT: u64 = 88;
 const SIF_DESCRIPTORS_AT: u64 = 96;
-const SIF_DESCRIPTOR_LEN: u64 = 585;
+const SIF_DESCRIPTOR_LEN: usize = 585;
 const SIF_PARTITION: u32 = 0x4004;
 const SIF_SQUASHFS: u32 = 1;
 const SIF_MAIN: u32 = 2;
@@ -51,10 +51,11 @@ fn in_sif(file: &File) -> io::Result<Option<u64>> {
     let (count, first) = (u64_at(file, SIF_COUNT_AT)?, u64_at(file, SIF_DESCRIPTORS_AT)?);
     let mut found = None;
     for number in 0..count.min(SIF_COUNT_MAX) {
-        let Some(at) = number.checked_mul(SIF_DESCRIPTOR_LEN).and_then(|at| at.checked_add(first)) else {
+        let Some(at) = number.checked_mul(SIF_DESCRIPTOR_LEN as u64).and_then(|at| at.checked_add(first))
+        else {
             break;
         };
-        let mut descriptor = [0; SIF_DESCRIPTOR_LEN as usize];
+        let mut descriptor = [0; SIF_DESCRIPTOR_LEN];
         if read_at_most(file, &mut descriptor, at)? < descriptor.len() {
             break;
         }

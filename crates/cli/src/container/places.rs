@@ -120,7 +120,7 @@ fn home(args: &ContainerArgs, person: &Person) -> Result<(PathBuf, Option<Mount>
     if let Some(wish) = &args.home {
         let (from, to) = halves(wish.as_bytes());
         let from = existing("--home", Path::new(from))?;
-        let target = to.map_or(usual, |to| PathBuf::from(to));
+        let target = to.map_or(usual, PathBuf::from);
         let target = absolute("--home", target)?;
         return Ok((target.clone(), Some(Mount { target, what: What::Bind { from, read_only: false } })));
     }

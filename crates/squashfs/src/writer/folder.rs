@@ -184,11 +184,14 @@ fn names(directory: &OwnedFd, path: &[u8]) -> Result<Vec<CString>, WriteError> {
     Ok(names)
 }
 
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// The extended attributes of an entry, whatever it is.
 ///
 /// There is no call that takes a directory and a name on old kernels, so the way is through the directory's link in
 /// `/proc`, of which only the last name is not followed.
-fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name.to_bytes());
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
