@@ -426,7 +426,8 @@ mod tests {
         assert_eq!(parse("http://h:8000/cvmfs/a.test/").ok(), pair("http://h:8000/cvmfs/a.test", "a.test"));
         assert_eq!(parse("file:///srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
         assert_eq!(parse("/srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
-        for bad in ["a.test", "ftp://h/a", "http:///a", "http://h", "file://srv/a", "", "https://h/a.test"] {
+        assert_eq!(parse("https://h/a.test").ok(), pair("https://h/a.test", "a.test"));
+        for bad in ["a.test", "ftp://h/a", "http:///a", "http://h", "file://srv/a", "", "https://"] {
             let failure = parse(bad).expect_err(bad);
             assert_eq!(failure.kind, Kind::Usage);
         }

@@ -209,7 +209,8 @@ fn is_wanted(path: &str) -> bool {
     matches!(kind, "conf" | "local" | "pub" | "toml") && !name.starts_with('.')
 }
 
-/// The folder of configuration among the files of an archive, with the slash behind it: the one nearest to the top.
+/// The folder of configuration among the files of an archive, with the slash behind it: the one nearest to the top, and of
+/// several as near the one that is named as on a machine.
 fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
     let mut roots: Vec<&str> = Vec::new();
     for path in paths {
@@ -220,7 +221,10 @@ fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
             }
         }
     }
-    let nearest = roots.into_iter().min_by_key(|root| (root.matches('/').count(), root.len()))?;
+    let nearest = roots.into_iter().min_by_key(|root| {
+        let is_named = ["etc/cvmfs/", "etc/esker/"].iter().any(|name| root.ends_with(name));
+        (root.matches('/').count(), !is_named, root.len())
+    })?;
     Some(nearest.to_owned())
 }
 

@@ -23,7 +23,9 @@ fn archive(path: &Path, names: usize) {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(if kind.is_dir() { 0o755 } else { 0o640 });
-        (header.set_uid(1234), header.set_gid(5678), header.set_mtime(1_500_000_000));
+        header.set_uid(1234);
+        header.set_gid(5678);
+        header.set_mtime(1_500_000_000);
         header.set_size(len as u64);
         header
     };

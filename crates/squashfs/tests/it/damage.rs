@@ -83,7 +83,7 @@ impl Random {
 }
 
 /// Changes some bytes the way file formats hate it; most of what an image is made of is numbers.
-fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+fn mutate(bytes: &mut [u8], random: &mut Random) {
     const NASTY: [u8; 6] = [0, 1, 0x7f, 0x80, 0xff, 0x10];
     let at = random.below(bytes.len());
     let end = (at + 1 + random.below(8)).min(bytes.len());

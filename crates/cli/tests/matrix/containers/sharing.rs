@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use esker_testkit::fixture;
@@ -35,12 +36,22 @@ impl Waiting {
 
     #[track_caller]
     fn said(mut child: Child) -> Waiting {
-        let mut line = String::new();
-        // Byte by byte: what comes later is for others to read.
-        let mut output = BufReader::with_capacity(1, child.stdout.as_mut().expect("its output"));
-        output.read_line(&mut line).expect("a line");
-        assert!(!line.is_empty(), "it ended: {:?}", child.try_wait());
-        Waiting { child, line: line.trim_end().to_owned() }
+        let mut output = child.stdout.take().expect("its output");
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            // Byte by byte: what comes later is for others to read.
+            let read = BufReader::with_capacity(1, &mut output).read_line(&mut line);
+            // Nobody listens if it took too long.
+            let _ = sender.send((read.map(|_| line), output));
+        });
+        let mut waiting = Waiting { child, line: String::new() };
+        // If nothing comes, dropping it ends the command.
+        let (line, output) = receiver.recv_timeout(PATIENCE).expect("a line in time");
+        waiting.child.stdout = Some(output);
+        waiting.line = line.expect("a line").trim_end().to_owned();
+        assert!(!waiting.line.is_empty(), "it ended: {:?}", waiting.child.try_wait());
+        waiting
     }
 
     fn end(mut self) {
@@ -80,7 +91,7 @@ impl Images {
     /// Starts a command that tells its user namespace and the device of its root.
     #[track_caller]
     fn waiting(&self) -> Waiting {
-        let script = "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3; read never; true";
+        let script = "grep -m1 ' /bin /bin ' /proc/self/mountinfo | cut -d' ' -f3; read never; true";
         Waiting::new(&mut self.run(&["sh", "-c", script]))
     }
 
@@ -171,7 +182,7 @@ fn a_rush_makes_one_mount() {
     let rush: Vec<Child> = (0..32)
         .map(|_| {
             let mut command =
-                images.run(&["sh", "-c", "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3"]);
+                images.run(&["sh", "-c", "grep -m1 ' /bin /bin ' /proc/self/mountinfo | cut -d' ' -f3"]);
             command.stdout(Stdio::piped()).spawn().expect("running esker")
         })
         .collect();
@@ -240,7 +251,8 @@ fn a_killed_job_takes_nothing_from_another() {
         println!("control groups can't be made here: jobs are left to a run that may");
         return;
     };
-    let script = "grep -m1 ' / / ' /proc/self/mountinfo | cut -d' ' -f3; read go; cat /made-for-this-test";
+    let script =
+        "grep -m1 ' /bin /bin ' /proc/self/mountinfo | cut -d' ' -f3; read go; cat /made-for-this-test";
     let first = one.start(&images, script);
     let mut second = two.start(&images, script);
     assert_ne!(first.line, second.line, "a mount for each");
