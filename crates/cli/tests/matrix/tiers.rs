@@ -120,7 +120,7 @@ fn a_folder_that_others_may_write_to_is_not_adopted() {
     assert!(words(&missing).contains("there is no such folder"), "{}", words(&missing));
 }
 
-/// > C23: Nodes that share a folder with `--alien` fetch an object once between them, and each verifies what another wrote.
+/// > C23: Nodes that share a folder with `--alien` read from it what another one fetched and put there, and each verifies it; what two miss at once both fetch.
 #[test]
 fn nodes_share_a_folder() {
     let fixture: Fixture = fixture::FULL;
