@@ -158,7 +158,7 @@ fn broken_configurations_are_named_with_their_mend() {
         ("CVMFS_CONFIG_REPOSITORY=late.test", "late.test comes too late", "in /etc/cvmfs/default.d/"),
         (
             "CVMFS_SUID=yes",
-            "CVMFS_SUID=yes is not honoured: set-user-ID bits",
+            "CVMFS_SUID=yes is not honoured: nothing in a mount gains rights",
             "docs/parameters.md says more",
         ),
         ("CVMFS_QUOTA_LIMIT=10", "a quota of 10 MB is too small", "set CVMFS_QUOTA_LIMIT to 4000"),
