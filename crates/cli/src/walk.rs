@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use esker_vfs::{Attr, Cookie, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError};
+use esker_vfs::{
+    Attr, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
+};
 
 use crate::exit::{Failure, of_tree};
 use crate::output::lossy;
@@ -97,11 +99,9 @@ impl<'a> Walk<'a> {
 
     /// The entries of a directory, sorted by name.
     pub(crate) fn list(&self, dir: &Node, path: &[u8]) -> Result<Vec<Entry>, Failure> {
-        let listing = Reply::wait(|reply| self.tree.list(dir, Cookie(0), reply))
-            .map_err(|error| self.failure(path, &error))?;
-        let entry =
-            |entry: &DirEntry| Entry { name: entry.name.to_vec(), node: entry.node, attr: entry.attr };
-        let mut entries: Vec<Entry> = listing.entries.iter().skip(listing.start).map(entry).collect();
+        let listing = whole_listing(self.tree, dir).map_err(|error| self.failure(path, &error))?;
+        let entry = |entry: DirEntry| Entry { name: entry.name.into(), node: entry.node, attr: entry.attr };
+        let mut entries: Vec<Entry> = listing.into_iter().map(entry).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }

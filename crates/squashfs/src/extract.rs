@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, bounded};
-use esker_vfs::{Attr, Cookie, DirEntry, ErrorKind, Found, Ino, Kind, Node, Reply, Segment, Tree, TreeError};
+use esker_vfs::{
+    Attr, DirEntry, ErrorKind, Found, Ino, Kind, Node, Reply, Segment, Tree, TreeError, whole_listing,
+};
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod,
@@ -179,9 +181,7 @@ impl Run<'_> {
     }
 
     fn level(&self, folder: OwnedFd, node: Node, attr: Attr, path: Vec<u8>) -> Result<Level, ExtractError> {
-        let listing = Reply::wait(|reply| self.tree.list(&node, Cookie(0), reply));
-        let listing = listing.map_err(unread(&path))?;
-        let left = listing.entries.iter().skip(listing.start).cloned().collect();
+        let left = whole_listing(self.tree, &node).map_err(unread(&path))?;
         Ok(Level { folder, node, attr, path, left })
     }
 

@@ -19,7 +19,7 @@ mod tree;
 pub use attr::{Attr, Device, Kind, StatFs, Time};
 pub use data::{Data, LocalFile, Segment};
 pub use error::{ErrorKind, TreeError, errno};
-pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing};
+pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_listing};
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
 pub use reply::Reply;
 pub use tree::{Change, Found, Tree, Watcher};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Attr, Ino, Node};
+use crate::{Attr, ErrorKind, Ino, Node, Reply, Tree, TreeError};
 
 /// A place in a directory's stable name order. Derived from the name alone, so that a listing that goes
 /// on after the tree moved to another revision returns every unchanged name exactly once.
@@ -38,4 +38,22 @@ pub struct Listing {
     pub start: usize,
     /// The number of the parent directory, for `..`.
     pub parent: Ino,
+}
+
+/// All entries of a directory, in the order of their cookies, of a tree that may return them in parts. Waits for each
+/// part.
+pub fn whole_listing(tree: &dyn Tree, dir: &Node) -> Result<Vec<DirEntry>, TreeError> {
+    let mut whole: Vec<DirEntry> = Vec::new();
+    let mut after = Cookie(0);
+    loop {
+        let listing = Reply::wait(|reply| tree.list(dir, after, reply))?;
+        let part = listing.entries.get(listing.start..).unwrap_or_default();
+        let Some(last) = part.last() else { return Ok(whole) };
+        // A tree that goes in circles must not be followed.
+        if last.cookie <= after {
+            return Err(TreeError::on(ErrorKind::Damaged, "the order of a directory's names"));
+        }
+        after = last.cookie;
+        whole.extend_from_slice(part);
+    }
 }

@@ -27,8 +27,6 @@ use crate::tuning;
 
 /// Mounts a repository or an image; returns once the mount answers.
 ///
-/// Example: esker mount stack.sqfs /mnt/stack
-///
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -49,7 +49,8 @@ impl Reader {
             assert!(output.status.success(), "{}", words(&output));
         };
         publisher(&["repo", "create", NAME]);
-        publisher(&["publish", NAME, &home.join("published").display().to_string()]);
+        let published = home.join("published").display().to_string();
+        publisher(&["publish", NAME, &published]);
         let key = home.join(format!("publisher/.config/esker/keys/{NAME}.pub"));
         let copy = home.join(format!("work/{NAME}.pub"));
         person.does(|| fs::copy(key, copy)).expect("copying the key");
@@ -177,6 +178,7 @@ fn make_files(home: &Path) {
 fn the_guides_work_as_they_are_written() {
     for guide in GUIDES {
         let reader = Reader::new();
+        reader.follow("an image that is there", "esker image build stack.sqfs /build/software");
         let text = fs::read_to_string(source_tree().join(guide)).expect("a guide");
         let (mut done, mut left_out) = (0, 0);
         for Fenced { info, line, text } in fenced(&text) {

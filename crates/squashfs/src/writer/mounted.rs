@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use esker_vfs::{
-    Attr, Cookie, DirEntry, ErrorKind, Found, Ino, Kind as NodeKind, Node, Reply, Tree, TreeError,
+    Attr, DirEntry, ErrorKind, Found, Ino, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
 };
 
 use super::WriteError;
@@ -94,9 +94,7 @@ impl Subtree {
 
     /// The entries of a directory, the last one first.
     fn list(&self, node: &Node, path: &[u8]) -> Result<Vec<DirEntry>, WriteError> {
-        let listing = Reply::wait(|reply| self.tree.list(node, Cookie(0), reply));
-        let listing = listing.map_err(failed("reading directory", path))?;
-        let mut entries: Vec<DirEntry> = listing.entries.iter().skip(listing.start).cloned().collect();
+        let mut entries = whole_listing(&*self.tree, node).map_err(failed("reading directory", path))?;
         entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
         Ok(entries)
     }
