@@ -89,13 +89,13 @@ mod tests {
             name: "ada".into(),
             uid: 1001,
             gid: 100,
-            home: "/home/ada".into(),
+            home: "/users/ada".into(),
             shell: "/bin/bash".into(),
         };
-        let image = b"root:x:0:0:root:/root:/bin/sh\nubuntu:x:1001:1001::/home/ubuntu:/bin/sh\n";
+        let image = b"root:x:0:0:root:/root:/bin/sh\nubuntu:x:1001:1001::/users/ubuntu:/bin/sh\n";
         let made = String::from_utf8(passwd(image, &account)).expect("text");
-        assert_eq!(made, "ada:x:1001:100:ada:/home/ada:/bin/bash\nroot:x:0:0:root:/root:/bin/sh\n");
-        assert_eq!(entry(made.as_bytes(), 1001).expect("a line")[5], "/home/ada");
+        assert_eq!(made, "ada:x:1001:100:ada:/users/ada:/bin/bash\nroot:x:0:0:root:/root:/bin/sh\n");
+        assert_eq!(entry(made.as_bytes(), 1001).expect("a line")[5], "/users/ada");
 
         let groups = [Group { gid: 100, name: "users".into() }, Group { gid: 7, name: "a:b\n".into() }];
         let made = String::from_utf8(group(b"staff:x:100:\n", &groups)).expect("text");
