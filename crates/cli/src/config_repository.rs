@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use esker_node::mounts;
 use esker_node::parameters::{Parameters, ProblemKind, Root};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -33,6 +34,10 @@ pub(crate) fn mount_first(name: &str, settings: &Settings) {
     let Some(repository) = get("CVMFS_CONFIG_REPOSITORY") else { return };
     let folder = Path::new(get("CVMFS_MOUNT_DIR").unwrap_or("/cvmfs")).join(repository);
     let folder = Root::new(&settings.config_root).place(&folder);
+    // One that is mounted and still missing does not answer, or lacks what it should have: mounting is no help.
+    if mounts::at(&folder).is_ok_and(|line| line.is_some_and(|line| line.kind != "autofs")) {
+        return;
+    }
     // Whatever the answer is: it may be mounted now.
     let _ = touch(Touch::Mount, &folder, AUTOMOUNT);
     if is_missing().is_none() || !settings.root {

@@ -10,8 +10,9 @@ use crate::join::{Checked, mount_options, session_options};
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
 
-/// Runs a command that sees a repository below /cvmfs, or has an image as its root directory, without root and without
-/// fusermount3.
+/// Runs a command that sees a repository below /cvmfs, or has an image as its root directory.
+///
+/// Neither root nor fusermount3 is needed.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
