@@ -10,8 +10,10 @@ use crate::settings::Settings;
 use crate::setup::content::{self, With};
 use crate::setup::{Item, Left, Machine, Plan, undo};
 
-/// Writes what autofs, systemd or fstab need to mount repositories, or takes over where a domain's repositories are and
-/// who signs for them; and takes it back.
+/// Writes what autofs, systemd or fstab need to mount repositories, or imports domains.
+///
+/// To import a domain is to take over where its repositories are and who signs for them. `--undo` takes back what was
+/// written.
 ///
 /// Example: esker setup --with autofs --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]
