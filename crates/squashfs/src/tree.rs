@@ -126,7 +126,11 @@ impl Scene<'_> {
         if inode.place == self.core.superblock.root {
             return self.root();
         }
-        // Without an export table the image can't tell where a number's inode is.
+        let root = self.root()?;
+        if root.attr.ino == Ino(dir.parent.into()) {
+            return Ok(root);
+        }
+        // Without an export table the image can't tell where another number's inode is.
         let place = self.exported(dir.parent)?.ok_or(ErrorKind::Stale)?;
         let found = self.found(&self.inode(place)?)?;
         match found.attr.kind {
