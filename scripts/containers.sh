@@ -97,7 +97,7 @@ try 'home, name and current directory' "$(id -un) $work" run -- sh -c 'cd ~ && c
 try 'look like root' '0 root' run --fakeroot -- sh -c 'echo "$(id -u) $(whoami)"'
 try 'a container in a container' 'within' nested
 try 'large files in and out' '*  -' run -- sh -c 'dd if=/dev/zero of=big bs=1M count=512 status=none && sha256sum <big'
-try '64 at once share a mount' ' 64 *' many
+try '64 at once' ' 64 *' many
 try 'GPUs, or that there are none' '*' gpu
 try 'nothing is left' 'no process, no mount' nothing_left
 exit $failed
