@@ -228,7 +228,7 @@ fn each_block(
 mod tests {
     use super::*;
 
-    const GO_ON: AtomicBool = AtomicBool::new(false);
+    static GO_ON: AtomicBool = AtomicBool::new(false);
 
     fn image() -> Vec<u8> {
         (0..50_000u32).flat_map(u32::to_le_bytes).collect()

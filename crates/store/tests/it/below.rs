@@ -117,11 +117,14 @@ fn what_is_fetched_ahead_comes_from_below_too() {
     assert_eq!(shelf.asked().len(), 0);
 }
 
+/// A name, and what it does to a file.
+type Spoil = (&'static str, fn(&Path));
+
 /// Every way in which a file of an adopted folder may not be what its name says.
 #[test]
 fn no_wrong_file_below_becomes_a_wrong_byte() {
     let small = made();
-    let spoil: [(&str, fn(&Path)); 7] = [
+    let spoil: [Spoil; 7] = [
         ("another byte", |path| {
             let mut plain = fs::read(path).unwrap();
             match plain.last_mut() {
