@@ -18,6 +18,8 @@ use std::time::Duration;
 pub(crate) use tree::Tree;
 pub(crate) use unit::{Scope, Unit};
 
+use esker_node::parameters::read_file;
+
 use crate::configuration;
 use crate::exit::Failure;
 use crate::settings::Settings;
@@ -53,7 +55,7 @@ pub(crate) fn read(
     if std::fs::metadata(&path).map_err(failed)?.is_dir() {
         return Tree::of_folder(&path);
     }
-    let bytes = tree::read_file(&path, tree::SOURCE_MAX).map_err(failed)?;
+    let bytes = read_file(&path, tree::SOURCE_MAX).map_err(failed)?;
     let beside = path.parent().map(Path::to_owned);
     Tree::of_bytes(source, &path, bytes, single(names), beside)
 }

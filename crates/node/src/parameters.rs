@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 pub use caches::ConfiguredTier;
 pub use client::{ConfiguredCache, Keys, ParameterError};
-pub use files::{Files, Probe, Root};
+pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};
 pub use load::Request;
 pub use problem::{Place, Problem, ProblemKind};

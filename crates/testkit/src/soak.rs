@@ -82,6 +82,26 @@ impl Soak {
     }
 }
 
+/// Random numbers that a printed seed brings back (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ value >> 31
+    }
+
+    /// One below `bound`, or 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.draw() % bound.max(1) as u64) as usize
+    }
+}
+
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var_os(variable)?;
     let number = text.to_str().and_then(|text| text.parse().ok());

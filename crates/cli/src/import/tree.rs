@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use esker_admin::{ArchiveLimits, files_of_archive};
 use esker_format::name::RepositoryName;
-use esker_node::parameters::{Files, Probe};
+use esker_node::parameters::{Files, Probe, read_file};
 
 use super::Scope;
 use crate::exit::{Context, Failure, Kind};
@@ -226,21 +226,6 @@ fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
         (root.matches('/').count(), !is_named, root.len())
     })?;
     Some(nearest.to_owned())
-}
-
-/// Reads a file of at most `limit` bytes; a pipe or a device in its place isn't waited for.
-pub(super) fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(io::Error::other(format!("it has more than {limit} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// The part of a path below a folder of configuration, wherever that is said to be.

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
-use esker_testkit::soak::Soak;
+use esker_testkit::soak::{Random, Soak};
 
 use crate::targets;
 
@@ -43,23 +43,6 @@ fn heap_is_counted() {
     assert!((3 << 20..4 << 20).contains(&peak), "{peak}");
 }
 
-/// Random numbers that a printed seed brings back (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ value >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
-
 /// Changes some bytes the way file formats hate it.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const NASTY: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'-', 0x0d];
@@ -76,7 +59,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             bytes.splice(to..to, copy);
         }
         5 if end > at => drop(bytes.drain(at..end)),
-        6 => bytes.insert(at, random.next() as u8),
+        6 => bytes.insert(at, random.draw() as u8),
         // Something of another seed in the same place keeps page numbers and offsets meaningful.
         _ => {
             let end = (at + random.below(64)).min(bytes.len()).min(other.len());

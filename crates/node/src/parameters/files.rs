@@ -59,19 +59,23 @@ impl Root {
     }
 }
 
+/// Reads a file of at most `limit` bytes; a pipe or a device in its place isn't waited for.
+pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(io::Error::other(format!("it has more than {limit} bytes")));
+    }
+    Ok(bytes)
+}
+
 impl Files for Root {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        // A pipe or a device in place of a file must not be waited for.
-        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(self.place(path))?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a file"));
-        }
-        let mut bytes = Vec::new();
-        file.take(limit + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit {
-            return Err(io::Error::other(format!("it has more than {limit} bytes")));
-        }
-        Ok(bytes)
+        read_file(&self.place(path), limit)
     }
 
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {

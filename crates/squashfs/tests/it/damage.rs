@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
-use esker_testkit::soak::Soak;
+use esker_testkit::soak::{Random, Soak};
 
 use crate::image::check;
 
@@ -65,23 +65,6 @@ fn two_hundred_damaged_images_are_refused_or_read_in_part_with_clear_errors() {
     assert!(refused > 20 && partial > 60, "{refused} refused, {partial} read in part");
 }
 
-/// Random numbers that a printed seed brings back (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ value >> 31
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
-
 /// Changes some bytes the way file formats hate it; most of what an image is made of is numbers.
 fn mutate(bytes: &mut [u8], random: &mut Random) {
     const NASTY: [u8; 6] = [0, 1, 0x7f, 0x80, 0xff, 0x10];
@@ -92,7 +75,7 @@ fn mutate(bytes: &mut [u8], random: &mut Random) {
         1 => bytes[at] = NASTY[random.below(NASTY.len())],
         2 => bytes[at..end].fill(NASTY[random.below(NASTY.len())]),
         3 => bytes[random.below(96)] ^= 1 << random.below(8),
-        4 => bytes[at] = bytes[at].wrapping_add(random.next() as u8 & 7),
+        4 => bytes[at] = bytes[at].wrapping_add(random.draw() as u8 & 7),
         _ => {
             let from = random.below(bytes.len() - (end - at) + 1);
             bytes.copy_within(from..from + (end - at), at);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use esker_squashfs::ImageTree;
-use esker_vfs::{Cookie, Found, Kind, Reply, Tree, TreeError};
+use esker_vfs::{DirEntry, Found, Kind, Reply, Tree, TreeError, whole_listing};
 
 /// What is known of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,18 +36,10 @@ fn digest(bytes: &[u8]) -> Vec<u8> {
 
 /// All names of a directory.
 pub(crate) fn names(tree: &ImageTree, dir: &Found) -> Result<Vec<(Vec<u8>, Found)>, TreeError> {
-    let mut names = Vec::new();
-    let mut after = Cookie(0);
-    loop {
-        let listing = Reply::wait(|reply| tree.list(&dir.node, after, reply))?;
-        let part = &listing.entries[listing.start..];
-        let Some(last) = part.last() else { return Ok(names) };
-        assert!(last.cookie > after, "cookies ascend");
-        after = last.cookie;
-        names.extend(
-            part.iter().map(|entry| (entry.name.to_vec(), Found { node: entry.node, attr: entry.attr })),
-        );
-    }
+    let entries = whole_listing(tree, &dir.node)?;
+    assert!(entries.is_sorted_by(|a, b| a.cookie < b.cookie), "cookies ascend");
+    let named = |entry: DirEntry| (entry.name.into(), Found { node: entry.node, attr: entry.attr });
+    Ok(entries.into_iter().map(named).collect())
 }
 
 /// The content of a file, read in pieces of `len`.
