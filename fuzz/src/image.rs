@@ -11,7 +11,9 @@ use esker_vfs::{Cookie, ErrorKind, Found, Kind, Reply, Tree, TreeError};
 const NAMES_MAX: usize = 400;
 /// How much of each file is read.
 const READ_MAX: usize = 256 << 10;
-/// Nothing in an image of this size takes that long.
+/// No single question to an image of this size takes that long.
+const LONGEST_ANSWER: Duration = Duration::from_secs(1);
+/// Nor do all of them.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Checks any bytes; returns how many names were found and how many questions failed.
@@ -24,8 +26,11 @@ pub fn check(bytes: &[u8]) -> Result<(usize, usize), OpenError> {
     outcome
 }
 
-/// Notes an error, which must be one that programs are told.
-fn note<T>(answer: Result<T, TreeError>, failed: &mut usize) -> Option<T> {
+/// Asks, and notes an error, which must be one that programs are told.
+fn note<T>(ask: impl FnOnce() -> Result<T, TreeError>, failed: &mut usize) -> Option<T> {
+    let begun = Instant::now();
+    let answer = ask();
+    assert!(begun.elapsed() < LONGEST_ANSWER, "{:?} for one answer", begun.elapsed());
     answer
         .inspect_err(|error| {
             assert!(error.kind != ErrorKind::Internal, "{error}: a thread broke its rules");
@@ -43,30 +48,31 @@ fn look(tree: &ImageTree) -> (usize, usize) {
     let mut waiting = vec![tree.root()];
     while let Some(found) = waiting.pop() {
         let node = &found.node;
-        for name in note(Reply::wait(|reply| tree.xattr_names(node, reply)), &mut failed).unwrap_or_default()
+        for name in
+            note(|| Reply::wait(|reply| tree.xattr_names(node, reply)), &mut failed).unwrap_or_default()
         {
-            note(Reply::wait(|reply| tree.xattr(node, &name, reply)), &mut failed);
+            note(|| Reply::wait(|reply| tree.xattr(node, &name, reply)), &mut failed);
         }
         match found.attr.kind {
             Kind::Directory => {
                 let names = list(tree, &found, &mut failed);
                 for (name, listed) in names {
                     seen += 1;
-                    note(Reply::wait(|reply| tree.lookup(node, &name, reply)), &mut failed);
+                    note(|| Reply::wait(|reply| tree.lookup(node, &name, reply)), &mut failed);
                     if seen < NAMES_MAX {
                         waiting.push(listed);
                     }
                 }
-                note(Reply::wait(|reply| tree.lookup(node, b"..", reply)), &mut failed);
-                note(Reply::wait(|reply| tree.lookup(node, b"m", reply)), &mut failed);
+                note(|| Reply::wait(|reply| tree.lookup(node, b"..", reply)), &mut failed);
+                note(|| Reply::wait(|reply| tree.lookup(node, b"m", reply)), &mut failed);
             }
             Kind::File => {
                 let end = found.attr.size.saturating_sub(1000);
                 for offset in [0, 4096, end] {
-                    note(Reply::wait(|reply| tree.read(node, offset, READ_MAX, reply)), &mut failed);
+                    note(|| Reply::wait(|reply| tree.read(node, offset, READ_MAX, reply)), &mut failed);
                 }
             }
-            _ => drop(note(Reply::wait(|reply| tree.link_target(node, reply)), &mut failed)),
+            _ => drop(note(|| Reply::wait(|reply| tree.link_target(node, reply)), &mut failed)),
         }
     }
     (seen, failed)
@@ -76,7 +82,7 @@ fn list(tree: &ImageTree, dir: &Found, failed: &mut usize) -> Vec<(Box<[u8]>, Fo
     let mut names = Vec::new();
     let mut after = Cookie(0);
     while names.len() < NAMES_MAX {
-        let Some(listing) = note(Reply::wait(|reply| tree.list(&dir.node, after, reply)), failed) else {
+        let Some(listing) = note(|| Reply::wait(|reply| tree.list(&dir.node, after, reply)), failed) else {
             break;
         };
         let part = &listing.entries[listing.start..];
