@@ -45,9 +45,9 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) external: Vec<String>,
 
-    /// Speak HTTP/2 with servers that offer it over https, in place of HTTP/1.1 over kept connections
+    /// Speak HTTP/1.1 over kept connections also with servers that offer HTTP/2 over https
     #[arg(long)]
-    pub(crate) http2: bool,
+    pub(crate) no_http2: bool,
 
     /// In which order servers are asked: as they stand, the one that answers soonest first, or as one of them says that they
     /// are near (Geo-API) [default: as configured, or given]
@@ -299,7 +299,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
         })?;
     }
     servers.order = args.server_order.unwrap_or_default();
-    servers.http2 = args.http2;
+    servers.http2 = !args.no_http2;
     servers.authorities = authorities(&Parameters::default(), &args.ca)?;
     if !args.external.is_empty() {
         let urls = args.external.iter().map(|url| url.trim_end_matches('/').to_owned()).collect();

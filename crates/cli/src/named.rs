@@ -143,8 +143,8 @@ fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Fa
     if !args.external.is_empty() {
         parameters.overrule("CVMFS_EXTERNAL_URL", args.external.join(";"), "--external");
     }
-    if args.http2 {
-        parameters.overrule("ESKER_HTTP2", "yes".to_owned(), "--http2");
+    if args.no_http2 {
+        parameters.overrule("ESKER_HTTP2", "no".to_owned(), "--no-http2");
     }
     if let Some(order) = &args.server_order {
         parameters.overrule("ESKER_SERVER_ORDER", order.to_string(), "--server-order");

@@ -211,7 +211,7 @@ impl Servers {
             timings: Timings::default(),
             dns: Dns::default(),
             authorities: Authorities::default(),
-            http2: false,
+            http2: true,
             external: None,
         }
     }

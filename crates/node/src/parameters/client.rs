@@ -151,7 +151,7 @@ impl Parameters {
             timings: self.timings()?,
             dns: self.dns()?,
             authorities: self.authorities()?,
-            http2: self.switch("ESKER_HTTP2")?.unwrap_or(false),
+            http2: self.switch("ESKER_HTTP2")?.unwrap_or(true),
             external: None,
         })
     }

@@ -57,6 +57,9 @@ pub enum TlsProblem {
     /// It is somebody else's.
     #[error("its certificate is for {0}")]
     OtherName(String),
+    /// It is one to sign others with.
+    #[error("its certificate is that of an authority and not of a server, as `openssl req -x509` makes them")]
+    OfAuthority,
     /// There is nobody whose word could be taken.
     #[error("no certificate authorities are known here: {0}")]
     NoAuthorities(String),
@@ -79,6 +82,9 @@ impl TlsProblem {
                 "see to this machine's clock; if it is right, tell whoever runs the server"
             }
             Self::OtherName(_) => "write the URL with a name that the certificate is for",
+            Self::OfAuthority => {
+                "have the authority sign a certificate for the server, or make one with basicConstraints=CA:FALSE"
+            }
             Self::NoAuthorities(_) => {
                 "install the system's package ca-certificates, or name a file of certificates with --ca FILE"
             }
@@ -155,6 +161,8 @@ fn problem(error: &Error) -> TlsProblem {
         CertificateError::NotValidForNameContext { .. } | CertificateError::NotValidForName => {
             TlsProblem::OtherName("no name at all".to_owned())
         }
+        // The library that checks has no other word for it, and its type is not ours to see.
+        other if other.to_string().contains("CaUsedAsEndEntity") => TlsProblem::OfAuthority,
         other => TlsProblem::Other(other.to_string()),
     }
 }

@@ -48,7 +48,7 @@ impl Display for Servers {
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)?;
-        line(f, "http2", &self.http2, &false)?;
+        line(f, "http2", &self.http2, &true)?;
         let external = self.external.as_ref().map(|external| external.lines()).unwrap_or_default();
         external.lines().try_for_each(|line| writeln!(f, "external {line}"))
     }
@@ -247,7 +247,7 @@ mod tests {
                 addresses_max: 2,
             },
             authorities: Authorities { system: false, paths: vec!["/a b/c.pem".into(), "/d".into()] },
-            http2: true,
+            http2: false,
             external: Some(Box::new(Servers { redirects: true, ..Servers::direct("http://e/x") })),
         }
     }

@@ -105,7 +105,7 @@ const NETWORK: &[Row] = rows! {
     "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "yes", Honoured(AUTHORITIES);
     "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Honoured(AUTHORITIES);
     "X509_CERT_BUNDLE" [] Path, "", Honoured(AUTHORITIES);
-    "ESKER_HTTP2" [] Switch, "no", Honoured("http2_is_spoken_where_it_is_wanted_and_offered");
+    "ESKER_HTTP2" [] Switch, "yes", Honoured("http2_is_spoken_where_it_is_wanted_and_offered");
     "ESKER_CA" [] Paths, "", Honoured(AUTHORITIES);
     "CVMFS_PROXY_TEMPLATE" [] Text, "", Honoured(GEO);
 };
