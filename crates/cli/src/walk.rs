@@ -112,7 +112,10 @@ impl<'a> Walk<'a> {
 
     pub(crate) fn xattrs(&self, node: &Node, path: &[u8]) -> Result<Vec<Xattr>, Failure> {
         let failed = |error: TreeError| self.failure(path, &error);
-        let names = Reply::wait(|reply| self.tree.xattr_names(node, reply)).map_err(failed)?;
+        let names = match Reply::wait(|reply| self.tree.xattr_names(node, reply)) {
+            Err(error) if error.kind == ErrorKind::Unsupported => return Ok(Vec::new()),
+            names => names.map_err(failed)?,
+        };
         let value = |name: Vec<u8>| {
             let value = Reply::wait(|reply| self.tree.xattr(node, &name, reply)).map_err(failed)?;
             Ok((name, value))

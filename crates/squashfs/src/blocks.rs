@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Options;
+use crate::ahead::{Around, Guesses};
 use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::flights::{Flights, Joined, Waiter};
@@ -64,6 +65,8 @@ pub(crate) struct Blocks {
     pool: Arc<Pool>,
     /// For an image that wants to be read in large pieces.
     pieces: Option<Arc<Pieces>>,
+    around: Around,
+    guesses: Guesses,
     pub(crate) counters: Counters,
 }
 
@@ -85,12 +88,19 @@ impl Blocks {
             loading: Flights::new(),
             pool,
             pieces,
+            around: Around::new(superblock.bytes_used),
+            guesses: Guesses::new(),
             counters: Counters::default(),
         })
     }
 
-    /// A block that is cached.
-    pub(crate) fn cached(&self, extent: &Extent) -> Option<Block> {
+    /// A block that somebody wants, if it is cached.
+    pub(crate) fn wanted(&self, extent: &Extent) -> Option<Block> {
+        self.guesses.wanted(extent.start);
+        self.cached(extent)
+    }
+
+    fn cached(&self, extent: &Extent) -> Option<Block> {
         self.cached.get(&extent.key())
     }
 
@@ -128,6 +138,13 @@ impl Blocks {
             self.pool.run(move || blocks.load(extent));
         }
         queued
+    }
+
+    /// Has a block loaded that may be wanted next, if guessing has been of use lately.
+    pub(crate) fn guess(self: &Arc<Self>, extent: Extent) {
+        if !self.cached.contains(&extent.key()) && self.guesses.make(extent.start) {
+            self.ahead(extent);
+        }
     }
 
     fn load(&self, extent: Extent) {
@@ -183,7 +200,9 @@ impl Blocks {
             return pieces.fill(start, out, true).map(drop);
         }
         let len = out.len();
-        self.image.read_at(start, out).map_err(|error| Fault::read(&self.name, start, len, error))
+        self.image.read_at(start, out).map_err(|error| Fault::read(&self.name, start, len, error))?;
+        self.around.read(&*self.image, start);
+        Ok(())
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::num::NonZero;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +24,11 @@ pub trait Image: Send + Sync + 'static {
     /// beyond [`Image::len`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// Tells that this will probably be read soon. Must not wait.
+    fn will_read(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+
     /// What should be read at once, and aligned to: the stripe of a parallel file system, what is worth a request over
     /// a network. 0 where reading small pieces costs nothing.
     fn stripe(&self) -> usize {
@@ -38,11 +44,6 @@ pub trait Image: Send + Sync + 'static {
     fn parallel(&self) -> usize {
         0
     }
-
-    /// Tells something that makes the image another one when it changes, for numbers that are to differ.
-    fn identity(&self) -> [u64; 2] {
-        [0; 2]
-    }
 }
 
 /// An image in a file, or in a part of one. Opened once; from then on only read from, at places.
@@ -53,7 +54,6 @@ pub struct FileImage {
     offset: u64,
     len: u64,
     stripe: usize,
-    identity: [u64; 2],
 }
 
 impl FileImage {
@@ -73,8 +73,7 @@ impl FileImage {
         let len = whole.checked_sub(offset).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, format!("it has only {whole} bytes"))
         })?;
-        let identity = [meta.dev().rotate_left(32) ^ meta.ino(), meta.mtime().cast_unsigned() ^ whole];
-        Ok(Self { file, name: path.to_string_lossy().into(), offset, len, stripe: 0, identity })
+        Ok(Self { file, name: path.to_string_lossy().into(), offset, len, stripe: 0 })
     }
 
     /// Reads in pieces of `stripe` bytes, aligned to them.
@@ -97,16 +96,19 @@ impl Image for FileImage {
         self.file.read_exact_at(buffer, at)
     }
 
+    fn will_read(&self, offset: u64, len: u64) {
+        if let Some(at) = self.offset.checked_add(offset) {
+            // A file system that can't reads when it is asked to.
+            let _ = rustix::fs::fadvise(&self.file, at, NonZero::new(len), rustix::fs::Advice::WillNeed);
+        }
+    }
+
     fn stripe(&self) -> usize {
         self.stripe
     }
 
     fn origin(&self) -> u64 {
         self.offset
-    }
-
-    fn identity(&self) -> [u64; 2] {
-        self.identity
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::blocks::Block;
 use crate::fault::Fault;
 use crate::image::Image;
-use crate::layout::{Body, CodecId, DirectoryBody, MetaRef, NO_XATTRS, Superblock};
+use crate::layout::{Body, CodecId, DirectoryBody, MetaRef, NO_TABLE, NO_XATTRS, Superblock};
 use crate::reader::{Answer, Core, Inode, Piece, Scene, of_stop};
 use crate::{OpenError, Options, Status};
 
@@ -65,6 +65,15 @@ impl ImageTree {
     fn inode<'a>(scene: Scene<'a>, node: &Node) -> Answer<Inode<'a>> {
         scene.inode(Notes::of(node).place)
     }
+}
+
+/// What a read is answered with, and what is loaded because of it.
+struct Plan {
+    pieces: Vec<Piece>,
+    /// What a reader that goes on will want.
+    ahead: Vec<Piece>,
+    /// What may be wanted next.
+    next: Option<Piece>,
 }
 
 /// What is noted in a node.
@@ -149,7 +158,7 @@ impl Scene<'_> {
     }
 
     /// The pieces of a read, and what to read ahead because of it.
-    fn read(self, node: &Node, offset: u64, len: u64) -> Answer<(Vec<Piece>, Vec<Piece>)> {
+    fn read(self, node: &Node, offset: u64, len: u64) -> Answer<Plan> {
         let inode = ImageTree::inode(self, node)?;
         let file = match inode.body {
             Body::File(file) => file,
@@ -161,7 +170,9 @@ impl Scene<'_> {
         let ahead = state.noted(&file, offset, len);
         // What can't be looked up at once is left to the next read.
         let ahead = ahead.and_then(|(from, len)| self.pieces(&inode, &file, from, len).ok());
-        Ok((pieces, ahead.unwrap_or_default()))
+        let next =
+            if ahead.is_none() { self.behind(&inode, &file, offset, len).ok().flatten() } else { None };
+        Ok(Plan { pieces, ahead: ahead.unwrap_or_default(), next })
     }
 }
 
@@ -188,9 +199,12 @@ impl Tree for ImageTree {
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         let core = Arc::clone(&self.core);
         let node = *node;
-        let plan = Reply::new(move |plan: Result<(Vec<Piece>, Vec<Piece>), TreeError>| match plan {
-            Ok((pieces, ahead)) => {
+        let plan = Reply::new(move |plan: Result<Plan, TreeError>| match plan {
+            Ok(Plan { pieces, ahead, next }) => {
                 gather(&core, &pieces, reply);
+                if let Some(Piece::Block { extent, .. }) = next {
+                    core.blocks.guess(extent);
+                }
                 for piece in ahead {
                     if let Piece::Block { extent, .. } = piece
                         && !core.blocks.ahead(extent)
@@ -212,6 +226,9 @@ impl Tree for ImageTree {
     }
 
     fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
+        if self.core.superblock.xattr_table == NO_TABLE {
+            return reply.err(ErrorKind::Unsupported);
+        }
         let set = Notes::of(node).xattrs;
         if set == NO_XATTRS {
             return reply.err(ErrorKind::NoAttribute);
@@ -222,6 +239,9 @@ impl Tree for ImageTree {
     }
 
     fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
+        if self.core.superblock.xattr_table == NO_TABLE {
+            return reply.err(ErrorKind::Unsupported);
+        }
         let set = Notes::of(node).xattrs;
         if set == NO_XATTRS {
             return reply.ok(Vec::new());
@@ -270,7 +290,7 @@ fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
     for (number, piece) in pieces.iter().enumerate() {
         found.push(match piece {
             Piece::Hole(len) => Some(Segment::Zeros(*len)),
-            Piece::Block { extent, from, len } => match core.blocks.cached(extent) {
+            Piece::Block { extent, from, len } => match core.blocks.wanted(extent) {
                 Some(block) => match segment(core, extent.start, block, *from, *len) {
                     Ok(segment) => Some(segment),
                     Err(fault) => return reply.err(fault),

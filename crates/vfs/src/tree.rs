@@ -44,10 +44,11 @@ pub trait Tree: Send + Sync + 'static {
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>);
 
     /// The value of an extended attribute. Answered from memory wherever possible: these calls reach the
-    /// tree even when everything is cached.
+    /// tree even when everything is cached. [`crate::ErrorKind::Unsupported`] says that no node of the tree has
+    /// or will ever have one: the mount need not ask again.
     fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>);
 
-    /// The names of the extended attributes.
+    /// The names of the extended attributes. [`crate::ErrorKind::Unsupported`] as of [`Tree::xattr`].
     fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>);
 
     /// Sizes of the whole; never waits.

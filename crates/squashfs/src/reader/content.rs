@@ -93,20 +93,46 @@ impl<'a> Scene<'a> {
         Ok(pieces)
     }
 
+    /// What is stored behind what `len` bytes from `offset` are made of: the next block of the file, or the next fragment
+    /// block, with the ends of the files that follow.
+    pub(crate) fn behind(
+        self,
+        inode: &Inode<'a>,
+        file: &FileBody,
+        offset: u64,
+        len: u64,
+    ) -> Answer<Option<Piece>> {
+        let superblock = &self.core.superblock;
+        let size = u64::from(superblock.block_size);
+        let next = offset.saturating_add(len).min(file.size).div_ceil(size).saturating_mul(size);
+        if next < file.size {
+            return Ok(self.pieces(inode, file, next, 1)?.pop());
+        }
+        let number = file.fragment.saturating_add(1);
+        if file.blocks(superblock.block_size).saturating_mul(size) >= file.size
+            || number >= superblock.fragments
+        {
+            return Ok(None);
+        }
+        let extent = self.fragment_extent(number)?;
+        Ok(Some(Piece::Block { extent, from: 0, len: 0 }))
+    }
+
     fn fragment_piece(self, inode: &Inode<'_>, file: &FileBody, from: usize, len: usize) -> Answer<Piece> {
-        let fragment = self.fragment(file.fragment)?;
+        let extent = self.fragment_extent(file.fragment)?;
         let block_size = self.core.superblock.block_size;
         let end = u64::from(file.fragment_offset) + file.size % u64::from(block_size);
         if end > u64::from(block_size) {
             let what = format!("the end of inode {} goes beyond its fragment block", inode.header.number);
             return Err(self.core.fault(self.at(inode.place), what).into());
         }
-        let extent = Extent {
-            start: fragment.start,
-            word: fragment.word,
-            length: Length::UpTo(small(block_size.into())),
-        };
         Ok(Piece::Block { extent, from: small(file.fragment_offset.into()) + from, len })
+    }
+
+    fn fragment_extent(self, number: u32) -> Answer<Extent> {
+        let fragment = self.fragment(number)?;
+        let length = Length::UpTo(small(self.core.superblock.block_size.into()));
+        Ok(Extent { start: fragment.start, word: fragment.word, length })
     }
 
     /// Calls `each` with number, place and word of the blocks from `first` to `last`.

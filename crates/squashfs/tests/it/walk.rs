@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use esker_squashfs::ImageTree;
-use esker_vfs::{DirEntry, Found, Kind, Reply, Tree, TreeError, whole_listing};
+use esker_vfs::{DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError, whole_listing};
 
 /// What is known of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ fn see(tree: &ImageTree, found: &Found) -> Result<Seen, TreeError> {
         _ => Vec::new(),
     };
     let mut xattrs = BTreeMap::new();
-    for name in Reply::wait(|reply| tree.xattr_names(node, reply))? {
+    for name in xattr_names(tree, node)? {
         let value = Reply::wait(|reply| tree.xattr(node, &name, reply))?;
         xattrs.insert(name, value);
     }
@@ -173,4 +173,12 @@ pub(crate) fn assert_same(ours: &Walked, theirs: &Walked, mounted: bool) {
 
 const fn libc_dir() -> u32 {
     Kind::Directory.mode_bits()
+}
+
+/// The names of extended attributes; an image without a table of them has none.
+pub(crate) fn xattr_names(tree: &dyn Tree, node: &Node) -> Result<Vec<Vec<u8>>, TreeError> {
+    match Reply::wait(|reply| tree.xattr_names(node, reply)) {
+        Err(error) if error.kind == ErrorKind::Unsupported => Ok(Vec::new()),
+        names => names,
+    }
 }

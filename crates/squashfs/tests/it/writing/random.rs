@@ -182,7 +182,7 @@ fn read(tree: &ImageTree, node: &Node, attr: &Attr) -> Item {
         NodeKind::Fifo => Thing::Fifo,
         kind => panic!("{kind:?} was not written"),
     };
-    let names = Reply::wait(|reply| tree.xattr_names(node, reply)).expect("names");
+    let names = crate::walk::xattr_names(tree, node).expect("names");
     let value = |name: Vec<u8>| {
         let value = Reply::wait(|reply| tree.xattr(node, &name, reply)).expect("a value");
         (name, value)
