@@ -48,10 +48,13 @@ impl Around<'_> {
         before: impl FnOnce(&View),
         after: impl FnOnce(&View) -> T,
     ) -> Result<(Ending, T), Failure> {
+        let xattr_guard = checked.configured.xattr_guard();
+        // An overlay would ask in the name of whoever mounted, whoever asks it.
+        let shield = self.shield && xattr_guard.is_none();
         let point = Point {
             path: PathBuf::from("/cvmfs").join(&checked.address.name),
             source: checked.address.url.clone(),
-            shield: self.shield,
+            shield,
         };
         let (repository, view) = checked.open(&self.view)?;
         warn(offline_warning(&view.status()).as_deref());
@@ -62,10 +65,10 @@ impl Around<'_> {
             mountpoint: point.path.clone(),
             runtime: self.settings.runtime.clone(),
             options: MountOptions::default(),
-            session: self.session,
+            session: SessionOptions { xattr_guard, ..self.session },
             command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
             push: self.push,
-            shield: self.shield,
+            shield,
         };
         let failed = |error: RunError| of_run(&error);
         let mut outside = Outside::start(launcher, vec![point], self.command, self.files.before, forwarding)

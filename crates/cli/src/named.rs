@@ -4,16 +4,18 @@ mod missing;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
+use esker_fuse::XattrGuard;
 use esker_node::parameters::{
     ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
 };
 use esker_node::place::{self, Place};
 use esker_node::push::Push;
 use esker_store::{Lower, LowerForm, Servers};
-use esker_view::{IdMap, Ownership, Pin, ViewOptions};
+use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
 use rustix::fs::{Access, access, statvfs};
 
 use crate::args::{Address, RepositoryArgs, hurry, public_keys};
@@ -36,6 +38,8 @@ pub(crate) struct Configured {
     uids: IdMap,
     gids: IdMap,
     world_readable: bool,
+    magic: Visibility,
+    protected: Protected,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
     /// What lies below the cache.
@@ -50,6 +54,13 @@ impl Configured {
         said.or(self.push.as_ref()).cloned().unwrap_or_default()
     }
 
+    /// Who may ask for which attribute; nothing if everybody may ask for all.
+    pub(crate) fn xattr_guard(&self) -> Option<XattrGuard> {
+        let protected = self.protected.clone();
+        (!protected.names.is_empty())
+            .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
+    }
+
     /// A view as it is configured, where the command line says nothing else.
     pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
         let mut view = view.clone();
@@ -61,6 +72,7 @@ impl Configured {
         }
         (view.uids, view.gids) = (self.uids.clone(), self.gids.clone());
         view.world_readable = self.world_readable;
+        view.magic = self.magic;
         // The reference exports all parameters before it expands variant symlinks.
         view.variables.extend(self.variables.clone());
         view
@@ -112,6 +124,8 @@ impl Named {
             uids,
             gids,
             world_readable: parameters.switch("CVMFS_WORLD_READABLE").map_err(of_parameter)? == Some(true),
+            magic: parameters.visibility().map_err(of_parameter)?,
+            protected: parameters.protected().map_err(of_parameter)?,
             tuning: parameters.tuning().map_err(of_parameter)?,
             pin: parameters.pin().map_err(of_parameter)?,
             ttl_max: parameters.longest_ttl().map_err(of_parameter)?,

@@ -31,5 +31,5 @@ mod wire;
 pub use counters::{Counters, OpcodeCounters};
 pub use kernel::KernelMask;
 pub use mount::{Mount, MountError, MountOptions, Unmount};
-pub use options::{Deadlines, Log, SessionOptions, Severity};
+pub use options::{Deadlines, Log, SessionOptions, Severity, XattrGuard};
 pub use session::{Session, SessionError};

@@ -41,6 +41,9 @@ impl Default for Deadlines {
     }
 }
 
+/// Whether a caller of this group may ask for the extended attribute of this name; to others it does not exist.
+pub type XattrGuard = Arc<dyn Fn(&[u8], u32) -> bool + Send + Sync>;
+
 /// What a [`crate::Session`] can be told.
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -55,6 +58,8 @@ pub struct SessionOptions {
     /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
     /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.
     pub proc: Option<PathBuf>,
+    /// Who may ask for which extended attribute; everybody for all if nothing is said.
+    pub xattr_guard: Option<XattrGuard>,
     /// Where to report what no caller can be told.
     pub log: Log,
 }
@@ -68,6 +73,7 @@ impl Default for SessionOptions {
             deadlines: Deadlines::default(),
             mountpoint: None,
             proc: Some(PathBuf::from("/proc")),
+            xattr_guard: None,
             log: Arc::new(|_, _| {}),
         }
     }

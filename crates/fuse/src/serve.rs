@@ -125,6 +125,12 @@ impl Connection {
 
     /// Puts a question to the tree.
     fn put(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, question: Question) {
+        if let (Question::Xattr { name, .. }, Some(may_ask)) = (&question, &self.options.xattr_guard)
+            && !may_ask(name, header.gid)
+        {
+            let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::NoAttribute));
+            return self.note_send(sent);
+        }
         let id = NodeId(header.nodeid);
         let Some(node) = self.table.node(id) else {
             // A handle from before (NFS, open_by_handle_at): its number is not given to another node.

@@ -14,6 +14,7 @@ use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;
+use crate::attributes::OfMount;
 use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::push::{self, Push};
@@ -81,7 +82,7 @@ pub struct ImageMount {
 }
 
 /// What is mounted.
-enum Content {
+pub(crate) enum Content {
     Repository(Box<Repository>, Arc<View>),
     Image(ImageMount),
 }
@@ -129,11 +130,11 @@ pub struct Mounted {
 }
 
 /// What the control socket tells of and acts on.
-struct Served {
+pub(crate) struct Served {
     mountpoint: PathBuf,
     command: Option<String>,
-    content: Content,
-    session: Session,
+    pub(crate) content: Content,
+    pub(crate) session: Session,
     /// Whether an overlay of the kernel lies above it.
     shielded: bool,
     looks: Looks,
@@ -251,6 +252,9 @@ impl Mounted {
             registration: Mutex::new(registration),
             mounted: SystemTime::now(),
         });
+        if let Content::Repository(_, view) = &served.content {
+            view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
+        }
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
         let control = socket.map(|socket| socket.serve(answer, log)).transpose();

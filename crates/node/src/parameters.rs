@@ -15,6 +15,7 @@ mod surroundings;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod visible;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -52,6 +52,8 @@ pub struct Repository {
     pub url: String,
     /// How it is reached.
     pub servers: Servers,
+    /// Who may sign for it.
+    pub keys: MasterKeys,
     /// Its objects.
     pub store: Arc<Shared>,
     /// Its head.
@@ -77,6 +79,7 @@ impl Repository {
         let (cache, text) = (&options.cache, servers.to_string());
         let store = Shared::open_through(cache, &text, Box::new(writer), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
+        let keys = options.keys.clone();
         let head_options =
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
         let heads_folder = options.cache.join(HEADS);
@@ -91,7 +94,7 @@ impl Repository {
         if options.forget_history {
             heads.forget_history()?;
         }
-        Ok(Self { url, servers, store, heads })
+        Ok(Self { url, servers, keys, store, heads })
     }
 
     /// The file of what programs read of it one after the other, for its view.

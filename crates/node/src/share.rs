@@ -31,8 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Cache, CacheKey, CacheStatus, Cause, Done, Errand, Handle, Holder, Log, NetworkStatus, ObjectStore, Room,
-    StoreError, StoreStatus, Wanted, Warmed,
+    Cache, CacheKey, Cause, Done, Errand, Handle, Holder, Log, ObjectStore, Room, StoreError, StoreStatus,
+    Wanted, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -451,28 +451,17 @@ impl ObjectStore for Shared {
             Role::Client(client) => client.clone(),
             Role::Electing | Role::Closed => return StoreStatus::default(),
         };
-        let status = client.status().unwrap_or_default();
-        let cache = CacheStatus {
-            quota: status.quota,
-            hard_limit: status.hard_limit,
-            used: status.used,
-            objects: status.objects,
-            evicted: status.evicted,
-            over_quota: status.over_quota,
-            unkept: status.unkept,
-            disk_errors: status.disk_errors,
-            damaged: status.damaged,
-            unchecked: status.unchecked,
-            opened_unclean: status.opened_unclean,
-            lower: status.lower.into(),
-            ..CacheStatus::default()
-        };
-        StoreStatus {
-            cache,
-            traffic: status.traffic,
-            network: NetworkStatus { route: status.route.into(), ..status.network },
-            work: status.work,
-            errors: Vec::new(),
+        client.status().unwrap_or_default().into()
+    }
+}
+
+impl Shared {
+    /// How the store is doing, as far as that is known here without waiting for another process.
+    pub fn known_status(&self) -> StoreStatus {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => store.status(),
+            Role::Client(client) => client.last_status().unwrap_or_default().into(),
+            Role::Electing | Role::Closed => StoreStatus::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a view consists of, and how a call gets its answer: at once, or once a catalog is there.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use esker_format::name::RepositoryName;
@@ -15,6 +15,7 @@ use crate::follow::Sightings;
 use crate::held::Held;
 use crate::listing::Listings;
 use crate::lookup::Scene;
+use crate::magic::About;
 use crate::prefetch::Prefetch;
 use crate::revision::Revision;
 use crate::show::Show;
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) sightings: Mutex<Sightings>,
     pub(crate) attached_max: usize,
+    /// Whom to ask for what only a mount knows.
+    pub(crate) about: OnceLock<Arc<dyn About>>,
 }
 
 /// A call that waits for a catalog.

@@ -15,6 +15,7 @@ mod hint;
 mod identity;
 mod listing;
 mod lookup;
+mod magic;
 mod mounted;
 mod objects;
 mod observe;
@@ -33,6 +34,7 @@ mod view;
 mod xattrs;
 
 pub use follow::Refreshed;
+pub use magic::{About, Protected, Visibility, is_magic};
 pub use observe::Observer;
 pub use options::{IdMap, Ownership, Pin, ViewOptions};
 pub use paths::LastLink;

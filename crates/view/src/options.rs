@@ -7,6 +7,8 @@ use std::time::Duration;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 
+use crate::magic::Visibility;
+
 /// Whose the files appear to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
@@ -63,6 +65,8 @@ pub struct ViewOptions {
     pub gids: IdMap,
     /// Everybody may read everything, and enter every directory.
     pub world_readable: bool,
+    /// Where attributes that tell of the repository are listed.
+    pub magic: Visibility,
     /// Values of variables in variant symlinks; one that isn't here takes its default.
     pub variables: BTreeMap<String, String>,
     /// Time between two looks for a new head, in place of what the repository says.

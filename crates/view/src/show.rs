@@ -7,6 +7,7 @@ use esker_format::catalog::{EntryKind, Flags, Row, symlink};
 use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, Time, TreeError};
 
 use crate::identity::{self, Content, Place};
+use crate::magic::Visibility;
 use crate::mounted::Mounted;
 use crate::options::{IdMap, Ownership, ViewOptions};
 use crate::payload::Notes;
@@ -18,6 +19,8 @@ pub(crate) struct Show {
     uids: IdMap,
     gids: IdMap,
     world_readable: bool,
+    /// Where attributes that tell of the repository are listed.
+    pub(crate) magic: Visibility,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -39,6 +42,7 @@ impl Show {
             uids: options.uids.clone(),
             gids: options.gids.clone(),
             world_readable: options.world_readable,
+            magic: options.magic,
             variables,
         }
     }

@@ -8,6 +8,7 @@ use esker_vfs::{
 
 use crate::core::Core;
 use crate::lookup::Scene;
+use crate::magic;
 use crate::payload::Notes;
 use crate::status::chain;
 use crate::view::View;
@@ -55,6 +56,9 @@ impl Tree for View {
 
     fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
         self.core.counters.xattrs.count();
+        if let Ok((magic::METAINFO, page)) = std::str::from_utf8(name).map(magic::split_page) {
+            return self.core.metainfo(page, reply);
+        }
         if let Some(parked) = self.core.answer(reply, |scene| scene.xattr(node, name)) {
             let (node, name) = (*node, name.to_vec());
             self.core.answer_later(parked, move |scene| scene.xattr(&node, &name));

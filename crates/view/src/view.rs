@@ -69,6 +69,7 @@ impl View {
             counters: Default::default(),
             sightings: Mutex::new(Sightings { checked: since, offline }),
             attached_max,
+            about: OnceLock::new(),
         });
         let holder: Arc<dyn Holder> = core.clone();
         core.store.add_holder(Arc::downgrade(&holder));

@@ -1,7 +1,7 @@
 //! Extended attributes: those that the repository stores, and those that tell of the repository itself.
 //!
 //! The latter ("magic") answer to the names that the reference client gives them, on every node they make
-//! sense for, but only the root lists them, so that copying a tree doesn't copy them.
+//! sense for; which of them is listed where is in [`magic`](crate::magic).
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,39 +10,23 @@ use std::time::SystemTime;
 use esker_format::catalog::{Chunk, Statistics};
 use esker_format::compress::Compression;
 use esker_format::time::UnixTime;
-use esker_vfs::{ErrorKind, Kind, Node, TreeError};
+use esker_store::{Done, Handle, StoreError, Wanted};
+use esker_vfs::{ErrorKind, Kind, Node, Reply, TreeError};
 
+use crate::core::Core;
 use crate::failure::{self, Blocked};
 use crate::lookup::Scene;
+use crate::magic::{self, Page, Visibility, split_page};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
 use crate::status::Failure;
 
 /// The longest page of a value that comes in pages; Linux takes 65,536 bytes for any value.
 const PAGE_MAX: usize = 40_000;
-
-/// What the root lists besides what the repository stores on it.
-const LISTED: [&str; 12] = [
-    "user.catalog_counters",
-    "user.esker.error",
-    "user.fqrn",
-    "user.logbuffer",
-    "user.nclg",
-    "user.nioerr",
-    "user.repo_counters",
-    "user.revision",
-    "user.root_hash",
-    "user.tag",
-    "user.timestamp_last_ioerr",
-    "user.version",
-];
-
-/// Which page of a value is wanted: `name@2`, `name~2`, `name~?`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Page {
-    Number { page: usize, header: bool },
-    Count,
-}
+/// The longest description of a repository that is shown.
+const METAINFO_MAX: u64 = 64 * 1024;
+/// In place of one that isn't there, or can't be had.
+const NO_METAINFO: &str = "metainfo not available";
 
 impl Scene<'_> {
     /// The value of an attribute.
@@ -77,8 +61,19 @@ impl Scene<'_> {
                 Ok(())
             })?;
         }
-        if notes.root {
-            names.extend(LISTED.iter().map(|name| name.as_bytes().to_vec()));
+        let is_listed = match self.core.show.magic {
+            Visibility::Never => false,
+            Visibility::Root => notes.root,
+            Visibility::Everywhere => true,
+        };
+        if is_listed {
+            let is_told = self.core.about.get().is_some();
+            for name in magic::listed(node.kind, &notes, is_told) {
+                // One that is stored under such a name is not listed twice.
+                if !names.iter().any(|stored| stored == name.as_bytes()) {
+                    names.push(name.as_bytes().to_vec());
+                }
+            }
         }
         Ok(names)
     }
@@ -101,7 +96,7 @@ impl Scene<'_> {
             "user.tag" => label.tag.clone().unwrap_or_default(),
             "user.nclg" => self.mounts.len().to_string(),
             "user.version" => env!("CARGO_PKG_VERSION").to_owned(),
-            _ => return self.of_failures(name),
+            _ => return self.of_failures(name).or_else(|| self.core.about.get()?.attribute(name)),
         })
     }
 
@@ -146,6 +141,13 @@ impl Scene<'_> {
                 let target = self.with_stored_row(node, |_, row| Ok(row.symlink().to_vec()))?;
                 Some(String::from_utf8_lossy(&target).into_owned())
             }
+            "user.external_url" if file && notes.external => {
+                let Some(base) = self.core.about.get().and_then(|about| about.outside()) else {
+                    return Ok(None);
+                };
+                let path = self.path_of(notes)?;
+                Some(format!("{}{}", base.trim_end_matches('/'), String::from_utf8_lossy(&path)))
+            }
             "user.repo_counters" => Some(counters(&statistics(&self.revision.root)?)),
             "user.catalog_counters" => {
                 let mount = match node.kind {
@@ -162,6 +164,25 @@ impl Scene<'_> {
 
     fn chunks_in_use(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
         self.core.held.chunks(&node.key).map_or_else(|| self.chunks(node), Ok)
+    }
+}
+
+impl Core {
+    /// What the repository says of itself, from the cache or its server.
+    pub(crate) fn metainfo(&self, page: Page, reply: Reply<Vec<u8>>) {
+        let answer = move |text: &str| reply.give(paged(text, page));
+        let Some(name) = self.about.get().and_then(|about| about.metainfo()) else {
+            return answer(NO_METAINFO);
+        };
+        let what = format!("the description of {}", self.name);
+        let wanted = Wanted::new(name, Compression::Zlib, what).limit(METAINFO_MAX);
+        self.store.get(
+            wanted,
+            Done::new(move |got: Result<Handle, StoreError>| {
+                let text = got.ok().and_then(|handle| String::from_utf8(handle.read_all().ok()?).ok());
+                answer(text.as_deref().unwrap_or(NO_METAINFO));
+            }),
+        );
     }
 }
 
@@ -218,19 +239,6 @@ fn counters(statistics: &Statistics) -> String {
         ("external_file_size", own.external_file_size, below.external_file_size),
     ];
     rows.iter().map(|(name, own, below)| format!("{name},{}\n", own.saturating_add(*below))).collect()
-}
-
-/// Splits the page off a name.
-fn split_page(name: &str) -> (&str, Page) {
-    let whole = (name, Page::Number { page: 0, header: false });
-    let Some((stem, page)) = name.rsplit_once(['@', '~']) else { return whole };
-    if page == "?" {
-        return (stem, Page::Count);
-    }
-    match page.parse() {
-        Ok(page) => (stem, Page::Number { page, header: name.as_bytes().get(stem.len()) == Some(&b'@') }),
-        Err(_) => whole,
-    }
 }
 
 /// A page of a value: whole lines, as many as fit.

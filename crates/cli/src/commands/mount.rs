@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_fuse::MountOptions;
+use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
@@ -183,10 +183,14 @@ fn serve(
     let (mounted, warning) = match named {
         Named::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
+            let xattr_guard = checked.configured.xattr_guard();
             let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
             let warning = offline_warning(&view.status());
-            let shield = args.view.pin().is_some();
-            let plan = MountPlan { push, shield, ..plan(args, settings, mountpoint, &repository.url) };
+            // An overlay would ask in the name of root, whoever asks it.
+            let shield = args.view.pin().is_some() && xattr_guard.is_none();
+            let plan = plan(args, settings, mountpoint, &repository.url);
+            let session = SessionOptions { xattr_guard, ..plan.session };
+            let plan = MountPlan { push, shield, session, ..plan };
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }

@@ -1,6 +1,7 @@
 //! Configuration as it lies on sites.
 
 mod acting;
+mod attributes;
 mod checking;
 mod external;
 mod secure;

@@ -28,8 +28,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{
-    Blame, CacheKey, Cause, External, NetworkStatus, RouteStatus, StoreError, TrafficStatus, WaitStatus,
-    Wanted, WorkStatus,
+    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, RouteStatus, StoreError, StoreStatus,
+    TrafficStatus, WaitStatus, Wanted, WorkStatus,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -226,6 +226,33 @@ pub(super) struct StatusMessage {
     pub(super) route: Route,
     #[serde(with = "WorkMessage")]
     pub(super) work: WorkStatus,
+}
+
+impl From<StatusMessage> for StoreStatus {
+    fn from(status: StatusMessage) -> Self {
+        let cache = CacheStatus {
+            quota: status.quota,
+            hard_limit: status.hard_limit,
+            used: status.used,
+            objects: status.objects,
+            evicted: status.evicted,
+            over_quota: status.over_quota,
+            unkept: status.unkept,
+            disk_errors: status.disk_errors,
+            damaged: status.damaged,
+            unchecked: status.unchecked,
+            opened_unclean: status.opened_unclean,
+            lower: status.lower.into(),
+            ..CacheStatus::default()
+        };
+        Self {
+            cache,
+            traffic: status.traffic,
+            network: NetworkStatus { route: status.route.into(), ..status.network },
+            work: status.work,
+            errors: Vec::new(),
+        }
+    }
 }
 
 /// A [`NetworkStatus`] on the wire.

@@ -13,10 +13,10 @@ use crate::person::Person;
 use crate::world::{Mounted, words};
 
 /// Where the lines of a case go.
-const LOCAL: &str = "/etc/cvmfs/config.d/full.test.local";
+pub(super) const LOCAL: &str = "/etc/cvmfs/config.d/full.test.local";
 
 impl Site {
-    fn mount(&self) -> Result<Mounted<'_>, Output> {
+    pub(super) fn mount(&self) -> Result<Mounted<'_>, Output> {
         let mountpoint = self.world.mountpoint();
         let output = self.call(&["mount", "full.test", mountpoint.to_str().expect("UTF-8")]);
         if output.status.success() { Ok(self.world.mounted()) } else { Err(output) }
@@ -44,7 +44,7 @@ impl Site {
     }
 
     #[track_caller]
-    fn refuses_to_mount(&self, lines: &str, told: &str) {
+    pub(super) fn refuses_to_mount(&self, lines: &str, told: &str) {
         self.write(LOCAL, lines);
         let output = self.mount().map(drop).expect_err("mounted");
         assert!(words(&output).contains(told), "{lines}: {told} is not in {}", words(&output));

@@ -35,6 +35,8 @@ const MISSING: &str = "what_is_missing_for_a_name_is_named";
 const TYPES: &str = "parameters_have_types";
 const CONFIG_FIRST: &str = "the_configuration_repository_is_mounted_first";
 const ACTS: &str = "parameters_act_on_mounts";
+const LISTED: &str = "attributes_are_listed_where_they_are_wanted";
+const PROTECTED: &str = "protected_attributes_are_told_to_privileged_groups_only";
 const FILES: &str = "files_of_a_site_mean_what_they_mean_to_the_reference";
 
 pub(super) const PARTS: &[(&str, &[Row])] = &[
@@ -156,10 +158,10 @@ const MOUNTS: &[Row] = rows! {
     "CVMFS_ENFORCE_ACLS" [] Switch, "no", Not("access control lists are shown but not enforced");
     "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
     "CVMFS_SUID" [] Switch, "no", Not("nothing in a mount gains rights, whoever mounts: a repository is trusted with its content, not with root");
-    "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Not("attributes are visible as CVMFS_MAGIC_XATTRS_VISIBILITY has it by default");
-    "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Not("attributes are visible as they are by default");
-    "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Not("every reader may ask for every attribute");
-    "CVMFS_XATTR_PROTECTED_XATTRS" [] Text, "", Not("every reader may ask for every attribute");
+    "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Honoured(LISTED);
+    "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Honoured(LISTED);
+    "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Honoured(PROTECTED);
+    "CVMFS_XATTR_PROTECTED_XATTRS" [] Text, "", Honoured(PROTECTED);
     "CVMFS_NFS_SOURCE" [] Switch, "no", Not(NFS);
     "CVMFS_NFS_SHARED" [] Path, "", Not(NFS);
     "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);

@@ -1,0 +1,45 @@
+//! Parameters about attributes that tell of a repository.
+
+use esker_view::{Protected, Visibility, is_magic};
+
+use super::Parameters;
+use super::client::Read;
+
+impl Parameters {
+    /// Where attributes that tell of the repository are listed.
+    pub fn visibility(&self) -> Read<Visibility> {
+        match self.checked("CVMFS_MAGIC_XATTRS_VISIBILITY")? {
+            Some("never") => return Ok(Visibility::Never),
+            Some("always") => return Ok(Visibility::Everywhere),
+            Some(_) => return Ok(Visibility::Root),
+            None => {}
+        }
+        Ok(match self.switch("CVMFS_HIDE_MAGIC_XATTRS")? {
+            Some(true) => Visibility::Never,
+            Some(false) => Visibility::Everywhere,
+            None => Visibility::default(),
+        })
+    }
+
+    /// Which of them only some may ask for.
+    pub fn protected(&self) -> Read<Protected> {
+        const NAMES: &str = "CVMFS_XATTR_PROTECTED_XATTRS";
+        const GROUPS: &str = "CVMFS_XATTR_PRIVILEGED_GIDS";
+        let names = self.checked(NAMES)?.unwrap_or_default().split(',').map(str::trim);
+        let mut protected = Protected::default();
+        for name in names.filter(|name| !name.is_empty()) {
+            // A slip of the pen would leave open what somebody wants to be closed.
+            if !is_magic(name) {
+                return Err(self.bad(NAMES, format!("{name} is no attribute that tells of a repository")));
+            }
+            protected.names.insert(name.to_owned());
+        }
+        let groups = self.checked(GROUPS)?.unwrap_or_default().split(',').map(str::trim);
+        for group in groups.filter(|group| !group.is_empty()) {
+            let group =
+                group.parse().map_err(|_| self.bad(GROUPS, format!("{group} is no number of a group")))?;
+            protected.groups.insert(group);
+        }
+        Ok(protected)
+    }
+}

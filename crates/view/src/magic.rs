@@ -1,0 +1,191 @@
+//! Attributes that tell of the repository and its mount: which there are, who sees them, and who may ask for them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use esker_format::object::ObjectName;
+use esker_vfs::Kind;
+
+use crate::payload::Notes;
+use crate::view::View;
+
+/// What a view doesn't know itself, for those of its attributes that tell of it.
+pub trait About: Send + Sync {
+    /// The value of an attribute that tells how the repository is reached, or what programs do with the mount. Told at
+    /// once, from memory.
+    fn attribute(&self, name: &str) -> Option<String>;
+
+    /// The object in which the repository describes itself, if it has one.
+    fn metainfo(&self) -> Option<ObjectName>;
+
+    /// The URL below which content lies that is outside of the repository, if that is known.
+    fn outside(&self) -> Option<String>;
+}
+
+/// Where attributes that tell of the repository are listed. They answer to their names everywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Visibility {
+    /// Nowhere.
+    Never,
+    /// At the root, so that copying a tree does not copy them.
+    #[default]
+    Root,
+    /// At every file and directory that they tell of.
+    Everywhere,
+}
+
+/// Which of these attributes only some may ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protected {
+    /// Their names.
+    pub names: BTreeSet<String>,
+    /// The groups whose members may.
+    pub groups: BTreeSet<u32>,
+}
+
+impl Protected {
+    /// Whether somebody of this group may ask for the attribute, with or without a page. Root's group always may.
+    pub fn may_ask(&self, name: &[u8], group: u32) -> bool {
+        let is_named = std::str::from_utf8(name).is_ok_and(|name| self.names.contains(split_page(name).0));
+        !is_named || group == 0 || self.groups.contains(&group)
+    }
+}
+
+/// Which entries have an attribute.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Everything,
+    /// Everything, once whoever mounted has said what it knows.
+    Mounts,
+    /// The same, but asking may take a request to the server: not listed.
+    Asking,
+    /// Files of which a catalog knows the hash.
+    Content,
+    Files,
+    Outside,
+    Links,
+    /// Nothing: a name of the reference that has no meaning here.
+    Nothing,
+}
+
+const NAMES: [(&str, On); 44] = [
+    ("user.authz", On::Nothing),
+    ("user.bundle_trigger", On::Files),
+    ("user.catalog_counters", On::Everything),
+    ("user.chunk_list", On::Files),
+    ("user.chunks", On::Files),
+    ("user.compression", On::Files),
+    ("user.direct_io", On::Files),
+    ("user.esker.error", On::Everything),
+    ("user.external_file", On::Files),
+    ("user.external_host", On::Mounts),
+    ("user.external_timeout", On::Mounts),
+    ("user.external_url", On::Outside),
+    ("user.fqrn", On::Everything),
+    ("user.hash", On::Content),
+    ("user.hitrate", On::Mounts),
+    ("user.host", On::Mounts),
+    ("user.host_list", On::Mounts),
+    ("user.lhash", On::Nothing),
+    ("user.logbuffer", On::Everything),
+    ("user.ncleanup24", On::Mounts),
+    ("user.nclg", On::Everything),
+    ("user.ndiropen", On::Mounts),
+    ("user.ndownload", On::Mounts),
+    ("user.nioerr", On::Everything),
+    ("user.nopen", On::Mounts),
+    ("user.proxy", On::Mounts),
+    ("user.proxy_list", On::Mounts),
+    ("user.proxy_list_external", On::Mounts),
+    ("user.pubkeys", On::Mounts),
+    ("user.rawlink", On::Links),
+    ("user.repo_counters", On::Everything),
+    (METAINFO, On::Asking),
+    ("user.revision", On::Everything),
+    ("user.root_hash", On::Everything),
+    ("user.rx", On::Mounts),
+    ("user.speed", On::Mounts),
+    ("user.tag", On::Everything),
+    ("user.timeout", On::Mounts),
+    ("user.timeout_direct", On::Mounts),
+    ("user.timestamp_last_ioerr", On::Everything),
+    ("user.useddirp", On::Mounts),
+    ("user.usedfd", On::Mounts),
+    ("user.version", On::Everything),
+    ("xfsroot.rawlink", On::Links),
+];
+
+/// What a repository says of itself.
+pub(crate) const METAINFO: &str = "user.repo_metainfo";
+
+/// Whether an attribute of this name would tell of the repository or its mount, here or with the reference client.
+pub fn is_magic(name: &str) -> bool {
+    NAMES.iter().any(|(known, _)| *known == name)
+}
+
+/// The names that an entry lists.
+pub(crate) fn listed(kind: Kind, notes: &Notes, is_told: bool) -> impl Iterator<Item = &'static str> {
+    let has = move |on: On| match on {
+        On::Everything => true,
+        On::Mounts => is_told,
+        On::Content => kind == Kind::File && notes.content.is_some(),
+        On::Files => kind == Kind::File,
+        On::Outside => is_told && notes.external,
+        // Linux has no place for a name like that of the other one.
+        On::Links => kind == Kind::Symlink,
+        On::Asking | On::Nothing => false,
+    };
+    NAMES.iter().filter(move |(name, on)| has(*on) && name.starts_with("user.")).map(|(name, _)| *name)
+}
+
+impl View {
+    /// Has the view ask `about` for what it doesn't know itself. It asks one; later ones are not asked.
+    pub fn tell(&self, about: Arc<dyn About>) {
+        let _ = self.core.about.set(about);
+    }
+}
+
+/// Which page of a value is wanted: `name@2`, `name~2`, `name~?`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    Number { page: usize, header: bool },
+    Count,
+}
+
+/// Splits the page off a name.
+pub(crate) fn split_page(name: &str) -> (&str, Page) {
+    let whole = (name, Page::Number { page: 0, header: false });
+    let Some((stem, page)) = name.rsplit_once(['@', '~']) else { return whole };
+    if page == "?" {
+        return (stem, Page::Count);
+    }
+    match page.parse() {
+        Ok(page) => (stem, Page::Number { page, header: name.as_bytes().get(stem.len()) == Some(&b'@') }),
+        Err(_) => whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_ask_for_what_is_protected() {
+        let names = ["user.pubkeys", "user.host"].map(str::to_owned).into();
+        let protected = Protected { names, groups: [100, 7].into() };
+        for (name, group, may) in [
+            ("user.pubkeys", 100, true),
+            ("user.pubkeys", 7, true),
+            ("user.pubkeys", 8, false),
+            ("user.pubkeys", 0, true),
+            ("user.pubkeys~0", 8, false),
+            ("user.pubkeys@?", 8, false),
+            ("user.host", 8, false),
+            ("user.hosts", 8, true),
+            ("user.fqrn", 8, true),
+        ] {
+            assert_eq!(protected.may_ask(name.as_bytes(), group), may, "{name} {group}");
+        }
+        assert!(protected.may_ask(b"user.\xff", 8) && Protected::default().may_ask(b"user.host", 8));
+    }
+}
