@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Blame, FileLock, TrafficStatus};
+use esker_store::{Blame, CacheStatus, FileLock, TrafficStatus};
 use parking_lot::Condvar;
 
 use super::wire::{ToClient, ToWriter, VERSION, send};
