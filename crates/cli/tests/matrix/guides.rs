@@ -112,6 +112,16 @@ impl Reader {
         assert!(server.wait().expect("its end").success(), "{what}");
     }
 
+    /// Asks for what is wrong on this machine. Other tests break mounts of theirs at the same time, and that is told, too.
+    #[track_caller]
+    fn examine(&self, text: &str) {
+        let output = self.shell(text).output().expect("a shell");
+        let said = words(&output);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        let mut broken = said.lines().filter(|line| line.starts_with("BROKEN"));
+        assert!(!broken.any(|line| !line.contains("mount ") || line.contains(&self.home(""))), "{said}");
+    }
+
     /// Guides leave nothing mounted.
     #[track_caller]
     fn finish(&self, what: &str) {
@@ -289,6 +299,7 @@ fn the_examples_of_help_work() {
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
             // It needs a machine that is configured, as those of `configuring.rs` are.
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),
+            "doctor" => reader.examine(&example),
             _ => _ = reader.follow(command, &example),
         }
     }
