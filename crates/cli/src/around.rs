@@ -48,9 +48,9 @@ impl Around<'_> {
         before: impl FnOnce(&View),
         after: impl FnOnce(&View) -> T,
     ) -> Result<(Ending, T), Failure> {
-        let xattr_guard = checked.configured.xattr_guard();
+        let session = checked.configured.session(self.session);
         // An overlay would ask in the name of whoever mounted, whoever asks it.
-        let shield = self.shield && xattr_guard.is_none();
+        let shield = self.shield && session.xattr_guard.is_none();
         let point = Point {
             path: PathBuf::from("/cvmfs").join(&checked.address.name),
             source: checked.address.url.clone(),
@@ -65,9 +65,11 @@ impl Around<'_> {
             mountpoint: point.path.clone(),
             runtime: self.settings.runtime.clone(),
             options: MountOptions::default(),
-            session: SessionOptions { xattr_guard, ..self.session },
+            session,
             command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
             push: self.push,
+            telemetry: None,
+            talk: None,
             shield,
         };
         let failed = |error: RunError| of_run(&error);

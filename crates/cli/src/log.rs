@@ -1,17 +1,37 @@
 //! What a serving process has to say: lines on stderr, which a daemon has in its log.
 
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use esker_fuse::Severity;
 use esker_node::status::seconds;
+use esker_node::syslog::{Syslog, SyslogOptions};
 use esker_vfs::Time;
 
 use crate::entry::time_text;
 
+/// The system's log, once this process has it.
+static SYSLOG: OnceLock<Syslog> = OnceLock::new();
+
+/// Has every further line go to the system's log, too.
+pub(crate) fn tell_system(options: SyslogOptions) {
+    match Syslog::new(options) {
+        Ok(syslog) => _ = SYSLOG.set(syslog),
+        Err(error) => line(&format!("nothing is told to the system's log: {error}")),
+    }
+}
+
 /// Writes one line with the time.
 pub(crate) fn line(text: &str) {
+    say(false, text);
+}
+
+fn say(is_error: bool, text: &str) {
+    if let Some(syslog) = SYSLOG.get() {
+        syslog.line(is_error, text);
+    }
+    let text = if is_error { format!("error: {text}") } else { text.to_owned() };
     let secs = i64::try_from(seconds(SystemTime::now())).unwrap_or(i64::MAX);
     let line = format!("{} UTC {text}\n", time_text(Time { secs, nanos: 0 }));
     // A full disk must not stop a mount.
@@ -21,8 +41,8 @@ pub(crate) fn line(text: &str) {
 /// Where a session reports.
 pub(crate) fn of_session() -> esker_fuse::Log {
     Arc::new(|severity, text| match severity {
-        Severity::Notice => line(text),
-        Severity::Error => line(&format!("error: {text}")),
+        Severity::Notice => say(false, text),
+        Severity::Error => say(true, text),
     })
 }
 

@@ -8,12 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_fuse::XattrGuard;
+use esker_fuse::{SessionOptions, XattrGuard};
 use esker_node::parameters::{
     ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
 };
 use esker_node::place::{self, Place};
 use esker_node::push::Push;
+use esker_node::syslog::SyslogOptions;
+use esker_node::talk::TalkOptions;
+use esker_node::telemetry::Telemetry;
 use esker_store::{Lower, LowerForm, Servers};
 use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
 use rustix::fs::{Access, access, statvfs};
@@ -40,12 +43,19 @@ pub(crate) struct Configured {
     world_readable: bool,
     magic: Visibility,
     protected: Protected,
+    enforce_acls: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
     /// What lies below the cache.
     pub(crate) lower: Vec<Lower>,
     /// What the process of a mount is to be.
     pub(crate) tuning: Tuning,
+    /// Where lines of its log go beside that.
+    pub(crate) syslog: Option<SyslogOptions>,
+    /// Where its counters go.
+    pub(crate) telemetry: Option<Telemetry>,
+    /// Where `cvmfs_talk` asks.
+    pub(crate) talk: Option<TalkOptions>,
 }
 
 impl Configured {
@@ -54,8 +64,13 @@ impl Configured {
         said.or(self.push.as_ref()).cloned().unwrap_or_default()
     }
 
+    /// A session as it is configured.
+    pub(crate) fn session(&self, session: SessionOptions) -> SessionOptions {
+        SessionOptions { xattr_guard: self.xattr_guard(), enforce_acls: self.enforce_acls, ..session }
+    }
+
     /// Who may ask for which attribute; nothing if everybody may ask for all.
-    pub(crate) fn xattr_guard(&self) -> Option<XattrGuard> {
+    fn xattr_guard(&self) -> Option<XattrGuard> {
         let protected = self.protected.clone();
         (!protected.names.is_empty())
             .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
@@ -126,7 +141,11 @@ impl Named {
             world_readable: parameters.switch("CVMFS_WORLD_READABLE").map_err(of_parameter)? == Some(true),
             magic: parameters.visibility().map_err(of_parameter)?,
             protected: parameters.protected().map_err(of_parameter)?,
+            enforce_acls: parameters.switch("CVMFS_ENFORCE_ACLS").map_err(of_parameter)? == Some(true),
             tuning: parameters.tuning().map_err(of_parameter)?,
+            syslog: Some(parameters.syslog().map_err(of_parameter)?),
+            telemetry: parameters.telemetry().unwrap_or_else(without),
+            talk: parameters.talk(&root).unwrap_or_else(without),
             pin: parameters.pin().map_err(of_parameter)?,
             ttl_max: parameters.longest_ttl().map_err(of_parameter)?,
             claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),
@@ -142,6 +161,12 @@ impl Named {
 pub(crate) fn of_parameter(error: ParameterError) -> Failure {
     let mend = error.mend().to_owned();
     Failure::usage(error.to_string()).hint(mend)
+}
+
+/// A mount is worth more than what is told of it.
+fn without<T>(error: ParameterError) -> Option<T> {
+    warn(Some(&format!("{error}; {}", error.mend())));
+    None
 }
 
 /// What the command line says goes before every file.

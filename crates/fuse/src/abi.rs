@@ -131,6 +131,7 @@ pub(crate) mod init {
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(crate) const POSIX_ACL: u64 = 1 << 20;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
     pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
     pub(crate) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;

@@ -81,13 +81,14 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
-    /// Decides on what `offer` and the mask both allow.
-    pub(crate) fn reach(offer: &InitIn, flags2: u32, mask: KernelMask) -> Self {
+    /// Decides on what `offer` and the mask both allow. With `acls` the kernel is to go by access control lists.
+    pub(crate) fn reach(offer: &InitIn, flags2: u32, mask: KernelMask, acls: bool) -> Self {
         let minor = offer.minor.min(mask.minor);
         let extended = if offer.flags & init::INIT_EXT as u32 != 0 { flags2 } else { 0 };
         let offered = u64::from(offer.flags) | u64::from(extended) << 32;
         let wanted = WANTED.iter().filter(|(_, since)| *since <= minor).map(|(flag, _)| flag);
-        let flags = offered & wanted.fold(0, |all, flag| all | flag);
+        let acls = if acls { init::POSIX_ACL } else { 0 };
+        let flags = offered & wanted.fold(acls, |all, flag| all | flag);
         let pages = MAX_READ / rustix::param::page_size();
         // The kernel takes at most 256 pages and at least one; larger pages need fewer.
         let max_pages = if flags & init::MAX_PAGES != 0 { pages.clamp(1, 256) as u16 } else { 0 };
@@ -135,6 +136,11 @@ impl Agreement {
         self.minor >= EPOCH_SINCE
     }
 
+    /// Access control lists are enforced.
+    pub(crate) const fn enforces_acls(&self) -> bool {
+        self.has(init::POSIX_ACL)
+    }
+
     /// A name can be called outdated without being removed.
     pub(crate) const fn can_expire(&self) -> bool {
         self.has(init::HAS_EXPIRE_ONLY)
@@ -151,20 +157,31 @@ mod tests {
 
     #[test]
     fn a_mask_hides_what_its_kernel_did_not_have() {
-        let old = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_4_18);
+        let old = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_4_18, false);
         assert!(old.no_open() && !old.no_opendir() && !old.caches_listings() && !old.has_epochs());
         assert!(!old.has(init::CACHE_SYMLINKS) && old.max_pages == 0 && old.answer().flags2 == 0);
-        let middle = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_5_14);
+        let middle = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_5_14, false);
         assert!(middle.no_opendir() && middle.caches_listings() && middle.has(init::CACHE_SYMLINKS));
         assert!(!middle.has_epochs() && !middle.can_expire());
-        let new = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_6_18);
+        let new = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_6_18, false);
         assert!(new.has_epochs() && new.can_expire() && new.answer().minor == 45);
+    }
+
+    #[test]
+    fn access_control_lists_are_enforced_where_that_is_wanted_and_offered() {
+        let reach =
+            |offer: &InitIn, acls| Agreement::reach(offer, 0, KernelMask::LINUX_4_18, acls).enforces_acls();
+        let without = InitIn { flags: !(init::POSIX_ACL as u32), ..offer(45) };
+        assert_eq!(
+            (reach(&offer(45), true), reach(&offer(45), false), reach(&without, true)),
+            (true, false, false)
+        );
     }
 
     #[test]
     fn nothing_is_taken_that_was_not_offered() {
         let bare = InitIn { flags: init::PARALLEL_DIROPS as u32, ..offer(27) };
-        let agreed = Agreement::reach(&bare, u32::MAX, KernelMask::LINUX_6_18);
+        let agreed = Agreement::reach(&bare, u32::MAX, KernelMask::LINUX_6_18, false);
         assert_eq!(agreed.flags, init::PARALLEL_DIROPS, "flags2 counts only with INIT_EXT");
         assert!(!agreed.no_open() && agreed.minor == 27);
         assert_eq!(agreed.answer().max_background, 65_535);

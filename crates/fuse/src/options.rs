@@ -60,6 +60,9 @@ pub struct SessionOptions {
     pub proc: Option<PathBuf>,
     /// Who may ask for which extended attribute; everybody for all if nothing is said.
     pub xattr_guard: Option<XattrGuard>,
+    /// Have the kernel go by the access control lists that the tree has as extended attributes, where it is asked who may
+    /// do what.
+    pub enforce_acls: bool,
     /// Where to report what no caller can be told.
     pub log: Log,
 }
@@ -74,6 +77,7 @@ impl Default for SessionOptions {
             mountpoint: None,
             proc: Some(PathBuf::from("/proc")),
             xattr_guard: None,
+            enforce_acls: false,
             log: Arc::new(|_, _| {}),
         }
     }

@@ -25,7 +25,7 @@ use crate::notify::Notices;
 use crate::options::Severity;
 use crate::patience::Clock;
 use crate::waiting::Waiting;
-use crate::{Counters, KernelMask, MountError, SessionOptions, Unmount, mount, sys};
+use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
 /// The greeting is under way when mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
@@ -70,7 +70,10 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
         let main = Channel::new(device);
-        let agreement = greet(&main, options.kernel)?;
+        let agreement = greet(&main, &options)?;
+        if options.enforce_acls && !agreement.enforces_acls() {
+            (options.log)(Severity::Error, "access control lists are not enforced: the kernel can't do that");
+        }
         let arena = Arc::new(Arena::new().map_err(failed("memory for the node table can't be reserved"))?);
         note_agreement(&arena, &agreement);
         let table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree))
@@ -210,7 +213,7 @@ fn note_agreement(arena: &Arena, agreement: &Agreement) {
 }
 
 /// The INIT exchange.
-fn greet(channel: &Channel, mask: KernelMask) -> Result<Agreement, SessionError> {
+fn greet(channel: &Channel, options: &SessionOptions) -> Result<Agreement, SessionError> {
     let mut buffer = vec![0; SLOT_LEN];
     loop {
         if !channel.wait(GREETING_WITHIN).map_err(failed("waiting for the kernel's greeting"))? {
@@ -239,7 +242,7 @@ fn greet(channel: &Channel, mask: KernelMask) -> Result<Agreement, SessionError>
             return Err(SessionError::Protocol { major: offer.major, minor: offer.minor });
         }
         let flags2 = body.get(size_of::<InitIn>()..).and_then(sys::read_plain).unwrap_or(0);
-        let agreement = Agreement::reach(&offer, flags2, mask);
+        let agreement = Agreement::reach(&offer, flags2, options.kernel, options.enforce_acls);
         channel
             .plain(header.unique, &agreement.answer())
             .map_err(failed("answering the kernel's greeting"))?;

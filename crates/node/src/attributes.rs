@@ -58,7 +58,7 @@ fn of_repository(repository: &Repository, name: &str) -> Option<String> {
     Some(match name {
         "user.pubkeys" => repository.keys.shown().ok()?.into_iter().map(|key| key.pem).collect(),
         "user.timeout" => seconds(servers),
-        "user.timeout_direct" => servers.timings.direct.map_or(DIRECT_SECONDS, |it| it.as_secs()).to_string(),
+        "user.timeout_direct" => direct_seconds(servers).to_string(),
         "user.external_timeout" => seconds(external.unwrap_or(servers)),
         "user.external_host" => external.map_or(NOTHING, Servers::url).to_owned(),
         "user.proxy_list_external" => external
@@ -68,6 +68,11 @@ fn of_repository(repository: &Repository, name: &str) -> Option<String> {
         "user.ncleanup24" => "-1".to_owned(),
         _ => return of_traffic(servers, &repository.store.known_status(), name),
     })
+}
+
+/// How long a server is waited for that is asked directly.
+pub(crate) fn direct_seconds(servers: &Servers) -> u64 {
+    servers.timings.direct.map_or(DIRECT_SECONDS, |it| it.as_secs())
 }
 
 /// Before the process that fetches has told anything, what is configured is what is used.

@@ -51,7 +51,7 @@ fn of_repository(
     if let Err(error) = parameters.allowed() {
         add(findings, &error);
     }
-    if let Err(error) = parameters.pin() {
+    for error in refused(parameters, how) {
         add(findings, &error);
     }
     findings.extend(parameters.unknown_auto(how.auto.as_deref()));
@@ -61,6 +61,23 @@ fn of_repository(
         Ok(_) => {}
         Err(error) => add(findings, &error),
     }
+}
+
+/// What a mount would refuse, or do without.
+fn refused(parameters: &Parameters, how: &Checking) -> impl Iterator<Item = ParameterError> {
+    [
+        parameters.pin().err(),
+        parameters.tuning().err(),
+        parameters.id_maps(&how.root).err(),
+        parameters.visibility().err(),
+        parameters.protected().err(),
+        parameters.longest_ttl().err(),
+        parameters.syslog().err(),
+        parameters.telemetry().err(),
+        parameters.talk(&how.root).err(),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Adds an error, unless the same line was told already.

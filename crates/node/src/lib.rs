@@ -31,6 +31,9 @@ pub mod runtime;
 pub mod share;
 pub mod status;
 mod sys;
+pub mod syslog;
+pub mod talk;
+pub mod telemetry;
 
 /// A file operation that failed: what was tried, on which file.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
 };
-use esker_store::ObjectStore;
+use esker_store::{Datagrams, ObjectStore};
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
@@ -23,6 +23,8 @@ use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::share::Through;
 use crate::status::{self, MountStatus, seconds};
+use crate::talk::{Talk, TalkOptions};
+use crate::telemetry::{self, Telemetry};
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -44,6 +46,10 @@ pub struct MountPlan {
     pub command: Option<String>,
     /// Where to hear of new revisions.
     pub push: Push,
+    /// Where counters are sent, if anywhere.
+    pub telemetry: Option<Telemetry>,
+    /// Where `cvmfs_talk` asks, if anywhere.
+    pub talk: Option<TalkOptions>,
     /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
     /// stays at its revision.
     pub shield: bool,
@@ -127,11 +133,13 @@ impl Content {
 pub struct Mounted {
     served: Arc<Served>,
     control: Option<Control>,
+    /// Gone once it is unmounted.
+    beside: Mutex<Option<Beside>>,
 }
 
 /// What the control socket tells of and acts on.
 pub(crate) struct Served {
-    mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
     command: Option<String>,
     pub(crate) content: Content,
     pub(crate) session: Session,
@@ -143,6 +151,38 @@ pub(crate) struct Served {
     /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
+}
+
+/// What tells others of a mount for as long as it lives.
+struct Beside {
+    _telemetry: Option<Datagrams>,
+    _talk: Option<Talk>,
+}
+
+impl Beside {
+    /// That there is none is said and no more: a mount is worth more than what is told of it.
+    fn start(
+        telemetry: Option<Telemetry>,
+        talk: Option<TalkOptions>,
+        served: &Arc<Served>,
+        log: &Log,
+    ) -> Self {
+        let say = |text: String| log(Severity::Notice, &text);
+        let lines = log.clone();
+        let to_log = esker_store::Log::new(move |text| lines(Severity::Notice, text));
+        let telemetry = telemetry.and_then(|telemetry| {
+            let started = telemetry::start(&telemetry, Arc::downgrade(served), to_log);
+            started
+                .inspect_err(|error| say(format!("no counters are sent: {}", esker_view::chain(error))))
+                .ok()
+        });
+        let talk = talk.and_then(|talk| {
+            let socket = talk.socket.display().to_string();
+            let started = Talk::start(talk, Arc::downgrade(served), log.clone());
+            started.inspect_err(|error| say(format!("cvmfs_talk is not answered at {socket}: {error}"))).ok()
+        });
+        Self { _telemetry: telemetry, _talk: talk }
+    }
 }
 
 /// A place in the registry and a socket that nobody answers yet.
@@ -255,10 +295,11 @@ impl Mounted {
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
+        let beside = Beside::start(plan.telemetry, plan.talk, &served, &log);
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
         let control = socket.map(|socket| socket.serve(answer, log)).transpose();
-        Ok(Self { served, control: control.map_err(MountedError::Thread)? })
+        Ok(Self { served, control: control.map_err(MountedError::Thread)?, beside: Mutex::new(Some(beside)) })
     }
 
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
@@ -275,6 +316,7 @@ impl Mounted {
     /// Lets go of everything although programs may still use the mount; it ends with this process.
     pub fn abandon(&self) {
         self.served.content.close();
+        drop(self.beside.lock().take());
         // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);

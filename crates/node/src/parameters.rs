@@ -15,6 +15,7 @@ mod surroundings;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod told;
 mod visible;
 
 use std::collections::BTreeMap;

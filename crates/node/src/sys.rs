@@ -1,4 +1,4 @@
-//! The system calls that need `unsafe`: what a child process does between fork and exec, and the groups of a peer.
+//! The system calls that need `unsafe`: what a child process does between fork and exec, the groups of a peer, and the time of day.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -70,4 +70,17 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
         }
         groups.resize(groups.len() * 4, 0);
     }
+}
+
+/// A time as the system's log has it, where this machine is: `Jan  2 03:04:05`.
+pub(crate) fn local_time(seconds: u64) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = libc::time_t::try_from(seconds).unwrap_or(libc::time_t::MAX);
+    // SAFETY: a `tm` is numbers and a pointer that nobody follows, for all of which zero is a value.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are of values that live as long as the call, which keeps neither.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };
+    let month = usize::try_from(tm.tm_mon).ok().and_then(|month| MONTHS.get(month)).unwrap_or(&"Jan");
+    format!("{month} {:>2} {:02}:{:02}:{:02}", tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec)
 }

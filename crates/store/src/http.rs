@@ -8,6 +8,7 @@
 mod batch;
 mod connections;
 mod counts;
+mod datagrams;
 mod dial;
 mod exchange;
 mod host;
@@ -37,6 +38,7 @@ use batch::Offer;
 use dial::Endpoint;
 
 pub(crate) use counts::Counts;
+pub use datagrams::{Compose, Datagrams, Destination};
 pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
 pub(crate) use network::Network;

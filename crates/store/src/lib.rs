@@ -53,7 +53,9 @@ pub use error::{Blame, Cause, Phase, StoreError};
 pub use file_lock::{FileLock, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
-pub use http::{Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem};
+pub use http::{
+    Compose, Datagrams, Destination, Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem,
+};
 pub use objects::Objects;
 pub use prove::StockZlib;
 pub use retry::RetryPolicy;

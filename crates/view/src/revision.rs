@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
-use esker_vfs::{Found, Kind, TreeError};
+use esker_vfs::{ErrorKind, Found, Kind, TreeError};
 
 use crate::catalogs::{Attached, Catalogs, WantedCatalog};
 use crate::failure::Blocked;
@@ -63,6 +63,17 @@ pub(crate) struct Seen {
     pub(crate) size: Option<u64>,
 }
 
+/// Nobody here can tell who is a member, so what is for members only is shown to nobody.
+fn refuse_unless_for_all(root: &Attached) -> Result<(), TreeError> {
+    match &root.catalog.properties().authorization {
+        Some(members) if !members.is_empty() => {
+            let reason = format!("it is for members of {members} only, and no helper is asked who is one");
+            Err(TreeError::on(ErrorKind::Denied, "the repository").because(reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Revision {
     /// Opens a revision on its root catalog. One without a root directory is damaged.
     pub(crate) fn new(
@@ -71,6 +82,7 @@ impl Revision {
         show: &Show,
         attached_max: usize,
     ) -> Result<Self, TreeError> {
+        refuse_unless_for_all(&root)?;
         let root = Arc::new(Mounted::new(root, b"")?);
         let row = root.find(root.key_of(b""))?.ok_or_else(|| root.damaged("it has no root entry"))?;
         let root_found = show.found(Sight { mount: &root, path: b"", row: &row })?;

@@ -78,6 +78,8 @@ pub struct ViewCounters {
     pub switches: u64,
     /// Files that somebody may hold open.
     pub held: u64,
+    /// Failures, those that are forgotten included.
+    pub failures: u64,
 }
 
 /// The last failures.

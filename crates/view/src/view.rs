@@ -138,6 +138,7 @@ impl View {
                 xattrs: core.counters.xattrs.value(),
                 switches: core.counters.switches.value(),
                 held: core.held.len() as u64,
+                failures: core.failures.count(),
             },
         }
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_fuse::{MountOptions, SessionOptions};
+use esker_fuse::MountOptions;
 use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
@@ -20,6 +20,7 @@ use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::image::{ImageArgs, ImageFile};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
+use crate::log;
 use crate::named;
 use crate::settings::Settings;
 use crate::stop::Stop;
@@ -175,6 +176,7 @@ fn serve(
     let named = Named::new(args, settings)?;
     if let Named::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
+        checked.configured.syslog.clone().into_iter().for_each(log::tell_system);
     }
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;
@@ -183,14 +185,17 @@ fn serve(
     let (mounted, warning) = match named {
         Named::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
-            let xattr_guard = checked.configured.xattr_guard();
+            let mut plan = plan(args, settings, mountpoint, "");
+            plan.session = checked.configured.session(plan.session);
+            let (telemetry, talk) = (checked.configured.telemetry.clone(), checked.configured.talk.clone());
             let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
             let warning = offline_warning(&view.status());
             // An overlay would ask in the name of root, whoever asks it.
-            let shield = args.view.pin().is_some() && xattr_guard.is_none();
-            let plan = plan(args, settings, mountpoint, &repository.url);
-            let session = SessionOptions { xattr_guard, ..plan.session };
-            let plan = MountPlan { push, shield, session, ..plan };
+            let shield = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
+            if args.access.source.is_none() {
+                plan.options.source.clone_from(&repository.url);
+            }
+            let plan = MountPlan { push, shield, telemetry, talk, ..plan };
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }
@@ -248,6 +253,8 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
         push: Push::Off,
+        telemetry: None,
+        talk: None,
         shield: false,
     }
 }

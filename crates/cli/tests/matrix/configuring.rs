@@ -1,10 +1,13 @@
 //! Configuration as it lies on sites.
 
+mod acls;
 mod acting;
 mod attributes;
 mod checking;
 mod external;
+mod network;
 mod secure;
+mod telling;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -224,6 +227,40 @@ fn configured_fallbacks_are_used() {
     site.world.mirror.leave();
     site.lists(&["--cache", site.world.cache().to_str().expect("UTF-8")]);
     assert!(!site.second.requests().is_empty());
+}
+
+/// `auto` among the proxies stands for the one that the environment names; no other of its variables is looked at.
+#[test]
+fn auto_stands_for_the_proxy_of_the_environment() {
+    let site = Site::new(Person::ordinary());
+    let [own, configured, fallback] = &site.proxies;
+    let named = |proxy: &Mirror| format!("http://127.0.0.1:{}", proxy.port());
+    site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=auto\nCVMFS_FALLBACK_PROXY=\n");
+    let nobody = "http://127.0.0.1:1";
+    let output =
+        configured_with(&site, &[("http_proxy", &named(own)), ("https_proxy", nobody), ("no_proxy", "*")]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+    assert!(!own.requests().is_empty());
+    assert!(site.world.mirror.requests().is_empty() && site.second.requests().is_empty(), "around the proxy");
+    // Without it `auto` is told and left out, and what else is configured is used.
+    let line = format!("CVMFS_HTTP_PROXY='auto;{}'\n", named(configured));
+    site.write("/etc/cvmfs/config.d/full.test.local", &line);
+    let output = configured_with(&site, &[("https_proxy", nobody), ("HTTP_PROXY", nobody)]);
+    assert!(output.status.success() && words(&output).contains("`auto` is left out"), "{}", words(&output));
+    assert!(!configured.requests().is_empty() && fallback.requests().is_empty());
+    // Where proxies are configured by name the environment's is not used.
+    site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY=\n");
+    let output = configured_with(&site, &[("http_proxy", nobody), ("all_proxy", nobody)]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+    assert!(!site.world.mirror.requests().is_empty());
+}
+
+/// Lists the repository with an empty cache and these variables.
+fn configured_with(site: &Site, variables: &[(&str, &str)]) -> Output {
+    site.world.empty_cache();
+    let cache = site.world.cache();
+    let mut command = configured(&site.world, &["ls", "full", "--cache", cache.to_str().expect("UTF-8")]);
+    command.envs(variables.iter().copied()).output().expect("running esker")
 }
 
 /// The command line goes before the configuration.

@@ -209,7 +209,18 @@ fn what_is_known_needs_no_server() {
             assert!(output.status.success(), "{program}: {}", crate::world::words(&output));
             assert!(took < PATIENCE / 6, "{program} took {took:?}");
         }
-        for name in ["user.fqrn", "user.revision", "user.nioerr", "user.esker.error", "user.repo_counters"] {
+        for name in [
+            "user.fqrn",
+            "user.revision",
+            "user.nioerr",
+            "user.esker.error",
+            "user.repo_counters",
+            "user.host",
+            "user.proxy",
+            "user.rx",
+            "user.hitrate",
+            "user.pubkeys",
+        ] {
             let took = timed(|| {
                 let mut value = [0; 4096];
                 let got = mounted.does(|| rustix::fs::getxattr(&root, name, &mut value[..]));

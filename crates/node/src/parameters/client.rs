@@ -103,7 +103,7 @@ impl Parameters {
         }
     }
 
-    fn missing(&self, parameter: &'static str, mend: String) -> ParameterError {
+    pub(super) fn missing(&self, parameter: &'static str, mend: String) -> ParameterError {
         let name = self.name().unwrap_or("all repositories").to_owned();
         ParameterError::Missing { parameter, name, mend }
     }
@@ -127,7 +127,7 @@ impl Parameters {
             .transpose()
     }
 
-    fn seconds(&self, name: &str) -> Read<Option<Duration>> {
+    pub(super) fn seconds(&self, name: &str) -> Read<Option<Duration>> {
         Ok(self.count::<u64>(name)?.map(Duration::from_secs))
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use esker_testkit::craft::Craft;
 use esker_testkit::fixture;
 
 use super::Site;
@@ -92,6 +93,18 @@ fn parameters_act_on_mounts() {
         site.write("/etc/cvmfs/list", "<full.test 1000000\n");
         site.refuses_to_mount("CVMFS_BLACKLIST=/etc/cvmfs/list\n", "blacklist");
     }
+}
+
+/// What only members may read is shown to nobody, since nobody here can tell who is one.
+#[test]
+fn a_repository_for_members_only_is_not_shown() {
+    let site = Site::new(Person::ordinary());
+    let craft = Craft::of(&site.world.repository);
+    let values = "INSERT OR REPLACE INTO properties (key, value) VALUES ('voms_authz', 'x509%/cms')";
+    craft.catalog().execute_batch(values).expect("a property");
+    craft.publish(&site.world.repository);
+    site.refuses_to_mount("", "it is for members of x509%/cms only");
+    site.refuses_to_mount("CVMFS_AUTHZ_HELPER=/usr/bin/true\n", "it is for members of x509%/cms only");
 }
 
 fn owners_and_permissions(site: &Site) {

@@ -32,7 +32,7 @@ fn names(path: &Path) -> BTreeSet<String> {
 
 impl Site {
     #[track_caller]
-    fn mounts(&self, lines: &str) -> Mounted<'_> {
+    pub(super) fn mounts(&self, lines: &str) -> Mounted<'_> {
         self.write(LOCAL, lines);
         self.mount().unwrap_or_else(|output| panic!("{lines}: {}", words(&output)))
     }

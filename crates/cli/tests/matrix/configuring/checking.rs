@@ -126,6 +126,18 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
             "the output of `find-proxy` is not evaluated",
             "write the value itself",
         ),
+        (line("CVMFS_OOM_SCORE_ADJ=1001"), "CVMFS_OOM_SCORE_ADJ=1001 can't be: it is not from", "mend"),
+        (
+            line("CVMFS_UID_MAP=/etc/cvmfs/none"),
+            "CVMFS_UID_MAP=/etc/cvmfs/none can't be: No such file",
+            "mend",
+        ),
+        (line("CVMFS_XATTR_PROTECTED_XATTRS=user.hots"), "user.hots is no attribute", "mend"),
+        (
+            line("CVMFS_TELEMETRY_SEND=yes"),
+            "CVMFS_INFLUX_PORT is not set for full.test",
+            "or CVMFS_TELEMETRY_SEND=no",
+        ),
         (line("CVMFS_ROOT_HASH=12"), "CVMFS_ROOT_HASH=12 can't be: it takes a content hash", "mend"),
     ]
 }

@@ -8,7 +8,7 @@ const HEAD: &str = "\
 <!-- Made by `cargo run -p esker-node --example parameters > docs/parameters.md`; a test compares. -->
 
 Every parameter of the CernVM-FS 2.12 client, and what Esker does with it. *Honoured*: it has its effect, and the test
-that is named proves it. *Accepted*: it has no meaning here, for the reason given, and nothing is said about it. *Not
+that is named proves it; that values reach the code which that test tests is proven for all by `parameters_have_types`. *Accepted*: it has no meaning here, for the reason given, and nothing is said about it. *Not
 honoured*: it has no effect, for the reason given, and wherever it is set to anything but its default that is told by
 `esker config show`, `esker config check` and mounting. Names that are not in the table are told, too, with the
 known name that is most like them.

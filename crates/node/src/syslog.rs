@@ -1,0 +1,187 @@
+//! Lines of a mount's log for the system's own log: datagrams to the socket of whoever keeps it, or a file.
+//!
+//! A site that looks for fail-overs in its logs finds those of this client where those of the reference are.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use crate::sys;
+
+/// From here on a file of lines is put aside, as the reference does it.
+const FILE_MAX: u64 = 500 * 1024;
+/// Longer lines are cut: RFC 3164 has 1024 bytes a packet.
+const LINE_MAX: usize = 900;
+/// Errors have this severity (RFC 3164, 4.1.1).
+const ERROR: u8 = 3;
+/// `user`, and the first of `local0` to `local7`.
+const USER: u8 = 1;
+const LOCAL: u8 = 16;
+
+/// Where lines go, and how they look there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyslogOptions {
+    /// Where lines go.
+    pub to: SyslogTarget,
+    /// The number of a `local` facility; `user` if there is none.
+    pub local: Option<u8>,
+    /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
+    pub severity: u8,
+    /// What stands before each text, in parentheses.
+    pub prefix: String,
+}
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyslogTarget {
+    /// To the process that listens at this socket.
+    Socket(PathBuf),
+    /// To the end of this file.
+    File(PathBuf),
+}
+
+/// A way to the system's log. Nothing that happens to it delays anybody or is told to anybody: there is a log beside it.
+#[derive(Debug)]
+pub struct Syslog {
+    options: SyslogOptions,
+    socket: Option<UnixDatagram>,
+    file: Mutex<()>,
+}
+
+impl Syslog {
+    /// Prepares to send.
+    pub fn new(options: SyslogOptions) -> io::Result<Self> {
+        let socket = match options.to {
+            SyslogTarget::Socket(_) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.set_nonblocking(true)?;
+                Some(socket)
+            }
+            SyslogTarget::File(_) => None,
+        };
+        Ok(Self { options, socket, file: Mutex::default() })
+    }
+
+    /// Sends a line, and forgets it if that is not possible now.
+    pub fn line(&self, is_error: bool, text: &str) {
+        let line = self.compose(is_error, text, SystemTime::now());
+        match (&self.options.to, &self.socket) {
+            // Without a connection, so that another process may listen there the next time.
+            (SyslogTarget::Socket(path), Some(socket)) => _ = socket.send_to(line.as_bytes(), path),
+            (SyslogTarget::File(path), _) => {
+                let _one_after_the_other = self.file.lock();
+                let _ = append(path, &line);
+            }
+            (SyslogTarget::Socket(_), None) => {}
+        }
+    }
+
+    fn compose(&self, is_error: bool, text: &str, time: SystemTime) -> String {
+        let SyslogOptions { to, local, severity, prefix } = &self.options;
+        let facility = local.map_or(USER, |local| LOCAL + local);
+        let priority = facility * 8 + if is_error { ERROR } else { *severity };
+        let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let pid = std::process::id();
+        // One line each, whatever a server or a path put into it.
+        let mut text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let end = (0..=LINE_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        let line = format!("{} esker[{pid}]: ({prefix}) {text}", sys::local_time(seconds));
+        match to {
+            SyslogTarget::Socket(_) => format!("<{priority}>{line}"),
+            SyslogTarget::File(_) => line + "\n",
+        }
+    }
+}
+
+/// Adds a line to a file; one that is long enough is put aside first, and the one that was aside goes.
+fn append(path: &Path, line: &str) -> io::Result<()> {
+    let mut file = open(path)?;
+    if file.metadata()?.size() >= FILE_MAX {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(".1");
+        fs::rename(path, &aside)?;
+        file = open(path)?;
+    }
+    file.write_all(line.as_bytes())
+}
+
+/// Nothing but a file is opened for it: opening a pipe would wait for a reader.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options
+        .append(true)
+        .create(true)
+        .mode(0o644)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+        .open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(to: SyslogTarget) -> SyslogOptions {
+        SyslogOptions { to, local: Some(2), severity: 6, prefix: "a.test".into() }
+    }
+
+    #[test]
+    fn lines_are_as_rfc_3164_has_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_nonblocking(true).expect("not to wait");
+        let syslog = Syslog::new(options(SyslogTarget::Socket(path.clone()))).expect("a way");
+        let mut buffer = [0; 4096];
+        let mut received = || {
+            let len = socket.recv(&mut buffer).expect("a datagram");
+            String::from_utf8(buffer[..len].to_vec()).expect("text")
+        };
+        syslog.line(false, "proxy a left\nfor b");
+        let line = received();
+        let (head, text) = line.split_once(" esker[").expect("a tag");
+        // local2 is 18; information is 6.
+        assert!(head.starts_with("<150>") && head.len() == "<150>".len() + "Jan  1 00:00:00".len(), "{line}");
+        assert_eq!(text, format!("{}]: (a.test) proxy a left for b", std::process::id()));
+        syslog.line(true, &"ü".repeat(2000));
+        let line = received();
+        assert!(line.starts_with("<147>") && line.len() < 1024, "{line}");
+        let user =
+            Syslog::new(SyslogOptions { local: None, severity: 5, ..options(SyslogTarget::Socket(path)) });
+        user.expect("a way").line(false, "x");
+        assert!(received().starts_with("<13>"));
+    }
+
+    #[test]
+    fn a_socket_that_nobody_reads_delays_nobody() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let syslog = Syslog::new(options(SyslogTarget::Socket(path.clone()))).expect("a way");
+        syslog.line(true, "nobody listens");
+        let full = UnixDatagram::bind(&path).expect("a socket");
+        // More than any queue holds; this ends because none of them waits.
+        (0..5000).for_each(|number| syslog.line(false, &format!("line {number}")));
+        let mut buffer = [0; 1024];
+        assert!(full.recv(&mut buffer).is_ok());
+    }
+
+    #[test]
+    fn a_file_of_lines_is_put_aside_when_it_is_long() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mounts.log");
+        let syslog = Syslog::new(options(SyslogTarget::File(path.clone()))).expect("a way");
+        syslog.line(false, "first");
+        let text = fs::read_to_string(&path).expect("the file");
+        assert!(text.ends_with("]: (a.test) first\n") && !text.starts_with('<'), "{text}");
+        fs::write(&path, vec![b'x'; usize::try_from(FILE_MAX).expect("small")]).expect("a long file");
+        syslog.line(false, "second");
+        assert_eq!(fs::metadata(folder.path().join("mounts.log.1")).expect("aside").len(), FILE_MAX);
+        assert_eq!(fs::read_to_string(&path).expect("the file").lines().count(), 1);
+    }
+}

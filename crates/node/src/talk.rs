@@ -1,0 +1,235 @@
+//! What `cvmfs_talk` asks, for scripts that use it: a line with a command, an answer, the end of the connection.
+//!
+//! Questions about the mount are answered, and it can be told to look for a new revision. What changes servers, proxies or
+//! limits while a client runs is not offered: here that is configuration.
+
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use esker_fuse::{Log, Severity};
+use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
+use esker_view::View;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use crate::attributes::direct_seconds;
+use crate::mounted::{Content, Served};
+use crate::repository::Repository;
+
+/// Longer than any command.
+const COMMAND_MAX: usize = 1024;
+/// How long a client may take to ask, and to take its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a look for a new revision is waited for.
+const LOOK: Duration = Duration::from_secs(30);
+/// After an accept that failed.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+const MEGABYTE: u64 = 1 << 20;
+
+/// Where a mount is talked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TalkOptions {
+    /// The socket.
+    pub socket: PathBuf,
+    /// Whose it is beside root's, as a number.
+    pub owner: Option<u32>,
+    /// The longest time between two looks for a new revision, if one is set.
+    pub longest_ttl: Option<Duration>,
+}
+
+/// A socket that is answered until the process ends. Dropping this takes it away.
+#[derive(Debug)]
+pub(crate) struct Talk(PathBuf);
+
+impl Talk {
+    /// Begins to answer.
+    pub(crate) fn start(options: TalkOptions, served: Weak<Served>, log: Log) -> io::Result<Self> {
+        let listener = listen(&options)?;
+        let talk = Self(options.socket.clone());
+        let run = move || accept_all(&listener, &options, &served, &log);
+        std::thread::Builder::new().name("talk".into()).spawn(run)?;
+        Ok(talk)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A socket with its owner and mode from the beginning. One that somebody answers is left alone: the reference's client may
+/// have it from the same line of the configuration.
+fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
+    let path = &options.socket;
+    if is_answered(path)? {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
+    }
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let new = PathBuf::from(new);
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new)?;
+    let put = fs::set_permissions(&new, Permissions::from_mode(0o660))
+        .and_then(|()| options.owner.map_or(Ok(()), |owner| chown(&new, Some(owner), None)))
+        .and_then(|()| fs::rename(&new, path));
+    put.inspect_err(|_| drop(fs::remove_file(&new)))?;
+    Ok(listener)
+}
+
+/// Whether somebody listens there; asked without waiting for them.
+fn is_answered(path: &Path) -> io::Result<bool> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        // Its queue is full.
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
+        Err(_) => Ok(false),
+    }
+}
+
+/// One after the other, as the reference does it.
+fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Served>, log: &Log) {
+    let mut failing = false;
+    loop {
+        match listener.accept() {
+            Ok((client, _)) => {
+                failing = false;
+                let Some(served) = served.upgrade() else { return };
+                // A client that went away has lost interest; there is nobody to tell.
+                let _ = serve(&client, options, &served);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failing, true) {
+                    log(
+                        Severity::Error,
+                        &format!("{} can't take connections: {error}", options.socket.display()),
+                    );
+                }
+                std::thread::sleep(ACCEPT_AGAIN);
+            }
+        }
+    }
+}
+
+fn serve(mut client: &UnixStream, options: &TalkOptions, served: &Arc<Served>) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    // Clients send a command at once, with or without an end of line, and do not say that it is all.
+    let mut bytes = [0; COMMAND_MAX];
+    let len = client.read(&mut bytes)?;
+    let line = bytes[..len].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = String::from_utf8_lossy(line);
+    let answer = match &served.content {
+        Content::Repository(repository, view) => answer(words.trim(), options, served, (repository, view)),
+        Content::Image(_) => None,
+    };
+    client.write_all(answer.unwrap_or_else(|| "unknown command\n".to_owned()).as_bytes())
+}
+
+fn answer(
+    command: &str,
+    options: &TalkOptions,
+    served: &Served,
+    (repository, view): (&Repository, &View),
+) -> Option<String> {
+    let servers = &repository.servers;
+    let status = || repository.store.known_status();
+    Some(match command {
+        "mountpoint" => format!("{}\n", served.mountpoint.display()),
+        "pid" => format!("{}\n", std::process::id()),
+        "version" => format!("{}\n", env!("CARGO_PKG_VERSION")),
+        "revision" => format!("{}\n", view.status().revision),
+        "remount" | "remount sync" => match view.refresh_within(LOOK) {
+            Ok(looked) if looked.offline.is_some() => "Failed\n".to_owned(),
+            Ok(looked) if looked.changed => "New revision applied\n".to_owned(),
+            Ok(_) => "Catalog up to date\n".to_owned(),
+            Err(_) => "Failed\n".to_owned(),
+        },
+        "max ttl info" => match options.longest_ttl {
+            Some(ttl) => format!("{} minutes\n", ttl.as_secs() / 60),
+            None => "unset\n".to_owned(),
+        },
+        "host info" => hosts(servers, &status().network.route),
+        "proxy info" => proxies(servers, &status().network.route),
+        "external host info" => servers
+            .external
+            .as_deref()
+            .map_or("No hosts defined\n".to_owned(), |external| hosts(external, &RouteStatus::default())),
+        "timeout info" => format!(
+            "Timeout through proxies: {} s\nTimeout without: {} s\n",
+            servers.timings.proxy.as_secs(),
+            direct_seconds(servers)
+        ),
+        "cache size" => size(&status()),
+        "cache limit get" => format!("{}\n", status().cache.quota / MEGABYTE),
+        "cache instance" => format!("Esker's cache at {}\n", repository.store.cache().display()),
+        _ => return None,
+    })
+}
+
+fn size(status: &StoreStatus) -> String {
+    let (used, pinned) = (status.cache.used, status.cache.pinned);
+    format!(
+        "Current cache size is {}MB ({used} Bytes), pinned: {}MB ({pinned} Bytes)\n",
+        used / MEGABYTE,
+        pinned / MEGABYTE
+    )
+}
+
+/// Before whoever fetches has told anything, what is configured is what is used.
+fn hosts(servers: &Servers, route: &RouteStatus) -> String {
+    let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, out: false };
+    let all = match route.servers.is_empty() {
+        true => servers.urls.iter().enumerate().map(|(at, url)| first(at, url)).collect(),
+        false => route.servers.clone(),
+    };
+    let mut text = String::new();
+    for (at, host) in all.iter().enumerate() {
+        // Writing to a string can't fail.
+        let _ =
+            writeln!(text, "  [{at}] {} ({})", host.name, if host.out { "host down" } else { "unprobed" });
+    }
+    if let Some((at, host)) = all.iter().enumerate().find(|(_, host)| host.active) {
+        let _ = writeln!(text, "Active host {at}: {}", host.name);
+    }
+    text
+}
+
+fn proxies(servers: &Servers, route: &RouteStatus) -> String {
+    let groups: Vec<Vec<String>> = match route.proxies.is_empty() {
+        true => {
+            let all = servers.proxies.groups().iter().chain(servers.fallback.groups());
+            all.map(|group| group.iter().map(ToString::to_string).collect()).collect()
+        }
+        false => route.proxies.iter().map(|group| group.iter().map(|it| it.name.clone()).collect()).collect(),
+    };
+    let mut text = "Load-balance groups:\n".to_owned();
+    for (at, group) in groups.iter().enumerate() {
+        let _ = writeln!(text, "[{at}] {}", group.join(", "));
+    }
+    let active = route
+        .proxies
+        .iter()
+        .enumerate()
+        .find_map(|(at, group)| group.iter().find(|it| it.active).map(|it| (at, it.name.clone())));
+    let active = active.or_else(|| groups.first()?.first().map(|first| (0, first.clone())));
+    if let Some((group, name)) = active {
+        let _ = writeln!(text, "Active proxy: [{group}] {name}");
+    }
+    if !servers.fallback.is_empty() {
+        // They are the last; of those before them the ones without a proxy are left out.
+        let first = groups.len().saturating_sub(servers.fallback.groups().len());
+        let _ = writeln!(text, "First fallback group: [{first}]");
+    }
+    text
+}

@@ -1,0 +1,137 @@
+//! Counters of a mount, sent to where a site keeps them: InfluxDB's lines over UDP, as the reference client sends them.
+//!
+//! What this client counts like the reference has the reference's name; what only this one counts begins with `esker.`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Weak;
+use std::time::{Duration, SystemTime};
+
+use esker_store::{Compose, Datagrams, Destination, Log, StoreError};
+
+use crate::mounted::{Content, Served};
+
+/// What is sent, and where to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Where it goes, and how often.
+    pub to: Destination,
+    /// What its lines begin with.
+    pub metric: String,
+    /// Further tags of each line, as they stand there.
+    pub tags: String,
+    /// Further fields of the line with what was counted in all.
+    pub fields: String,
+}
+
+/// Values by name.
+type Counted = BTreeMap<&'static str, u64>;
+
+/// Starts to send what a mount counts, for as long as what is returned lives.
+pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Result<Datagrams, StoreError> {
+    let lines = telemetry.clone();
+    let mut before = None;
+    let compose: Compose = Box::new(move || {
+        let served = served.upgrade()?;
+        let (name, counted) = count(&served)?;
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let text = lines.compose(&name, &counted, before.as_ref(), time);
+        before = Some(counted);
+        (!text.is_empty()).then(|| text.into_bytes())
+    });
+    Datagrams::start(telemetry.to.clone(), compose, log)
+}
+
+impl Telemetry {
+    /// The lines: what was counted so far, and from the second time on what was since the last time. InfluxDB counts time
+    /// in nanoseconds.
+    fn compose(&self, name: &str, now: &Counted, before: Option<&Counted>, time: Duration) -> String {
+        let shown: Vec<_> = now.iter().filter(|(_, value)| **value != 0).collect();
+        if shown.is_empty() {
+            return String::new();
+        }
+        let extra = |text: &str| if text.is_empty() { String::new() } else { format!(",{text}") };
+        let line = |kind: &str, values: Vec<String>, more: &str| {
+            let (metric, tags) = (&self.metric, extra(&self.tags));
+            format!("{metric}_{kind},repo={name}{tags} {}{more} {}", values.join(","), time.as_nanos())
+        };
+        let values = shown.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut text = line("absolute", values, &extra(&self.fields));
+        if let Some(before) = before {
+            // Something may have become less: what is in use, say.
+            let since = |name: &str, value: u64| {
+                i128::from(value) - i128::from(before.get(name).copied().unwrap_or_default())
+            };
+            let values =
+                shown.iter().map(|(name, value)| format!("{name}={}", since(name, **value))).collect();
+            // Writing to a string can't fail.
+            let _ = write!(text, "\n{}", line("delta", values, ""));
+        }
+        text
+    }
+}
+
+/// What is counted now, from memory; nothing for an image.
+fn count(served: &Served) -> Option<(String, Counted)> {
+    let Content::Repository(repository, view) = &served.content else { return None };
+    let (view, store) = (view.status(), repository.store.known_status());
+    let session = served.session.counters();
+    let route = &store.network.route;
+    let mut counted: Counted = [
+        ("cvmfs.n_fs_open", "OPEN"),
+        ("cvmfs.n_fs_dir_open", "OPENDIR"),
+        ("cvmfs.n_fs_lookup", "LOOKUP"),
+        ("cvmfs.n_fs_stat", "GETATTR"),
+        ("cvmfs.n_fs_statfs", "STATFS"),
+        ("cvmfs.n_fs_read", "READ"),
+        ("cvmfs.n_fs_readlink", "READLINK"),
+        ("cvmfs.n_fs_forget", "FORGET"),
+    ]
+    .map(|(name, request)| (name, session.requests(request)))
+    .into();
+    counted.extend([
+        ("cvmfs.n_io_error", view.counters.failures),
+        ("catalog_mgr.catalog_revision", view.revision),
+        ("download.sz_transferred_bytes", store.network.received_bytes),
+        ("download.n_requests", store.network.requests),
+        ("download.n_retries", route.retries),
+        ("download.n_proxy_failover", route.proxy_failovers),
+        ("download.n_host_failover", route.server_failovers),
+        ("fetch.n_downloads", store.traffic.fetched),
+        ("fetch.n_invocations", store.traffic.hits.saturating_add(store.traffic.fetched)),
+        ("esker.n_waiting", session.waiting),
+        ("esker.n_held", view.counters.held),
+        ("esker.n_catalogs", view.counters.catalogs),
+        ("esker.n_switches", view.counters.switches),
+        ("esker.n_misses", view.counters.misses),
+        ("esker.is_offline", u64::from(view.offline.is_some())),
+        ("esker.sz_cache", store.cache.used),
+        ("esker.sz_cache_limit", store.cache.quota),
+        ("esker.n_evicted", store.cache.evicted),
+        ("esker.n_disk_errors", store.cache.disk_errors),
+        ("esker.n_recoveries", route.recoveries),
+    ]);
+    Some((view.repository, counted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_tell_what_was_counted_and_what_since_the_last_time() {
+        let to = Destination { host: "h".into(), port: 1, every: Duration::from_secs(5) };
+        let bare = Telemetry { to, metric: "m".into(), tags: String::new(), fields: String::new() };
+        let more = Telemetry { tags: "site=x,rack=y".into(), fields: "cores=4".into(), ..bare.clone() };
+        let (first, second): (Counted, Counted) =
+            ([("a", 1), ("b", 0), ("c", 9)].into(), [("a", 5), ("b", 0), ("c", 7)].into());
+        let time = Duration::new(12, 34);
+        assert_eq!(bare.compose("r.test", &first, None, time), "m_absolute,repo=r.test a=1,c=9 12000000034");
+        assert_eq!(
+            more.compose("r.test", &second, Some(&first), time),
+            "m_absolute,repo=r.test,site=x,rack=y a=5,c=7,cores=4 12000000034\n\
+             m_delta,repo=r.test,site=x,rack=y a=4,c=-2 12000000034"
+        );
+        assert_eq!(more.compose("r.test", &[("a", 0)].into(), None, time), "");
+    }
+}
