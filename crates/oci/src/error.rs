@@ -31,6 +31,9 @@ pub enum OciError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Somebody asked for the end.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl OciError {

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Cursor, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,20 @@ impl Default for Limits {
         Self { bytes: 1 << 40, entries: 20_000_000 }
     }
 }
+
+/// How far unpacking is.
+#[derive(Clone, Copy, Debug)]
+pub struct Unpacking {
+    /// Which layer is unpacked, counted from 1…
+    pub layer: usize,
+    /// …of so many.
+    pub layers: usize,
+    /// Bytes that were read of all layers so far, as they are stored.
+    pub bytes: u64,
+}
+
+/// Hears how far unpacking is, now and then, and may end it.
+pub type Told<'t> = dyn FnMut(Unpacking) -> ControlFlow<()> + 't;
 
 /// An image for this machine.
 pub struct Image {
@@ -156,19 +171,14 @@ impl Image {
         Ok(Self { config, files, layers })
     }
 
-    /// Unpacks and checks all layers, in files without a name in `folder`, and puts them one above the other. `told` hears
-    /// which of how many layers begins.
-    pub fn merge(
-        &self,
-        folder: &Path,
-        limits: &Limits,
-        told: &mut dyn FnMut(usize, usize),
-    ) -> Result<Merged, OciError> {
+    /// Unpacks and checks all layers, in files without a name in `folder`, and puts them one above the other.
+    pub fn merge(&self, folder: &Path, limits: &Limits, told: &mut Told<'_>) -> Result<Merged, OciError> {
         let mut merged = Merged::default();
         let mut left = *limits;
-        for (number, layer) in self.layers.iter().enumerate() {
-            told(number + 1, self.layers.len());
-            let file = Arc::new(self.unpack(layer, folder, &mut left)?);
+        let mut progress = Unpacking { layer: 0, layers: self.layers.len(), bytes: 0 };
+        for layer in &self.layers {
+            progress.layer += 1;
+            let file = Arc::new(self.unpack(layer, folder, &mut left, (&mut progress, told))?);
             let len = file.metadata().map_err(OciError::io("look at an unpacked layer"))?.len();
             let mut members = Members::new(BufReader::new(Part::new(file.clone(), 0, len)));
             let mut found = Layer::default();
@@ -186,24 +196,52 @@ impl Image {
         Ok(merged)
     }
 
-    fn unpack(&self, layer: &LayerRef, folder: &Path, left: &mut Limits) -> Result<File, OciError> {
+    fn unpack(
+        &self,
+        layer: &LayerRef,
+        folder: &Path,
+        left: &mut Limits,
+        (progress, told): (&mut Unpacking, &mut Told<'_>),
+    ) -> Result<File, OciError> {
         let what = format!("layer {}", layer.name);
+        let mut stopped = false;
         let stored = match &layer.digest {
             Some(digest) => self.files.stream(&blob_name(digest))?,
             None => self.files.stream(&layer.name)?,
         };
+        let stored = Watched { inner: stored, progress, told, stopped: &mut stopped };
         let file = nameless(folder)?;
         let written = match &layer.digest {
             Some(digest) => {
                 let mut checked = Checked::new(stored, digest);
-                let written = write_plain(&what, &mut checked, layer, &file, left.bytes)?;
-                checked.finish(&what)?;
-                written
+                let written = write_plain(&what, &mut checked, layer, &file, left.bytes);
+                // What can't be unpacked is mostly not what it should be, which says more.
+                checked.finish(&what).and(written)
             }
-            None => write_plain(&what, stored, layer, &file, left.bytes)?,
+            None => write_plain(&what, stored, layer, &file, left.bytes),
         };
-        left.bytes -= written;
+        left.bytes -= if stopped { return Err(OciError::Interrupted) } else { written? };
         Ok(file)
+    }
+}
+
+/// A stream that tells how far it is, and ends when that is asked for.
+struct Watched<'w, 't> {
+    inner: Box<dyn Read + Send>,
+    progress: &'w mut Unpacking,
+    told: &'w mut Told<'t>,
+    stopped: &'w mut bool,
+}
+
+impl Read for Watched<'_, '_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if (self.told)(*self.progress).is_break() {
+            *self.stopped = true;
+            return Err(io::Error::other("interrupted"));
+        }
+        let len = self.inner.read(room)?;
+        self.progress.bytes += len as u64;
+        Ok(len)
     }
 }
 

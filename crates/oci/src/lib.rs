@@ -16,5 +16,5 @@ mod tar;
 
 pub use config::Config;
 pub use error::OciError;
-pub use image::{Image, Limits};
+pub use image::{Image, Limits, Told, Unpacking};
 pub use merge::{Entry, Kind, Merged};

@@ -8,6 +8,7 @@
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
 //! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
+//! * [`container`]: container images of a test's own making;
 //! * [`catalog`]: catalogs from nothing, row by row;
 //! * [`descriptors`]: room for tests that open many files at once;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
@@ -19,6 +20,7 @@
 
 pub mod catalog;
 pub mod check;
+pub mod container;
 pub mod contents;
 pub mod craft;
 pub mod descriptors;

@@ -58,7 +58,10 @@ impl Root {
             Ok(meta) if meta.is_dir() && is_path && !path.join(PUBLISHED).exists() => {
                 Some(Root::Directory(path.to_owned()))
             }
-            Ok(meta) if !meta.is_dir() => Some(Root::Image(path.to_owned())),
+            // Whoever keeps it is in another directory.
+            Ok(meta) if !meta.is_dir() => {
+                Some(Root::Image(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())))
+            }
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! `esker run` with a root directory of its own: what a command in a container sees, and what it leaves.
 
-mod rootfs;
+pub(crate) mod rootfs;
 mod sharing;
 
 use std::fs;

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use esker_testkit::container::{ContainerImage, Packing};
 use esker_testkit::fixture;
 use esker_testkit::guide::{Fenced, fenced};
 use rustix::process::{Pid, Signal, kill_process};
@@ -178,6 +179,9 @@ fn make_files(home: &Path) {
     for folder in ["work", "mnt/sw", "tmp"] {
         fs::create_dir_all(home.join(folder)).expect("folders");
     }
+    let app = ContainerImage::new(serde_json::json!({"Cmd": ["tool"]}));
+    let app = app.layer(Packing::Gzip, |layer| _ = layer.file("bin/tool", 0o755, gcc));
+    app.write_layout(&home.join("work/layout"), "v1");
     let mut tar = Command::new("tar");
     let archive =
         tar.arg("-czf").arg(home.join("work/gcc.tar.gz")).arg("-C").arg(home.join("build/gcc-14.2"));

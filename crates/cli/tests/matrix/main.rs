@@ -9,6 +9,7 @@ mod browsing;
 mod caring;
 mod comparing;
 mod configuring;
+mod container_images;
 mod containers;
 mod daemons;
 mod damage;

@@ -5,6 +5,7 @@ mod written;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -30,7 +31,7 @@ fn shown(merged: &Merged) -> BTreeMap<String, String> {
 }
 
 fn merged(image: &Image, folder: &Path) -> Result<Merged, esker_oci::OciError> {
-    image.merge(folder, &Limits::default(), &mut |_, _| {})
+    image.merge(folder, &Limits::default(), &mut |_| ControlFlow::Continue(()))
 }
 
 #[test]
@@ -106,7 +107,9 @@ fn an_image_that_unpacks_to_too_much_is_refused() {
     let zeros = "0".repeat(1 << 20);
     let written = Written::new(&[&[("a", &zeros)], &[("b", &zeros)]], Packing::Zstd);
     let image = Image::in_layout(&written.path().join("layout"), None).expect("a layout");
-    let with = |bytes, entries| image.merge(written.path(), &Limits { bytes, entries }, &mut |_, _| {});
+    let with = |bytes, entries| {
+        image.merge(written.path(), &Limits { bytes, entries }, &mut |_| ControlFlow::Continue(()))
+    };
     with(3 << 20, 2).expect("within bounds");
     let told = with((1 << 20) + 4096, 2).expect_err("too many bytes").to_string();
     assert!(told.contains("more than is allowed"), "{told}");

@@ -1,18 +1,18 @@
 //! `esker image build`.
 
+mod from;
+mod layers;
+
 use std::path::{Path, PathBuf};
 
 use esker_format::profile::Profile;
 use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{
-    self, Archive, Compression, Folder, IdRange, ImageFile, Input, Options, Owners, Progress, Report,
-    Subtree, Watch,
+    self, Compression, IdRange, ImageFile, Options, Owners, Progress, Report, Watch,
 };
-use esker_vfs::Kind as NodeKind;
 use serde::Serialize;
 
-use crate::args::{PlaceArgs, RepositoryArgs};
-use crate::browse::Browsed;
+use crate::args::RepositoryArgs;
 use crate::exit::{Context, Failure, Kind, warn};
 use crate::glob;
 use crate::meter::Meter;
@@ -21,8 +21,9 @@ use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
 use super::of_write;
+use from::{From, Opening};
 
-/// Makes a squashfs image of a folder, a tar archive, or a folder of a repository.
+/// Makes a squashfs image of a folder, a tar archive, a container image, or a folder of a repository.
 ///
 /// The same input makes the same bytes, whatever the number of threads. The image has its name only once it is complete.
 ///
@@ -34,7 +35,8 @@ pub(crate) struct Args {
     image: PathBuf,
 
     /// What it is made of: a folder; a tar archive, plain or compressed with gzip, zstd or xz; - for one on standard
-    /// input; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    /// input; oci:FOLDER[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image; a folder
+    /// of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "FROM")]
     from: String,
 
@@ -201,54 +203,35 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("replace it with --force, or choose another name"));
     }
     let options = args.options(settings)?;
-    let excludes = |path: &[u8]| args.excludes(path);
-    let mut meter = Meter::new(args.quiet);
-    let mut progress = |progress: Progress| meter.say(|| describe(&progress));
-    let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut progress };
+    let from = From::parse(&args.from)?;
     let cannot_write = || format!("can't write {shown}");
     let mut image = ImageFile::create(&args.image).context(Kind::Failed, cannot_write())?;
-    let itself = image.metadata().context(Kind::Failed, cannot_write())?;
-    let mut make = |input: &mut dyn Input| {
-        let built = writer::build(input, &options, &mut watch, &mut image);
-        built.map_err(|error| of_write(&format!("{shown} was not made"), &error))
+    // The image may be made in the very folder that it is made of, and one that it replaces is not part of it either.
+    let mut leave_out = vec![image.metadata().context(Kind::Failed, cannot_write())?];
+    leave_out.extend(args.image.metadata());
+    let mut meter = Meter::new(args.quiet);
+    let opening = Opening {
+        repository: &args.repository,
+        settings,
+        xattrs: !args.no_xattrs,
+        beside: folder_of(&args.image),
+        stop: &stop,
+        meter: &mut meter,
+        leave_out,
     };
-    let from = Path::new(&args.from);
-    let report = if args.from == "-" {
-        let stdin = Box::new(std::io::stdin());
-        let archive = Archive::of_stream("standard input".to_owned(), stdin);
-        make(&mut archive.map_err(|error| of_write(&format!("{shown} was not made"), &error))?)
-    } else if from.is_dir() {
-        let folder = Folder::open(from, !args.no_xattrs);
-        let mut folder = folder.context(Kind::Usage, format!("can't open {}", from.display()))?;
-        // The image may be made in the very folder, and one that it replaces is not part of it either.
-        folder.leave_out(&itself);
-        args.image.metadata().iter().for_each(|earlier| folder.leave_out(earlier));
-        make(&mut folder)
-    } else if from.exists() {
-        let archive = Archive::open(from);
-        make(&mut archive.map_err(|error| of_write(&format!("{shown} was not made"), &error))?)
-    } else if args.from.contains(':') || args.from.contains('.') && !args.from.contains('/') {
-        of_repository(&args, settings, &mut make)
-    } else {
-        Err(Failure::usage(format!("{} is not there", from.display()))
-            .hint("name a folder, a tar archive, - or a folder of a repository (URL:/path)"))
-    };
+    let mut source = from.open(opening)?;
+    let excludes = |path: &[u8]| args.excludes(path);
+    let mut progress = |progress: Progress| meter.say(|| describe(&progress));
+    let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut progress };
+    let built = writer::build(source.input(), &options, &mut watch, &mut image);
+    let report = built.map_err(|error| of_write(&format!("{shown} was not made"), &error));
     drop(meter);
     print(&report?, args.json)
 }
 
-fn of_repository(
-    args: &Args,
-    settings: &Settings,
-    make: &mut dyn FnMut(&mut dyn Input) -> Result<Report, Failure>,
-) -> Result<Report, Failure> {
-    let place = PlaceArgs::of(args.from.clone(), args.repository.clone());
-    let browsed = Browsed::open(&place, settings)?;
-    let top = browsed.walk().resolve(browsed.path(), true)?;
-    if top.attr.kind != NodeKind::Directory {
-        return Err(Failure::usage(format!("{} is not a directory", browsed.describe())));
-    }
-    make(&mut Subtree::new(browsed.tree(), top))
+/// The folder that a file is in.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn describe(progress: &Progress) -> String {

@@ -1,0 +1,198 @@
+//! What an image is made of, as the command line names it.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use esker_oci::{Config, Image, Limits, OciError, Unpacking};
+use esker_squashfs::writer::{Archive, Folder, Input, Subtree};
+use esker_vfs::Kind as NodeKind;
+
+use super::layers::Layers;
+use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::browse::Browsed;
+use crate::exit::{Context, Failure, Kind, chain, warn};
+use crate::meter::Meter;
+use crate::output::size;
+use crate::settings::Settings;
+
+/// What an image is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// An archive on standard input.
+    Stdin,
+    Folder(PathBuf),
+    Archive(PathBuf),
+    /// A layout of OCI, in a folder or an archive; perhaps one of several images in it.
+    Layout(PathBuf, Option<String>),
+    /// An archive that `docker save` made.
+    Docker(PathBuf, Option<String>),
+    /// A folder of a repository.
+    Repository(String),
+}
+
+/// A form that names a path and perhaps an image in it.
+type Form = fn(PathBuf, Option<String>) -> From;
+
+const HINT: &str = "name a folder, a tar archive, - for one on standard input, oci:FOLDER, oci-archive:FILE, \
+                    docker-archive:FILE or a folder of a repository (URL:/path)";
+
+impl From {
+    /// Reads the argument. What begins with the name of a form has it, even if a file is called so: that is `./oci:…`.
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+        if text == "-" {
+            return Ok(Self::Stdin);
+        }
+        let forms: [(&str, Form); 3] =
+            [("oci:", Self::Layout), ("oci-archive:", Self::Layout), ("docker-archive:", Self::Docker)];
+        for (form, named) in forms {
+            if let Some(rest) = text.strip_prefix(form) {
+                let (path, tag) = path_and_tag(rest)?;
+                return Ok(named(path, tag));
+            }
+        }
+        if let Some(path) = text.strip_prefix("tar:") {
+            return Ok(if path == "-" { Self::Stdin } else { Self::Archive(path.into()) });
+        }
+        let path = Path::new(text);
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => Ok(Self::Folder(path.into())),
+            Ok(_) => Ok(Self::Archive(path.into())),
+            Err(_) if text.contains(':') || text.contains('.') && !text.contains('/') => {
+                Ok(Self::Repository(text.to_owned()))
+            }
+            Err(_) => Err(Failure::usage(format!("{text} is not there")).hint(HINT)),
+        }
+    }
+}
+
+/// Tells a path from the name of an image after it: what is there is a path.
+fn path_and_tag(text: &str) -> Result<(PathBuf, Option<String>), Failure> {
+    let there = |path: &str| !path.is_empty() && Path::new(path).exists();
+    if there(text) {
+        return Ok((text.into(), None));
+    }
+    match text.split_once(':') {
+        Some((path, tag)) if there(path) && !tag.is_empty() => Ok((path.into(), Some(tag.to_owned()))),
+        _ => Err(Failure::usage(format!("{text} is not there")).hint(HINT)),
+    }
+}
+
+/// What opening needs to know.
+pub(super) struct Opening<'o> {
+    pub(super) repository: &'o RepositoryArgs,
+    pub(super) settings: &'o Settings,
+    pub(super) xattrs: bool,
+    /// Where layers are unpacked: beside the image, so that it is known to have room.
+    pub(super) beside: &'o Path,
+    pub(super) stop: &'o AtomicBool,
+    pub(super) meter: &'o mut Meter,
+    /// Files that are no part of a folder, because they are what is made of it.
+    pub(super) leave_out: Vec<fs::Metadata>,
+}
+
+/// An input that is open.
+pub(super) struct Source {
+    input: Box<dyn Input>,
+    /// What has to stay open while it is read.
+    _browsed: Option<Browsed>,
+}
+
+impl Source {
+    pub(super) fn input(&mut self) -> &mut dyn Input {
+        &mut *self.input
+    }
+}
+
+impl From {
+    pub(super) fn open(&self, opening: Opening<'_>) -> Result<Source, Failure> {
+        let of = |input: Box<dyn Input>| Source { input, _browsed: None };
+        let refused = |error| super::of_write("no image was made", &error);
+        Ok(match self {
+            Self::Stdin => {
+                let stdin = Box::new(std::io::stdin());
+                let archive = Archive::of_stream("standard input".to_owned(), stdin);
+                of(Box::new(archive.map_err(refused)?))
+            }
+            Self::Archive(path) => of(Box::new(Archive::open(path).map_err(refused)?)),
+            Self::Folder(path) => {
+                let folder = Folder::open(path, opening.xattrs);
+                let mut folder = folder.context(Kind::Usage, format!("can't open {}", path.display()))?;
+                opening.leave_out.iter().for_each(|file| folder.leave_out(file));
+                of(Box::new(folder))
+            }
+            Self::Layout(path, tag) => {
+                of(Box::new(merged(&Image::in_layout(path, tag.as_deref()).map_err(of_oci)?, opening)?))
+            }
+            Self::Docker(path, tag) => {
+                let image = Image::in_docker_archive(path, tag.as_deref()).map_err(of_oci)?;
+                of(Box::new(merged(&image, opening)?))
+            }
+            Self::Repository(place) => of_repository(place, &opening)?,
+        })
+    }
+}
+
+fn of_repository(place: &str, opening: &Opening<'_>) -> Result<Source, Failure> {
+    let place = PlaceArgs::of(place.to_owned(), opening.repository.clone());
+    let browsed = Browsed::open(&place, opening.settings)?;
+    let top = browsed.walk().resolve(browsed.path(), true)?;
+    if top.attr.kind != NodeKind::Directory {
+        return Err(Failure::usage(format!("{} is not a directory", browsed.describe())));
+    }
+    let input = Box::new(Subtree::new(browsed.tree(), top));
+    Ok(Source { input, _browsed: Some(browsed) })
+}
+
+/// Unpacks the layers and puts them one above the other.
+fn merged(image: &Image, opening: Opening<'_>) -> Result<Layers, Failure> {
+    let Opening { beside, stop, meter, .. } = opening;
+    let config = Config::parse(&image.config);
+    let config = config.context(Kind::Damaged, "can't read the configuration of the container image")?;
+    let mut told = |now: Unpacking| {
+        meter.say(|| format!("layer {} of {}: {} read", now.layer, now.layers, size(now.bytes)));
+        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let merged = image.merge(beside, &Limits::default(), &mut told).map_err(of_oci)?;
+    if let Some(user) = config.user.filter(|user| !["0", "root", "0:0", "root:root"].contains(&user.as_str()))
+    {
+        warn(Some(&format!("the image wants to run as {user}: `esker run` runs it as whoever starts it")));
+    }
+    Ok(Layers::new(merged, image.config.clone()))
+}
+
+fn of_oci(error: OciError) -> Failure {
+    let what = "no image was made";
+    match error {
+        OciError::Interrupted => Failure::new(Kind::Interrupted, format!("{what}: interrupted")),
+        OciError::Digest { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error)))
+            .hint("fetch the container image again"),
+        OciError::Refused { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error))),
+        OciError::Io { .. } => Failure::failed(format!("{what}: {}", chain(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_an_argument_says_what_it_is() {
+        let folder = std::env::temp_dir();
+        let path = folder.display();
+        let is = |text: &str| From::parse(text).expect(text);
+        assert_eq!(is("-"), From::Stdin);
+        assert_eq!(is("tar:-"), From::Stdin);
+        assert_eq!(is("tar:a.tar"), From::Archive("a.tar".into()));
+        assert_eq!(is(&path.to_string()), From::Folder(folder.clone()));
+        assert_eq!(is(&format!("oci:{path}")), From::Layout(folder.clone(), None));
+        assert_eq!(is(&format!("oci:{path}:v1")), From::Layout(folder.clone(), Some("v1".into())));
+        let named = From::Docker(folder.clone(), Some("it:v1".into()));
+        assert_eq!(is(&format!("docker-archive:{path}:it:v1")), named);
+        assert_eq!(is("sw.example.org:/gcc"), From::Repository("sw.example.org:/gcc".into()));
+        for wrong in ["oci:", "oci:./none", "docker-archive:./none:it", "./none"] {
+            assert!(From::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The layers of a container image, merged, as what an image is made of.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+use esker_oci::{Config, Entry, Kind as EntryKind, Merged};
+use esker_squashfs::writer::{Device, Head, Input, Intake, Kind, Open, Plain, Reading, WriteError};
+
+/// Merged layers, with the configuration of their image.
+pub(super) struct Layers {
+    merged: Merged,
+    config: Vec<u8>,
+}
+
+impl Layers {
+    pub(super) fn new(merged: Merged, config: Vec<u8>) -> Self {
+        Self { merged, config }
+    }
+
+    /// Puts the configuration where `esker run` looks for it, whatever the layers have there.
+    fn configuration(&self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+        let path = Config::PATH.trim_start_matches('/');
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let head = |path: &str, permissions| Head { path: path.into(), permissions, ..Head::default() };
+        intake.add(head(folder, 0o755), Kind::Directory)?;
+        let size = self.config.len() as u64;
+        intake.file_now(head(path, 0o644), size, &mut Plain(self.config.as_slice()))
+    }
+}
+
+impl Input for Layers {
+    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+        // The first path of each entry that has several.
+        let mut linked: HashMap<*const Entry, &[u8]> = HashMap::new();
+        for (path, entry) in self.merged.iter() {
+            if !intake.wants(path) {
+                continue;
+            }
+            if Arc::strong_count(entry) > 1 {
+                if let Some(first) = linked.get(&Arc::as_ptr(entry)) {
+                    intake.link(path, first)?;
+                    continue;
+                }
+                linked.insert(Arc::as_ptr(entry), path);
+            }
+            let head = head(path, entry);
+            let device = |major: &u32, minor: &u32| Device { major: *major, minor: *minor };
+            let kind = match &entry.kind {
+                EntryKind::File { layer, offset, size } => {
+                    let content = Content { layer: layer.clone(), offset: *offset, len: *size };
+                    intake.file(head, *size, Box::new(content))?;
+                    continue;
+                }
+                EntryKind::Directory => Kind::Directory,
+                EntryKind::Symlink(target) => Kind::Symlink(target.clone()),
+                EntryKind::CharDevice(major, minor) => Kind::CharDevice(device(major, minor)),
+                EntryKind::BlockDevice(major, minor) => Kind::BlockDevice(device(major, minor)),
+                EntryKind::Fifo => Kind::Fifo,
+            };
+            intake.add(head, kind)?;
+        }
+        self.configuration(intake)
+    }
+}
+
+fn head(path: &[u8], entry: &Entry) -> Head {
+    Head {
+        path: path.to_vec(),
+        permissions: u16::try_from(entry.mode & 0o7777).unwrap_or_default(),
+        uid: entry.uid,
+        gid: entry.gid,
+        mtime: entry.mtime,
+        xattrs: entry.xattrs.clone(),
+    }
+}
+
+/// The content of a file: a part of an unpacked layer.
+struct Content {
+    layer: Arc<File>,
+    offset: u64,
+    len: u64,
+}
+
+impl Open for Content {
+    fn open(&self) -> io::Result<Box<dyn Reading + '_>> {
+        Ok(Box::new(Plain(Positioned { layer: &self.layer, offset: self.offset }.take(self.len))))
+    }
+}
+
+struct Positioned<'c> {
+    layer: &'c File,
+    offset: u64,
+}
+
+impl Read for Positioned<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = self.layer.read_at(room, self.offset)?;
+        self.offset += len as u64;
+        Ok(len)
+    }
+}

@@ -1,0 +1,196 @@
+//! `esker image build` from container images: layers merged, digests checked, and what they say of running them kept.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use esker_testkit::container::{ContainerImage, Layer, Packing, digest};
+use esker_testkit::fixture;
+use serde_json::json;
+
+use crate::containers::rootfs::Rootfs;
+use crate::person::Person;
+use crate::world::{World, words};
+
+/// A person who builds images.
+struct Builder {
+    world: World,
+}
+
+impl Builder {
+    fn new() -> Self {
+        Self { world: World::new(Person::ordinary(), fixture::RMD) }
+    }
+
+    fn home(&self, name: &str) -> PathBuf {
+        self.world.path("home").join(name)
+    }
+
+    fn esker(&self, arguments: &[&str]) -> Output {
+        let mut command = self.world.esker(arguments);
+        command.current_dir(self.home("")).output().expect("running esker")
+    }
+
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.esker(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    #[track_caller]
+    fn refused(&self, code: i32, from: &str) -> String {
+        let output = self.esker(&["image", "build", "refused.sqfs", from]);
+        assert_eq!(output.status.code(), Some(code), "{from}: {}", words(&output));
+        assert!(!self.home("refused.sqfs").exists(), "{from}");
+        let left = fs::read_dir(self.home("")).expect("the folder").map(|entry| entry.expect("an entry"));
+        let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+        let is_part = |name: &std::ffi::OsString| {
+            let name = name.to_string_lossy();
+            name.ends_with(".part") || name.starts_with(".esker")
+        };
+        assert!(!left.iter().any(is_part), "{left:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+/// Three layers that take away, replace and link what those below have.
+fn layered(packing: [Packing; 3]) -> ContainerImage {
+    let [base, middle, top] = packing;
+    ContainerImage::new(json!({"Env": ["A=b"], "User": "1000:1000"}))
+        .layer(base, |layer| {
+            layer.folder("usr").folder("usr/bin").file("usr/bin/tool", 0o755, "a tool");
+            layer.symlink("bin", "usr/bin").file("etc/old", 0o644, "old").file("etc/kept", 0o640, "kept");
+            layer.file("cache/a", 0o644, "a").file("cache/deep/b", 0o644, "b").file("dir/file", 0o644, "x");
+        })
+        .layer(middle, |layer| {
+            // Through the link of the layer below, and in an order that a whiteout must not care about.
+            layer.hard_link("bin/also", "usr/bin/tool").file("cache/c", 0o644, "c").opaque("cache");
+            layer.gone("etc/old").gone("dir").symlink("dir", "etc");
+        })
+        .layer(top, |layer| {
+            layer.file("etc/old", 0o600, "new").file("dir/through", 0o644, "through the link");
+        })
+}
+
+#[test]
+fn every_form_of_a_container_image_becomes_the_same_image() {
+    let builder = Builder::new();
+    let here = |name: &str| builder.home(name);
+    let mixed = layered([Packing::Gzip, Packing::Zstd, Packing::Plain]);
+    builder.world.person.does(|| {
+        mixed.write_layout(&here("layout"), "v1");
+        mixed.write_layout_archive(&here("layout.tar"), "v1");
+        mixed.write_docker_archive(&here("docker.tar"), "it:v1");
+    });
+    let mut images = Vec::new();
+    for (number, from) in [
+        "oci:layout",
+        "oci:layout:v1",
+        "oci-archive:layout.tar",
+        "docker-archive:docker.tar",
+        "docker-archive:docker.tar:it:v1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = format!("{number}.sqfs");
+        let output = builder.esker(&["image", "build", &image, from]);
+        assert!(output.status.success(), "{from}: {}", words(&output));
+        assert!(words(&output).contains("run as 1000:1000"), "{from}: {}", words(&output));
+        images.push(fs::read(here(&image)).expect("an image"));
+    }
+    assert!(images.iter().all(|image| *image == images[0]), "the same bytes from every form");
+    let listed = |path: &str| builder.done(&["image", "ls", "0.sqfs", path]);
+    assert_eq!(listed("/"), ".esker\nbin\ncache\ndir\netc\nusr\n");
+    assert_eq!(listed("/cache"), "c\n");
+    assert_eq!(listed("/etc"), "kept\nold\nthrough\n");
+    assert_eq!(builder.done(&["image", "cat", "0.sqfs", "/etc/old", "/dir/through"]), "newthrough the link");
+    let config = builder.done(&["image", "cat", "0.sqfs", "/.esker/config.json"]);
+    assert!(config.contains(r#""Env":["A=b"]"#), "{config}");
+    builder.done(&["image", "extract", "0.sqfs", "out"]);
+    let of = |path: &str| fs::metadata(here("out").join(path)).expect("looking");
+    let (tool, also) = (of("usr/bin/tool"), of("usr/bin/also"));
+    assert_eq!((tool.ino(), tool.nlink()), (also.ino(), 2), "another name across layers");
+    assert_eq!((tool.mtime(), of("etc/kept").mode() & 0o777), (1_500_000_000, 0o640));
+    let listed = builder.done(&["image", "ls", "0.sqfs", "/etc", "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!((&listed[0]["uid"], &listed[0]["gid"]), (&7.into(), &8.into()));
+    builder.done(&["image", "build", "less.sqfs", "oci:layout", "--exclude", "usr", "--all-root"]);
+    assert_eq!(builder.done(&["image", "ls", "less.sqfs"]), ".esker\nbin\ncache\ndir\netc\n");
+}
+
+#[test]
+fn a_container_image_runs_as_it_says() {
+    let builder = Builder::new();
+    let root = Rootfs::new(&builder.world.path("root"));
+    let config = json!({
+        "Entrypoint": ["sh", "-c", "echo $0 $1 $WHO $PWD"],
+        "Cmd": ["by", "itself"],
+        "Env": ["PATH=/bin", "WHO=image"],
+        "WorkingDir": "/srv/work",
+    });
+    let image = ContainerImage::new(config)
+        .layer(Packing::Gzip, |layer| _ = layer.tree(root.path()))
+        .layer(Packing::Zstd, |layer| _ = layer.folder("srv/work"));
+    builder.world.person.does(|| image.write_layout(&builder.home("layout"), "latest"));
+    builder.done(&["image", "build", "it.sqfs", "oci:layout"]);
+    let run = |words: &[&str]| builder.done(&[&["run", "it.sqfs", "--contain"], words].concat());
+    assert_eq!(run(&[]), "by itself image /srv/work\n");
+    assert_eq!(run(&["--entrypoint", "--", "with", "words"]), "with words image /srv/work\n");
+    assert_eq!(run(&["--", "cat", "/made-for-this-test"]), "a system\n");
+}
+
+type Fill = fn(&mut Layer);
+
+#[test]
+fn hostile_and_damaged_container_images_are_refused() {
+    let builder = Builder::new();
+    let hostile: [(&str, Fill); 6] = [
+        ("name what is above it", |layer| _ = layer.lie("../../escaped", 0)),
+        ("name what is above it", |layer| _ = layer.hard_link("passwd", "../../../etc/passwd")),
+        ("what isn't there", |layer| _ = layer.hard_link("shadow", "/etc/shadow")),
+        ("too many links", |layer| _ = layer.symlink("loop", "loop").file("loop/file", 0o644, "")),
+        ("no directory", |layer| _ = layer.file("a", 0o644, "").file("a/b", 0o644, "")),
+        ("can't read layer", |layer| _ = layer.lie("huge", 0o77_777_777_777)),
+    ];
+    for (number, (reason, fill)) in hostile.into_iter().enumerate() {
+        let image = ContainerImage::new(json!({})).layer(Packing::Gzip, fill);
+        let name = format!("hostile-{number}");
+        builder.world.person.does(|| image.write_layout(&builder.home(&name), "it"));
+        let output = builder.esker(&["image", "build", "refused.sqfs", &format!("oci:{name}")]);
+        assert!(!output.status.success() && words(&output).contains(reason), "{reason}: {}", words(&output));
+    }
+    assert!(!builder.home("refused.sqfs").exists());
+    assert!(!builder.world.path("escaped").exists() && !builder.home("escaped").exists());
+    // What a link leads to is a place of the image, never one of this machine.
+    let image = ContainerImage::new(json!({})).layer(Packing::Plain, |layer| {
+        layer.symlink("up", "../../../..").file("up/etc/inside", 0o644, "inside");
+    });
+    builder.world.person.does(|| image.write_layout(&builder.home("within"), "it"));
+    builder.done(&["image", "build", "within.sqfs", "oci:within"]);
+    assert_eq!(builder.done(&["image", "ls", "within.sqfs", "/etc"]), "inside\n");
+
+    let good = layered([Packing::Gzip; 3]);
+    builder.world.person.does(|| good.write_layout(&builder.home("damaged"), "v1"));
+    let told = builder.refused(2, "oci:none");
+    assert!(told.contains("not there"), "{told}");
+    let told = builder.refused(4, "oci:damaged:v2");
+    assert!(told.contains("v2") && told.contains("v1"), "{told}");
+    for (name, bytes) in good.blobs() {
+        let path = blob(&builder.home("damaged"), &name);
+        let damaged = [&bytes[..], b" "].concat();
+        fs::write(&path, damaged).expect("writing");
+        let told = builder.refused(4, "oci:damaged");
+        assert!(told.contains("has the digest") && told.contains(&name), "{told}");
+        fs::write(&path, bytes).expect("writing");
+    }
+    let manifest = blob(&builder.home("damaged"), &digest(&good.manifest()));
+    fs::write(manifest, "{}").expect("writing");
+    assert!(builder.refused(4, "oci:damaged").contains("has the digest"));
+}
+
+fn blob(layout: &Path, name: &str) -> PathBuf {
+    layout.join("blobs/sha256").join(name.trim_start_matches("sha256:"))
+}
