@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_node::repository::Repository;
 use esker_store::ObjectStore;
 use esker_vfs::Tree;
-use esker_view::{View, ViewOptions};
+use esker_view::{Pin, View, ViewOptions};
 
 use crate::args::PlaceArgs;
 use crate::exit::Failure;
@@ -23,11 +23,15 @@ pub(crate) struct Browsed {
 
 impl Browsed {
     pub(crate) fn open(place: &PlaceArgs, settings: &Settings) -> Result<Self, Failure> {
+        Self::open_at(place, place.pin.pin(), settings)
+    }
+
+    /// Opens a place at this revision, or the newest one and those that follow it.
+    pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
         let (url, path) = place.split()?;
         let checked = Checked::new(url, &place.repository, settings)?;
         let name = checked.address.name.clone();
-        let (repository, view) =
-            checked.open(&ViewOptions { pin: place.pin.pin(), ..view_options(settings) })?;
+        let (repository, view) = checked.open(&ViewOptions { pin, ..view_options(settings) })?;
         Ok(Self { repository, view, name, path: path.to_owned() })
     }
 

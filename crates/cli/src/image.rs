@@ -1,14 +1,19 @@
-//! Images: which arguments name one, and opening it as a tree.
+//! Images: which arguments name one, and opening it, wherever it is.
+
+mod object;
+mod remote;
+mod state;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use esker_node::mounted::ImageMount;
-use esker_node::status::{Failure as Failed, Image, seconds};
-use esker_squashfs::{FileImage, ImageTree, OpenError, Options};
+use esker_squashfs::digest::Digest;
+use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
 
+use crate::args::{RepositoryArgs, split_path};
 use crate::exit::{Context, Failure, Kind, chain};
+use crate::named;
 use crate::output::parse_size;
 use crate::settings::Settings;
 
@@ -16,105 +21,259 @@ use crate::settings::Settings;
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ImageArgs {
     /// Of an image: where in the file it begins, if it isn't found by itself
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     offset: Option<u64>,
 
     /// Of an image: read so much at once, aligned; the stripe of a parallel file system, like 1M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     stripe: Option<u64>,
+
+    /// Of an image on a server: what `esker image digest` said of it; every block is checked by that
+    #[arg(long, value_name = "ROOT", value_parser = digest)]
+    digest: Option<Digest>,
 }
 
-impl ImageArgs {
-    fn named(&self) -> bool {
-        self.offset.is_some() || self.stripe.is_some()
+/// Reads a digest.
+pub(crate) fn digest(text: &str) -> Result<Digest, String> {
+    Digest::parse(text).ok_or_else(|| format!("{text:?} is not a digest of 64 hexadecimal digits"))
+}
+
+/// Where an image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In a file of this machine.
+    File(PathBuf),
+    /// On a web server.
+    Url(String),
+    /// In a repository: its URL or name, and the path.
+    Object(String, String),
+}
+
+/// An image that is named, and how it is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct ImageNamed {
+    pub(crate) place: Place,
+    args: ImageArgs,
+}
+
+/// Who vouches for the bytes of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Whoever may write the file.
+    File,
+    /// The digest that was named.
+    Digest,
+    /// The repository that it is in.
+    Repository,
+    /// Nobody.
+    Nobody,
+}
+
+/// An image whose bytes can be read.
+pub(crate) struct Opened {
+    pub(crate) image: Arc<dyn Image>,
+    pub(crate) trust: Trust,
+}
+
+/// How the last part of a URL ends that names an image, and no repository.
+const ENDINGS: [&str; 6] = [".sqfs", ".squashfs", ".sfs", ".sif", ".simg", ".img"];
+
+/// Whether something is called like an image.
+pub(crate) fn is_called_one(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+impl Place {
+    /// The place of an image that an argument names; `None` if it names a repository, or nothing. What is a file is no
+    /// repository: those are named by URLs and bare names.
+    pub(crate) fn of(text: &str, args: &ImageArgs) -> Option<Self> {
+        let is_web = text.starts_with("http://") || text.starts_with("https://");
+        let has_scheme = text.contains("://");
+        if !has_scheme && std::fs::metadata(text).is_ok_and(|meta| !meta.is_dir()) {
+            return Some(Self::File(text.into()));
+        }
+        if let (place, Some(path)) = split_path(text)
+            && (has_scheme || named::is_name(place))
+        {
+            return Some(Self::Object(place.to_owned(), path.to_owned()));
+        }
+        let file = text.split('?').next().unwrap_or(text);
+        let is_image = args.digest.is_some() || is_called_one(file);
+        (is_web && is_image).then(|| Self::Url(text.to_owned()))
     }
 }
 
-/// An image in a file.
-#[derive(Debug)]
-pub(crate) struct ImageFile {
-    pub(crate) path: PathBuf,
-    offset: u64,
-    stripe: usize,
-}
-
-impl ImageFile {
-    /// The image that an argument names; none if it names a repository. What is a file is no repository: those are
-    /// named by URLs and bare names.
-    pub(crate) fn named(place: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
-        let path = Path::new(place);
-        let is_file = !place.contains("://") && std::fs::metadata(path).is_ok_and(|meta| !meta.is_dir());
-        if !is_file {
-            return if args.named() {
-                Err(Failure::usage(format!("{place} is no file, so --offset and --stripe mean nothing")))
-            } else {
-                Ok(None)
-            };
+impl ImageNamed {
+    /// The image that an argument names, if it names one.
+    pub(crate) fn of(text: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
+        let place = match Place::of(text, args) {
+            None if args.offset.is_some() || args.stripe.is_some() || args.digest.is_some() => {
+                return Err(Failure::usage(format!(
+                    "{text} is no image, so --offset, --stripe and --digest mean nothing"
+                )));
+            }
+            None => return Ok(None),
+            // Whoever serves it may be in another directory.
+            Some(Place::File(path)) => {
+                let path = std::fs::canonicalize(path).context(Kind::Failed, format!("can't open {text}"))?;
+                Place::File(path)
+            }
+            Some(place) => place,
+        };
+        if args.digest.is_some() && !matches!(place, Place::Url(_)) {
+            return Err(Failure::usage(format!("{text}: --digest is for images on servers"))
+                .hint("`esker image verify --digests LIST --root ROOT` checks a file"));
         }
-        let what = format!("can't open {place}");
-        let path = std::fs::canonicalize(path).context(Kind::Failed, what.as_str())?;
-        let offset = match args.offset {
+        Ok(Some(Self { place, args: args.clone() }))
+    }
+
+    /// The image that an argument names for a command that knows nothing but images.
+    pub(crate) fn required(text: &str, args: &ImageArgs) -> Result<Self, Failure> {
+        Self::of(text, args)?.ok_or_else(|| {
+            let endings = ENDINGS.join(", ");
+            Failure::failed(format!("can't open {text}: it is not there, or no image")).hint(format!(
+                "name a file, the URL of an image (that ends in {endings}, or with --digest), or NAME:/path"
+            ))
+        })
+    }
+
+    /// What it is called.
+    pub(crate) fn describe(&self) -> String {
+        match &self.place {
+            Place::File(path) => path.display().to_string(),
+            Place::Url(url) => url.clone(),
+            Place::Object(place, path) => format!("{place}:{path}"),
+        }
+    }
+
+    /// The last part of that.
+    pub(crate) fn name(&self) -> String {
+        let whole = self.describe();
+        let whole = whole.split('?').next().unwrap_or(&whole);
+        whole.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("image").to_owned()
+    }
+
+    /// What to say of an image that nobody vouches for.
+    pub(crate) fn warning(&self) -> Option<String> {
+        match &self.place {
+            Place::Url(url) if self.args.digest.is_none() => Some(format!(
+                "{url} is not authenticated: nobody would notice if its server, or somebody on the way, sent something \
+                 else; name what `esker image digest` says of it with --digest"
+            )),
+            _ => None,
+        }
+    }
+
+    /// What tells it from other images, for those who want to share its mount.
+    pub(crate) fn identity(&self) -> String {
+        format!("{:?} {:?}", self.place, self.args)
+    }
+
+    /// Opens it as bytes.
+    pub(crate) fn open(&self, repository: &RepositoryArgs, settings: &Settings) -> Result<Opened, Failure> {
+        let offset = self.args.offset.unwrap_or(0);
+        Ok(match &self.place {
+            Place::File(path) => Opened { image: Arc::new(self.file(path)?), trust: Trust::File },
+            Place::Url(url) => {
+                let image = remote::open(url, (self.args.digest, offset), repository, settings)?;
+                let trust = if self.args.digest.is_some() { Trust::Digest } else { Trust::Nobody };
+                Opened { image: Arc::new(image), trust }
+            }
+            Place::Object(place, path) => {
+                let image = object::open(place, path, offset, (repository, settings))?;
+                Opened { image: Arc::new(image), trust: Trust::Repository }
+            }
+        })
+    }
+
+    /// Opens it as bytes if it is in a file of this machine.
+    pub(crate) fn open_file(&self) -> Result<Arc<dyn Image>, Failure> {
+        match &self.place {
+            Place::File(path) => Ok(Arc::new(self.file(path)?)),
+            _ => Err(Failure::usage(format!("{} is no file of this machine", self.describe()))
+                .hint("mount it, and name a folder in it")),
+        }
+    }
+
+    fn file(&self, path: &Path) -> Result<FileImage, Failure> {
+        let what = format!("can't open {}", path.display());
+        let offset = match self.args.offset {
             Some(offset) => offset,
             None => {
-                let found = esker_squashfs::find(&path).context(Kind::Failed, what.as_str())?;
+                let found = esker_squashfs::find(path).context(Kind::Failed, what.as_str())?;
                 found.ok_or_else(|| {
-                    Failure::failed(format!("{what}: there is no squashfs image in it"))
+                    Failure::new(Kind::Damaged, format!("{what}: there is no squashfs image in it"))
                         .hint("if one begins somewhere inside, say where with --offset")
                 })?
             }
         };
-        let stripe = usize::try_from(args.stripe.unwrap_or(0)).unwrap_or(usize::MAX);
-        Ok(Some(Self { path, offset, stripe }))
-    }
-
-    /// Opens it. An ordinary user sees everything as their own, as of a repository.
-    pub(crate) fn open(&self, settings: &Settings) -> Result<ImageTree, Failure> {
-        let what = format!("can't open {}", self.path.display());
-        let file = FileImage::open(&self.path, self.offset).context(Kind::Failed, what)?;
-        let ids = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let owner = (!settings.root).then(ids);
-        let image = Arc::new(file.with_stripe(self.stripe));
-        ImageTree::open(image, &Options { owner, ..Options::default() }).map_err(|error| of_image(&error))
-    }
-
-    /// The name of the file.
-    pub(crate) fn name(&self) -> String {
-        self.path.file_name().map_or_else(|| "image".into(), |name| name.to_string_lossy()).into_owned()
+        let stripe = usize::try_from(self.args.stripe.unwrap_or(0)).unwrap_or(usize::MAX);
+        Ok(FileImage::open(path, offset).context(Kind::Failed, what)?.with_stripe(stripe))
     }
 
     /// Opens it for a mount.
-    pub(crate) fn mount(&self, settings: &Settings) -> Result<ImageMount, Failure> {
-        let tree = Arc::new(self.open(settings)?);
+    pub(crate) fn mount(
+        &self,
+        repository: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Result<ImageMount, Failure> {
+        let opened = self.open(repository, settings)?;
+        let trust = opened.trust;
+        let tree = Arc::new(tree(opened.image, &options(settings))?);
         let told = Arc::clone(&tree);
         Ok(ImageMount {
             tree,
             name: self.name(),
-            place: self.path.display().to_string(),
-            status: Box::new(move || status(&told)),
+            place: self.describe(),
+            status: Box::new(move || state::of(&told, trust)),
         })
     }
 }
 
-fn of_image(error: &OpenError) -> Failure {
-    Failure::failed(format!("can't open {}", chain(error)))
+/// How an image is shown that is mounted: to an ordinary user everything as their own, as of a repository.
+pub(crate) fn options(settings: &Settings) -> Options {
+    let ids = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    Options { owner: (!settings.root).then(ids), ..Options::default() }
 }
 
-fn status(tree: &ImageTree) -> (Image, Vec<Failed>) {
-    let (superblock, status) = (tree.superblock(), tree.status());
-    let image = Image {
-        codec: superblock.codec.name().to_owned(),
-        block_bytes: superblock.block_size.into(),
-        bytes: superblock.bytes_used,
-        blocks: status.blocks,
-        read_bytes: status.stored_bytes,
-        read_ahead: status.ahead,
-        kept_bytes: status.kept_bytes,
-    };
-    let failed = |(time, cause, caller): (SystemTime, String, Option<u32>)| Failed {
-        time: seconds(time),
-        object: status.image.clone(),
-        cause,
-        caller,
-    };
-    (image, status.failures.iter().cloned().map(failed).collect())
+/// Opens an image as a tree.
+pub(crate) fn tree(image: Arc<dyn Image>, options: &Options) -> Result<ImageTree, Failure> {
+    ImageTree::open(image, options).map_err(|error| {
+        let kind = match error {
+            OpenError::Thread(_) => Kind::Failed,
+            _ => Kind::Damaged,
+        };
+        let failure = Failure::new(kind, format!("can't open {}", chain(&error)));
+        match error {
+            OpenError::NoImage(_) => {
+                failure.hint("if the image is inside another file, say where with --offset")
+            }
+            _ => failure,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_told_from_repositories() {
+        let none = ImageArgs::default();
+        let digest = ImageArgs { digest: Some(Digest([1; 32])), ..ImageArgs::default() };
+        let url = |text: &str| Some(Place::Url(text.to_owned()));
+        for image in ["http://h/a.sqfs", "https://h:1/a/b.sif", "https://h/a.img?key=1"] {
+            assert_eq!(Place::of(image, &none), url(image), "{image}");
+        }
+        for repository in ["http://h/cvmfs/sw.example.org", "sw.example.org", "sw", "https://h/a?b.sqfs"] {
+            assert_eq!(Place::of(repository, &none), None, "{repository}");
+        }
+        assert_eq!(Place::of("http://h/latest", &digest), url("http://h/latest"));
+        let object = |place: &str, path: &str| Some(Place::Object(place.to_owned(), path.to_owned()));
+        assert_eq!(Place::of("sw.example.org:/a/b", &none), object("sw.example.org", "/a/b"));
+        assert_eq!(
+            Place::of("http://h:80/cvmfs/sw:/a.sqfs", &none),
+            object("http://h:80/cvmfs/sw", "/a.sqfs")
+        );
+    }
 }

@@ -70,7 +70,7 @@ const TRAILS: &str = "trails";
 impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = Engine::start(engine_options(options.deadline, options.log.clone()))?;
+        let engine = engine(options.deadline, options.log.clone())?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
@@ -108,13 +108,14 @@ impl Repository {
     }
 }
 
-fn engine_options(deadline: Option<Duration>, log: Log) -> EngineOptions {
+/// Starts what fetches, with a deadline for servers in place of the usual ones.
+pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError> {
     let mut options = EngineOptions { log, ..EngineOptions::default() };
     if let Some(deadline) = deadline {
         options.http.connect = options.http.connect.min(deadline);
         options.http.first_byte = options.http.first_byte.min(deadline);
     }
-    options
+    Engine::start(options)
 }
 
 fn opener(

@@ -91,6 +91,9 @@ pub struct Image {
     pub read_ahead: u64,
     /// Bytes that are kept in memory now.
     pub kept_bytes: u64,
+    /// Who vouches for its bytes: `file` (whoever may write it), `digest`, `repository`, or `no`: nobody.
+    #[serde(default)]
+    pub authenticated: String,
 }
 
 /// A head that can't be looked up.

@@ -65,6 +65,7 @@ use entry::Reads;
 pub(crate) use entry::{Entry, EntryUse, Pin};
 pub(crate) use lease::Leased;
 pub(crate) use space::Reservation;
+pub(crate) use start::private;
 pub(crate) use trailer::{TRAILER_LEN, Trailer};
 pub(crate) use unkept::Unkept;
 pub(crate) use write::Writing;

@@ -124,6 +124,30 @@ pub enum Cause {
         /// Where to.
         location: String,
     },
+    /// The server sends a whole file where a part of it is asked for.
+    #[error(
+        "the server, or a proxy on the way, sends whole files and not the parts that are asked for (HTTP ranges)"
+    )]
+    WholeFile,
+    /// A file of which parts are read is not the one any more that was opened.
+    #[error("the file has changed on the server since it was opened")]
+    Changed,
+    /// A part of a file is not what the list of its digests says.
+    #[error("bytes {from} to {to} are not those that the list of digests names")]
+    WrongPart {
+        /// Where the part begins.
+        from: u64,
+        /// Where it ends.
+        to: u64,
+    },
+    /// A list of digests is not the one that was named.
+    #[error("it has the digest {actual}, and not {expected}")]
+    WrongList {
+        /// Which digest it was to have.
+        expected: String,
+        /// Which one it has.
+        actual: String,
+    },
     /// More bytes than the object may have.
     #[error("the answer is larger than the {limit} bytes allowed for this object")]
     TooLarge {
@@ -284,11 +308,15 @@ impl Cause {
             | Cause::Status(_)
             | Cause::Overloaded { .. }
             | Cause::Redirected { .. }
+            | Cause::WholeFile
             | Cause::Untrusted(_)
             | Cause::SavedHeadTooOld { .. } => Blame::Host,
             Cause::TooLarge { .. }
             | Cause::Corrupt { .. }
             | Cause::Undecodable(_)
+            | Cause::Changed
+            | Cause::WrongPart { .. }
+            | Cause::WrongList { .. }
             | Cause::WrongSize { .. } => Blame::Object,
             Cause::Disk { .. } | Cause::NotPrivate { .. } | Cause::Full { .. } => Blame::Disk,
             Cause::Silent { .. } => Blame::Disk,
@@ -330,6 +358,10 @@ impl Cause {
             Cause::Missing { .. }
             | Cause::Insecure { .. }
             | Cause::Redirected { .. }
+            | Cause::WholeFile
+            | Cause::Changed
+            | Cause::WrongPart { .. }
+            | Cause::WrongList { .. }
             | Cause::TooLarge { .. }
             | Cause::Corrupt { .. }
             | Cause::Undecodable(_)

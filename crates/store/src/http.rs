@@ -18,6 +18,7 @@ mod names;
 mod network;
 mod pace;
 mod path;
+mod range;
 mod receive;
 mod tls;
 mod turn;

@@ -25,8 +25,10 @@ mod http;
 mod local;
 mod memory;
 mod objects;
+mod parts;
 mod pool;
 mod prove;
+mod ranged;
 mod retry;
 mod route;
 mod servers;
@@ -57,7 +59,9 @@ pub use http::{
     Compose, Datagrams, Destination, Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem,
 };
 pub use objects::Objects;
+pub use parts::{PartCache, Parts};
 pub use prove::StockZlib;
+pub use ranged::{RangedFile, Version, Whole};
 pub use retry::RetryPolicy;
 pub use servers::{
     Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings, Told,

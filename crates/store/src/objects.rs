@@ -300,6 +300,7 @@ impl Trip {
             expect: Some(self.wanted.name.hash),
             check: None,
             part: self.wanted.part(),
+            whole: None,
             about: Some(self.wanted.what.as_str().into()),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,

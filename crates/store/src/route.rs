@@ -294,5 +294,8 @@ impl Shared {
 
 /// Whether what came is not what was asked for.
 fn is_damage(error: &StoreError) -> bool {
-    matches!(error.cause(), Cause::Corrupt { .. } | Cause::Untrusted(_))
+    matches!(
+        error.cause(),
+        Cause::Corrupt { .. } | Cause::Untrusted(_) | Cause::WrongPart { .. } | Cause::WrongList { .. }
+    )
 }

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use esker_format::canary;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
-use esker_format::trust::TrustError;
 
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
 use crate::memory::Share;
+use crate::ranged::Whole;
 use crate::status::NetworkStatus;
 use crate::urgency::{Priority, Urgency};
 
@@ -41,7 +41,7 @@ pub trait Source: Send + Sync {
 }
 
 /// Looks at bytes that have no hash.
-pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), TrustError> + Send + Sync>;
+pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), Cause> + Send + Sync>;
 
 /// One request to a [`Source`].
 #[derive(Clone)]
@@ -58,6 +58,8 @@ pub struct Fetch {
     pub check: Option<Check>,
     /// The part of the file that is wanted; `None` for all of it.
     pub part: Option<Range<u64>>,
+    /// What is known of the file that a part is of: one of another version is no answer.
+    pub whole: Option<Arc<Whole>>,
     /// What it is for those who are told, if that is something else than in messages.
     pub about: Option<Arc<str>>,
     /// The most bytes accepted.
@@ -84,6 +86,7 @@ impl Fetch {
             expect: None,
             check: None,
             part: None,
+            whole: None,
             about: None,
             limit,
             plain_size: None,
@@ -115,6 +118,8 @@ pub const MEMORY_MAX: u64 = 32 << 20;
 pub struct Stored {
     body: Body,
     verified: Option<ContentHash>,
+    /// What the server said of the file that it is a part of.
+    whole: Option<Whole>,
 }
 
 enum Body {
@@ -128,17 +133,27 @@ const PIECE: usize = 1 << 20;
 impl Stored {
     /// Bytes in memory.
     pub fn in_memory(bytes: Vec<u8>) -> Self {
-        Self { body: Body::Memory { bytes, _share: None }, verified: None }
+        Self { body: Body::Memory { bytes, _share: None }, verified: None, whole: None }
     }
 
     /// Bytes in memory, with the share of the memory budget that they take.
     pub(crate) fn in_shared_memory(bytes: Vec<u8>, share: Option<Share>) -> Self {
-        Self { body: Body::Memory { bytes, _share: share }, verified: None }
+        Self { body: Body::Memory { bytes, _share: share }, verified: None, whole: None }
     }
 
     /// The first `len` bytes of a file that nobody else writes to.
     pub fn spooled(file: File, len: u64) -> Self {
-        Self { body: Body::Spooled { file, len }, verified: None }
+        Self { body: Body::Spooled { file, len }, verified: None, whole: None }
+    }
+
+    /// The same bytes, with what the server said of the file that they are a part of.
+    pub(crate) fn part_of(self, whole: Option<Whole>) -> Self {
+        Self { whole, ..self }
+    }
+
+    /// What the server said of the file that it is a part of.
+    pub fn whole(&self) -> Option<&Whole> {
+        self.whole.as_ref()
     }
 
     /// The number of bytes.
@@ -237,7 +252,7 @@ impl Stored {
     /// Has the bytes of something small without a hash looked at.
     pub(crate) fn look_at(self, check: &Check) -> Result<Self, Cause> {
         if let Body::Memory { bytes, .. } = &self.body {
-            check(bytes).map_err(Cause::Untrusted)?;
+            check(bytes)?;
         }
         Ok(self)
     }

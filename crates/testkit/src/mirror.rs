@@ -122,9 +122,13 @@ impl Mirror {
         *self.shared.maker.0.lock().unwrap() = Some(Box::new(make));
     }
 
-    /// Adds a header field to every good answer.
+    /// Adds a header field to every good answer, in place of one of that name.
     pub fn say(&self, name: &str, value: &str) {
-        self.shared.fields.lock().unwrap().push_str(&format!("{name}: {value}\r\n"));
+        let mut fields = self.shared.fields.lock().unwrap();
+        let others = fields.lines().filter(|line| !line.starts_with(&format!("{name}:")));
+        let mut all: String = others.map(|line| format!("{line}\r\n")).collect();
+        all.push_str(&format!("{name}: {value}\r\n"));
+        *fields = all;
     }
 
     /// Returns every request so far, in the order of arrival.

@@ -36,13 +36,13 @@ enum Command {
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     match args.command {
         Command::Build(args) => build::run(*args, settings),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Ls(args) => look::ls(&args),
-        Command::Cat(args) => look::cat(&args),
+        Command::Inspect(args) => inspect::run(&args, settings),
+        Command::Ls(args) => look::ls(&args, settings),
+        Command::Cat(args) => look::cat(&args, settings),
         Command::Extract(args) => extract::run(&args, settings),
         Command::Diff(args) => diff::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Digest(args) => digest::run(&args),
+        Command::Verify(args) => verify::run(&args, settings),
+        Command::Digest(args) => digest::run(&args, settings),
     }
 }
 

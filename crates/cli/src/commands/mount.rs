@@ -18,7 +18,7 @@ use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::config_repository;
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
-use crate::image::{ImageArgs, ImageFile};
+use crate::image::{ImageArgs, ImageNamed};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::log;
 use crate::named;
@@ -31,8 +31,8 @@ use crate::tuning;
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured; or a file
-    /// with a squashfs image (also SIF or AppImage)
+    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured; or a
+    /// squashfs image: a file (also SIF or AppImage), http://host/image.sqfs, or a file of a repository as NAME:/path
     #[arg(value_name = "URL|NAME|IMAGE")]
     url: String,
 
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         return run_as_daemon(args, settings, fd);
     }
     let mountpoint = directory(&args.mountpoint)?;
-    if named::is_name(&args.url) && ImageFile::named(&args.url, &args.image)?.is_none() {
+    if named::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
         config_repository::mount_first(&args.url, settings);
     }
     if args.foreground {
@@ -200,11 +200,12 @@ fn serve(
             (Mounted::start(plan, repository, view), warning)
         }
         Named::Image(image) => {
-            let opened = image.mount(settings)?;
+            let opened = image.mount(&args.repository, settings)?;
+            let warning = image.warning();
             // What never changes may be shown through an overlay.
             let plan = MountPlan { shield: true, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
-            (Mounted::start_image(plan, opened), None)
+            (Mounted::start_image(plan, opened), warning)
         }
     };
     let mounted = Arc::new(mounted.map_err(|error| of_mounted(&what, &error))?);
@@ -220,12 +221,12 @@ fn serve(
 /// What is to be mounted, checked as far as that is possible without opening it.
 enum Named {
     Repository(Box<Checked>),
-    Image(ImageFile),
+    Image(ImageNamed),
 }
 
 impl Named {
     fn new(args: &Args, settings: &Settings) -> Result<Self, Failure> {
-        if let Some(image) = ImageFile::named(&args.url, &args.image)? {
+        if let Some(image) = ImageNamed::of(&args.url, &args.image)? {
             return Ok(Self::Image(image));
         }
         let checked = Checked::new(&args.url, &args.repository, settings)?;

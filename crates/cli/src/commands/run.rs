@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::around::{Around, end_as, take_signals};
 use crate::container::{self, ContainerArgs, Inside, Kept, Root};
-use crate::exit::Failure;
+use crate::exit::{Failure, warn};
+use crate::image::ImageArgs;
 use crate::join::{Checked, mount_options, session_options};
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
@@ -18,8 +19,8 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// A repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured. Or what becomes
-    /// the root directory: a squashfs image, a directory with a system in it (with a `/` in its name), or a folder of a
-    /// repository, as NAME:/path
+    /// the root directory: a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a
+    /// system in it (with a `/` in its name), or a folder of a repository, as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE")]
     what: OsString,
 
@@ -31,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     view: ViewArgs,
+
+    #[command(flatten)]
+    image: ImageArgs,
 
     #[command(flatten)]
     testing: TestingArgs,
@@ -51,7 +55,7 @@ pub(crate) fn run(
     line: &[OsString],
 ) -> Result<ExitCode, Failure> {
     let what = args.what.clone();
-    if let Some(root) = Root::of(&what) {
+    if let Some(root) = Root::of(&what, &args.image)? {
         return in_container(root, args, settings, files, line);
     }
     if args.command.is_empty() {
@@ -83,13 +87,18 @@ fn in_container(
     line: &[OsString],
 ) -> Result<ExitCode, Failure> {
     let inside = Inside { args: args.container, image: args.what, command: args.command, files };
-    let path = match &root {
+    let is_image = match &root {
         Root::Directory(path) => return container::directory(inside, path),
-        Root::Image(path) => Some(path),
-        Root::Repository(..) => None,
+        Root::Image(image) => {
+            if args.keep.is_none() {
+                warn(image.warning().as_deref());
+            }
+            true
+        }
+        Root::Repository(..) => false,
     };
     let kept = Kept {
-        is_fixed: path.is_some() || args.view.pin().is_some(),
+        is_fixed: is_image || args.view.pin().is_some(),
         root,
         repository: &args.repository,
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),

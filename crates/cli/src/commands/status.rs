@@ -168,8 +168,15 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
 }
 
 fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<(), Failure> {
-    let Image { codec, block_bytes, bytes, blocks, read_bytes, read_ahead, kept_bytes } = image;
+    let Image { codec, block_bytes, bytes, blocks, read_bytes, read_ahead, kept_bytes, authenticated } =
+        image;
     out.line(format!("  from      {}", status.url))?;
+    match authenticated.as_str() {
+        "no" => out.line("  trust     nobody vouches for it: name its digest with --digest")?,
+        "digest" => out.line("  trust     every block is checked by a digest")?,
+        "repository" => out.line("  trust     authenticated by the repository it is in")?,
+        _ => {}
+    }
     out.line(format!("  image     {}, {codec}, blocks of {}", size(*bytes), size(*block_bytes)))?;
     out.line(format!("  read      {blocks} blocks, {}, {read_ahead} of them ahead", size(*read_bytes)))?;
     out.line(format!("  memory    {} of blocks and metadata", size(*kept_bytes)))

@@ -18,14 +18,14 @@ use esker_node::runtime::RuntimeDir;
 use esker_run::Identity;
 use esker_run::container::Stage;
 use esker_run::keeper::{self, KeeperError, Keeping, Key, Place};
-use esker_squashfs::{FileImage, ImageTree, Options};
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
-use rustix::process::{WaitOptions, getegid, geteuid, getppid, waitpid};
+use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
 use crate::args::{RepositoryArgs, split_path};
 use crate::exit::{Context, Failure, Kind, chain};
+use crate::image::{self, ImageArgs, ImageNamed};
 use crate::join::Checked;
 use crate::named;
 use crate::settings::Settings;
@@ -34,36 +34,32 @@ use crate::settings::Settings;
 const PUBLISHED: &str = ".cvmfspublished";
 
 /// What becomes the root directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Root {
     /// A directory of the host.
     Directory(PathBuf),
-    /// A file with a squashfs image in it.
-    Image(PathBuf),
+    /// A squashfs image: in a file, on a server, or in a repository.
+    Image(ImageNamed),
     /// A folder of a repository: its URL or name, and the path.
     Repository(String, PathBuf),
 }
 
 impl Root {
     /// Tells an image from a repository that is to appear below `/cvmfs`, by what it is called and what is there.
-    pub(crate) fn of(what: &OsStr) -> Option<Self> {
+    pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         if let Some((place, Some(path))) = what.to_str().map(split_path)
             && (place.contains("://") || named::is_name(place))
+            && !image::is_called_one(path)
         {
-            return Some(Root::Repository(place.to_owned(), path.into()));
+            return Ok(Some(Root::Repository(place.to_owned(), path.into())));
         }
         let path = Path::new(what);
         let is_path = what.as_bytes().contains(&b'/');
-        match fs::metadata(path) {
-            Ok(meta) if meta.is_dir() && is_path && !path.join(PUBLISHED).exists() => {
-                Some(Root::Directory(path.to_owned()))
-            }
-            // Whoever keeps it is in another directory.
-            Ok(meta) if !meta.is_dir() => {
-                Some(Root::Image(fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())))
-            }
-            _ => None,
+        if is_path && path.is_dir() && !path.join(PUBLISHED).exists() {
+            return Ok(Some(Root::Directory(path.to_owned())));
         }
+        let Some(text) = what.to_str() else { return Ok(None) };
+        Ok(ImageNamed::of(text, args)?.map(Root::Image))
     }
 }
 
@@ -157,13 +153,11 @@ impl Kept<'_> {
 
     fn place(&self, runtime: &RuntimeDir) -> Result<Place, Failure> {
         let image = match &self.root {
-            Root::Directory(path) | Root::Image(path) => {
-                let unknown = || format!("can't find the image {}", path.display());
-                let real = fs::canonicalize(path).context(Kind::Failed, unknown())?;
-                let meta = fs::metadata(&real).context(Kind::Failed, unknown())?;
-                let time = (meta.mtime(), meta.mtime_nsec());
-                format!("{} {} {} {} {time:?}", real.display(), meta.dev(), meta.ino(), meta.len())
-            }
+            Root::Directory(path) => of_file(path)?,
+            Root::Image(image) => match &image.place {
+                image::Place::File(path) => format!("{} {}", of_file(path)?, image.identity()),
+                _ => format!("{} {:?}", image.identity(), self.repository),
+            },
             Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
         };
         Ok(Place::new(runtime.path(), Key::new(&image, self.identity)))
@@ -171,24 +165,22 @@ impl Kept<'_> {
 
     fn describe(&self) -> String {
         match &self.root {
-            Root::Directory(path) | Root::Image(path) => {
-                fs::canonicalize(path).unwrap_or_else(|_| path.clone()).display().to_string()
-            }
+            Root::Directory(path) => path.display().to_string(),
+            Root::Image(image) => image.describe(),
             Root::Repository(place, _) => place.clone(),
         }
     }
 
     fn open(&self, opened: &mut Option<(Repository, Arc<View>)>) -> Result<Arc<dyn Tree>, Failure> {
         match &self.root {
-            Root::Directory(path) | Root::Image(path) => {
-                let unusable = || format!("can't use {} as an image", path.display());
-                let image = FileImage::open(path, 0).context(Kind::Failed, unusable())?;
+            Root::Directory(path) => Err(Failure::failed(format!(
+                "{} is a directory, which needs nobody to keep it",
+                path.display()
+            ))),
+            Root::Image(named) => {
+                let opened = named.open(self.repository, self.settings)?;
                 // In a namespace nobody else has a number.
-                let own = (geteuid().as_raw(), getegid().as_raw());
-                let owner = (!self.settings.root).then_some(own);
-                let options = Options { owner, ..Options::default() };
-                let tree = ImageTree::open(Arc::new(image), &options).context(Kind::Damaged, unusable())?;
-                Ok(Arc::new(tree))
+                Ok(Arc::new(image::tree(opened.image, &image::options(self.settings))?))
             }
             Root::Repository(place, _) => {
                 let checked = Checked::new(place, self.repository, self.settings)?;
@@ -198,6 +190,15 @@ impl Kept<'_> {
             }
         }
     }
+}
+
+/// What tells a file from others, and from itself when it changes.
+fn of_file(path: &Path) -> Result<String, Failure> {
+    let unknown = || format!("can't find the image {}", path.display());
+    let real = fs::canonicalize(path).context(Kind::Failed, unknown())?;
+    let meta = fs::metadata(&real).context(Kind::Failed, unknown())?;
+    let time = (meta.mtime(), meta.mtime_nsec());
+    Ok(format!("{} {} {} {} {time:?}", real.display(), meta.dev(), meta.ino(), meta.len()))
 }
 
 /// Starts the process that keeps the image, and waits until it does.
@@ -243,19 +244,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("a.sqfs");
         fs::write(&file, "").expect("a file");
-        let of = |what: &Path| Root::of(what.as_os_str());
-        assert_eq!(of(&file), Some(Root::Image(file.clone())));
-        assert_eq!(of(folder.path()), Some(Root::Directory(folder.path().to_owned())));
+        let of = |what: &Path| Root::of(what.as_os_str(), &ImageArgs::default()).expect("an answer");
+        let image = |what: &Path| match of(what) {
+            Some(Root::Image(image)) => image.describe(),
+            other => panic!("{}: {other:?}", what.display()),
+        };
+        assert_eq!(image(&file), fs::canonicalize(&file).expect("it").display().to_string());
+        assert!(matches!(of(folder.path()), Some(Root::Directory(path)) if path == folder.path()));
         fs::write(folder.path().join(PUBLISHED), "").expect("a file");
-        assert_eq!(of(folder.path()), None, "a repository in a folder");
-        let repository = |place: &str, path: &str| Some(Root::Repository(place.into(), path.into()));
-        assert_eq!(
-            of(Path::new("http://h:80/cvmfs/a.test:/b")),
-            repository("http://h:80/cvmfs/a.test", "/b")
-        );
-        assert_eq!(of(Path::new("a.test:/b")), repository("a.test", "/b"));
+        assert!(of(folder.path()).is_none(), "a repository in a folder");
+        for (what, place, path) in
+            [("http://h:80/cvmfs/a.test:/b", "http://h:80/cvmfs/a.test", "/b"), ("a.test:/b", "a.test", "/b")]
+        {
+            let found = of(Path::new(what));
+            let is = matches!(&found, Some(Root::Repository(is, at)) if is == place && at == Path::new(path));
+            assert!(is, "{what}: {found:?}");
+        }
+        for remote in ["http://h:80/a/b.sqfs", "a.test:/b.sqfs"] {
+            assert_eq!(image(Path::new(remote)), remote);
+        }
         for none in ["http://h:80/cvmfs/a.test", "a.test", "/no/such/path"] {
-            assert_eq!(of(Path::new(none)), None, "{none}");
+            assert!(of(Path::new(none)).is_none(), "{none}");
         }
     }
 }

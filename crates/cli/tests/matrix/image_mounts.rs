@@ -108,7 +108,7 @@ fn what_is_no_image_or_a_damaged_one_is_refused_with_the_reason() {
     let other = image(&world, 100);
     refused(&other, &[], "there is no squashfs image in it");
     refused(&whole, &["--offset", "100"], "is no squashfs image");
-    refused("http://host/cvmfs/sw.example.org", &["--offset", "1"], "is no file");
+    refused("http://host/cvmfs/sw.example.org", &["--offset", "1"], "is no image");
     let bytes = fs::read(&whole).expect("the image");
     // Its file is padded; the superblock says how long the image is.
     let used = u64::from_le_bytes(bytes[40..48].try_into().expect("eight bytes"));

@@ -34,6 +34,7 @@ mod publication;
 mod publishing;
 mod push;
 mod reading;
+mod remote_images;
 mod revisions;
 mod running;
 mod serve;

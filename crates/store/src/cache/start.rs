@@ -41,8 +41,12 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
     for folder in [&layout.root, &layout.objects, &layout.txn, &layout.heads] {
         disk.make_dir(folder).map_err(|source| failed("making the folder", folder, source))?;
     }
-    let facts =
-        std::fs::metadata(&layout.root).map_err(|source| failed("looking at", &layout.root, source))?;
+    private(&layout.root)
+}
+
+/// Refuses a folder of somebody else, or one that others could write to.
+pub(crate) fn private(folder: &Path) -> Result<(), Cause> {
+    let facts = std::fs::metadata(folder).map_err(|source| failed("looking at", folder, source))?;
     let me = rustix::process::geteuid().as_raw();
     let problem = if facts.uid() != me {
         format!("belongs to user {} and not to user {me}, who wants to use it as a cache", facts.uid())
@@ -51,7 +55,7 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
     } else {
         return Ok(());
     };
-    Err(Cause::NotPrivate { path: layout.root.clone(), problem })
+    Err(Cause::NotPrivate { path: folder.to_owned(), problem })
 }
 
 /// Takes the lock of the one writer.

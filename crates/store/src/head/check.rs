@@ -96,7 +96,7 @@ impl Check {
         let mut fetch = Fetch::new(manifest::PATH, self.what("manifest"), MANIFEST_MAX);
         // So that another server is asked if this one has an old one, and another proxy if this one has a login page.
         fetch.check = Some(Arc::new(move |manifest| {
-            trust::check_offered_manifest(manifest, &keeper.options.name, seen)
+            trust::check_offered_manifest(manifest, &keeper.options.name, seen).map_err(Cause::Untrusted)
         }));
         self.fetch(fetch, |check, manifest| {
             if check.known.as_ref() == Some(&manifest) {
@@ -134,7 +134,8 @@ impl Check {
 
     fn ask_whitelist(self, manifest: Vec<u8>, certificate: Vec<u8>) {
         let mut fetch = Fetch::new(whitelist::PATH, self.what("whitelist"), WHITELIST_MAX);
-        fetch.check = Some(Arc::new(trust::check_offered_whitelist));
+        fetch.check =
+            Some(Arc::new(|bytes: &[u8]| trust::check_offered_whitelist(bytes).map_err(Cause::Untrusted)));
         self.fetch(fetch, |check, whitelist| {
             let pool = check.keeper.pool.clone();
             let evidence = Evidence { manifest, whitelist, certificate };

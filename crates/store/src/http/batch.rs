@@ -178,6 +178,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         expect: None,
         check: None,
         part: None,
+        whole: None,
         about: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,

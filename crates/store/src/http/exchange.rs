@@ -18,6 +18,7 @@ use super::connections::Open;
 use super::dial::{Line, Stream};
 use super::host::Host;
 use super::meter::Meter;
+use super::range;
 use super::receive::Receiver;
 use super::turn::Turn;
 use super::url::escaped;
@@ -111,6 +112,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
                 let skipped = skipped(&response, fetch, from)?;
                 site.offer.hear(&response);
                 let announced = length(&response).filter(|_| from == 0);
+                let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 turn.answered(asked.elapsed(), announced, fetch);
                 connection.kept = kept(&response);
                 let begun = match part.take() {
@@ -118,7 +120,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
                     None => Part::begin(fetch, turn, announced)?,
                 };
                 match receive(response, connection, site, fetch, turn, (begun, skipped)).await? {
-                    Came::Whole(stored) => return Ok(stored),
+                    Came::Whole(stored) => return Ok(stored.part_of(whole)),
                     Came::Slowly(so_far) => part = Some(so_far),
                 }
             }
@@ -162,29 +164,7 @@ impl Part {
 /// Checks the status of an answer from which the bytes before `from` are not needed; tells how many of them it begins
 /// with all the same.
 fn skipped(response: &Response<Incoming>, fetch: &Fetch, from: u64) -> Result<u64, Cause> {
-    let begin = fetch.part.as_ref().map_or(from, |part| part.start + from);
-    if (fetch.part.is_none() && from == 0) || response.status() != StatusCode::PARTIAL_CONTENT {
-        check_status(response)?;
-        return match fetch.part {
-            Some(_) => Err(Cause::Broken("it sends whole files where a part of one is asked for".to_owned())),
-            None => Ok(from),
-        };
-    }
-    let range = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
-    match range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse::<u64>().ok()) {
-        Some(begins) if begins == begin => Ok(0),
-        _ => Err(Cause::Broken(format!(
-            "it was asked for what begins at byte {begin}, and sent something else"
-        ))),
-    }
-}
-
-/// The field that asks for a part of a file alone, if that is what is wanted.
-fn range(fetch: &Fetch, from: u64) -> Option<String> {
-    match &fetch.part {
-        Some(part) => Some(format!("bytes={}-{}", part.start + from, part.end.saturating_sub(1))),
-        None => (from > 0).then(|| format!("bytes={from}-")),
-    }
+    range::skipped(response, fetch, from).unwrap_or_else(|| check_status(response).map(|()| from))
 }
 
 /// Opens a connection.
@@ -271,8 +251,11 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         request =
             request.header("cvmfs-info", escaped(fetch.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
     }
-    if let Some(range) = range(fetch, from) {
+    if let Some(range) = range::range(fetch, from) {
         request = request.header(header::RANGE, range);
+        if let Some(version) = range::if_range(fetch) {
+            request = request.header(header::IF_RANGE, version);
+        }
     }
     request.body(Empty::new()).map_err(|_| Cause::BadUrl {
         url: format!("{base}/{}", fetch.path),

@@ -6,10 +6,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use esker_squashfs::Options;
 use esker_vfs::{Kind as NodeKind, Node};
 
-use super::look::{ImageArgs, Opened};
+use super::look::Opened;
 use crate::compare::{Difference, stored_xattrs};
 use crate::entry::kind_name;
 use crate::exit::{Context as _, Failure, Kind};
@@ -67,7 +66,7 @@ impl Side {
         if path.is_dir() {
             return Ok(Side::Folder(path.to_owned()));
         }
-        ImageArgs { image: path.to_owned(), offset: 0 }.open(&Options::default()).map(Side::Image)
+        Opened::file(&path.to_string_lossy()).map(Side::Image)
     }
 
     fn at(folder: &Path, path: &[u8]) -> PathBuf {

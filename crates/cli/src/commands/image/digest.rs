@@ -1,15 +1,16 @@
 //! `esker image digest`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_squashfs::digest::{BLOCK_SIZE, DigestList};
 use esker_squashfs::writer::{ImageFile, Target as _};
 use serde_json::json;
 
-use super::look::ImageArgs;
+use super::look::NamedArgs;
 use crate::exit::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size};
 use crate::publisher::stop_on_signals;
+use crate::settings::Settings;
 
 /// Writes a list of the digests of an image's blocks, and prints the list's own digest.
 ///
@@ -20,7 +21,7 @@ use crate::publisher::stop_on_signals;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: NamedArgs,
 
     /// The list [default: IMAGE.digests]
     #[arg(short, long, value_name = "LIST")]
@@ -45,23 +46,27 @@ fn block_size(text: &str) -> Result<u32, String> {
     bytes.ok_or_else(|| format!("{text:?} is not a power of two from 4K to 16M"))
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let threads = args.threads.map_or_else(super::cores, usize::from);
-    let image = args.image.file()?;
-    let shown = args.image.image.display();
+    let image = args.image.bytes(settings)?;
+    let shown = &args.image.image;
     let list =
-        DigestList::of(&image, args.block_size, threads, &stop).map_err(|error| match error.kind() {
+        DigestList::of(&*image, args.block_size, threads, &stop).map_err(|error| match error.kind() {
             std::io::ErrorKind::Interrupted => {
                 Failure::new(Kind::Interrupted, "interrupted; no list was written")
             }
             _ => Failure::failed(format!("can't read {shown}: {error}")),
         })?;
-    let path = args.output.clone().unwrap_or_else(|| {
-        let mut name = args.image.image.clone().into_os_string();
-        name.push(".digests");
-        name.into()
-    });
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None if Path::new(shown).exists() => format!("{shown}.digests").into(),
+        None => {
+            return Err(
+                Failure::usage("there is no place beside the image").hint("name the list with --output LIST")
+            );
+        }
+    };
     let bytes = list.encode();
     let written = ImageFile::create(&path).and_then(|mut file| {
         file.write_at(0, &bytes)?;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use esker_squashfs::{Extract, ExtractError, Options, extract};
+use esker_squashfs::{Extract, ExtractError, extract};
 use serde_json::json;
 
-use super::look::ImageArgs;
+use super::look::NamedArgs;
 use crate::exit::{Failure, Kind, chain, of_tree, warn};
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
@@ -20,7 +20,7 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: NamedArgs,
 
     /// The folder, which must be empty or not there
     #[arg(value_name = "DIR")]
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let threads = args.threads.map_or_else(super::cores, usize::from);
-    let opened = args.image.open(&Options::default())?;
+    let opened = args.image.open(settings)?;
     let top = opened.walk().resolve(args.path.as_bytes(), true)?;
     let how = Extract { as_root: settings.root, threads, stop: &stop };
     let done = extract(&*opened.tree, &top, &args.folder, how).map_err(|error| {

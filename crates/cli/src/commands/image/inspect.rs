@@ -1,9 +1,5 @@
 //! `esker image inspect`.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
-
 use esker_squashfs::layout::{
     CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
 };
@@ -11,22 +7,19 @@ use esker_vfs::Time;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::look::NamedArgs;
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind};
-use crate::output::{Output, parse_size, size};
+use crate::output::{Output, size};
+use crate::settings::Settings;
 
 /// Shows what an image says of itself: codec, block size, counts, tables.
 ///
 /// Example: esker image inspect stack.sqfs
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The image
-    #[arg(value_name = "IMAGE")]
-    image: PathBuf,
-
-    /// Where it begins in the file, as in SIF and AppImage files
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
-    offset: u64,
+    #[command(flatten)]
+    image: NamedArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -54,11 +47,10 @@ struct Inspected {
     table_bytes: u64,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let shown = args.image.display().to_string();
-    let cannot = || format!("can't read {shown}");
-    let file = File::open(&args.image).context(Kind::Failed, cannot())?;
-    let file_bytes = file.metadata().context(Kind::Failed, cannot())?.len();
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let shown = &args.image.image;
+    let image = args.image.bytes(settings)?;
+    let file_bytes = image.len();
     let damaged = |error: LayoutError| {
         let failure = Failure::new(Kind::Damaged, format!("{shown}: {error}"));
         match error {
@@ -69,11 +61,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let read = |offset: u64, bytes: &mut [u8]| {
-        let read = file.read_exact_at(bytes, args.offset.saturating_add(offset));
-        read.context(Kind::Damaged, format!("{shown} ends too early"))
+        if offset.saturating_add(bytes.len() as u64) > file_bytes {
+            return Err(Failure::new(Kind::Damaged, format!("{shown} ends too early")));
+        }
+        image.read_at(offset, bytes).context(Kind::Failed, format!("can't read {shown}"))
     };
     let mut bytes = [0; SUPERBLOCK_LEN];
-    if file_bytes.saturating_sub(args.offset) < SUPERBLOCK_LEN as u64 {
+    if file_bytes < SUPERBLOCK_LEN as u64 {
         return Err(damaged(LayoutError::Magic));
     }
     read(0, &mut bytes)?;

@@ -1,25 +1,29 @@
 //! `esker image ls` and `cat`, and how they open an image.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use esker_squashfs::{FileImage, ImageTree, OpenError, Options};
+use esker_squashfs::{Image, ImageTree, Options};
 
+use crate::args::RepositoryArgs;
 use crate::commands::{cat, ls};
-use crate::exit::{Context as _, Failure, Kind, chain};
-use crate::output::{Output, parse_size};
+use crate::exit::{Failure, warn};
+use crate::image::{self, ImageNamed};
+use crate::output::Output;
+use crate::settings::Settings;
 use crate::walk::Walk;
 
-/// An image in a file.
+/// An image, wherever it is.
 #[derive(clap::Args, Clone, Debug)]
-pub(super) struct ImageArgs {
-    /// The image
+pub(super) struct NamedArgs {
+    /// The image: a file, its URL, or a file of a repository, as NAME:/path
     #[arg(value_name = "IMAGE")]
-    pub(super) image: PathBuf,
+    pub(super) image: String,
 
-    /// Where it begins in the file, as in SIF and AppImage files
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_size)]
-    pub(super) offset: u64,
+    #[command(flatten)]
+    how: image::ImageArgs,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
 }
 
 /// An open image.
@@ -28,32 +32,29 @@ pub(super) struct Opened {
     pub(super) name: String,
 }
 
-impl ImageArgs {
-    pub(super) fn file(&self) -> Result<FileImage, Failure> {
-        let what = || format!("can't open {}", self.image.display());
-        FileImage::open(&self.image, self.offset).context(Kind::Failed, what())
+impl NamedArgs {
+    /// Opens it as bytes.
+    pub(super) fn bytes(&self, settings: &Settings) -> Result<Arc<dyn Image>, Failure> {
+        let named = ImageNamed::required(&self.image, &self.how)?;
+        let opened = named.open(&self.repository, settings)?;
+        warn(named.warning().as_deref());
+        Ok(opened.image)
     }
 
-    pub(super) fn open(&self, options: &Options) -> Result<Opened, Failure> {
-        let image = Arc::new(self.file()?);
-        let tree = ImageTree::open(image, options).map(Arc::new).map_err(|error| {
-            let kind = match error {
-                OpenError::Thread(_) => Kind::Failed,
-                _ => Kind::Damaged,
-            };
-            let failure = Failure::new(kind, format!("can't open the image: {}", chain(&error)));
-            match error {
-                OpenError::NoImage(_) => {
-                    failure.hint("if the image is inside another file, say where with --offset")
-                }
-                _ => failure,
-            }
-        })?;
-        Ok(Opened { tree, name: self.image.display().to_string() })
+    pub(super) fn open(&self, settings: &Settings) -> Result<Opened, Failure> {
+        let tree = image::tree(self.bytes(settings)?, &Options::default())?;
+        Ok(Opened { tree: Arc::new(tree), name: self.image.clone() })
     }
 }
 
 impl Opened {
+    /// Opens an image in a file.
+    pub(super) fn file(path: &str) -> Result<Self, Failure> {
+        let named = ImageNamed::required(path, &image::ImageArgs::default())?;
+        let tree = image::tree(named.open_file()?, &Options::default())?;
+        Ok(Self { tree: Arc::new(tree), name: path.to_owned() })
+    }
+
     pub(super) fn walk(&self) -> Walk<'_> {
         Walk::in_image(&*self.tree, &self.name)
     }
@@ -65,7 +66,7 @@ impl Opened {
 #[derive(clap::Args, Debug)]
 pub(crate) struct LsArgs {
     #[command(flatten)]
-    image: ImageArgs,
+    image: NamedArgs,
 
     /// The directory
     #[arg(value_name = "PATH", default_value = "/")]
@@ -80,8 +81,8 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-pub(crate) fn ls(args: &LsArgs) -> Result<(), Failure> {
-    let opened = args.image.open(&Options::default())?;
+pub(crate) fn ls(args: &LsArgs, settings: &Settings) -> Result<(), Failure> {
+    let opened = args.image.open(settings)?;
     ls::show(&opened.walk(), args.path.as_bytes(), args.long, args.json)
 }
 
@@ -91,15 +92,15 @@ pub(crate) fn ls(args: &LsArgs) -> Result<(), Failure> {
 #[derive(clap::Args, Debug)]
 pub(crate) struct CatArgs {
     #[command(flatten)]
-    image: ImageArgs,
+    image: NamedArgs,
 
     /// The files
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
 }
 
-pub(crate) fn cat(args: &CatArgs) -> Result<(), Failure> {
-    let opened = args.image.open(&Options::default())?;
+pub(crate) fn cat(args: &CatArgs, settings: &Settings) -> Result<(), Failure> {
+    let opened = args.image.open(settings)?;
     let mut out = Output::new();
     for path in &args.paths {
         let shown = format!("{}:/{}", opened.name, path.trim_start_matches('/'));

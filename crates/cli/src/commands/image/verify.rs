@@ -5,15 +5,16 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use esker_squashfs::Options;
 use esker_squashfs::digest::{Digest, DigestList};
 use esker_vfs::{Kind as NodeKind, Node};
 use serde_json::json;
 
-use super::look::{ImageArgs, Opened};
+use super::look::{NamedArgs, Opened};
 use crate::exit::{Context as _, Failure, Kind};
+use crate::image::digest;
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
+use crate::settings::Settings;
 
 /// Reads everything in an image, and says what can't be read.
 ///
@@ -24,14 +25,14 @@ use crate::publisher::stop_on_signals;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(flatten)]
-    image: ImageArgs,
+    image: NamedArgs,
 
     /// A list that `esker image digest` made of the image as it should be
     #[arg(long, value_name = "LIST")]
     digests: Option<PathBuf>,
 
     /// What that list's own digest is to be
-    #[arg(long, value_name = "ROOT", requires = "digests", value_parser = root)]
+    #[arg(long, value_name = "ROOT", requires = "digests", value_parser = digest)]
     root: Option<Digest>,
 
     /// Number of threads [default: one for each core]
@@ -41,10 +42,6 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-fn root(text: &str) -> Result<Digest, String> {
-    Digest::parse(text).ok_or_else(|| format!("{text:?} is not a digest of 64 hexadecimal digits"))
 }
 
 /// Bytes read at once.
@@ -63,13 +60,16 @@ impl Findings {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let threads = args.threads.map_or_else(super::cores, usize::from);
     let findings = Findings::default();
-    let blocks =
-        args.digests.is_some().then(|| check_digests(args, threads, &stop, &findings)).transpose()?;
-    let opened = args.image.open(&Options::default())?;
+    let blocks = args
+        .digests
+        .is_some()
+        .then(|| check_digests(args, settings, (threads, &stop), &findings))
+        .transpose()?;
+    let opened = args.image.open(settings)?;
     let files = look_at_all(&opened, &stop, &findings);
     read_all(&opened, &files, threads, &stop, &findings);
     if stop.load(Ordering::Relaxed) {
@@ -101,8 +101,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 /// Compares the image with the list; returns how many digests that has.
 fn check_digests(
     args: &Args,
-    threads: usize,
-    stop: &AtomicBool,
+    settings: &Settings,
+    (threads, stop): (usize, &AtomicBool),
     findings: &Findings,
 ) -> Result<usize, Failure> {
     let list = args.digests.as_deref().unwrap_or(std::path::Path::new(""));
@@ -116,9 +116,9 @@ fn check_digests(
         ));
     }
     let list = DigestList::decode(&bytes).context(Kind::Damaged, format!("can't use {shown}"))?;
-    let image = args.image.file()?;
-    let cannot = || format!("can't read {}", args.image.image.display());
-    for block in list.check(&image, threads, stop).context(Kind::Failed, cannot())? {
+    let image = args.image.bytes(settings)?;
+    let cannot = || format!("can't read {}", args.image.image);
+    for block in list.check(&*image, threads, stop).context(Kind::Failed, cannot())? {
         findings.add(format!(
             "bytes {} to {} are not those of the list",
             block.offset,

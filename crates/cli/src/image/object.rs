@@ -1,0 +1,75 @@
+//! An image that is a file of a repository: fetched as far as it is read, and authenticated by the repository.
+
+use std::io;
+use std::sync::Arc;
+
+use esker_squashfs::Image;
+use esker_vfs::{Kind as NodeKind, Node, Reply, Tree};
+use esker_view::Pin;
+
+use crate::args::{PlaceArgs, RepositoryArgs};
+use crate::browse::Browsed;
+use crate::exit::Failure;
+use crate::settings::Settings;
+
+/// A file of a revision, which stays the same whatever is published later.
+pub(super) struct ObjectImage {
+    tree: Arc<dyn Tree>,
+    node: Node,
+    name: Arc<str>,
+    offset: u64,
+    len: u64,
+    changed: u64,
+    /// What it is read from; closed with it.
+    _browsed: Browsed,
+}
+
+/// Opens the image at a path of a repository.
+pub(super) fn open(
+    place: &str,
+    path: &str,
+    offset: u64,
+    (repository, settings): (&RepositoryArgs, &Settings),
+) -> Result<ObjectImage, Failure> {
+    let place = PlaceArgs::of(format!("{place}:{path}"), repository.clone());
+    let browsed = Browsed::open_at(&place, Some(Pin::Head), settings)?;
+    let found = browsed.walk().resolve(browsed.path(), true)?;
+    let name = browsed.describe();
+    let tree = browsed.tree();
+    if found.attr.kind != NodeKind::File {
+        return Err(Failure::usage(format!("{name} is no file, so it can't be an image"))
+            .hint("a folder of a repository can be the root of a command: esker run NAME:/path -- COMMAND"));
+    }
+    let size = found.attr.size;
+    let len = size.checked_sub(offset);
+    let len = len.ok_or_else(|| Failure::usage(format!("{name} has only {size} bytes")))?;
+    let changed = found.attr.mtime.secs.cast_unsigned();
+    Ok(ObjectImage { tree, node: found.node, name: name.into(), offset, len, changed, _browsed: browsed })
+}
+
+impl Image for ObjectImage {
+    fn name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
+            let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
+            let data = Reply::wait(|reply| self.tree.read(&self.node, at, room.len(), reply));
+            let bytes = data.map_err(io::Error::other)?.to_vec()?;
+            let there = room.get_mut(..bytes.len()).filter(|there| !there.is_empty());
+            there.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(&bytes);
+            filled += bytes.len();
+        }
+        Ok(())
+    }
+
+    fn identity(&self) -> [u64; 2] {
+        [self.len, self.changed]
+    }
+}

@@ -1,0 +1,265 @@
+//! An image on a web server: fetched block by block as it is read, kept in the cache, and checked by a list of digests
+//! where one is named.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use esker_node::repository::engine;
+use esker_squashfs::Image;
+use esker_squashfs::digest::{BLOCK_SIZE, Digest, DigestList};
+use esker_store::{Cause, Check, PartCache, Parts, RangedFile, Servers, Source, StoreError, Whole, connect};
+
+use crate::args::{RepositoryArgs, servers};
+use crate::exit::{Failure, of_store};
+use crate::log;
+use crate::settings::{Settings, default_quota};
+
+/// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
+const LIST_MAX: u64 = 64 << 20;
+
+/// An image on a web server.
+pub(super) struct RemoteImage {
+    name: Arc<str>,
+    file: RangedFile,
+    parts: Parts,
+    digests: Option<Arc<DigestList>>,
+    block: u64,
+    offset: u64,
+    /// Blocks that are being fetched.
+    flying: Mutex<HashSet<u64>>,
+    landed: Condvar,
+}
+
+/// A URL, as requests need it.
+struct Target {
+    base: String,
+    /// The last part.
+    file: String,
+    /// What follows a question mark, with it.
+    query: String,
+}
+
+impl Target {
+    fn parse(url: &str) -> Result<Self, Failure> {
+        let bad =
+            |why: &str| Failure::usage(format!("{url} can't be used as the address of an image: {why}"));
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"#\"<>\\".contains(&byte);
+        if !url.bytes().all(plain) {
+            return Err(bad("it has characters that must be written as %XX"));
+        }
+        let at = url.find('?').unwrap_or(url.len());
+        let (path, query) = url.split_at(at);
+        match path.rsplit_once('/') {
+            Some((base, file)) if !file.is_empty() && !base.ends_with('/') => {
+                Ok(Self { base: base.to_owned(), file: file.to_owned(), query: query.to_owned() })
+            }
+            _ => Err(bad("it names no file")),
+        }
+    }
+
+    fn path(&self, ending: &str) -> String {
+        format!("{}{ending}{}", self.file, self.query)
+    }
+}
+
+/// Opens the image at a URL: without a digest after asking its server which version there is, with one by the list of
+/// digests that has it, which is fetched from beside the image unless it is in the cache.
+pub(super) fn open(
+    url: &str,
+    (digest, offset): (Option<Digest>, u64),
+    args: &RepositoryArgs,
+    settings: &Settings,
+) -> Result<RemoteImage, Failure> {
+    let target = Target::parse(url)?;
+    let what = format!("can't open {url}");
+    let failed = |error: StoreError| of_store(&what, &error);
+    let mut servers = Servers { redirects: true, ..servers(&target.base, args)? };
+    args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
+    let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+    let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+    let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
+    let source = connect(&engine, servers).map_err(failed)?;
+    let cache = PartCache::open(&place.path, quota).map_err(failed)?;
+    let name: Arc<str> = url.into();
+    let path = target.path("");
+    let (file, parts, digests) = match digest {
+        Some(root) => {
+            let parts = cache.of(format!("digest {root}").as_bytes());
+            let list = list(&*source, &target, root, &parts).map_err(failed)?;
+            let whole = Whole { len: list.image_len(), version: None };
+            (RangedFile::known(source, &path, name.clone(), whole), parts, Some(Arc::new(list)))
+        }
+        None => {
+            let file = RangedFile::open(source, &path, name.clone()).map_err(failed)?;
+            let Whole { len, version } = file.whole();
+            let Some(version) = version else {
+                return Err(Failure::failed(format!(
+                    "{what}: its server says neither with ETag nor with Last-Modified which version it sends, so that a \
+                     change would go unnoticed"
+                ))
+                .hint("name what `esker image digest` says of it with --digest"));
+            };
+            let parts = cache.of(format!("{url}\n{len}\n{version:?}").as_bytes());
+            (file, parts, None)
+        }
+    };
+    if offset > file.whole().len {
+        return Err(Failure::usage(format!("{what}: it has only {} bytes", file.whole().len)));
+    }
+    let block = digests.as_ref().map_or(BLOCK_SIZE, |list| list.block_size()).into();
+    let (flying, landed) = (Mutex::default(), Condvar::new());
+    Ok(RemoteImage { name, file, parts, digests, block, offset, flying, landed })
+}
+
+/// The list of digests that has this digest itself.
+fn list(source: &dyn Source, target: &Target, root: Digest, parts: &Parts) -> Result<DigestList, StoreError> {
+    let what: Arc<str> = format!("the list of digests {}/{}", target.base, target.path(".digests")).into();
+    let decode = |bytes: &[u8]| {
+        DigestList::decode(bytes).map_err(|error| {
+            StoreError::new(
+                what.clone(),
+                Cause::Remote { blame: esker_store::Blame::Object, may_pass: false, text: error.to_string() },
+            )
+        })
+    };
+    if let Some(kept) = parts.list(LIST_MAX).filter(|kept| Digest::of(kept) == root) {
+        return decode(&kept);
+    }
+    let check: Check = Arc::new(move |bytes: &[u8]| match Digest::of(bytes) {
+        actual if actual == root => Ok(()),
+        actual => Err(Cause::WrongList { expected: root.to_string(), actual: actual.to_string() }),
+    });
+    let bytes =
+        RangedFile::read_whole(source, &target.path(".digests"), what.clone(), LIST_MAX, Some(check))?;
+    let list = decode(&bytes)?;
+    parts.keep_list(&bytes);
+    Ok(list)
+}
+
+impl RemoteImage {
+    /// A block: from the cache, or fetched by one of those who want it.
+    fn block(&self, number: u64) -> io::Result<Vec<u8>> {
+        let start = number * self.block;
+        let end = (start + self.block).min(self.file.whole().len);
+        let len = usize::try_from(end - start).map_err(io::Error::other)?;
+        if let Some(content) = self.parts.get(number, len) {
+            return Ok(content);
+        }
+        let _flight = match self.set_out(number) {
+            Set::First(flight) => flight,
+            // Whoever was first has kept it, or failed; then it is tried again.
+            Set::After(flight) => match self.parts.get(number, len) {
+                Some(content) => return Ok(content),
+                None => flight,
+            },
+        };
+        let check = self.digests.clone().map(|digests| -> Check {
+            Arc::new(move |bytes: &[u8]| {
+                let number = usize::try_from(number).unwrap_or(usize::MAX);
+                let good = digests.is_block(number, bytes);
+                if good { Ok(()) } else { Err(Cause::WrongPart { from: start, to: end }) }
+            })
+        });
+        let content = self.file.read(start..end, check).map_err(io::Error::other)?;
+        self.parts.keep(number, &content);
+        Ok(content)
+    }
+
+    fn set_out(&self, number: u64) -> Set<'_> {
+        let mut flying = self.flying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = false;
+        while !flying.insert(number) {
+            waited = true;
+            flying = self.landed.wait(flying).unwrap_or_else(PoisonError::into_inner);
+        }
+        let flight = Flight { image: self, number };
+        if waited { Set::After(flight) } else { Set::First(flight) }
+    }
+}
+
+/// Who fetches a block.
+enum Set<'i> {
+    First(Flight<'i>),
+    /// Somebody else has tried before.
+    After(Flight<'i>),
+}
+
+/// A block on its way; nobody else fetches it meanwhile.
+struct Flight<'i> {
+    image: &'i RemoteImage,
+    number: u64,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.image.flying.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.image.landed.notify_all();
+    }
+}
+
+impl Image for RemoteImage {
+    fn name(&self) -> Arc<str> {
+        self.name.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.file.whole().len - self.offset
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
+            let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
+            if at >= self.file.whole().len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let block = self.block(at / self.block)?;
+            let skipped = usize::try_from(at % self.block).map_err(io::Error::other)?;
+            let bytes = block.get(skipped..).unwrap_or_default();
+            let len = bytes.len().min(room.len());
+            let (there, from) = (room.get_mut(..len), bytes.get(..len));
+            let (there, from) = there.zip(from).filter(|_| len > 0).ok_or(io::ErrorKind::UnexpectedEof)?;
+            there.copy_from_slice(from);
+            filled += len;
+        }
+        Ok(())
+    }
+
+    fn stripe(&self) -> usize {
+        usize::try_from(self.block).unwrap_or(usize::MAX)
+    }
+
+    fn origin(&self) -> u64 {
+        self.offset
+    }
+
+    fn identity(&self) -> [u64; 2] {
+        let whole = self.file.whole();
+        let version = format!("{:?} {:?}", whole.version, self.digests.as_ref().map(|list| list.root()));
+        let version = Digest::of(version.as_bytes()).0;
+        let number = version.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        [whole.len, number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        let parts = |url: &str| {
+            let Target { base, file, query } = Target::parse(url).expect(url);
+            (base, file, query)
+        };
+        let of = |base: &str, file: &str, query: &str| (base.into(), file.into(), query.into());
+        assert_eq!(parts("http://h:1/a/b.sqfs"), of("http://h:1/a", "b.sqfs", ""));
+        assert_eq!(parts("https://h/b.sqfs?k=a/b"), of("https://h", "b.sqfs", "?k=a/b"));
+        assert_eq!(Target::parse("https://h/b?k").expect("it").path(".digests"), "b.digests?k");
+        for wrong in ["https://h/", "https://h", "http://h/a b.sqfs", "http://h/a#b.sqfs", "http:///x"] {
+            assert!(Target::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

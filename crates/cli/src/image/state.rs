@@ -1,0 +1,42 @@
+//! What `esker status` says of a mounted image.
+
+use std::time::SystemTime;
+
+use esker_node::status::{Failure as Failed, Image, seconds};
+use esker_squashfs::ImageTree;
+
+use super::Trust;
+
+/// What is known of an image now, and what failed.
+pub(super) fn of(tree: &ImageTree, trust: Trust) -> (Image, Vec<Failed>) {
+    let (superblock, status) = (tree.superblock(), tree.status());
+    let image = Image {
+        codec: superblock.codec.name().to_owned(),
+        block_bytes: superblock.block_size.into(),
+        bytes: superblock.bytes_used,
+        blocks: status.blocks,
+        read_bytes: status.stored_bytes,
+        read_ahead: status.ahead,
+        kept_bytes: status.kept_bytes,
+        authenticated: trust.word().to_owned(),
+    };
+    let failed = |(time, cause, caller): (SystemTime, String, Option<u32>)| Failed {
+        time: seconds(time),
+        object: status.image.clone(),
+        cause,
+        caller,
+    };
+    (image, status.failures.iter().cloned().map(failed).collect())
+}
+
+impl Trust {
+    /// By what the image is authenticated. The words are an interface.
+    fn word(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Digest => "digest",
+            Self::Repository => "repository",
+            Self::Nobody => "no",
+        }
+    }
+}

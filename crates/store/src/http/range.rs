@@ -1,0 +1,170 @@
+//! Parts of files: what is asked for, and what an answer has to be to be one.
+
+use hyper::header::{self, HeaderName};
+use hyper::{Response, StatusCode};
+
+use crate::error::Cause;
+use crate::ranged::{Version, Whole};
+use crate::source::Fetch;
+
+/// The field that asks for a part of a file alone, if that is what is wanted.
+pub(super) fn range(fetch: &Fetch, from: u64) -> Option<String> {
+    match &fetch.part {
+        Some(part) => Some(format!("bytes={}-{}", part.start + from, part.end.saturating_sub(1))),
+        None => (from > 0).then(|| format!("bytes={from}-")),
+    }
+}
+
+/// The field that asks for it only of the version that is known; otherwise the whole file would come.
+pub(super) fn if_range(fetch: &Fetch) -> Option<&str> {
+    match fetch.whole.as_deref()?.version.as_ref()? {
+        Version::Tag(text) | Version::Time(text) => Some(text),
+    }
+}
+
+/// Looks at an answer from which the bytes before `from` are not needed; tells how many of them it begins with all the
+/// same. `None` if its status is to be judged as that of any answer.
+pub(super) fn skipped<T>(response: &Response<T>, fetch: &Fetch, from: u64) -> Option<Result<u64, Cause>> {
+    let begin = fetch.part.as_ref().map_or(from, |part| part.start + from);
+    match (response.status(), &fetch.part) {
+        (StatusCode::PARTIAL_CONTENT, _) if fetch.part.is_some() || from > 0 => {
+            Some(is_wanted(response, fetch, begin).map(|()| 0))
+        }
+        (StatusCode::OK, Some(_)) => Some(Err(match is_of(response, fetch) {
+            true => Cause::WholeFile,
+            false => Cause::Changed,
+        })),
+        // It has become so short that it has no such part.
+        (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) if fetch.whole.is_some() => Some(Err(Cause::Changed)),
+        (StatusCode::OK, None) => Some(Ok(from)),
+        _ => None,
+    }
+}
+
+/// Whether what came is the part that was asked for, of the file that was asked for.
+fn is_wanted<T>(response: &Response<T>, fetch: &Fetch, begin: u64) -> Result<(), Cause> {
+    let wrong =
+        || Cause::Broken(format!("it was asked for what begins at byte {begin}, and sent something else"));
+    let Span { first, last, len } = span(response).ok_or_else(wrong)?;
+    if !is_of(response, fetch) {
+        return Err(Cause::Changed);
+    }
+    let end = fetch.part.as_ref().map(|part| part.end.min(len.unwrap_or(u64::MAX)));
+    if first != begin || end.is_some_and(|end| last.checked_add(1) != Some(end)) {
+        return Err(wrong());
+    }
+    Ok(())
+}
+
+/// Whether an answer is of the version that is known. One that doesn't say is believed where the server was told which one
+/// is wanted.
+fn is_of<T>(response: &Response<T>, fetch: &Fetch) -> bool {
+    let Some(known) = fetch.whole.as_deref() else { return true };
+    let len = span(response).and_then(|span| span.len);
+    if len.is_some_and(|len| len != known.len) {
+        return false;
+    }
+    match &known.version {
+        Some(Version::Tag(tag)) => field(response, header::ETAG).is_none_or(|now| now == tag),
+        Some(Version::Time(time)) => field(response, header::LAST_MODIFIED).is_none_or(|now| now == time),
+        None => true,
+    }
+}
+
+/// What an answer with a part says of the whole file.
+pub(super) fn whole<T>(response: &Response<T>) -> Option<Whole> {
+    let len = span(response)?.len?;
+    Some(Whole { len, version: version(response) })
+}
+
+/// A weak tag may stay the same for other bytes, so a time is better.
+fn version<T>(response: &Response<T>) -> Option<Version> {
+    let tag = field(response, header::ETAG).filter(|tag| tag.starts_with('"') && tag.len() > 2);
+    let time = || field(response, header::LAST_MODIFIED).filter(|time| !time.is_empty());
+    tag.map(|tag| Version::Tag(tag.to_owned())).or_else(|| time().map(|time| Version::Time(time.to_owned())))
+}
+
+fn field<T>(response: &Response<T>, name: HeaderName) -> Option<&str> {
+    response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+}
+
+/// What `Content-Range` says.
+struct Span {
+    first: u64,
+    last: u64,
+    len: Option<u64>,
+}
+
+fn span<T>(response: &Response<T>) -> Option<Span> {
+    if response.status() != StatusCode::PARTIAL_CONTENT {
+        return None;
+    }
+    let (part, len) = field(response, header::CONTENT_RANGE)?.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = part.split_once('-')?;
+    let len = if len == "*" { None } else { Some(len.parse().ok()?) };
+    Some(Span { first: first.parse().ok()?, last: last.parse().ok()?, len })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn answer(status: u16, fields: &[(&str, &str)]) -> Response<()> {
+        let mut answer = Response::builder().status(status);
+        for (name, value) in fields {
+            answer = answer.header(*name, *value);
+        }
+        answer.body(()).unwrap()
+    }
+
+    fn of(version: Option<Version>) -> Fetch {
+        let whole = Some(Arc::new(Whole { len: 100, version }));
+        Fetch { part: Some(10..20), whole, ..Fetch::new("a", "a", 10) }
+    }
+
+    #[test]
+    fn a_part_of_another_version_is_no_answer() {
+        let known = of(Some(Version::Tag("\"a\"".into())));
+        assert_eq!(if_range(&known), Some("\"a\""));
+        let outcome = |status, fields: &[(&str, &str)]| skipped(&answer(status, fields), &known, 0);
+        let good = ("content-range", "bytes 10-19/100");
+        assert!(matches!(outcome(206, &[good]), Some(Ok(0))));
+        assert!(matches!(outcome(206, &[good, ("etag", "\"a\"")]), Some(Ok(0))));
+        let changed = |outcome| matches!(outcome, Some(Err(Cause::Changed)));
+        assert!(changed(outcome(206, &[good, ("etag", "\"b\"")])));
+        assert!(changed(outcome(206, &[("content-range", "bytes 10-19/101")])));
+        assert!(changed(outcome(200, &[("etag", "\"b\"")])));
+        assert!(changed(outcome(416, &[])));
+        assert!(matches!(outcome(200, &[("etag", "\"a\"")]), Some(Err(Cause::WholeFile))));
+        for wrong in
+            ["bytes 11-19/100", "bytes 10-18/100", "bytes 10-19", "bytes x-19/100", "lines 10-19/100"]
+        {
+            let said = outcome(206, &[("content-range", wrong)]);
+            assert!(matches!(said, Some(Err(Cause::Broken(_)))), "{wrong}");
+        }
+        assert!(outcome(404, &[]).is_none() && outcome(503, &[]).is_none());
+    }
+
+    #[test]
+    fn what_goes_on_elsewhere_may_begin_at_the_start() {
+        let plain = Fetch::new("a", "a", 100);
+        assert!(matches!(skipped(&answer(200, &[]), &plain, 7), Some(Ok(7))));
+        let part = answer(206, &[("content-range", "bytes 7-99/*")]);
+        assert!(matches!(skipped(&part, &plain, 7), Some(Ok(0))));
+        assert!(skipped(&part, &plain, 0).is_none(), "nobody asked for a part");
+    }
+
+    #[test]
+    fn the_version_is_what_tells_bytes_apart() {
+        let told = |fields: &[(&str, &str)]| {
+            let range = ("content-range", "bytes 0-0/5");
+            whole(&answer(206, &[&[range], fields].concat())).and_then(|whole| whole.version)
+        };
+        let time = ("last-modified", "Mon, 02 Jan 2006 15:04:05 GMT");
+        assert_eq!(told(&[("etag", "\"x\""), time]), Some(Version::Tag("\"x\"".into())));
+        assert_eq!(told(&[("etag", "W/\"x\""), time]), Some(Version::Time(time.1.into())));
+        assert_eq!(told(&[("etag", "W/\"x\"")]), None);
+    }
+}
