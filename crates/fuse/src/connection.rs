@@ -24,6 +24,7 @@ use crate::nodes::{Forgotten, NodeId, NodeTable};
 use crate::notify::Notices;
 use crate::options::{SessionOptions, Severity};
 use crate::patience::Clock;
+use crate::trusted;
 use crate::waiting::{Question, Request, Waiting};
 use crate::wire;
 
@@ -117,10 +118,11 @@ impl Connection {
                 let size = *size;
                 tree.xattr(node, name, Reply::new(move |answer| conn.valued(&asked, size, answer)));
             }
-            Question::XattrNames { size } => {
-                let size = *size;
-                let join = |names: Vec<Vec<u8>>| {
-                    names.into_iter().flat_map(|n| n.into_iter().chain([0])).collect::<Vec<u8>>()
+            Question::XattrNames { size, trusted } => {
+                let (size, trusted) = (*size, *trusted);
+                let join = move |names: Vec<Vec<u8>>| {
+                    let shown = names.into_iter().filter(|name| trusted || !trusted::is_trusted(name));
+                    shown.flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>()
                 };
                 tree.xattr_names(node, Reply::new(move |a| conn.valued(&asked, size, a.map(join))));
             }

@@ -25,6 +25,7 @@ mod patience;
 mod serve;
 mod session;
 mod sys;
+mod trusted;
 mod waiting;
 mod wire;
 

@@ -15,6 +15,7 @@ use crate::crew::Luck;
 use crate::nodes::NodeId;
 use crate::options::Severity;
 use crate::sys::read_plain;
+use crate::trusted;
 use crate::waiting::{Question, Request};
 use crate::wire;
 
@@ -100,7 +101,7 @@ impl Connection {
             | opcode::CREATE
             | opcode::FALLOCATE
             | opcode::TMPFILE => self.refuse_at_once(channel, header, libc::EROFS),
-            opcode => match question(opcode, body) {
+            _ => match question(header, body) {
                 Some(question) => return self.put(channel, slot, header, question),
                 // OPEN, FLUSH, ACCESS, LSEEK, STATX and whatever else can be done without us: the kernel
                 // never asks again.
@@ -194,7 +195,8 @@ fn opened(open_flags: u32) -> OpenOut {
 }
 
 /// What a request asks the tree, if it asks it anything.
-fn question(number: u32, body: &[u8]) -> Option<Question> {
+fn question(header: &InHeader, body: &[u8]) -> Option<Question> {
+    let number = header.opcode;
     let name = |bytes: &[u8]| Some(Box::from(bytes.split(|&b| b == 0).next()?));
     Some(match number {
         opcode::LOOKUP => match name(body)? {
@@ -218,7 +220,7 @@ fn question(number: u32, body: &[u8]) -> Option<Question> {
         }
         opcode::LISTXATTR => {
             let size: XattrSize = read_plain(body)?;
-            Question::XattrNames { size: size.size as usize }
+            Question::XattrNames { size: size.size as usize, trusted: trusted::may_see(header.uid) }
         }
         _ => return None,
     })

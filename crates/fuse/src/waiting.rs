@@ -42,6 +42,8 @@ pub(crate) enum Question {
     },
     XattrNames {
         size: usize,
+        /// Whether the caller may know of those of `trusted.`.
+        trusted: bool,
     },
 }
 

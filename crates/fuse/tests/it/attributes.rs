@@ -49,7 +49,8 @@ on_all_kernels! {
 
     fn extended_attributes_and_their_sizes(kernel: KernelMask) {
         let tree = sample();
-        tree.put("marked", Entry::file(b"x").xattr("user.colour", b"blue").xattr("user.empty", b""));
+        let marked = Entry::file(b"x").xattr("user.colour", b"blue").xattr("user.empty", b"");
+        tree.put("marked", marked.xattr("trusted.secret", b"x"));
         let mounted = Mounted::new(tree, kernel);
         let path = mounted.path("marked");
         let get = |name: &str, room: usize| {
@@ -62,9 +63,11 @@ on_all_kernels! {
         assert_eq!(get("user.colour", 3).expect_err("too little room"), rustix::io::Errno::RANGE);
         assert_eq!(rustix::fs::getxattr_query(&path, "user.empty"), Ok(0));
         assert_eq!(get("user.none", 9).expect_err("no such"), rustix::io::Errno::NODATA);
+        // Whoever the kernel lets read it sees that it is there, and nobody else.
+        let secret = if get("trusted.secret", 9).is_ok() { "trusted.secret\0" } else { "" };
         let mut names = [0; 64];
         let size = rustix::fs::listxattr(&path, &mut names[..]).expect("names");
-        assert_eq!(&names[..size], b"user.colour\0user.empty\0");
+        assert_eq!(names[..size], *format!("{secret}user.colour\0user.empty\0").as_bytes());
         assert_eq!(rustix::fs::listxattr_query(&path), Ok(size));
         assert_eq!(rustix::fs::listxattr(&path, &mut names[..5]), Err(rustix::io::Errno::RANGE));
     }

@@ -1,0 +1,36 @@
+//! Extended attributes whose names begin with `trusted.`. Linux shows their values to the system's root alone, by itself;
+//! to whom it shows their names is left to each file system, and those of the kernel do the same.
+
+use std::sync::OnceLock;
+
+/// Whether a caller with this number, in the namespace of whoever serves, is told of them.
+pub(crate) fn may_see(uid: u32) -> bool {
+    static IS_FIRST: OnceLock<bool> = OnceLock::new();
+    uid == 0
+        && *IS_FIRST
+            .get_or_init(|| std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_first(&map)))
+}
+
+/// Whether these numbers of users are those of the machine, and not of a namespace in it, where root is somebody else.
+fn is_first(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Whether an attribute is one of them.
+pub(crate) fn is_trusted(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_of_the_machine_sees_them() {
+        assert!(is_first("         0          0 4294967295\n"));
+        assert!(!is_first("         0       1000          1\n"));
+        assert!(!is_first(""));
+        assert!(!may_see(1000));
+        assert!(is_trusted(b"trusted.x") && !is_trusted(b"user.trusted.x"));
+    }
+}
