@@ -19,7 +19,6 @@ pub(super) struct ObjectImage {
     name: Arc<str>,
     offset: u64,
     len: u64,
-    changed: u64,
     /// What it is read from; closed with it.
     _browsed: Browsed,
 }
@@ -43,8 +42,7 @@ pub(super) fn open(
     let size = found.attr.size;
     let len = size.checked_sub(offset);
     let len = len.ok_or_else(|| Failure::usage(format!("{name} has only {size} bytes")))?;
-    let changed = found.attr.mtime.secs.cast_unsigned();
-    Ok(ObjectImage { tree, node: found.node, name: name.into(), offset, len, changed, _browsed: browsed })
+    Ok(ObjectImage { tree, node: found.node, name: name.into(), offset, len, _browsed: browsed })
 }
 
 impl Image for ObjectImage {
@@ -67,9 +65,5 @@ impl Image for ObjectImage {
             filled += bytes.len();
         }
         Ok(())
-    }
-
-    fn identity(&self) -> [u64; 2] {
-        [self.len, self.changed]
     }
 }

@@ -234,14 +234,6 @@ impl Image for RemoteImage {
     fn origin(&self) -> u64 {
         self.offset
     }
-
-    fn identity(&self) -> [u64; 2] {
-        let whole = self.file.whole();
-        let version = format!("{:?} {:?}", whole.version, self.digests.as_ref().map(|list| list.root()));
-        let version = Digest::of(version.as_bytes()).0;
-        let number = version.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        [whole.len, number]
-    }
 }
 
 #[cfg(test)]
