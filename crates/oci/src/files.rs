@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::OciError;
+use crate::digest::Digest;
+use crate::registry::Registry;
 use crate::tar::Members;
 
 /// An archive of an image has some hundred members.
@@ -19,6 +21,7 @@ const LINKS: usize = 8;
 pub(crate) enum Files {
     Folder(PathBuf),
     Archive { file: Arc<File>, members: BTreeMap<String, Found> },
+    Registry(Box<dyn Registry>),
 }
 
 pub(crate) enum Found {
@@ -88,13 +91,24 @@ impl Files {
         match self {
             Self::Folder(folder) => folder.join(name).is_file(),
             Self::Archive { members, .. } => members.contains_key(name),
+            Self::Registry(_) => false,
         }
+    }
+
+    /// Opens a blob, which is no longer than `limit`.
+    pub(crate) fn blob(&self, digest: &Digest, limit: u64) -> Result<Box<dyn Read + Send>, OciError> {
+        if let Self::Registry(registry) = self {
+            return registry.blob(&digest.to_string(), limit).map_err(OciError::io(format!("get {digest}")));
+        }
+        let (algorithm, digits) = digest.parts();
+        self.stream(&format!("blobs/{algorithm}/{digits}"))
     }
 
     /// Opens a file; `name` never leads out of the folder, because whoever calls has checked what it is made of.
     pub(crate) fn stream(&self, name: &str) -> Result<Box<dyn Read + Send>, OciError> {
         let failed = || OciError::io(format!("read {name} of the image"));
         match self {
+            Self::Registry(_) => Err(failed()(io::Error::from(io::ErrorKind::Unsupported))),
             Self::Folder(folder) => Ok(Box::new(File::open(folder.join(name)).map_err(failed())?)),
             Self::Archive { file, members } => {
                 let mut name = name;
@@ -114,14 +128,23 @@ impl Files {
 
     /// Reads a file that is at most `limit` bytes long.
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, OciError> {
-        let mut content = Vec::new();
-        let read = self.stream(name)?.take(limit + 1).read_to_end(&mut content);
-        read.map_err(OciError::io(format!("read {name} of the image")))?;
-        if content.len() as u64 > limit {
-            return Err(OciError::refused(name, "it is too long"));
-        }
-        Ok(content)
+        whole(name, self.stream(name)?, limit)
     }
+
+    /// Reads a blob that is at most `limit` bytes long.
+    pub(crate) fn read_blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, OciError> {
+        whole(&digest.to_string(), self.blob(digest, limit)?, limit)
+    }
+}
+
+fn whole(name: &str, stream: Box<dyn Read + Send>, limit: u64) -> Result<Vec<u8>, OciError> {
+    let mut content = Vec::new();
+    let read = stream.take(limit + 1).read_to_end(&mut content);
+    read.map_err(OciError::io(format!("read {name} of the image")))?;
+    if content.len() as u64 > limit {
+        return Err(OciError::refused(name, "it is too long"));
+    }
+    Ok(content)
 }
 
 fn tidy(name: &str) -> String {

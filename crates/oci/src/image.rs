@@ -15,6 +15,7 @@ use crate::digest::{Checked, Digest};
 use crate::files::{Files, Part};
 use crate::manifest::{self, Descriptor, Document, Manifest};
 use crate::merge::{Layer, Merged};
+use crate::registry::Registry;
 use crate::tar::Members;
 
 /// Bounds on what an image may take up while it is unpacked.
@@ -64,8 +65,8 @@ impl std::fmt::Debug for Image {
 #[derive(Clone, Debug)]
 struct LayerRef {
     name: String,
-    /// Of the layer as it is stored.
-    digest: Option<Digest>,
+    /// Of the layer as it is stored, and how long that is.
+    digest: Option<(Digest, u64)>,
     /// Of the layer when it is unpacked.
     plain: Option<Digest>,
 }
@@ -115,6 +116,32 @@ impl Image {
         Err(OciError::refused(what, "its indexes name indexes, and so on"))
     }
 
+    /// Opens the image with this tag or digest in a registry.
+    pub fn in_registry(what: &str, reference: &str, registry: Box<dyn Registry>) -> Result<Self, OciError> {
+        let get = |reference: &str| {
+            let manifest = registry.manifest(reference, manifest::LONGEST);
+            manifest.map_err(OciError::io(format!("get the manifest {reference} of {what}")))
+        };
+        let mut json = get(reference)?;
+        if let Ok(digest) = Digest::parse(reference) {
+            digest.check(reference, &json)?;
+        }
+        for _ in 0..manifest::DEPTH {
+            match Document::parse(what, &json)? {
+                Document::Manifest(manifest) => {
+                    return Self::of_manifest(what, manifest, Files::Registry(registry));
+                }
+                Document::Index(index) => {
+                    let chosen = manifest::choose(what, &index, None, manifest::own_architecture())?;
+                    let digest = chosen.digest()?;
+                    json = get(&digest.to_string())?;
+                    digest.check(&digest.to_string(), &json)?;
+                }
+            }
+        }
+        Err(OciError::refused(what, "its indexes name indexes, and so on"))
+    }
+
     /// Opens an archive as `docker save` makes it. `tag` chooses among several images.
     pub fn in_docker_archive(path: &Path, tag: Option<&str>) -> Result<Self, OciError> {
         let what = path.display().to_string();
@@ -150,7 +177,8 @@ impl Image {
     fn of_manifest(what: &str, manifest: Manifest, files: Files) -> Result<Self, OciError> {
         let config = blob(&files, &manifest.config, Config::LONGEST)?;
         let layer = |layer: &Descriptor| {
-            Ok(LayerRef { name: layer.digest.clone(), digest: Some(layer.digest()?), plain: None })
+            let digest = Some((layer.digest()?, layer.size));
+            Ok(LayerRef { name: layer.digest.clone(), digest, plain: None })
         };
         let layers: Result<Vec<_>, OciError> = manifest.layers.iter().map(layer).collect();
         Self::new(what, config, layers?, files)
@@ -206,13 +234,13 @@ impl Image {
         let what = format!("layer {}", layer.name);
         let mut stopped = false;
         let stored = match &layer.digest {
-            Some(digest) => self.files.stream(&blob_name(digest))?,
+            Some((digest, size)) => self.files.blob(digest, *size)?,
             None => self.files.stream(&layer.name)?,
         };
         let stored = Watched { inner: stored, progress, told, stopped: &mut stopped };
         let file = nameless(folder)?;
         let written = match &layer.digest {
-            Some(digest) => {
+            Some((digest, _)) => {
                 let mut checked = Checked::new(stored, digest);
                 let written = write_plain(&what, &mut checked, layer, &file, left.bytes);
                 // What can't be unpacked is mostly not what it should be, which says more.
@@ -287,17 +315,12 @@ fn decompressed<'a>(mut stored: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
     })
 }
 
-fn blob_name(digest: &Digest) -> String {
-    let (algorithm, digits) = digest.parts();
-    format!("blobs/{algorithm}/{digits}")
-}
-
 fn blob(files: &Files, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, OciError> {
     let digest = descriptor.digest()?;
     if descriptor.size > limit {
         return Err(OciError::refused(digest.to_string(), "it is too long"));
     }
-    let content = files.read(&blob_name(&digest), limit)?;
+    let content = files.read_blob(&digest, limit)?;
     digest.check(&digest.to_string(), &content)?;
     Ok(content)
 }

@@ -1,6 +1,6 @@
 //! Container images in registries and archives, as layers.
 //!
-//! [`Image`] opens a layout of OCI or an archive of Docker, [`Image::merge`] unpacks its layers, checks them against their
+//! [`Image`] opens a layout of OCI, an archive of Docker or an image in a [`Registry`], [`Image::merge`] unpacks its layers, checks them against their
 //! digests, and gives one tree ([`Merged`]). What comes out names nothing outside of itself, whatever a layer says; nothing here
 //! writes anywhere but into files without a name.
 #![forbid(unsafe_code)]
@@ -12,9 +12,11 @@ mod files;
 mod image;
 mod manifest;
 mod merge;
+mod registry;
 mod tar;
 
 pub use config::Config;
 pub use error::OciError;
 pub use image::{Image, Limits, Told, Unpacking};
 pub use merge::{Entry, Kind, Merged};
+pub use registry::{Challenge, Reference, Registry, token};

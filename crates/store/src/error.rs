@@ -124,6 +124,12 @@ pub enum Cause {
         /// Where to.
         location: String,
     },
+    /// The server wants to know who asks.
+    #[error("the server answered with status 401: it sends that only to those it knows")]
+    Unauthorized {
+        /// What it wants, as it says it in the field `WWW-Authenticate`.
+        challenge: String,
+    },
     /// The server sends a whole file where a part of it is asked for.
     #[error(
         "the server, or a proxy on the way, sends whole files and not the parts that are asked for (HTTP ranges)"
@@ -309,6 +315,7 @@ impl Cause {
             | Cause::Overloaded { .. }
             | Cause::Redirected { .. }
             | Cause::WholeFile
+            | Cause::Unauthorized { .. }
             | Cause::Untrusted(_)
             | Cause::SavedHeadTooOld { .. } => Blame::Host,
             Cause::TooLarge { .. }
@@ -359,6 +366,7 @@ impl Cause {
             | Cause::Insecure { .. }
             | Cause::Redirected { .. }
             | Cause::WholeFile
+            | Cause::Unauthorized { .. }
             | Cause::Changed
             | Cause::WrongPart { .. }
             | Cause::WrongList { .. }

@@ -301,6 +301,7 @@ impl Trip {
             check: None,
             part: self.wanted.part(),
             whole: None,
+            fields: None,
             about: Some(self.wanted.what.as_str().into()),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,

@@ -79,8 +79,11 @@ impl PartCache {
     }
 
     /// Removes everything; returns the bytes that it took.
-    pub fn wipe(&self) -> io::Result<u64> {
-        self.shrink(0)
+    pub fn wipe(&self) -> Result<u64, StoreError> {
+        self.shrink(0).map_err(|source| {
+            let cause = Cause::Disk { doing: "removing what is in", path: self.folder.clone(), source };
+            StoreError::new("the cache of images", cause)
+        })
     }
 
     fn note(&self, bytes: u64) {

@@ -62,6 +62,8 @@ pub struct Fetch {
     pub whole: Option<Arc<Whole>>,
     /// What it is for those who are told, if that is something else than in messages.
     pub about: Option<Arc<str>>,
+    /// Further fields of the request.
+    pub fields: Option<Arc<[(String, String)]>>,
     /// The most bytes accepted.
     pub limit: u64,
     /// How many plain bytes that are, if it is known.
@@ -88,6 +90,7 @@ impl Fetch {
             part: None,
             whole: None,
             about: None,
+            fields: None,
             limit,
             plain_size: None,
             fresh: false,
@@ -192,6 +195,11 @@ impl Stored {
         }
     }
 
+    /// The bytes as a stream.
+    pub fn into_reader(self) -> Box<dyn io::Read + Send> {
+        Box::new(Reading { stored: self, at: 0 })
+    }
+
     /// Hands all bytes to `take`, piece by piece.
     pub(crate) fn pieces<E: From<io::Error>>(
         &self,
@@ -245,6 +253,31 @@ impl Stored {
         }
         self.verified = Some(*expected);
         Ok(self)
+    }
+}
+
+/// Stored bytes that are read one after the other.
+struct Reading {
+    stored: Stored,
+    at: u64,
+}
+
+impl io::Read for Reading {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = match &self.stored.body {
+            Body::Memory { bytes, .. } => {
+                let rest = usize::try_from(self.at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+                let len = rest.len().min(room.len());
+                room[..len].copy_from_slice(&rest[..len]);
+                len
+            }
+            Body::Spooled { file, len } => {
+                let most = usize::try_from(len.saturating_sub(self.at)).unwrap_or(usize::MAX).min(room.len());
+                file.read_at(&mut room[..most], self.at)?
+            }
+        };
+        self.at += len as u64;
+        Ok(len)
     }
 }
 

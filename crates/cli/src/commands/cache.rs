@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use clap::Subcommand;
 use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
 use esker_node::place::{PassedOver, Place};
+use esker_store::PartCache;
 use serde::Serialize;
 
 use crate::args::{RepositoryArgs, split_path};
@@ -302,7 +303,33 @@ fn evict(args: EvictArgs, settings: &Settings) -> Result<(), Failure> {
 fn wipe(args: &WipeArgs, settings: &Settings) -> Result<(), Failure> {
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
     let freed = cache.wipe(args.pinned, args.heads).map_err(failed("can't wipe the cache"))?;
-    tell(&freed, args.folder.json)
+    // Whoever reads an image fetches again what it needs.
+    let folder = settings.cache(args.folder.cache.as_deref(), true)?.path;
+    let images = PartCache::open(&folder, 0).and_then(|parts| parts.wipe());
+    let image_bytes = images.map_err(failed("can't wipe the parts of images"))?;
+    tell_of(&Wiped { freed, image_bytes }, args.folder.json)
+}
+
+/// What a wipe did. Field names are an interface.
+#[derive(Serialize)]
+struct Wiped {
+    #[serde(flatten)]
+    freed: FreedRow,
+    image_bytes: u64,
+}
+
+fn tell_of(wiped: &Wiped, json: bool) -> Result<(), Failure> {
+    if !json {
+        if wiped.image_bytes > 0 {
+            let mut out = Output::new();
+            out.line(format!("removed {} of images", size(wiped.image_bytes)))?;
+            out.finish()?;
+        }
+        return tell(&wiped.freed, false);
+    }
+    let mut out = Output::new();
+    out.json(wiped)?;
+    out.finish()
 }
 
 fn tell(freed: &FreedRow, json: bool) -> Result<(), Failure> {

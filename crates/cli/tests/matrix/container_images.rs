@@ -7,6 +7,8 @@ use std::process::Output;
 
 use esker_testkit::container::{ContainerImage, Layer, Packing, digest};
 use esker_testkit::fixture;
+use esker_testkit::mirror::Fault;
+use esker_testkit::web::{Authority, Web};
 use serde_json::json;
 
 use crate::containers::rootfs::Rootfs;
@@ -193,4 +195,120 @@ fn hostile_and_damaged_container_images_are_refused() {
 
 fn blob(layout: &Path, name: &str) -> PathBuf {
     layout.join("blobs/sha256").join(name.trim_start_matches("sha256:"))
+}
+
+/// Writes what a registry has of an image: by its tag an index for several machines, by digests the rest.
+fn store(image: &ContainerImage, folder: &Path) -> String {
+    let place = |path: &str| folder.join("v2/app/tool").join(path);
+    for name in ["manifests", "blobs"] {
+        fs::create_dir_all(place(name)).expect("folders");
+    }
+    for (name, bytes) in image.blobs() {
+        fs::write(place("blobs").join(name), bytes).expect("a blob");
+    }
+    let manifest = image.manifest();
+    let name = digest(&manifest);
+    let described = |architecture: &str, digest: &str| json!({"digest": digest, "size": manifest.len(), "platform": {"os": "linux", "architecture": architecture}});
+    let other = digest(b"for another machine");
+    let own = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let index = json!({"manifests": [described("s390x", &other), described(own, &name)]});
+    fs::write(place("manifests/v1"), index.to_string()).expect("an index");
+    fs::write(place("manifests").join(&name), manifest).expect("a manifest");
+    name
+}
+
+/// A registry that wants a token, has blobs elsewhere, and sends whoever shows the token there away.
+fn registry(image: &ContainerImage, (certificate, key): &(PathBuf, PathBuf)) -> (Web, String) {
+    let name = std::cell::OnceCell::new();
+    let web = Web::nginx(2, |folder, ports| {
+        name.get_or_init(|| store(image, folder));
+        let (folder, tls) = (
+            folder.display(),
+            format!("ssl_certificate {}; ssl_certificate_key {};", certificate.display(), key.display()),
+        );
+        let own = format!("https://127.0.0.1:{}", ports[0]);
+        let challenge =
+            format!(r#"Bearer realm="{own}/token",service="it",scope="repository:app/tool:pull""#);
+        format!(
+            "server {{ listen 127.0.0.1:{} ssl; {tls} root {folder};\n\
+               location = /token {{ if ($arg_scope != 'repository:app/tool:pull') {{ return 403; }}\n\
+                 return 200 '{{\"token\":\"sesame\"}}'; }}\n\
+               location /v2/ {{ if ($http_authorization != 'Bearer sesame') {{\n\
+                 add_header WWW-Authenticate '{challenge}' always; return 401; }}\n\
+                 location ~ /blobs/ {{ if ($http_authorization != 'Bearer sesame') {{ return 403; }}\n\
+                   return 307 https://127.0.0.1:{}$uri?signed=1; }} }} }}\n\
+             server {{ listen 127.0.0.1:{} ssl; {tls} root {folder};\n\
+               if ($http_authorization) {{ return 400; }} }}\n",
+            ports[0], ports[1], ports[1]
+        )
+    });
+    let name = name.into_inner().expect("the server was configured");
+    (web, name)
+}
+
+#[test]
+fn an_image_in_a_registry_is_fetched_and_checked() {
+    let builder = Builder::new();
+    let image = layered([Packing::Gzip, Packing::Zstd, Packing::Plain]);
+    let authority = Authority::new();
+    let (web, name) = registry(&image, &authority.sign("IP:127.0.0.1", 1));
+    let ca = authority.certificate().display().to_string();
+    let place = format!("docker://127.0.0.1:{}/app/tool", web.ports()[0]);
+    builder.world.person.does(|| image.write_layout(&builder.home("layout"), "v1"));
+    builder.done(&["image", "build", "expected.sqfs", "oci:layout"]);
+    let expected = fs::read(builder.home("expected.sqfs")).expect("an image");
+    for (number, reference) in [":v1".to_owned(), format!("@{name}")].into_iter().enumerate() {
+        let made = format!("{number}.sqfs");
+        builder.done(&["image", "build", &made, &format!("{place}{reference}"), "--ca", &ca]);
+        assert!(fs::read(builder.home(&made)).expect("an image") == expected, "{reference}");
+    }
+    let log = web.log();
+    let elsewhere: Vec<_> = log.lines().filter(|line| line.contains("signed=1")).collect();
+    assert!(log.contains("/token?") && !elsewhere.is_empty(), "{log}");
+    assert!(elsewhere.iter().all(|line| line.contains("\" 200 ")), "the token stays here: {log}");
+
+    let refused = |reference: &str, code: i32, reason: &str| {
+        let from = format!("{place}{reference}");
+        let output = builder.esker(&["image", "build", "refused.sqfs", &from, "--ca", &ca]);
+        assert_eq!(output.status.code(), Some(code), "{from}: {}", words(&output));
+        assert!(words(&output).contains(reason), "{from}: {}", words(&output));
+        assert!(!builder.home("refused.sqfs").exists(), "{from}");
+    };
+    refused(":v2", 3, "no such object");
+    refused(&format!("@{}", digest(b"another")), 3, "no such object");
+    refused(":../v1", 2, "no name of an image");
+    let output = builder.esker(&["image", "build", "refused.sqfs", &format!("{place}:v1")]);
+    assert_eq!(output.status.code(), Some(3), "an authority that nobody knows: {}", words(&output));
+}
+
+#[test]
+fn what_a_registry_sends_wrongly_is_refused() {
+    let builder = Builder::new();
+    let image = layered([Packing::Gzip; 3]);
+    let mirror = &builder.world.mirror;
+    let put = |path: &str, bytes: Vec<u8>| mirror.put(&format!("/v2/app/tool/{path}"), bytes);
+    put("manifests/v1", image.manifest());
+    image.blobs().into_iter().for_each(|(name, bytes)| put(&format!("blobs/{name}"), bytes));
+    let place = format!("docker://127.0.0.1:{}/app/tool:v1", mirror.port());
+    builder.done(&["image", "build", "good.sqfs", &place, "--insecure-http"]);
+    for (name, bytes) in image.blobs() {
+        let path = format!("/v2/app/tool/blobs/{name}");
+        let mut wrong = bytes.clone();
+        wrong[bytes.len() / 2] ^= 1;
+        let rule = mirror.fault(move |asked: &str| asked == path, Fault::Content(wrong));
+        let output = builder.esker(&["image", "build", "refused.sqfs", &place, "--insecure-http"]);
+        assert_eq!(output.status.code(), Some(4), "{name}: {}", words(&output));
+        assert!(words(&output).contains(&name), "{}", words(&output));
+        rule.assert_hit();
+        rule.lift();
+    }
+    let rule = mirror.fault(|path: &str| path.contains("/manifests/"), Fault::Content(vec![b' '; 5 << 20]));
+    let output = builder.esker(&["image", "build", "refused.sqfs", &place, "--insecure-http"]);
+    assert!(!output.status.success() && words(&output).contains("larger than"), "{}", words(&output));
+    rule.assert_hit();
+    assert!(!builder.home("refused.sqfs").exists());
 }

@@ -130,6 +130,8 @@ fn an_image_is_read_in_parts_which_are_kept() {
     }
     let read = reader.done(&["image", "cat", &url, "/sub/b", "--digest", &reader.root]);
     assert!(read == noise(101, 3 << 20));
+    assert!(String::from_utf8_lossy(&reader.done(&["cache", "wipe"])).contains("of images"));
+    assert_eq!(files(&reader.world.path("home/.cache/esker/images")).len(), 1, "the lock");
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {

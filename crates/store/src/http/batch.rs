@@ -179,6 +179,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         check: None,
         part: None,
         whole: None,
+        fields: None,
         about: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,

@@ -31,7 +31,7 @@ const STALE_MAX: usize = 3;
 /// So often at most a connection is given up for one answer because it is slow: perhaps the server is to blame.
 const GIVEN_UP_MAX: u32 = 3;
 
-/// Longest address of a redirect.
+/// Longest address of a redirect, and longest demand for a token.
 const LOCATION_MAX: usize = 2000;
 /// How much of what a proxy says of an error is repeated.
 const SAID_MAX: usize = 200;
@@ -251,6 +251,9 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         request =
             request.header("cvmfs-info", escaped(fetch.about.as_deref().unwrap_or(&fetch.what).as_bytes()));
     }
+    for (name, value) in fetch.fields.iter().flat_map(|fields| fields.iter()) {
+        request = request.header(name, value);
+    }
     if let Some(range) = range::range(fetch, from) {
         request = request.header(header::RANGE, range);
         if let Some(version) = range::if_range(fetch) {
@@ -322,6 +325,11 @@ fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
     }
     match status {
         StatusCode::NOT_FOUND | StatusCode::GONE => Err(Cause::Missing { status: status.to_string() }),
+        StatusCode::UNAUTHORIZED => {
+            let challenge = response.headers().get(header::WWW_AUTHENTICATE);
+            let challenge = challenge.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            Err(Cause::Unauthorized { challenge: challenge.chars().take(LOCATION_MAX).collect() })
+        }
         _ if status.is_redirection() => {
             let location = response.headers().get(header::LOCATION);
             let location = location.and_then(|value| value.to_str().ok()).unwrap_or("nowhere");

@@ -30,7 +30,13 @@ impl Shared {
             trip.redirects = REDIRECTS_MAX;
             return self.failed(way, fetch, trip, error, done);
         };
-        let elsewhere = Fetch { path, ..fetch.clone() };
+        let mut elsewhere = Fetch { path, ..fetch.clone() };
+        if base.origin() != from.origin() {
+            // What one server may know of who asks is not for another.
+            let is_open = |field: &&(String, String)| !field.0.eq_ignore_ascii_case("authorization");
+            let open = |fields: Arc<[(String, String)]>| fields.iter().filter(is_open).cloned().collect();
+            elsewhere.fields = elsewhere.fields.map(open);
+        }
         let source = self.take(&base, way.exit).source;
         let answered = Done::new(move |outcome| match outcome {
             Ok(stored) => {

@@ -2,8 +2,10 @@
 
 mod from;
 mod layers;
+mod registry;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use esker_format::profile::Profile;
 use esker_squashfs::layout::CodecId;
@@ -35,10 +37,14 @@ pub(crate) struct Args {
     image: PathBuf,
 
     /// What it is made of: a folder; a tar archive, plain or compressed with gzip, zstd or xz; - for one on standard
-    /// input; oci:FOLDER[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image; a folder
-    /// of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    /// input; oci:FOLDER[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image, or
+    /// docker://HOST/NAME[:TAG] for one in a registry; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "FROM")]
     from: String,
+
+    /// Speak http with the registry of docker://…, which anybody on the way can then take the place of
+    #[arg(long)]
+    insecure_http: bool,
 
     /// Replace an image that is there
     #[arg(long)]
@@ -216,10 +222,15 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         xattrs: !args.no_xattrs,
         beside: folder_of(&args.image),
         stop: &stop,
+        insecure: args.insecure_http,
         meter: &mut meter,
         leave_out,
     };
-    let mut source = from.open(opening)?;
+    let opened = from.open(opening);
+    if opened.is_err() && stop.load(Ordering::Relaxed) {
+        return Err(Failure::new(Kind::Interrupted, format!("{shown} was not made: interrupted")));
+    }
+    let mut source = opened?;
     let excludes = |path: &[u8]| args.excludes(path);
     let mut progress = |progress: Progress| meter.say(|| describe(&progress));
     let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut progress };

@@ -3,16 +3,19 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_oci::{Config, Image, Limits, OciError, Unpacking};
 use esker_squashfs::writer::{Archive, Folder, Input, Subtree};
+use esker_store::StoreError;
 use esker_vfs::Kind as NodeKind;
 
 use super::layers::Layers;
+use super::registry;
 use crate::args::{PlaceArgs, RepositoryArgs};
 use crate::browse::Browsed;
-use crate::exit::{Context, Failure, Kind, chain, warn};
+use crate::exit::{Context, Failure, Kind, chain, of_store, warn};
 use crate::meter::Meter;
 use crate::output::size;
 use crate::settings::Settings;
@@ -28,6 +31,8 @@ pub(super) enum From {
     Layout(PathBuf, Option<String>),
     /// An archive that `docker save` made.
     Docker(PathBuf, Option<String>),
+    /// An image in a registry: what follows `docker://`.
+    Registry(String),
     /// A folder of a repository.
     Repository(String),
 }
@@ -36,7 +41,7 @@ pub(super) enum From {
 type Form = fn(PathBuf, Option<String>) -> From;
 
 const HINT: &str = "name a folder, a tar archive, - for one on standard input, oci:FOLDER, oci-archive:FILE, \
-                    docker-archive:FILE or a folder of a repository (URL:/path)";
+                    docker-archive:FILE, docker://HOST/NAME:TAG or a folder of a repository (URL:/path)";
 
 impl From {
     /// Reads the argument. What begins with the name of a form has it, even if a file is called so: that is `./oci:…`.
@@ -51,6 +56,9 @@ impl From {
                 let (path, tag) = path_and_tag(rest)?;
                 return Ok(named(path, tag));
             }
+        }
+        if let Some(name) = text.strip_prefix("docker://") {
+            return Ok(Self::Registry(name.to_owned()));
         }
         if let Some(path) = text.strip_prefix("tar:") {
             return Ok(if path == "-" { Self::Stdin } else { Self::Archive(path.into()) });
@@ -86,7 +94,9 @@ pub(super) struct Opening<'o> {
     pub(super) xattrs: bool,
     /// Where layers are unpacked: beside the image, so that it is known to have room.
     pub(super) beside: &'o Path,
-    pub(super) stop: &'o AtomicBool,
+    pub(super) stop: &'o Arc<AtomicBool>,
+    /// Whether http is spoken with registries.
+    pub(super) insecure: bool,
     pub(super) meter: &'o mut Meter,
     /// Files that are no part of a folder, because they are what is made of it.
     pub(super) leave_out: Vec<fs::Metadata>,
@@ -129,6 +139,10 @@ impl From {
                 let image = Image::in_docker_archive(path, tag.as_deref()).map_err(of_oci)?;
                 of(Box::new(merged(&image, opening)?))
             }
+            Self::Registry(name) => {
+                let image = registry::open(name, opening.insecure, &opening)?;
+                of(Box::new(merged(&image, opening)?))
+            }
             Self::Repository(place) => of_repository(place, &opening)?,
         })
     }
@@ -162,8 +176,13 @@ fn merged(image: &Image, opening: Opening<'_>) -> Result<Layers, Failure> {
     Ok(Layers::new(merged, image.config.clone()))
 }
 
-fn of_oci(error: OciError) -> Failure {
+pub(super) fn of_oci(error: OciError) -> Failure {
     let what = "no image was made";
+    if let OciError::Io { what: doing, source } = &error
+        && let Some(error) = source.get_ref().and_then(|source| source.downcast_ref::<StoreError>())
+    {
+        return of_store(&format!("{what}: can't {doing}"), error);
+    }
     match error {
         OciError::Interrupted => Failure::new(Kind::Interrupted, format!("{what}: interrupted")),
         OciError::Digest { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error)))
@@ -191,6 +210,7 @@ mod tests {
         let named = From::Docker(folder.clone(), Some("it:v1".into()));
         assert_eq!(is(&format!("docker-archive:{path}:it:v1")), named);
         assert_eq!(is("sw.example.org:/gcc"), From::Repository("sw.example.org:/gcc".into()));
+        assert_eq!(is("docker://h.example/a:1"), From::Registry("h.example/a:1".into()));
         for wrong in ["oci:", "oci:./none", "docker-archive:./none:it", "./none"] {
             assert!(From::parse(wrong).is_err(), "{wrong}");
         }
