@@ -75,6 +75,11 @@ struct AccessArgs {
     #[arg(long)]
     noexec: bool,
 
+    /// As root, of an image or a fixed revision: mount it as it is, not below an overlay; Python and what else asks files
+    /// for terminals is slower, and what opens very many files, like grep, is faster
+    #[arg(long)]
+    no_overlay: bool,
+
     /// What `mount` and `df` show as its source, if it isn't the URL
     #[arg(long, value_name = "TEXT", hide = true)]
     source: Option<String>,
@@ -191,7 +196,8 @@ fn serve(
             let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
             let warning = offline_warning(&view.status());
             // An overlay would ask in the name of root, whoever asks it.
-            let shield = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
+            let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
+            let shield = may_be && !args.access.no_overlay;
             if args.access.source.is_none() {
                 plan.options.source.clone_from(&repository.url);
             }
@@ -203,7 +209,8 @@ fn serve(
             let opened = image.mount(&args.repository, settings)?;
             let warning = image.warning();
             // What never changes may be shown through an overlay.
-            let plan = MountPlan { shield: true, ..plan(args, settings, mountpoint, &opened.place) };
+            let shield = !args.access.no_overlay;
+            let plan = MountPlan { shield, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
         }
