@@ -131,6 +131,7 @@ fn add_to_report(text: &str) {
 const HEAD: &str = "# Faults of proxies, servers and disks\n\n\
     Written by the fault matrix (`crates/cli/tests/matrix/faults.rs`) itself: real nginx and squid processes fail while \
     files are read and repositories are mounted; a good way is left each time, no read fails, and every byte is compared. \
+    Whoever mounts and reads is an ordinary user, also where root runs the tests. \
     A proxy or server counts as silent or slow after 0.5 s, and is looked at again 0.2 s after it was left (5 s, 300 s \
     and 1800 s are usual). First read: of a file that is nowhere cached, in a mount that is there when the fault begins. \
     Next read: of another such file. Mount: with an empty cache; mount again: with the cache of that mount. Back in use: \
