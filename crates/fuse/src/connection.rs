@@ -11,12 +11,14 @@ use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Reply, Tr
 
 use crate::abi::XattrSize;
 use crate::arena::Arena;
+use crate::attendance::Attendance;
 use crate::behind::Behind;
 use crate::caller::{self, Reader};
 use crate::channel::Channel;
 use crate::counters::Tally;
 use crate::crew::Crew;
 use crate::data::{self, Failure};
+use crate::errands::Errands;
 use crate::kernel::Agreement;
 use crate::listing::Names;
 use crate::names::GivenNames;
@@ -34,6 +36,8 @@ const LONGEST_NAME: usize = 255;
 /// First pause before a read behind a page fault is asked again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long an error waits for being told to the tree before its caller gets it.
+const TELLING: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Where listings are put together.
@@ -59,6 +63,8 @@ pub(crate) struct Connection {
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
     pub(crate) crew: Crew,
+    pub(crate) errands: Arc<Errands>,
+    pub(crate) attendance: Attendance,
 }
 
 impl Connection {
@@ -130,30 +136,35 @@ impl Connection {
     }
 
     fn looked_up(&self, request: &Request, answer: Result<Found, TreeError>) {
-        if !self.waiting.claim(request) {
+        if request.is_answered() {
             return;
         }
         let lasts = self.note_name(request, &answer);
         let (channel, unique) = (&request.channel, request.unique);
-        let sent = match answer {
-            Ok(found) => match self.guard("hold", || self.table.intern(&found, self.dir(request))) {
-                Some(Some(id)) => {
-                    let out = wire::entry_out(id, &found.attr, self.is_current(request));
-                    let sent = channel.plain(unique, &out);
-                    if sent.is_err() {
-                        self.take_back(id);
-                    }
-                    sent
-                }
-                Some(None) => return self.refuse(request, libc::ENOMEM),
-                None => return self.refuse(request, libc::EIO),
-            },
+        let found = match answer {
+            Ok(found) => found,
+            Err(_) if !self.waiting.claim(request) => return,
             Err(error) if error.kind == ErrorKind::NotFound && lasts => {
-                channel.plain(unique, &wire::absent())
+                return self.done(request, channel.plain(unique, &wire::absent()));
             }
             Err(error) => return self.fail(request, &error),
         };
-        self.done(request, sent);
+        // To hold a node may take a look into its catalog, so it comes before the right to answer.
+        match self.guard("hold", || self.table.intern(&found, self.dir(request))) {
+            Some(Some(id)) if !self.waiting.claim(request) => self.take_back(id),
+            Some(Some(id)) => {
+                let out = wire::entry_out(id, &found.attr, self.is_current(request));
+                let sent = channel.plain(unique, &out);
+                if sent.is_err() {
+                    self.take_back(id);
+                }
+                self.done(request, sent);
+            }
+            none if self.waiting.claim(request) => {
+                self.refuse(request, if none.is_some() { libc::ENOMEM } else { libc::EIO });
+            }
+            _ => {}
+        }
     }
 
     /// The directory of a lookup, which the kernel keeps locked until it has taken the answer in.
@@ -220,12 +231,13 @@ impl Connection {
     }
 
     fn listed(&self, request: &Request, answer: Result<Listing, TreeError>) {
-        if !self.waiting.claim(request) {
+        if request.is_answered() {
             return;
         }
         let listing = match answer {
             Ok(listing) => listing,
-            Err(error) => return self.fail(request, &error),
+            Err(error) if self.waiting.claim(request) => return self.fail(request, &error),
+            Err(_) => return,
         };
         let Question::List { offset, size, plus } = request.question else { return };
         LISTING.with_borrow_mut(|out| {
@@ -241,13 +253,15 @@ impl Connection {
             if let (Some(known), true) = (&self.names, plus) {
                 known.note_listing(request.id, &listing, given.len());
             }
-            let sent = filled.map(|()| request.channel.bytes(request.unique, out));
+            let is_ours = self.waiting.claim(request);
+            let sent = filled.filter(|()| is_ours).map(|()| request.channel.bytes(request.unique, out));
             if !matches!(sent, Some(Ok(()))) {
                 given.into_iter().for_each(|id| self.take_back(id));
             }
             match sent {
                 Some(sent) => self.done(request, sent),
-                None => self.refuse(request, libc::EIO),
+                None if is_ours => self.refuse(request, libc::EIO),
+                None => {}
             }
         });
     }
@@ -259,15 +273,14 @@ impl Connection {
         let Question::Read { len, .. } = request.question else { return };
         match answer {
             Ok(data) => {
-                if !self.waiting.claim(request) {
-                    return;
-                }
-                match data::send(&request.channel, request.unique, &data, len) {
+                let claim = || self.waiting.claim(request);
+                match data::send(&request.channel, request.unique, &data, len, claim) {
                     Ok(()) => self.done(request, Ok(())),
                     Err(Failure::Kernel(error)) => self.done(request, Err(error)),
-                    Err(Failure::Source(error)) => {
+                    Err(Failure::Source(error)) if self.waiting.claim(request) => {
                         self.fail(request, &TreeError::new(ErrorKind::Local).because(error));
                     }
+                    Err(Failure::Source(_) | Failure::Late) => {}
                 }
             }
             Err(error) => self.read_failed(request, &error),
@@ -343,6 +356,16 @@ impl Connection {
             self.tell_tree(request, error);
         }
         self.refuse(request, error.errno());
+    }
+
+    /// Answers a claimed request whose time is over. Waits for nothing: the tree is told by another thread.
+    pub(crate) fn expire(self: &Arc<Self>, request: &Arc<Request>) {
+        let error = TreeError::from(ErrorKind::TimedOut);
+        self.behind.failed(request);
+        let (conn, late) = (Arc::clone(self), Arc::clone(request));
+        // First, so that whoever reads the error finds why in the status.
+        self.errands.send_and_wait(move || conn.tell_tree(&late, &error), TELLING);
+        self.refuse(request, esker_vfs::errno(ErrorKind::TimedOut));
     }
 
     fn tell_tree(&self, request: &Request, error: &TreeError) {

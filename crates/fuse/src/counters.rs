@@ -31,6 +31,8 @@ pub struct Counters {
     pub waiting: u64,
     /// Notifications sent to the kernel.
     pub notifications: u64,
+    /// How often a further worker was hired because all were held up.
+    pub hired: u64,
 }
 
 impl Counters {

@@ -4,11 +4,13 @@
 //! than most answers do: a quarter of all processor time of a warm start (decision 0056). So as long as one worker keeps
 //! up it serves alone, and looks for the next request for a moment instead of falling asleep. The others sleep aside.
 //! They are fetched when a request is left over, and when the only one who listened has been serving for longer than
-//! [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it.
+//! [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. If a disk doesn't answer at all, all of
+//! them wait for it in the end; so where nobody listens and nobody is left to fetch, further ones are hired, who go again
+//! when there are others (decision 0073).
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,12 +25,20 @@ const LONG: Duration = Duration::from_millis(1);
 const LINGER: Duration = Duration::from_micros(200);
 /// After so many times in vain it doesn't, until requests come that fast again.
 const IN_VAIN_MAX: u32 = 4;
+/// When nobody has listened for so long and nobody sleeps aside, somebody is hired: far longer than a disk that answers
+/// takes, so short that a stat doesn't seem to wait.
+const HIRE_AFTER: Duration = Duration::from_millis(20);
+/// Most who are hired. Each waits for one request; what they take is a stack and the bytes they read last.
+const HIRED_MAX: usize = 128;
 
 /// The workers of a session.
 pub(crate) struct Crew {
     workers: usize,
     /// Workers that wait for a request, or look for one.
     listening: AtomicUsize,
+    /// Workers beyond those, now and ever.
+    hired: AtomicUsize,
+    hired_ever: AtomicU64,
     aside: Mutex<Aside>,
     fetched: Condvar,
     /// Rings when the last listener has been serving for too long.
@@ -55,18 +65,36 @@ impl Crew {
     /// A crew that is listening, all of it.
     pub(crate) fn new(workers: usize) -> io::Result<Self> {
         let alarm = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
-        let (listening, aside) = (AtomicUsize::new(workers), Mutex::default());
-        Ok(Self { workers, listening, aside, fetched: Condvar::new(), alarm })
+        Ok(Self {
+            workers,
+            listening: AtomicUsize::new(workers),
+            hired: AtomicUsize::new(0),
+            hired_ever: AtomicU64::new(0),
+            aside: Mutex::default(),
+            fetched: Condvar::new(),
+            alarm,
+        })
+    }
+
+    /// How many were hired so far.
+    pub(crate) fn hired_ever(&self) -> u64 {
+        self.hired_ever.load(Ordering::Relaxed)
+    }
+
+    /// Whether a worker that is serving is the last who could: nobody else listens, and nobody more is hired. It must
+    /// not wait for anything.
+    pub(crate) fn is_last(&self) -> bool {
+        self.hired.load(Ordering::Relaxed) >= HIRED_MAX && self.listening.load(Ordering::SeqCst) == 0
     }
 
     /// Before a worker sleeps for want of a request: sleeps aside until it is fetched if somebody else listens.
     pub(crate) fn rest(&self) {
-        if self.workers == 1 {
+        // Those who were hired go first.
+        if self.workers == 1 || self.hired.load(Ordering::Relaxed) > 0 {
             return;
         }
         let mut aside = self.aside.lock();
-        let another = |listening: usize| (listening > 1).then(|| listening - 1);
-        if aside.over || self.listening.fetch_update(Ordering::SeqCst, Ordering::SeqCst, another).is_err() {
+        if aside.over || !self.another_listens() {
             return;
         }
         aside.asleep += 1;
@@ -78,31 +106,46 @@ impl Crew {
         self.listening.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Stops listening if somebody else goes on.
+    fn another_listens(&self) -> bool {
+        let another = |listening: usize| (listening > 1).then(|| listening - 1);
+        self.listening.fetch_update(Ordering::SeqCst, Ordering::SeqCst, another).is_ok()
+    }
+
+    /// Whether a worker that was hired goes, because others listen.
+    pub(crate) fn dismisses(&self) -> bool {
+        let goes = self.another_listens();
+        if goes {
+            self.hired.fetch_sub(1, Ordering::SeqCst);
+        }
+        goes
+    }
+
     /// A worker begins to serve a request. If nobody listens now, somebody is fetched: at once if there is more to do,
     /// or else if it takes long.
     pub(crate) fn begin(&self, channel: &Channel) {
-        if self.listening.fetch_sub(1, Ordering::SeqCst) == 1 && self.workers > 1 {
-            if channel.has_request() {
-                self.fetch();
-            } else {
-                self.ring_after(LONG);
-            }
+        let was_last = self.listening.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && !(channel.has_request() && self.fetch()) {
+            self.ring_after(LONG);
         }
     }
 
     /// It has served it, and listens again.
     pub(crate) fn done(&self) {
-        if self.listening.fetch_add(1, Ordering::SeqCst) == 0 && self.workers > 1 {
+        if self.listening.fetch_add(1, Ordering::SeqCst) == 0 {
             self.ring_after(Duration::ZERO);
         }
     }
 
-    fn fetch(&self) {
+    /// Wakes a worker that sleeps aside; whether there was one.
+    fn fetch(&self) -> bool {
         let mut aside = self.aside.lock();
-        if aside.asleep > aside.called {
+        let any = aside.asleep > aside.called;
+        if any {
             aside.called += 1;
             self.fetched.notify_one();
         }
+        any
     }
 
     /// Sets the alarm; zero turns it off. Should that fail, a long answer keeps others waiting.
@@ -116,15 +159,40 @@ impl Crew {
         );
     }
 
-    /// Waits for the alarm and fetches workers, until the session is over.
-    pub(crate) fn guard(&self) {
+    /// Waits for the alarm and fetches workers, or has them hired, until the session is over.
+    pub(crate) fn guard(&self, hire: impl Fn(u64) -> bool) {
         let mut rings = [0; 8];
+        let mut alone_since: Option<Instant> = None;
         while !self.aside.lock().over {
             match rustix::io::read(&self.alarm, &mut rings) {
-                Ok(_) if self.listening.load(Ordering::SeqCst) == 0 => self.fetch(),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) if self.listening.load(Ordering::SeqCst) > 0 || self.fetch() => alone_since = None,
+                Ok(_) => {
+                    let since = *alone_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() < HIRE_AFTER {
+                        self.ring_after(HIRE_AFTER);
+                    } else {
+                        alone_since = None;
+                        self.hire(&hire);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
             }
+        }
+    }
+
+    fn hire(&self, hire: &impl Fn(u64) -> bool) {
+        if self.hired.load(Ordering::SeqCst) >= HIRED_MAX {
+            return;
+        }
+        self.hired.fetch_add(1, Ordering::SeqCst);
+        self.listening.fetch_add(1, Ordering::SeqCst);
+        let number = self.hired_ever.fetch_add(1, Ordering::SeqCst);
+        if !hire(number) {
+            self.listening.fetch_sub(1, Ordering::SeqCst);
+            self.hired.fetch_sub(1, Ordering::SeqCst);
+            // No memory for a thread, most likely, which may pass.
+            self.ring_after(HIRE_AFTER);
         }
     }
 
@@ -236,7 +304,7 @@ mod tests {
     fn a_long_answer_fetches_another() {
         let (crew, threads, wakes) = crew();
         let guarded = Arc::clone(&crew);
-        let guard = std::thread::spawn(move || guarded.guard());
+        let guard = std::thread::spawn(move || guarded.guard(|_| panic!("somebody is left to fetch")));
         let (quiet, _writer) = device(false);
         crew.begin(&quiet);
         wakes.recv().expect("the alarm rings");
@@ -244,6 +312,31 @@ mod tests {
         crew.done();
         ends(&crew, threads);
         guard.join().expect("the guard");
+    }
+
+    #[test]
+    fn where_nobody_is_left_somebody_is_hired_and_dismissed_again() {
+        let crew = Arc::new(Crew::new(1).expect("a timer"));
+        let (told, hired) = channel();
+        let guarded = Arc::clone(&crew);
+        let guard = std::thread::spawn(move || guarded.guard(|number| told.send(number).is_ok()));
+        let (quiet, _writer) = device(false);
+        for number in 0..HIRED_MAX as u64 {
+            assert!(!crew.is_last());
+            crew.begin(&quiet);
+            assert_eq!(hired.recv(), Ok(number));
+            assert_eq!(crew.listening.load(Ordering::SeqCst), 1);
+        }
+        crew.begin(&quiet);
+        assert!(crew.is_last());
+        // All of them come back, and those who were hired go, but for one: somebody has to listen.
+        (0..=HIRED_MAX).for_each(|_| crew.done());
+        assert!((0..HIRED_MAX).all(|_| crew.dismisses()) && !crew.is_last());
+        assert!(!crew.another_listens());
+        assert_eq!((crew.hired.load(Ordering::SeqCst), crew.hired_ever()), (0, HIRED_MAX as u64));
+        crew.end();
+        guard.join().expect("the guard");
+        assert!(hired.try_recv().is_err());
     }
 
     #[test]

@@ -25,16 +25,28 @@ pub(crate) enum Failure {
     Source(io::Error),
     /// The kernel did not take the answer.
     Kernel(io::Error),
+    /// Somebody else has answered.
+    Late,
 }
 
-/// Answers with `data`, at most `limit` bytes of it: the kernel refuses an answer longer than its question.
-pub(crate) fn send(channel: &Channel, unique: u64, data: &Data, limit: usize) -> Result<(), Failure> {
+/// Answers with `data`, at most `limit` bytes of it: the kernel refuses an answer longer than its question. `claim` is
+/// asked for the right to answer once all bytes are here, because a disk may take its time.
+pub(crate) fn send(
+    channel: &Channel,
+    unique: u64,
+    data: &Data,
+    limit: usize,
+    claim: impl FnOnce() -> bool,
+) -> Result<(), Failure> {
     if let [Segment::Bytes { bytes, start, len }] = data.0.as_slice()
         && let Some(bytes) = bytes.get(*start..).and_then(|b| b.get(..(*len).min(limit)))
     {
+        if !claim() {
+            return Err(Failure::Late);
+        }
         return channel.bytes(unique, bytes).map_err(Failure::Kernel);
     }
-    PASSAGE.with_borrow_mut(|passage| send_through(passage, channel, unique, data, limit))
+    PASSAGE.with_borrow_mut(|passage| send_through(passage, channel, unique, data, limit, claim))
 }
 
 fn send_through(
@@ -43,9 +55,13 @@ fn send_through(
     unique: u64,
     data: &Data,
     limit: usize,
+    claim: impl FnOnce() -> bool,
 ) -> Result<(), Failure> {
     let joined = data.0.len() > MOST_PARTS;
     let used = fill(passage, data, limit, joined).map_err(Failure::Source)?;
+    if !claim() {
+        return Err(Failure::Late);
+    }
     if joined {
         return channel.bytes(unique, &passage[..used]).map_err(Failure::Kernel);
     }

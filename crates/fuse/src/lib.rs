@@ -7,6 +7,7 @@
 
 mod abi;
 mod arena;
+mod attendance;
 mod behind;
 mod caller;
 mod channel;
@@ -14,6 +15,7 @@ mod connection;
 mod counters;
 mod crew;
 mod data;
+mod errands;
 mod kernel;
 mod listing;
 pub mod mount;

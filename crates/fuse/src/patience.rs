@@ -1,5 +1,8 @@
 //! The thread that watches those who wait: deadlines, signals that came while waiting, reads to be asked
 //! again. It looks at all of them a few times a second, and sleeps while there are none.
+//!
+//! A worker that is held up by the tree, because a disk doesn't answer, can't tell that its request waits. So while
+//! requests come it looks about once a second, too; it sleeps soundly only when none came between two looks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +18,8 @@ use crate::waiting::{Question, Request};
 
 /// How often those who wait are looked at: a killed caller is gone well within a second, whatever happens.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it is looked whether anybody waits, while requests come.
+const LOOK: Duration = Duration::from_secs(1);
 /// How often while a notification is inside the kernel.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 
@@ -23,11 +28,23 @@ const SHORT_TICK: Duration = Duration::from_millis(10);
 pub(crate) struct Clock {
     over: AtomicBool,
     asleep: AtomicBool,
+    /// Whether it sleeps until it is woken.
+    soundly: AtomicBool,
+    /// Whether a request came since the last look.
+    stirred: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
 }
 
 impl Clock {
+    /// A request came, and may turn out to wait. Writes nothing but for the first one after a look.
+    pub(crate) fn stir(&self) {
+        let first = !self.stirred.load(Ordering::SeqCst) && !self.stirred.swap(true, Ordering::SeqCst);
+        if first && self.soundly.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// Something waits now.
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) {
@@ -47,15 +64,24 @@ impl Clock {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Sleeps for `tick`, or until something waits if nothing does.
-    fn sleep(&self, tick: Duration, idle: impl Fn() -> bool) {
+    /// Sleeps for `tick`; if nothing waits, until something does, or for `look` if something may.
+    fn sleep(&self, tick: Duration, look: Duration, idle: impl Fn() -> bool) {
         let mut woken = self.woken.lock();
         *woken = false;
         self.asleep.store(true, Ordering::SeqCst);
         // Whoever adds a request looks at `asleep` afterwards; so either it wakes us or we see the request.
         if idle() {
-            while !*woken && !self.is_over() {
-                self.wake.wait(&mut woken);
+            if self.stirred.swap(false, Ordering::SeqCst) {
+                if !*woken && !self.is_over() {
+                    self.wake.wait_for(&mut woken, look);
+                }
+            } else {
+                self.soundly.store(true, Ordering::SeqCst);
+                // Whoever stirs looks at `soundly` afterwards.
+                while !*woken && !self.is_over() && !self.stirred.load(Ordering::SeqCst) {
+                    self.wake.wait(&mut woken);
+                }
+                self.soundly.store(false, Ordering::SeqCst);
             }
         }
         self.asleep.store(false, Ordering::SeqCst);
@@ -87,10 +113,11 @@ impl Deadlines {
 impl Connection {
     /// Runs until the mount is gone.
     pub(crate) fn watch_over(self: &Arc<Self>) {
-        let tick = (self.options.deadlines.shortest() / 4).clamp(SHORT_TICK, TICK);
+        let quarter = self.options.deadlines.shortest() / 4;
+        let (tick, look) = (quarter.clamp(SHORT_TICK, TICK), quarter.clamp(SHORT_TICK, LOOK));
         while !self.clock.is_over() {
             let tick = if self.notices.any() { SHORT_TICK } else { tick };
-            self.clock.sleep(tick, || self.waiting.len() == 0);
+            self.clock.sleep(tick, look, || self.waiting.len() == 0);
             self.unblock_notices();
             self.look_at_waiting();
             self.make_room();
@@ -118,8 +145,22 @@ impl Connection {
             }
             let again = request.again.lock().take_if(|at| *at <= now).is_some();
             if again && !request.is_answered() {
-                self.guard("read", || self.ask(&request));
+                self.ask_elsewhere(request, now);
             }
+        }
+    }
+
+    /// Asks the tree once more, on another thread: this one must never wait.
+    fn ask_elsewhere(self: &Arc<Self>, request: Arc<Request>, now: Instant) {
+        let (conn, asked) = (Arc::clone(self), Arc::clone(&request));
+        let errand = move || {
+            // It may have waited until its deadline.
+            if !asked.is_answered() {
+                conn.guard("a request", || conn.ask(&asked));
+            }
+        };
+        if !self.errands.send(errand) {
+            *request.again.lock() = Some(now + TICK);
         }
     }
 
@@ -139,13 +180,13 @@ impl Connection {
 
     /// Ends the wait of a request whose time was over before it was asked: its caller has waited behind another one
     /// that failed.
-    pub(crate) fn end_if_late(&self, request: &Arc<Request>) {
+    pub(crate) fn end_if_late(self: &Arc<Self>, request: &Arc<Request>) {
         if !request.is_answered() && self.is_late(request, Instant::now()) {
             self.give_up(request);
         }
     }
 
-    fn give_up(&self, request: &Arc<Request>) {
+    fn give_up(self: &Arc<Self>, request: &Arc<Request>) {
         let patient = request.patient.load(Ordering::Relaxed);
         let reads = matches!(request.question, Question::Read { .. });
         if !patient && reads && self.reader(request) == Reader::Faults {
@@ -153,7 +194,7 @@ impl Connection {
             return;
         }
         if self.waiting.claim(request) {
-            self.fail(request, &ErrorKind::TimedOut.into());
+            self.expire(request);
         }
     }
 
@@ -179,7 +220,7 @@ impl Connection {
     }
 
     /// If requests that wait have taken up all room for new ones, ends the oldest.
-    fn make_room(&self) {
+    fn make_room(self: &Arc<Self>) {
         let few = self.channels.len();
         if self.arena.free_slots() >= few {
             return;
@@ -188,7 +229,7 @@ impl Connection {
         all.sort_by_key(|r| r.since);
         for request in all.into_iter().take(few) {
             if self.waiting.claim(&request) {
-                self.fail(&request, &ErrorKind::TimedOut.into());
+                self.expire(&request);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use esker_vfs::{ErrorKind, Node};
 
@@ -22,11 +22,17 @@ use crate::wire;
 /// Marks the number of an INTERRUPT; without it, it is the number of the request that is meant.
 const INTERRUPT_BIT: u64 = 1;
 
+/// When a request is asked that was put off.
+const PUT_OFF: Duration = Duration::from_millis(100);
+
 impl Connection {
-    /// Serves one descriptor until the mount is gone, as the worker of this number.
-    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize) {
+    /// Serves one descriptor until the mount is gone, as the worker of this number; one who was hired only as long as
+    /// nobody else listens. Tells whether it is.
+    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize, is_hired: bool) -> bool {
         let mut luck = Luck::default();
-        self.crew.rest();
+        if !is_hired {
+            self.crew.rest();
+        }
         loop {
             let mut slot = self.arena.slot(worker);
             match slot.fill(|buffer| channel.receive(buffer)) {
@@ -35,7 +41,11 @@ impl Connection {
                     self.crew.begin(channel);
                     self.serve(channel, slot);
                     self.crew.done();
-                    if !luck.linger(channel) {
+                    if is_hired {
+                        if self.crew.dismisses() {
+                            return false;
+                        }
+                    } else if !luck.linger(channel) {
                         self.crew.rest();
                     }
                 }
@@ -51,6 +61,7 @@ impl Connection {
             }
         }
         self.crew.end();
+        true
     }
 
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
@@ -140,7 +151,13 @@ impl Connection {
         };
         let request = self.request(channel, slot, header, (id, node), question);
         self.waiting.add(&request);
-        self.ask(&request);
+        // Before the tree is asked: a worker that it holds up can't do it afterwards.
+        self.clock.stir();
+        if self.crew.is_last() {
+            self.put_off(&request);
+        } else {
+            self.ask(&request);
+        }
         if !request.is_answered() {
             self.tally.parked(header.opcode);
             if request.generation > 0 {
@@ -148,6 +165,20 @@ impl Connection {
             }
             self.clock.wake();
         }
+    }
+
+    /// Everybody else is held up by the tree, and whoever hears of signals and serves what needs no tree must not be:
+    /// the request is asked later, by another thread. What is known of a node is told at once.
+    fn put_off(self: &Arc<Self>, request: &Arc<Request>) {
+        let known = matches!(request.question, Question::Attributes).then(|| self.table.attr(request.id));
+        if let Some(attr) = known.flatten() {
+            if self.waiting.claim(request) {
+                self.waiting.answered(request);
+                self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
+            }
+            return;
+        }
+        *request.again.lock() = Some(Instant::now() + PUT_OFF);
     }
 
     fn request(

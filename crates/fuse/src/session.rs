@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
 use crate::arena::{Arena, SLOT_LEN};
+use crate::attendance::Attendance;
 use crate::behind::Behind;
 use crate::channel::Channel;
 use crate::connection::Connection;
@@ -80,9 +81,12 @@ impl Session {
             .map_err(failed("memory for the node table can't be had"))?;
         let channels = channels(main, &options);
         let crew = Crew::new(channels.len()).map_err(failed("a timer can't be had"))?;
+        let attendance = Attendance::new(channels.len());
         let conn = Arc::new(Connection {
             channels,
             crew,
+            errands: Arc::default(),
+            attendance,
             names: (!agreement.has_epochs()).then(GivenNames::new),
             tree,
             options,
@@ -104,21 +108,17 @@ impl Session {
 
     fn spawn(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
-        let workers = Arc::new(AtomicUsize::new(self.conn.channels.len()));
         let watch = Arc::clone(&self.conn);
         threads.push(thread::Builder::new().name("fuse-patience".into()).spawn(move || watch.watch_over())?);
         let guard = Arc::clone(&self.conn);
-        threads.push(thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.crew.guard())?);
+        let hire = move |number| guard.hire(number);
+        let guard = Arc::clone(&self.conn);
+        threads.push(thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.crew.guard(hire))?);
         for (number, channel) in self.conn.channels.iter().enumerate() {
-            let (conn, channel, workers) =
-                (Arc::clone(&self.conn), Arc::clone(channel), Arc::clone(&workers));
+            let (conn, channel) = (Arc::clone(&self.conn), Arc::clone(channel));
             let name = format!("fuse-{number}");
-            threads.push(thread::Builder::new().name(name).spawn(move || {
-                conn.work(&channel, number);
-                if workers.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    conn.end();
-                }
-            })?);
+            // Not joined: one that waits for a disk would be waited for.
+            thread::Builder::new().name(name).spawn(move || conn.attend(&channel, number, false))?;
         }
         Ok(())
     }
@@ -130,16 +130,23 @@ impl Session {
             nodes: self.conn.table.len(),
             waiting: self.conn.waiting.len() as u64,
             notifications: self.conn.tally.notifications.load(Ordering::Relaxed),
+            hired: self.conn.crew.hired_ever(),
         }
     }
 
     /// Whether the mount is gone.
     pub fn is_over(&self) -> bool {
-        self.conn.clock.is_over()
+        self.conn.attendance.is_over()
     }
 
-    /// Waits until the mount is gone and every worker has ended.
+    /// Waits until the mount is gone and every worker has ended. Those that wait for a disk which doesn't answer are left
+    /// behind after a moment, and end when it does.
     pub fn wait(&self) {
+        let left = self.conn.attendance.wait();
+        if left > 0 {
+            let text = format!("{left} threads still wait for a disk, and are left behind");
+            return self.conn.log(Severity::Notice, &text);
+        }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // A worker catches what the tree panics with; there is nothing more to say of another panic.
@@ -177,6 +184,25 @@ impl Watcher for WeakWatcher {
 }
 
 impl Connection {
+    /// Serves as a worker, and cleans up if it is the last.
+    fn attend(self: &Arc<Self>, channel: &Arc<Channel>, number: usize, is_hired: bool) {
+        let is_gone = self.work(channel, number, is_hired);
+        self.attendance.leave(is_gone, || self.end());
+    }
+
+    /// Starts a further worker; whether that could be done.
+    fn hire(self: &Arc<Self>, number: u64) -> bool {
+        let at = usize::try_from(number).unwrap_or(0) % self.channels.len();
+        let (conn, channel) = (Arc::clone(self), Arc::clone(&self.channels[at]));
+        self.attendance.join();
+        let started =
+            thread::Builder::new().name("fuse-hired".into()).spawn(move || conn.attend(&channel, at, true));
+        if started.is_err() {
+            self.attendance.leave(false, || self.end());
+        }
+        started.is_ok()
+    }
+
     /// The mount is gone: nobody waits any longer, nothing is held.
     fn end(&self) {
         self.clock.end();

@@ -272,6 +272,14 @@ impl Shared {
         &self.cache
     }
 
+    /// The store of the cache that we write. Nobody may use it with the role locked: its disk may not answer.
+    fn own_store(&self) -> Option<Arc<dyn ObjectStore>> {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => Some(store.clone()),
+            _ => None,
+        }
+    }
+
     /// A file that is still open, if it has the size that this request knows of. (If not, the writer says so.)
     fn kept(&self, wanted: &Wanted) -> Option<Handle> {
         let handle = self.received.find(&wanted.key())?;
@@ -394,10 +402,7 @@ impl ObjectStore for Shared {
     }
 
     fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
-        match &*self.role.read() {
-            Role::Writer { store, .. } => store.read_ahead(wanted, range),
-            _ => false,
-        }
+        self.own_store().is_some_and(|store| store.read_ahead(wanted, range))
     }
 
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
@@ -425,9 +430,9 @@ impl ObjectStore for Shared {
     }
 
     fn cached(&self, wanted: &Wanted) -> Option<Handle> {
-        match &*self.role.read() {
-            Role::Writer { store, .. } => store.cached(wanted),
-            _ => self.kept(wanted),
+        match self.own_store() {
+            Some(store) => store.cached(wanted),
+            None => self.kept(wanted),
         }
     }
 
@@ -446,10 +451,12 @@ impl ObjectStore for Shared {
     }
 
     fn status(&self) -> StoreStatus {
+        if let Some(store) = self.own_store() {
+            return store.status();
+        }
         let client = match &*self.role.read() {
-            Role::Writer { store, .. } => return store.status(),
             Role::Client(client) => client.clone(),
-            Role::Electing | Role::Closed => return StoreStatus::default(),
+            Role::Writer { .. } | Role::Electing | Role::Closed => return StoreStatus::default(),
         };
         client.status().unwrap_or_default().into()
     }

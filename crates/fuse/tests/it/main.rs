@@ -6,6 +6,7 @@ mod attributes;
 mod changes;
 mod child;
 mod content;
+mod held_up;
 mod hot;
 mod lifetime;
 mod listing;

@@ -197,7 +197,8 @@ impl Table {
     }
 
     pub(super) fn unchecked(&self) -> u64 {
-        let unchecked = |entry: &&Arc<Entry>| !entry.state.lock().checked;
+        // One whose lock is taken is being used or removed, perhaps on a disk that doesn't answer: nobody waits for it.
+        let unchecked = |entry: &&Arc<Entry>| entry.state.try_lock().is_some_and(|state| !state.checked);
         self.shards.iter().map(|shard| shard.read().values().filter(unchecked).count() as u64).sum()
     }
 

@@ -44,22 +44,25 @@ impl Inner {
         }
     }
 
-    /// The same with a slot at hand.
+    /// The same with a slot at hand. The file is opened without the entry's lock, which others need who don't need the
+    /// disk: it may not answer. So two may open it at once, and the second one's file is closed again.
     pub(crate) fn lease_with(&self, entry: &Arc<Entry>, slot: Slot) -> Leased {
-        let mut state = entry.state.lock();
-        if let Some(leased) = self.share(entry, &mut state) {
-            drop(state);
+        if let Some(leased) = self.share(entry, &mut entry.state.lock()) {
             return leased;
         }
         let file = match self.open_whole(entry) {
             Ok(Some(file)) => file,
             Ok(None) => {
-                drop(state);
                 self.discard(entry);
                 return Leased::Gone;
             }
             Err(_) => return Leased::Failed,
         };
+        let mut state = entry.state.lock();
+        if let Some(leased) = self.share(entry, &mut state) {
+            drop(state);
+            return leased;
+        }
         let handle = self.hand_out(entry, &mut state, file);
         drop(state);
         self.descriptors.opened(slot, entry);

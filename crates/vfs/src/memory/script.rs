@@ -34,6 +34,8 @@ pub enum Action {
     Fail(ErrorKind),
     /// It panics.
     Panic,
+    /// It does not return, as if a disk didn't answer, until [`Script::clear`] says so, and then is answered.
+    Hang,
 }
 
 /// Gives a parked call its answer, or an error in its place.
@@ -69,9 +71,10 @@ impl Script {
         self.plan().actions.insert((call, path.into()), (action, Some(times)));
     }
 
-    /// Calls on `path` are answered at once again. Those already parked stay parked.
+    /// Calls on `path` are answered at once again. Those already parked stay parked; those that hang go on.
     pub fn clear(&self, call: Call, path: &str) {
         self.plan().actions.remove(&(call, path.into()));
+        self.changed.notify_all();
     }
 
     /// How many calls of this kind wait.
@@ -147,6 +150,11 @@ impl Script {
             Some(Action::Fail(kind)) => {
                 drop(plan);
                 answer(Some(kind));
+            }
+            Some(Action::Hang) => {
+                let hangs = |plan: &mut Plan| matches!(plan.actions.get(&key), Some((Action::Hang, _)));
+                drop(self.changed.wait_while(plan, hangs).unwrap_or_else(PoisonError::into_inner));
+                answer(None);
             }
             Some(Action::Park) => plan.parked.push((call, key.1, answer)),
             Some(Action::Panic) => {
