@@ -16,6 +16,8 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v openssl >/dev/null || missing+=(openssl)
+# It serves a disk that can be stopped.
+command -v bindfs >/dev/null || missing+=(bindfs)
 # Images are made and judged by other programs, and by the kernel.
 command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
 command -v tar2sqfs >/dev/null || missing+=(squashfs-tools-ng)

@@ -113,6 +113,11 @@ pub(crate) struct RepositoryArgs {
 }
 
 impl RepositoryArgs {
+    /// Whether a broker is named.
+    pub(crate) fn names_broker(&self) -> bool {
+        self.broker.is_some()
+    }
+
     /// The broker to use. Whoever names a cache of their own wants that.
     pub(crate) fn broker(&self) -> Option<BrokerAddress> {
         let socket = match (&self.broker, &self.cache) {

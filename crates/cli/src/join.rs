@@ -8,6 +8,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
+use esker_node::answering;
 use esker_node::place::Place;
 use esker_node::push::Push;
 use esker_node::repository::{Repository, RepositoryOptions};
@@ -72,8 +73,9 @@ impl Checked {
         let address = Address { url: servers.url().to_owned(), name: name.to_string() };
         let named = args.tiers.any();
         let lower = if named { args.tiers.tiers(settings)? } else { configured.lower.clone() };
-        // The broker knows nothing of folders that are configured for this mount.
-        let broker = args.broker().filter(|_| named || lower.is_empty());
+        // The broker knows nothing of folders that are configured for this mount; but who names it wants it, and has
+        // those folders while it is away.
+        let broker = args.broker().filter(|_| args.names_broker() || named || lower.is_empty());
         let options = RepositoryOptions {
             servers,
             name,
@@ -99,14 +101,22 @@ impl Checked {
     /// Opens it; the head is fetched and verified, and the root catalog is there.
     pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
         let what = format!("can't open {} at {}", self.address.name, self.address.url);
-        let repository = Repository::open(self.options).map_err(|error| of_store(&what, &error))?;
+        let (folder, view) = (self.options.cache.clone(), view.clone());
+        answering::unless_hung(&folder, move || self.open_on_its_disk(&what, &view)).unwrap_or_else(|error| {
+            let failure = Failure::failed(format!("can't open the cache: {error}"));
+            Err(failure.hint("see to the disk, or name another folder with --cache DIR"))
+        })
+    }
+
+    fn open_on_its_disk(self, what: &str, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
+        let repository = Repository::open(self.options).map_err(|error| of_store(what, &error))?;
         let view = &self.configured.applied_to(view);
         let options = ViewOptions { trails: Some(repository.trails()), ..view.clone() };
         match View::open(repository.store.clone(), repository.heads.clone(), options) {
             Ok(view) => Ok((repository, view)),
             Err(error) => {
                 repository.close();
-                let failure = of_tree(&what, &error);
+                let failure = of_tree(what, &error);
                 let unnamed =
                     error.kind == ErrorKind::NotFound && matches!(view.pin, Some(Pin::Tag(_) | Pin::Date(_)));
                 let list =

@@ -150,6 +150,9 @@ impl Settings {
                 let why = format!("it is on a network file system ({kind}), which may hang and is slow");
                 Err(failed(why).hint("name a folder on a disk of this node, or say --cache-on-network"))
             }
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                Err(failed(error.to_string()).hint("see to the disk, or name another folder"))
+            }
             // Whoever opens it says what is wrong with it.
             _ => Ok(Place { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }

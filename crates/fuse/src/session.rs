@@ -140,18 +140,20 @@ impl Session {
     }
 
     /// Waits until the mount is gone and every worker has ended. Those that wait for a disk which doesn't answer are left
-    /// behind after a moment, and end when it does.
-    pub fn wait(&self) {
+    /// behind after a moment, and end when it does; tells whether there are none.
+    pub fn wait(&self) -> bool {
         let left = self.conn.attendance.wait();
         if left > 0 {
             let text = format!("{left} threads still wait for a disk, and are left behind");
-            return self.conn.log(Severity::Notice, &text);
+            self.conn.log(Severity::Notice, &text);
+            return false;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // A worker catches what the tree panics with; there is nothing more to say of another panic.
             let _ = thread.join();
         }
+        true
     }
 
     /// Unmounts `options.mountpoint`.

@@ -10,13 +10,16 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FileError, sys};
+use crate::{FileError, answering, sys};
 
 /// Longest report that is read.
 const REPORT_MAX: u64 = 64 * 1024;
+/// How long a daemon that failed may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// How much of the log of a daemon that died without a report is shown.
 const LOG_TAIL: u64 = 2 * 1024;
 
@@ -85,8 +88,8 @@ pub fn spawn(
     match (read, serde_json::from_slice(&line)) {
         (Ok(_), Ok(report)) => {
             if matches!(report, Report::Failed { .. }) {
-                // It has nothing more to do than to end.
-                child.wait().map_err(DaemonError::Spawn)?;
+                // It has nothing more to do than to end, which it can't while a disk doesn't answer one of its threads.
+                let _ = answering::within(ENDING, move || child.wait());
             }
             Ok(report)
         }

@@ -11,6 +11,7 @@
 //! and nothing once the last mount is gone.
 #![deny(unsafe_code)]
 
+pub mod answering;
 mod attributes;
 mod behind;
 pub mod broker;

@@ -14,6 +14,7 @@ use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;
+use crate::answering;
 use crate::attributes::OfMount;
 use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
@@ -135,6 +136,7 @@ pub struct Mounted {
     control: Option<Control>,
     /// Gone once it is unmounted.
     beside: Mutex<Option<Beside>>,
+    log: Log,
 }
 
 /// What the control socket tells of and acts on.
@@ -298,8 +300,9 @@ impl Mounted {
         let beside = Beside::start(plan.telemetry, plan.talk, &served, &log);
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = socket.map(|socket| socket.serve(answer, log)).transpose();
-        Ok(Self { served, control: control.map_err(MountedError::Thread)?, beside: Mutex::new(Some(beside)) })
+        let control = socket.map(|socket| socket.serve(answer, log.clone())).transpose();
+        let control = control.map_err(MountedError::Thread)?;
+        Ok(Self { served, control, beside: Mutex::new(Some(beside)), log })
     }
 
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
@@ -307,21 +310,29 @@ impl Mounted {
         self.served.unmount(how)
     }
 
-    /// Waits until it is unmounted (by us or anybody) and unused, then lets go of everything.
-    pub fn wait(&self) {
-        self.served.session.wait();
-        self.abandon();
+    /// Waits until it is unmounted (by us or anybody) and unused, then lets go of everything. `false` if a disk that
+    /// doesn't answer keeps some of it: then the process has to end without waiting for its threads.
+    pub fn wait(&self) -> bool {
+        let all_came_back = self.served.session.wait();
+        self.abandon() && all_came_back
     }
 
-    /// Lets go of everything although programs may still use the mount; it ends with this process.
-    pub fn abandon(&self) {
-        self.served.content.close();
+    /// Lets go of everything although programs may still use the mount; it ends with this process. `false` as for
+    /// [`Mounted::wait`].
+    pub fn abandon(&self) -> bool {
+        let served = self.served.clone();
+        let folder = self.served.content.names().2;
+        let closed = answering::unless_hung(&folder, move || served.content.close());
+        if let Err(error) = &closed {
+            (self.log)(Severity::Notice, &format!("{error}, and is not waited for"));
+        }
         drop(self.beside.lock().take());
         // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
         }
         drop(self.served.registration.lock().take());
+        closed.is_ok()
     }
 }
 
@@ -410,6 +421,7 @@ impl Served {
             waiting: counters.waiting,
             nodes: counters.nodes,
             notifications: counters.notifications,
+            hired: counters.hired,
             ..MountStatus::default()
         };
         match &self.content {

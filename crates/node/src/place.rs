@@ -11,6 +11,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::answering;
+
 /// A folder that may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -110,13 +112,13 @@ const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// The network file system that a folder is on, or would be on if it existed; none if it is local.
 pub fn network_of(path: &Path) -> io::Result<Option<&'static str>> {
-    Ok(network(&statfs(existing(path))?))
+    Ok(network(&look(path)?))
 }
 
 /// Takes the first candidate that will do and makes the folder. If none has enough room on a disk, the one with the most
 /// room.
 pub fn choose(candidates: &[Candidate], wish: &Wish) -> Result<Place, NoPlace> {
-    choose_with(candidates, wish, &statfs)
+    choose_with(candidates, wish, &look)
 }
 
 type Look<'a> = &'a dyn Fn(&Path) -> io::Result<FileSystem>;
@@ -135,7 +137,7 @@ fn choose_with(candidates: &[Candidate], wish: &Wish, look: Look<'_>) -> Result<
             passed_over.push(passed.clone());
             passed
         };
-        let system = match look(existing(&path)) {
+        let system = match look(&path) {
             Ok(system) => system,
             Err(error) => {
                 pass(error.to_string());
@@ -245,6 +247,13 @@ fn network(system: &FileSystem) -> Option<&'static str> {
 /// The path, or the nearest folder above it that exists.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
+}
+
+/// The file system of a folder, or of where it would be made; an error if it doesn't answer.
+fn look(path: &Path) -> io::Result<FileSystem> {
+    let place = path.to_owned();
+    let looked = answering::within(answering::PATIENCE, move || statfs(existing(&place)));
+    looked.unwrap_or_else(|| Err(io::Error::new(io::ErrorKind::TimedOut, "its disk does not answer")))
 }
 
 fn statfs(path: &Path) -> io::Result<FileSystem> {

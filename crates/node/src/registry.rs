@@ -159,6 +159,9 @@ pub struct Registered {
     file: File,
 }
 
+/// How long a process may take to end after it has let go of its mount.
+const UNLOCKED: Duration = Duration::from_secs(5);
+
 impl Registered {
     /// Waits until the daemon is gone; `false` if it is still there after `patience`.
     pub fn wait_until_gone(&self, patience: Duration) -> bool {
@@ -176,10 +179,12 @@ impl Registered {
             return true;
         }
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now()).min(UNLOCKED);
             let timeout = rustix::event::Timespec::try_from(left).ok();
             let mut wait = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
             match rustix::event::poll(&mut wait, timeout.as_ref()) {
+                // A process of which a thread waits for a disk that doesn't answer can't end; but it has let go.
+                Ok(0) if !self.locked() => return true,
                 Ok(0) if left.is_zero() => return false,
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return true,

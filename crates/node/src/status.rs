@@ -57,6 +57,9 @@ pub struct MountStatus {
     pub nodes: u64,
     /// Notifications sent to the kernel.
     pub notifications: u64,
+    /// How often a further worker was needed, because all waited for a disk.
+    #[serde(default)]
+    pub hired: u64,
     /// Counters of the repository's view.
     pub view: View,
     /// What came over the network.

@@ -221,8 +221,13 @@ fn serve(
         stop.end(&mounted);
     }
     stop.serve(&mounted);
-    mounted.wait();
-    stop.outcome()
+    let all_came_back = mounted.wait();
+    let outcome = stop.outcome();
+    if !all_came_back {
+        // Nobody waits for the threads that are left.
+        std::process::exit(outcome.map_or_else(|failure| failure.code().into(), |()| 0));
+    }
+    outcome
 }
 
 /// What is to be mounted, checked as far as that is possible without opening it.

@@ -4,13 +4,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use esker_testkit::fixture::{self, Fixture};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::configuring::{configured, write_files};
 use crate::person::Person;
 use crate::world::{Mounted, World, words};
 
@@ -71,6 +72,35 @@ fn resident_kib(pid: u64) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("its memory");
     let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a number");
     rss.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// What is configured to lie below the cache is for who writes a cache; a broker that is named is used all the same.
+#[test]
+fn a_broker_that_is_named_wins_over_configured_tiers() {
+    let world = World::new(Person::ordinary(), FIXTURE);
+    let broker = Broker::start(&world);
+    let name = FIXTURE.name();
+    let home = world.path("home").display().to_string();
+    let config = format!(
+        "CVMFS_SERVER_URL={}\nCVMFS_HTTP_PROXY=DIRECT\nCVMFS_PUBLIC_KEY=/key.pub\nCVMFS_CACHE_BASE={home}/caches\n\
+         CVMFS_ALIEN_CACHE=/alien\n",
+        world.url()
+    );
+    write_files(&world, &[(&format!("/etc/cvmfs/config.d/{name}.local"), &config)]);
+    fs::copy(world.path("key.pub"), world.path("root/key.pub")).expect("a key");
+    let alien = world.path("root/alien");
+    fs::create_dir(&alien).expect("a folder");
+    chown(&alien, Some(world.person.uid), Some(world.person.gid)).expect("giving a folder away");
+    let place = world.mountpoint().display().to_string();
+    let options = broker.options();
+    let through = |options: &[String]| {
+        let mut command = configured(&world, &["mount", name, &place]);
+        let mounted = command.args(options).output().expect("esker mount");
+        assert!(mounted.status.success(), "{}", words(&mounted));
+        world.mounted().status()["cache"]["broker"].clone()
+    };
+    assert_eq!(through(&options), broker.socket.display().to_string());
+    assert!(through(&[]).is_null());
 }
 
 /// > C9: A mount at rest takes less than 30 MB of memory, through a broker and as the writer of its own cache.

@@ -5,6 +5,7 @@
 
 mod client;
 mod disk;
+mod hang;
 mod namespace;
 mod peers;
 pub(crate) mod process;

@@ -106,6 +106,22 @@ impl Client {
         assert!(output.status.success(), "{program}: {}", words(&output));
     }
 
+    /// Starts a program of the system there.
+    pub(super) fn start(&self, program: &str, arguments: &[&Path]) -> Child {
+        let mut command = self.workshop.world.person.command(program);
+        command.args(arguments);
+        let mut command = self.there(command);
+        command.spawn().unwrap_or_else(|error| panic!("{program}: {error}; scripts/needs.sh installs it"))
+    }
+
+    /// Whether a program of the system does something there, and how long that takes.
+    pub(super) fn tries(&self, limit: Duration, program: &str, arguments: &[&Path]) -> (bool, Duration) {
+        let mut command = self.workshop.world.person.command(program);
+        command.args(arguments);
+        let (output, took) = ended(self.there(command), limit);
+        (output.status.success(), took)
+    }
+
     pub(super) fn place(&self, name: &str) -> PathBuf {
         PathBuf::from(self.workshop.home(name))
     }

@@ -17,10 +17,10 @@ use crate::world::PATIENCE;
 const SILENT: Duration = Duration::from_secs(40);
 
 /// A process that is stopped, and goes on when this is dropped: a failed assertion must leave nobody waiting.
-struct Frozen(Pid);
+pub(super) struct Frozen(Pid);
 
 impl Frozen {
-    fn of(pid: Pid) -> Self {
+    pub(super) fn of(pid: Pid) -> Self {
         kill_process(pid, Signal::STOP).expect("a signal");
         Self(pid)
     }
@@ -34,7 +34,7 @@ impl Drop for Frozen {
 }
 
 /// A process that is gone when this is dropped.
-struct Owned(Child);
+pub(super) struct Owned(pub(super) Child);
 
 impl Drop for Owned {
     fn drop(&mut self) {
