@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -174,7 +174,8 @@ impl Client {
         self.read(mount, number)
     }
 
-    fn read(&self, mount: &Mount<'_>, number: usize) -> io::Result<()> {
+    /// Reads one of the first files, whose number is known.
+    pub(super) fn read(&self, mount: &Mount<'_>, number: usize) -> io::Result<()> {
         let bytes = self.cat(mount, &format!("file-{number}"))?;
         assert!(bytes == content(number, len(number)), "file-{number} has wrong bytes");
         self.last.store(number, Ordering::Relaxed);
@@ -257,7 +258,7 @@ impl Client {
 }
 
 impl Mount<'_> {
-    fn mountpoint(&self) -> PathBuf {
+    pub(super) fn mountpoint(&self) -> PathBuf {
         self.folder.join("mnt")
     }
 
@@ -267,8 +268,21 @@ impl Mount<'_> {
         self
     }
 
+    /// The same with its cache at a place of its own.
+    pub(super) fn with_cache(mut self, cache: PathBuf) -> Self {
+        self.cache = cache;
+        self
+    }
+
     pub(super) fn cache(&self) -> PathBuf {
         self.cache.clone()
+    }
+
+    /// Runs a command of esker's where the mount is, with the mount point as the last argument if it is wanted.
+    pub(super) fn esker(&self, arguments: &[&str], here: bool, limit: Duration) -> (Output, Duration) {
+        let mut command = self.client.workshop.world.esker(arguments);
+        command.args(here.then(|| self.mountpoint()));
+        ended(self.client.there(command), limit)
     }
 
     fn call(&self) -> Command {
