@@ -441,12 +441,14 @@ impl ObjectStore for Shared {
     }
 
     fn room(&self) -> Room {
+        if let Some(store) = self.own_store() {
+            return store.room();
+        }
         match &*self.role.read() {
-            Role::Writer { store, .. } => store.room(),
             Role::Client(client) => client
                 .last_status()
                 .map_or_else(Room::default, |status| Room { quota: status.quota, used: status.used }),
-            Role::Electing | Role::Closed => Room::default(),
+            Role::Writer { .. } | Role::Electing | Role::Closed => Room::default(),
         }
     }
 
@@ -465,10 +467,12 @@ impl ObjectStore for Shared {
 impl Shared {
     /// How the store is doing, as far as that is known here without waiting for another process.
     pub fn known_status(&self) -> StoreStatus {
+        if let Some(store) = self.own_store() {
+            return store.status();
+        }
         match &*self.role.read() {
-            Role::Writer { store, .. } => store.status(),
             Role::Client(client) => client.last_status().unwrap_or_default().into(),
-            Role::Electing | Role::Closed => StoreStatus::default(),
+            Role::Writer { .. } | Role::Electing | Role::Closed => StoreStatus::default(),
         }
     }
 }

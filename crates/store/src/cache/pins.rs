@@ -16,7 +16,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::disk::{Disk, persist, read_file};
@@ -45,7 +45,11 @@ type Members = Vec<(CacheKey, u64)>;
 
 /// All sets.
 #[derive(Default)]
-pub(super) struct Pins(RwLock<State>);
+pub(super) struct Pins {
+    state: RwLock<State>,
+    /// Held by whoever changes them. Not the state, which others need while the disk, perhaps for ever, is waited for.
+    changing: Mutex<()>,
+}
 
 #[derive(Default)]
 struct State {
@@ -63,7 +67,7 @@ impl Pins {
             Err(error) => return (Self::default(), Some(error)),
         };
         match std::str::from_utf8(&text).ok().and_then(decode) {
-            Some(sets) => (Self(RwLock::new(State::of(sets))), None),
+            Some(sets) => (Self { state: RwLock::new(State::of(sets)), ..Self::default() }, None),
             None => {
                 // Kept for who wants to see what it was; the next change writes a good one.
                 let aside = disk.rename(path, &path.with_extension("damaged"));
@@ -74,11 +78,11 @@ impl Pins {
     }
 
     pub(super) fn has(&self, key: &CacheKey) -> bool {
-        self.0.read().counts.contains_key(key)
+        self.state.read().counts.contains_key(key)
     }
 
     pub(super) fn sets(&self) -> Vec<PinSet> {
-        let state = self.0.read();
+        let state = self.state.read();
         let set = |(label, members): (&String, &Members)| PinSet {
             label: label.clone(),
             objects: members.len() as u64,
@@ -89,7 +93,7 @@ impl Pins {
 
     /// All objects that are pinned, each once.
     pub(super) fn members(&self) -> HashMap<CacheKey, u64> {
-        self.0.read().sets.values().flatten().copied().collect()
+        self.state.read().sets.values().flatten().copied().collect()
     }
 
     /// Replaces (or, with none, removes) a set and writes all down; if that fails nothing is changed.
@@ -100,14 +104,14 @@ impl Pins {
         label: &str,
         members: Option<Members>,
     ) -> io::Result<()> {
-        let mut state = self.0.write();
-        let mut sets = state.sets.clone();
+        let _changing = self.changing.lock();
+        let mut sets = self.state.read().sets.clone();
         match members {
             Some(members) => drop(sets.insert(label.to_owned(), members)),
             None => drop(sets.remove(label)),
         }
         persist(disk, path, encode(&sets).as_bytes())?;
-        *state = State::of(sets);
+        *self.state.write() = State::of(sets);
         Ok(())
     }
 }

@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
+use std::time::Duration;
 
 use esker_store::{Cache, CacheKey, CacheOptions, CheckProgress, DamagedObject, Freed, Goal};
+use esker_testkit::disk::{FaultDisk, Plan, scratch};
 
 use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, noise, roomy};
 
@@ -49,6 +53,32 @@ fn what_is_pinned_outlasts_eviction_and_restart() {
     assert!(!cache.unpin("a.test:/lib").unwrap());
     assert_eq!(cache.evict_objects(&[left[0].key]), Freed { objects: 1, bytes: UNIT, in_use: 0, pinned: 0 });
     assert_eq!(cache.status().objects, 3);
+}
+
+#[test]
+fn a_change_of_pins_that_waits_for_the_disk_holds_nobody_up() {
+    let folder = scratch();
+    let disk = FaultDisk::new(folder.path(), Plan::Nothing);
+    let cache = Cache::open_on(Arc::new(disk.clone()), &engine(), folder.path(), roomy()).unwrap();
+    let ((stuck, met), (go_on, hanging)) = (sync_channel(1), channel::<()>());
+    disk.before_each_change(move |_| {
+        let _ = stuck.try_send(());
+        let _ = hanging.recv();
+    });
+    let wanted = pair(&object(1));
+    let changed = cache.clone();
+    let pinning = std::thread::spawn(move || changed.pin("a.test:/lib", vec![wanted]).map(drop));
+    met.recv().unwrap();
+    let (told, known) = channel();
+    let asked = cache.clone();
+    std::thread::spawn(move || {
+        told.send((asked.status().pinned_objects, asked.pins().len(), asked.is_pinned(&wanted.0)))
+    });
+    let known = known.recv_timeout(Duration::from_secs(30)).expect("it waits for the disk");
+    assert_eq!(known, (0, 0, false));
+    drop(go_on);
+    pinning.join().unwrap().unwrap();
+    assert!(cache.is_pinned(&wanted.0) && cache.pins().len() == 1);
 }
 
 #[test]

@@ -123,6 +123,7 @@ fn a_cache_on_a_disk_that_hangs() {
     let (outcome, cold) = timed(|| client.try_new(&mount));
     println!("{READERS} reads ended after {warm:?}; of a new file {outcome:?} after {cold:?}");
     println!("statfs, stat, ls, status, doctor: {asked:?}; a mount: {refused:?} after {mounted:?}");
+    assert!(outcome.is_err(), "a new file was read although nothing can be kept");
     assert!(warm < SWITCHED && cold < SWITCHED && asked.iter().all(|took| *took < SWITCHED));
     assert!(refused.is_some(), "nobody lets it in");
     drop(frozen);
@@ -142,7 +143,7 @@ fn a_cache_on_a_disk_that_hangs() {
     text += "reads have a deadline of two seconds.\n\n| What | Time |\n|---|---|\n";
     let rows = [
         ("Read what is cached, until EIO", ms(warm)),
-        ("First read of another file", ms(cold)),
+        ("First read of another file, until EIO", ms(cold)),
         ("`statfs`", statfs),
         ("`stat`", stat),
         ("`ls`", list),
