@@ -88,12 +88,16 @@ fn a_hot_image_asks_nobody() {
             });
             asked
         };
-        // The kernel keeps a listing when it is read for the second time.
+        // The kernel keeps a listing when it is read for the second time. It may take back any page at any time, but not
+        // each time.
         look();
         look();
-        let before = asked();
-        assert_eq!(look(), (1, 400_000));
-        assert_eq!(asked(), before);
+        let asks = || {
+            let before = asked();
+            assert_eq!(look(), (1, 400_000));
+            asked() != before
+        };
+        assert!((0..20).any(|_| !asks()), "each look asks: {:?}", asked());
     }
 }
 
