@@ -58,9 +58,9 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) fqrn: Option<String>,
 
-    /// Cache folder; mounts of the same user may share it [default: $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR,
-    /// /var/tmp or /tmp; for root /var/lib/esker]
-    #[arg(long, value_name = "DIR")]
+    /// Cache folder; mounts of the same user may share it; or ram, for one in memory that ends with the mount [default:
+    /// $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR, /var/tmp or /tmp; for root /var/lib/esker]
+    #[arg(long, value_name = "DIR|ram")]
     pub(crate) cache: Option<PathBuf>,
 
     /// Accept a cache on a network file system
@@ -69,6 +69,11 @@ pub(crate) struct RepositoryArgs {
 
     #[command(flatten)]
     pub(crate) tiers: TierArgs,
+
+    /// Keep no content of files in the cache, nor fetch any ahead: for what is read once; the process that opens a cache
+    /// first decides for all that share it
+    #[arg(long)]
+    pub(crate) streaming: bool,
 
     /// Use the cache of the broker that listens here [default: the one of root at /run/esker-broker/socket, if it is
     /// there and no --cache is named]

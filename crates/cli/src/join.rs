@@ -9,6 +9,7 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::answering;
+use esker_node::memory::is_memory;
 use esker_node::place::Place;
 use esker_node::push::Push;
 use esker_node::repository::{Repository, RepositoryOptions};
@@ -22,7 +23,7 @@ use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
 use crate::named::{self, Configured, Named};
-use crate::settings::{Settings, default_quota};
+use crate::settings::Settings;
 
 /// CernVM-FS installations list here what must never be believed.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
@@ -46,9 +47,8 @@ impl Checked {
         let servers = servers(&address.url, args)?;
         let keys = public_keys(&args.public_key, &address.name, settings)?;
         let blacklist = blacklist(Path::new(BLACKLIST))?;
-        let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
-        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
-        Self::of(name, servers, keys, blacklist, (place, quota), (args, settings), Configured::default())
+        let cache = settings.cache_and_quota(args)?;
+        Self::of(name, servers, keys, blacklist, cache, (args, settings), Configured::default())
     }
 
     fn named(name: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
@@ -75,7 +75,9 @@ impl Checked {
         let lower = if named { args.tiers.tiers(settings)? } else { configured.lower.clone() };
         // The broker knows nothing of folders that are configured for this mount; but who names it wants it, and has
         // those folders while it is away.
-        let broker = args.broker().filter(|_| args.names_broker() || named || lower.is_empty());
+        let streaming = args.streaming || configured.streaming;
+        let configured_here = streaming || is_memory(&place.path) || !(named || lower.is_empty());
+        let broker = args.broker().filter(|_| args.names_broker() || !configured_here);
         let options = RepositoryOptions {
             servers,
             name,
@@ -84,6 +86,7 @@ impl Checked {
             quota,
             lower,
             cache: place.path,
+            streaming,
             broker,
             offline: args.offline,
             forget_history: args.forget_history,
@@ -109,8 +112,11 @@ impl Checked {
     }
 
     fn open_on_its_disk(self, what: &str, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
+        let streaming = self.options.streaming;
         let repository = Repository::open(self.options).map_err(|error| of_store(what, &error))?;
-        let view = &self.configured.applied_to(view);
+        let mut view = self.configured.applied_to(view);
+        // What nobody keeps is not worth fetching ahead.
+        view.prefetch &= !streaming;
         let options = ViewOptions { trails: Some(repository.trails()), ..view.clone() };
         match View::open(repository.store.clone(), repository.heads.clone(), options) {
             Ok(view) => Ok((repository, view)),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_fuse::{SessionOptions, XattrGuard};
+use esker_node::memory;
 use esker_node::parameters::{
     ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
 };
@@ -24,7 +25,7 @@ use rustix::fs::{Access, access, statvfs};
 use crate::args::{Address, RepositoryArgs, hurry, public_keys};
 use crate::configuration;
 use crate::exit::{Failure, warn};
-use crate::settings::{Settings, default_quota};
+use crate::settings::{Settings, default_quota, in_memory};
 use crate::tiers::tier;
 
 /// Whether this is a name, and not a URL or a path.
@@ -48,6 +49,8 @@ pub(crate) struct Configured {
     push: Option<Push>,
     /// What lies below the cache.
     pub(crate) lower: Vec<Lower>,
+    /// Whether the content of files is not kept.
+    pub(crate) streaming: bool,
     /// What the process of a mount is to be.
     pub(crate) tuning: Tuning,
     /// Where lines of its log go beside that.
@@ -152,6 +155,7 @@ impl Named {
             variables: variables(&parameters, &name),
             push: parameters.notification_server().map_err(of_parameter)?.map(Push::Notifications),
             lower: lower(&parameters, &root, settings)?,
+            streaming: parameters.switch("CVMFS_STREAMING_CACHE").map_err(of_parameter)? == Some(true),
         };
         let blacklist = root.place(&parameters.blacklist().map_err(of_parameter)?);
         Ok(Self { name, servers, keys, blacklist, place, quota, configured })
@@ -253,11 +257,19 @@ fn cache(
 ) -> Result<(Place, u64), Failure> {
     let configured = parameters.cache().map_err(of_parameter)?;
     let own = args.cache.is_some() || settings.names_cache();
+    if let Some((size, (parameter, origin))) =
+        parameters.memory(memory::of_machine()).map_err(of_parameter)?
+        && !own
+    {
+        match in_memory(args.quota.or(size), format!("{parameter} ({origin})")) {
+            Ok(cache) => return Ok(cache),
+            // A mount is worth more than where it keeps what.
+            Err(failure) => warn(Some(&format!("{}; it is in a folder", failure.message))),
+        }
+    }
     let Some(configured) = configured.filter(|cache| !own && (settings.root || may_write(&cache.path)))
     else {
-        let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
-        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
-        return Ok((place, quota));
+        return settings.cache_and_quota(args);
     };
     let ConfiguredCache { path, from: (parameter, origin), quota } = configured;
     let from = format!("{parameter} ({origin})");

@@ -7,8 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
+use esker_node::memory;
 use esker_node::place::{self, Candidate, Place, Wish};
 
+use crate::args::RepositoryArgs;
 use crate::exit::Failure;
 
 /// The folders of this user.
@@ -38,6 +40,8 @@ pub(crate) struct Settings {
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Names the cache.
 const CACHE: &str = "ESKER_CACHE";
+/// What names a cache in memory, in place of a folder.
+const MEMORY: &str = "ram";
 /// A new cache is not put where less than this is free, if there is another place.
 const CACHE_LEAST: u64 = 1 << 30;
 /// The cache of root; CernVM-FS has `/var/lib/cvmfs`.
@@ -157,6 +161,29 @@ impl Settings {
             _ => Ok(Place { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }
     }
+
+    /// The cache of a mount and its quota, as the command line has them or the first place that will do.
+    pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(Place, u64), Failure> {
+        if args.cache.as_deref() == Some(Path::new(MEMORY)) {
+            return in_memory(args.quota, "--cache ram".to_owned())
+                .map_err(|failure| failure.hint("name a folder, like one below /dev/shm"));
+        }
+        let place = self.cache(args.cache.as_deref(), args.cache_on_network)?;
+        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+        Ok((place, quota))
+    }
+}
+
+/// A cache in memory.
+pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(Place, u64), Failure> {
+    let quota = quota.unwrap_or_else(memory::default_quota);
+    memory::place(quota, from.clone()).map_err(|error| {
+        let why = match error.raw_os_error() {
+            Some(libc::ENOSYS) => "the kernel is older than Linux 5.2".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure::usage(format!("{from}: there can't be a cache in memory: {why}"))
+    })
 }
 
 /// The quota of a cache for which nobody named one: what usual software needs, but never most of a small disk or of

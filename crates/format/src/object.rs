@@ -24,6 +24,11 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
+    /// Whether it is what programs read: the content of a file or a part of it.
+    pub const fn is_content(self) -> bool {
+        matches!(self, Self::File | Self::Chunk)
+    }
+
     /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::File,

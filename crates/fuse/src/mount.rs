@@ -6,6 +6,7 @@
 mod explain;
 mod fusermount;
 mod handover;
+mod memory;
 mod shield;
 
 use std::ffi::CString;
@@ -20,6 +21,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
+pub use memory::private_memory;
 pub use shield::{SHIELD_MARK, shield};
 
 /// The device.

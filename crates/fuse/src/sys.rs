@@ -206,3 +206,27 @@ mod tests {
         assert!(read_plain::<abi::InHeader>(&[0; 39]).is_none());
     }
 }
+
+/// Does something in a child, which then ends. Locks that other threads have are never let go of there, so `work` may
+/// neither allocate nor take any: system calls alone.
+pub(crate) fn in_child(work: impl FnOnce()) -> io::Result<rustix::process::Pid> {
+    // SAFETY: the child runs `work`, which does no more than may be done in a copy of a process with threads, and ends
+    // without running anything else.
+    match unsafe { libc::fork() } {
+        0 => {
+            work();
+            // SAFETY: it ends the child, running none of what the parent left to run.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            rustix::process::Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)
+        }
+    }
+}
+
+/// Enters a user namespace and a mount namespace in it.
+pub(crate) fn unshare_user_and_mounts() -> rustix::io::Result<()> {
+    use rustix::thread::UnshareFlags;
+    // SAFETY: neither flag unshares the descriptor table, which is what could pull a descriptor from under its owner.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
+}

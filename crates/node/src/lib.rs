@@ -19,6 +19,7 @@ pub mod care;
 pub mod check;
 pub mod control;
 pub mod daemon;
+pub mod memory;
 pub mod mounted;
 pub mod mounts;
 pub mod parameters;

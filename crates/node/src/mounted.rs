@@ -18,6 +18,7 @@ use crate::answering;
 use crate::attributes::OfMount;
 use crate::behind::{Behind, Overlay};
 use crate::control::{self, Control, Listening, Request, Response};
+use crate::memory::is_memory;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
@@ -106,7 +107,10 @@ impl Content {
     fn names(&self) -> (String, String, PathBuf) {
         match self {
             Self::Repository(repository, view) => {
-                (view.name().to_string(), repository.url.clone(), repository.store.cache().to_owned())
+                let cache = repository.store.cache();
+                // Nobody else finds one in memory.
+                let cache = if is_memory(cache) { PathBuf::new() } else { cache.to_owned() };
+                (view.name().to_string(), repository.url.clone(), cache)
             }
             Self::Image(image) => (image.name.clone(), image.place.clone(), PathBuf::new()),
         }

@@ -30,6 +30,8 @@ pub struct RepositoryOptions {
     pub blacklist: Blacklist,
     /// The cache directory.
     pub cache: PathBuf,
+    /// Whether the content of files is read without being kept there.
+    pub streaming: bool,
     /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
     pub quota: u64,
     /// Folders that are asked before the network, likewise.
@@ -75,7 +77,8 @@ impl Repository {
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
         let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
-        let writer = opener(&engine, &options.cache, room(options.quota, options.lower));
+        let room = CacheOptions { streaming: options.streaming, ..room(options.quota, options.lower) };
+        let writer = opener(&engine, &options.cache, room);
         let (cache, text) = (&options.cache, servers.to_string());
         let store = Shared::open_through(cache, &text, Box::new(writer), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };

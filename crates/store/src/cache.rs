@@ -85,6 +85,8 @@ pub struct CacheOptions {
     pub patience: Duration,
     /// Folders that are asked before the network, the first one first.
     pub lower: Vec<Lower>,
+    /// Whether the content of files is passed on without being kept, and only the rest is.
+    pub streaming: bool,
 }
 
 /// Bytes of memory that objects may take which are served without being kept because the disk fails. They
@@ -101,6 +103,7 @@ impl CacheOptions {
             descriptors: None,
             patience: Duration::from_secs(2),
             lower: Vec::new(),
+            streaming: false,
         }
     }
 }
@@ -127,6 +130,7 @@ pub(crate) struct Inner {
     pins: Pins,
     pub(crate) flights: Flights,
     pub(crate) below: Option<Arc<Below>>,
+    pub(crate) streaming: bool,
     pub(crate) pool: Arc<Pool>,
     evictor: Mutex<Option<JoinHandle<()>>>,
     lock: Mutex<Option<FileLock>>,
@@ -241,6 +245,7 @@ impl Inner {
             holders: Mutex::default(),
             flights: Flights::default(),
             below,
+            streaming: options.streaming,
             pool,
             evictor: Mutex::new(None),
             lock: Mutex::new(Some(lock)),

@@ -120,18 +120,37 @@ fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usi
 }
 
 /// What a client adds to the root directory's attributes to tell of itself, which no listing has.
-const ABOUT_THE_CLIENT: [&[u8]; 12] = [
+const ABOUT_THE_CLIENT: [&[u8]; 31] = [
     b"user.catalog_counters",
     b"user.esker.error",
+    b"user.external_host",
+    b"user.external_timeout",
     b"user.fqrn",
+    b"user.hitrate",
+    b"user.host",
+    b"user.host_list",
     b"user.logbuffer",
+    b"user.ncleanup24",
     b"user.nclg",
+    b"user.ndiropen",
+    b"user.ndownload",
     b"user.nioerr",
+    b"user.nopen",
+    b"user.proxy",
+    b"user.proxy_list",
+    b"user.proxy_list_external",
+    b"user.pubkeys",
     b"user.repo_counters",
     b"user.revision",
     b"user.root_hash",
+    b"user.rx",
+    b"user.speed",
     b"user.tag",
+    b"user.timeout",
+    b"user.timeout_direct",
     b"user.timestamp_last_ioerr",
+    b"user.useddirp",
+    b"user.usedfd",
     b"user.version",
 ];
 

@@ -2,6 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
+use esker_node::memory::is_memory;
 use esker_node::registry::{self, Registered};
 use esker_node::status::{Image, MountStatus, Reach, Route};
 use esker_vfs::Time;
@@ -153,11 +154,12 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         None if cache.writer => String::new(),
         None => ", written by another mount's daemon".to_owned(),
     };
+    let folder =
+        if is_memory(&cache.directory) { "memory".into() } else { cache.directory.display().to_string() };
     out.line(format!(
-        "  cache     {}{quota}, {} objects in {}{role}",
+        "  cache     {}{quota}, {} objects in {folder}{role}",
         size(cache.bytes),
-        cache.objects,
-        cache.directory.display()
+        cache.objects
     ))?;
     if let Some(refused) = &cache.broker_refused {
         out.line(format!("  broker    {}", out.warning(&format!("not used: {refused}"))))?;

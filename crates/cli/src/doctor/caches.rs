@@ -18,8 +18,8 @@ const FREE_SOON: u64 = 1 << 30;
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     let mounted = registry::all(&settings.runtime).unwrap_or_default();
     let folders: BTreeSet<PathBuf> = mounted.into_iter().map(|one| one.entry.cache).collect();
+    let folders = folders.into_iter().filter(|folder| !folder.as_os_str().is_empty());
     let mut looks: Vec<Look> = folders
-        .into_iter()
         .map(|folder| {
             let named = folder.display().to_string();
             Look::new("cache", named.clone(), move || {

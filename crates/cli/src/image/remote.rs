@@ -14,7 +14,7 @@ use esker_store::{Cause, Check, PartCache, Parts, RangedFile, Servers, Source, S
 use crate::args::{RepositoryArgs, servers};
 use crate::exit::{Failure, of_store};
 use crate::log;
-use crate::settings::{Settings, default_quota};
+use crate::settings::Settings;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
 const LIST_MAX: u64 = 64 << 20;
@@ -77,8 +77,7 @@ pub(super) fn open(
     let failed = |error: StoreError| of_store(&what, &error);
     let mut servers = Servers { redirects: true, ..servers(&target.base, args)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
-    let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
-    let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+    let (place, quota) = settings.cache_and_quota(args)?;
     let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
     let cache = PartCache::open(&place.path, quota).map_err(failed)?;

@@ -3,6 +3,7 @@
 mod acls;
 mod acting;
 mod attributes;
+mod caching;
 mod checking;
 mod external;
 mod network;

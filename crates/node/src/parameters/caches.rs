@@ -45,6 +45,25 @@ impl Parameters {
         Ok(Some(ConfiguredCache { path: PathBuf::from(folder).join(own), from, quota: self.quota(cache)? }))
     }
 
+    /// If the cache is to be in memory: its bytes, if that is said, and the parameter and where it is set.
+    pub fn memory(&self, machine: u64) -> Read<Option<(Option<u64>, (String, Origin))>> {
+        let cache = self.uppermost()?;
+        if self.kind(cache)? != Some("ram") {
+            return Ok(None);
+        }
+        let name = parameter(cache, "SIZE");
+        let size = self.checked(&name)?.map(|text| {
+            let bytes = match text.strip_suffix('%') {
+                Some(percent) => {
+                    percent.parse::<u64>().ok().filter(|part| *part <= 100).map(|part| machine / 100 * part)
+                }
+                None => text.parse::<u64>().ok().and_then(|megabytes| megabytes.checked_mul(1 << 20)),
+            };
+            bytes.ok_or_else(|| self.bad(&name, "it is neither a number of MB nor a percentage of memory"))
+        });
+        Ok(Some((size.transpose()?, self.origin_of(&parameter(cache, "TYPE")))))
+    }
+
     /// Folders that are asked before the network, the first one first.
     pub fn tiers(&self) -> Read<Vec<ConfiguredTier>> {
         let (mut cache, mut tiers) = (self.primary()?, Vec::new());
@@ -71,7 +90,7 @@ impl Parameters {
     /// The parameter that asks for a kind of cache that there isn't, if one does.
     pub fn unknown_cache(&self) -> Read<Option<(String, Origin)>> {
         let cache = self.uppermost()?;
-        let is_known = self.kind(cache)?.is_none_or(|kind| kind == "posix");
+        let is_known = self.kind(cache)?.is_none_or(|kind| ["posix", "ram"].contains(&kind));
         Ok((!is_known).then(|| self.origin_of(&parameter(cache, "TYPE"))))
     }
 

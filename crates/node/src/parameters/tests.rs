@@ -455,9 +455,22 @@ fn named_and_tiered_caches_are_understood() {
         assert_eq!(tiers(&site.load(Some("sw.test"))), [(folder.into(), false)]);
     }
     // What there isn't is said, and what can't be is an error.
-    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_node_TYPE=ram\n");
-    let unknown = site.load(Some("sw.test")).unknown_cache().expect("a cache").expect("one in memory");
+    site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_node_TYPE=external\n");
+    let unknown = site.load(Some("sw.test")).unknown_cache().expect("a cache").expect("a plugin");
     assert_eq!(unknown.0, "CVMFS_CACHE_node_TYPE");
+    for (size, bytes) in [("", None), ("100", Some(100 << 20)), ("25%", Some(250 << 10))] {
+        let memory = format!("CVMFS_CACHE_node_TYPE=ram\nCVMFS_CACHE_node_SIZE={size}\n");
+        site.write("/etc/cvmfs/config.d/sw.test.local", &memory);
+        let parameters = site.load(Some("sw.test"));
+        assert_eq!(parameters.unknown_cache(), Ok(None));
+        let (found, (parameter, _)) = parameters.memory(1000 << 10).expect("a cache").expect("one in memory");
+        assert_eq!((found, parameter.as_str()), (bytes, "CVMFS_CACHE_node_TYPE"));
+    }
+    site.write(
+        "/etc/cvmfs/config.d/sw.test.local",
+        "CVMFS_CACHE_node_TYPE=ram\nCVMFS_CACHE_node_SIZE=much\n",
+    );
+    assert!(site.load(Some("sw.test")).memory(1 << 30).is_err());
     for bad in ["CVMFS_CACHE_hpc_UPPER=hpc\n", "CVMFS_CACHE_hpc_UPPER=\n"] {
         site.write("/etc/cvmfs/config.d/sw.test.local", bad);
         let parameters = site.load(Some("sw.test"));

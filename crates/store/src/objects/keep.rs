@@ -65,8 +65,8 @@ impl Trip {
     /// The same for one that was copied into a file of ours already.
     pub(crate) fn written_from_below(self, writing: Writing) {
         let cache = self.store.cache.clone();
-        cache.space.reserve(cache.charge_of(writing.len()), move |granted| {
-            self.on_pool(move |trip| match granted {
+        self.reserve(cache.charge_of(writing.len()), move |trip, granted| {
+            trip.on_pool(move |trip| match granted {
                 Ok(reservation) => match writing.keep(trip.wanted.key(), reservation, None) {
                     Ok(entry) => trip.kept(entry),
                     // Large objects that can't be written here are fetched, which knows what to do then.
@@ -112,12 +112,21 @@ impl Trip {
     fn keep_whole(self, plain: Plain, attempt: Attempt) {
         let cache = self.store.cache.clone();
         let charge = cache.charge_of(plain.bytes().len() as u64);
-        cache.space.reserve(charge, move |granted| {
-            self.on_pool(move |trip| match granted {
+        self.reserve(charge, move |trip, granted| {
+            trip.on_pool(move |trip| match granted {
                 Ok(reservation) => trip.write_whole(plain, reservation, attempt),
                 Err(cause) => trip.serve_unkept(plain, cause),
             });
         });
+    }
+
+    /// Asks for room; there is none for what is only passed on.
+    fn reserve(self, charge: u64, then: impl FnOnce(Self, Result<Reservation, Cause>) + Send + 'static) {
+        let cache = self.store.cache.clone();
+        if cache.streaming && self.wanted.name.kind.is_content() {
+            return then(self, Err(Cause::Full { needed: charge, used: 0, limit: 0 }));
+        }
+        cache.space.reserve(charge, move |granted| then(self, granted));
     }
 
     fn write_whole(self, plain: Plain, reservation: Reservation, attempt: Attempt) {
@@ -168,8 +177,8 @@ impl Trip {
         let cache = self.store.cache.clone();
         // Without a stated size the reservation is a guess that is corrected once the size is known.
         let charge = cache.charge_of(self.wanted.size.unwrap_or_else(|| stored.len()));
-        cache.space.reserve(charge, move |granted| {
-            self.on_pool(move |trip| trip.write_pieces(stored, granted, attempt));
+        self.reserve(charge, move |trip, granted| {
+            trip.on_pool(move |trip| trip.write_pieces(stored, granted, attempt));
         });
     }
 

@@ -24,7 +24,8 @@ const DNS_TTL: &str = "a_name_is_looked_up_again_when_its_time_is_over";
 const FAMILY: &str = "addresses_of_the_preferred_kind_are_used";
 const REQUESTS: &str = "network_parameters_act_on_the_requests_of_mounts";
 const NFS: &str = "mounts for export by NFS are not made";
-const CACHES: &str = "named_and_tiered_caches_are_understood";
+const MEMORY: &str = "a_cache_in_memory_leaves_no_file";
+const CACHES: &str = "named_caches_are_where_they_are_configured";
 const TELEMETRY: &str = "counters_are_sent_where_they_are_collected";
 const SYSLOG: &str = "fail_overs_are_told_to_the_log_of_the_system";
 const TALK: &str = "what_cvmfs_talk_asks_is_answered";
@@ -33,7 +34,6 @@ const LOADER: &str = "there is no loader beside the file system";
 const BY_NAME: &str = "a_name_is_enough_where_cernvm_fs_is_configured";
 const FALLBACKS: &str = "configured_fallbacks_are_used";
 const MISSING: &str = "what_is_missing_for_a_name_is_named";
-const TYPES: &str = "parameters_have_types";
 const CONFIG_FIRST: &str = "the_configuration_repository_is_mounted_first";
 const ACTS: &str = "parameters_act_on_mounts";
 const ACLS: &str = "access_control_lists_are_enforced_where_that_is_configured";
@@ -119,12 +119,12 @@ const NETWORK: &[Row] = rows! {
 
 const CACHE: &[Row] = rows! {
     "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Honoured(BY_NAME);
-    "CVMFS_CACHE_DIR" [] Path, "", Honoured(TYPES);
+    "CVMFS_CACHE_DIR" [] Path, "", Honoured(CACHES);
     "CVMFS_SHARED_CACHE" ["CVMFS_CACHE_SHARED"] Switch, "yes", Honoured(BY_NAME);
     "CVMFS_QUOTA_LIMIT" ["CVMFS_CACHE_QUOTA_LIMIT"] Megabytes, "4000", Honoured(BY_NAME);
     "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Honoured(CACHES);
     "CVMFS_CACHE_PRIMARY" [] Text, "", Honoured(CACHES);
-    "CVMFS_CACHE_<name>_TYPE" [] OneOf(&["posix", "ram", "tiered", "external"]), "posix", Honoured(CACHES);
+    "CVMFS_CACHE_<name>_TYPE" [] OneOf(&["posix", "ram", "tiered", "external"]), "posix", Honoured(MEMORY);
     "CVMFS_CACHE_<name>_BASE" [] Path, "", Honoured(CACHES);
     "CVMFS_CACHE_<name>_DIR" [] Path, "", Honoured(CACHES);
     "CVMFS_CACHE_<name>_SHARED" [] Switch, "no", Honoured(CACHES);
@@ -133,8 +133,8 @@ const CACHE: &[Row] = rows! {
     "CVMFS_CACHE_<name>_SERVER_MODE" [] Switch, "no", Meaningless("publishing needs no mount");
     "CVMFS_CACHE_<name>_WORKSPACE" [] Path, "", Meaningless("sockets and logs are in the runtime folder, /run/esker for root");
     "CVMFS_CACHE_<name>_REFCOUNT" [] Switch, "no", Meaningless("an object never has more than one descriptor");
-    "CVMFS_CACHE_<name>_SIZE" [] Text, "", Not("there are no caches in memory without a folder; a folder on a tmpfs can be a cache");
-    "CVMFS_CACHE_<name>_MALLOC" [] OneOf(&["heap", "libc"]), "heap", Not("there are no caches in memory without a folder; a folder on a tmpfs can be a cache");
+    "CVMFS_CACHE_<name>_SIZE" [] Text, "", Honoured(MEMORY);
+    "CVMFS_CACHE_<name>_MALLOC" [] OneOf(&["heap", "libc"]), "heap", Meaningless("a cache in memory consists of files of a tmpfs");
     "CVMFS_CACHE_<name>_UPPER" [] Text, "", Honoured(CACHES);
     "CVMFS_CACHE_<name>_LOWER" [] Text, "", Honoured(CACHES);
     "CVMFS_CACHE_<name>_LOWER_READONLY" [] Switch, "no", Honoured(CACHES);
@@ -142,7 +142,7 @@ const CACHE: &[Row] = rows! {
     "CVMFS_CACHE_<name>_CMDLINE" [] Text, "", Not("there are no cache plugins");
     "CVMFS_SERVER_CACHE_MODE" ["CVMFS_CACHE_SERVER_MODE"] Switch, "no", Meaningless("publishing needs no mount");
     "CVMFS_CACHE_REFCOUNT" [] Switch, "no", Meaningless("an object never has more than one descriptor");
-    "CVMFS_STREAMING_CACHE" [] Switch, "no", Not("whatever is read is cached");
+    "CVMFS_STREAMING_CACHE" [] Switch, "no", Honoured("what_is_streamed_is_not_kept");
     "CVMFS_WORKSPACE" [] Path, "", Meaningless("sockets and logs are in the runtime folder, /run/esker for root");
     "CVMFS_NFILES" [] Count, "131072", Meaningless("the limit of the process is raised as far as it may be");
     "CVMFS_CATALOG_WATERMARK" [] Count, "", Meaningless("catalogs hold neither descriptors nor memory of their own");
