@@ -257,11 +257,9 @@ fn cache(
 ) -> Result<(Place, u64), Failure> {
     let configured = parameters.cache().map_err(of_parameter)?;
     let own = args.cache.is_some() || settings.names_cache();
-    if let Some((size, (parameter, origin))) =
-        parameters.memory(memory::of_machine()).map_err(of_parameter)?
-        && !own
-    {
-        match in_memory(args.quota.or(size), format!("{parameter} ({origin})")) {
+    if let Some(memory) = parameters.memory(memory::of_machine()).map_err(of_parameter)?.filter(|_| !own) {
+        let (parameter, origin) = memory.from;
+        match in_memory(args.quota.or(memory.bytes), format!("{parameter} ({origin})")) {
             Ok(cache) => return Ok(cache),
             // A mount is worth more than where it keeps what.
             Err(failure) => warn(Some(&format!("{}; it is in a folder", failure.message))),

@@ -194,19 +194,6 @@ pub(crate) fn inherit(command: &mut Command, fd: BorrowedFd<'_>) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_structure_survives_the_way_through_bytes() {
-        let header = abi::InHeader { len: 40, opcode: 1, unique: 2, nodeid: 3, ..Default::default() };
-        let back: abi::InHeader = read_plain(bytes_of(&header)).expect("long enough");
-        assert_eq!((back.len, back.opcode, back.unique, back.nodeid), (40, 1, 2, 3));
-        assert!(read_plain::<abi::InHeader>(&[0; 39]).is_none());
-    }
-}
-
 /// Does something in a child, which then ends. Locks that other threads have are never let go of there, so `work` may
 /// neither allocate nor take any: system calls alone.
 pub(crate) fn in_child(work: impl FnOnce()) -> io::Result<rustix::process::Pid> {
@@ -229,4 +216,17 @@ pub(crate) fn unshare_user_and_mounts() -> rustix::io::Result<()> {
     use rustix::thread::UnshareFlags;
     // SAFETY: neither flag unshares the descriptor table, which is what could pull a descriptor from under its owner.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_structure_survives_the_way_through_bytes() {
+        let header = abi::InHeader { len: 40, opcode: 1, unique: 2, nodeid: 3, ..Default::default() };
+        let back: abi::InHeader = read_plain(bytes_of(&header)).expect("long enough");
+        assert_eq!((back.len, back.opcode, back.unique, back.nodeid), (40, 1, 2, 3));
+        assert!(read_plain::<abi::InHeader>(&[0; 39]).is_none());
+    }
 }

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-pub use caches::ConfiguredTier;
+pub use caches::{ConfiguredMemory, ConfiguredTier};
 pub use client::{ConfiguredCache, Keys, ParameterError};
 pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};

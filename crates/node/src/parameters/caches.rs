@@ -19,6 +19,15 @@ pub struct ConfiguredTier {
     pub from: (String, Origin),
 }
 
+/// A cache in memory, as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredMemory {
+    /// Its bytes, if that is said.
+    pub bytes: Option<u64>,
+    /// The parameter and where it is set.
+    pub from: (String, Origin),
+}
+
 /// Name of Esker's cache in a folder that is configured for the reference's.
 const OWN: &str = "esker";
 /// The cache whose parameters have no name in theirs.
@@ -45,8 +54,8 @@ impl Parameters {
         Ok(Some(ConfiguredCache { path: PathBuf::from(folder).join(own), from, quota: self.quota(cache)? }))
     }
 
-    /// If the cache is to be in memory: its bytes, if that is said, and the parameter and where it is set.
-    pub fn memory(&self, machine: u64) -> Read<Option<(Option<u64>, (String, Origin))>> {
+    /// The cache in memory, if one is configured, on a machine with so much of it.
+    pub fn memory(&self, machine: u64) -> Read<Option<ConfiguredMemory>> {
         let cache = self.uppermost()?;
         if self.kind(cache)? != Some("ram") {
             return Ok(None);
@@ -61,7 +70,8 @@ impl Parameters {
             };
             bytes.ok_or_else(|| self.bad(&name, "it is neither a number of MB nor a percentage of memory"))
         });
-        Ok(Some((size.transpose()?, self.origin_of(&parameter(cache, "TYPE")))))
+        let from = self.origin_of(&parameter(cache, "TYPE"));
+        Ok(Some(ConfiguredMemory { bytes: size.transpose()?, from }))
     }
 
     /// Folders that are asked before the network, the first one first.

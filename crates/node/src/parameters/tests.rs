@@ -463,8 +463,8 @@ fn named_and_tiered_caches_are_understood() {
         site.write("/etc/cvmfs/config.d/sw.test.local", &memory);
         let parameters = site.load(Some("sw.test"));
         assert_eq!(parameters.unknown_cache(), Ok(None));
-        let (found, (parameter, _)) = parameters.memory(1000 << 10).expect("a cache").expect("one in memory");
-        assert_eq!((found, parameter.as_str()), (bytes, "CVMFS_CACHE_node_TYPE"));
+        let memory = parameters.memory(1000 << 10).expect("a cache").expect("one in memory");
+        assert_eq!((memory.bytes, memory.from.0.as_str()), (bytes, "CVMFS_CACHE_node_TYPE"));
     }
     site.write(
         "/etc/cvmfs/config.d/sw.test.local",
