@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::process::Command;
 
 use esker_testkit::soak::{Random, Soak};
 
@@ -12,6 +13,8 @@ use crate::image::check;
 
 /// What the whole process may take up, with all other tests of this binary.
 const MEMORY_MAX_KIB: u64 = 256 << 10;
+/// Set for the process that does nothing else.
+const ALONE: &str = "ESKER_FUZZ_ALONE";
 
 fn seeds() -> Vec<Vec<u8>> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/image"));
@@ -85,6 +88,14 @@ fn mutate(bytes: &mut [u8], random: &mut Random) {
 
 #[test]
 fn soak_fuzz_image() {
+    // In a process of its own: what other tests take would count, too.
+    if std::env::var_os(ALONE).is_none() {
+        let program = std::env::current_exe().expect("this program");
+        let arguments = ["--exact", "damage::soak_fuzz_image", "--nocapture"];
+        let status = Command::new(program).args(arguments).env(ALONE, "yes").status();
+        assert!(status.expect("running it").success());
+        return;
+    }
     let seeds = seeds();
     let mut soak = Soak::begin("fuzz_image");
     let seed = soak.seed();
