@@ -30,7 +30,8 @@ fi
 if command -v mkfs.erofs > /dev/null; then
     rm -f "$images/tree.erofs"
     mkfs.erofs --quiet $erofs "$images/tree.erofs" "$tree"
-    about "$images/tree.erofs" "$(mkfs.erofs --version | head -n 1)" "$erofs"
+    # Version 1.5 doesn't know the option: it says which it is all the same, and complains.
+    about "$images/tree.erofs" "$(mkfs.erofs --version 2> /dev/null | head -n 1)" "$erofs"
 else
     echo "there is no mkfs.erofs" >&2
 fi

@@ -20,9 +20,10 @@ use crate::conditions::Conditions;
 use crate::serve::{self, Served};
 use crate::squid::Squid;
 use crate::startup::status::cpu_of;
-use crate::statistics::{Estimate, Random, median, median_of, ratio_of};
+use crate::statistics::{Estimate, median, median_of, ratio_of};
 use crate::sys::Used;
 use crate::table;
+use esker_testkit::soak::Random;
 
 /// No object is larger than a chunk, and none of them compresses to more.
 const OBJECT_MAX: u64 = 64 << 20;

@@ -17,9 +17,10 @@ use esker_store::{
 use serde::Serialize;
 
 use crate::conditions::Conditions;
-use crate::statistics::{Estimate, Random, median, median_of};
+use crate::statistics::{Estimate, median, median_of};
 use crate::sys::Used;
 use crate::table;
+use esker_testkit::soak::Random;
 
 /// The most plain bytes of an object that is taken.
 const PLAIN_MAX: u64 = 1 << 30;

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::statistics::Random;
+use esker_testkit::soak::Random;
 
 /// Which share of a list a reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,9 @@ use esker_testkit::catalog::{Draft, Row};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
-use crate::statistics::{Estimate, Random, median_of};
+use crate::statistics::{Estimate, median_of};
 use crate::table;
+use esker_testkit::soak::Random;
 
 /// Files a directory of the synthetic tree.
 const FILES: usize = 1000;

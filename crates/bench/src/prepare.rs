@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::measure;
 use crate::publish::size;
-use crate::statistics::Random;
+use esker_testkit::soak::Random;
 
 /// One change in each piece of this size, so that no chunk of a large file stays the same: chunks are larger.
 const PIECE: usize = 64 << 10;

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::measure;
 use crate::publish::size;
-use crate::statistics::Random;
+use esker_testkit::soak::Random;
 
 /// Functions of a module that call one another before its entry calls the next one.
 const CALL_DEPTH: usize = 10;

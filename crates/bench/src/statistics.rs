@@ -1,5 +1,6 @@
 //! Medians, ratios and how far they can be trusted.
 
+use esker_testkit::soak::Random;
 use serde::{Deserialize, Serialize};
 
 /// Resamples of a bootstrap. More would only change the third digit of an interval.
@@ -82,26 +83,6 @@ fn quantile(sorted: &[f64], at: f64) -> f64 {
     let below = place.floor() as usize;
     let above = (below + 1).min(last);
     sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
-}
-
-/// SplitMix64: small, and good enough for drawing samples and choosing paths.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        ((u128::from(self.draw()) * limit as u128) >> 64) as usize
-    }
 }
 
 #[cfg(test)]

@@ -71,6 +71,8 @@ impl Around<'_> {
             telemetry: None,
             talk: None,
             shield,
+            // It would have to be where the command is.
+            scout: None,
         };
         let failed = |error: RunError| of_run(&error);
         let mut outside = Outside::start(launcher, vec![point], self.command, self.files.before, forwarding)

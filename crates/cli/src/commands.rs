@@ -17,6 +17,7 @@ pub(crate) mod publish;
 pub(crate) mod repo;
 pub(crate) mod revision;
 pub(crate) mod run;
+pub(crate) mod scout;
 pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod stat;

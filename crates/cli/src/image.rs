@@ -222,11 +222,27 @@ impl ImageNamed {
         let tree = Arc::new(tree(opened.image, &options(settings))?);
         let told = Arc::clone(&tree);
         Ok(ImageMount {
+            likeness: tree.likeness(),
             tree,
             name: self.name(),
             place: self.describe(),
             status: Box::new(move || state::of(&told, trust)),
         })
+    }
+}
+
+impl ImageNamed {
+    /// Where to remember how programs start from it; nowhere if it comes from a server, of whose bytes only those that are
+    /// needed should be asked for.
+    pub(crate) fn trails(
+        &self,
+        repository: &RepositoryArgs,
+        settings: &Settings,
+        mount: &ImageMount,
+    ) -> Option<PathBuf> {
+        let is_here = matches!(self.place, Place::File(_));
+        let cache = is_here.then(|| settings.cache_of_trails(repository))??;
+        Some(cache.join("trails").join(format!("image-{}", mount.likeness)))
     }
 }
 

@@ -76,6 +76,8 @@ enum Command {
     Image(commands::image::Args),
     #[command(name = around::INSIDE, hide = true)]
     Inside(commands::inside::Args),
+    #[command(name = commands::scout::SCOUT, hide = true)]
+    Scout(commands::scout::Args),
 }
 
 /// Runs a command; `line` is what stands for it after the program's name.
@@ -84,12 +86,15 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if let Command::Inside(args) = command {
         return commands::inside::run(args);
     }
+    if let Command::Scout(args) = command {
+        return commands::scout::run(&args).map(|()| ExitCode::SUCCESS);
+    }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
-        Command::Inside(_) => unreachable!("handled above"),
+        Command::Inside(_) | Command::Scout(_) => unreachable!("handled above"),
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),

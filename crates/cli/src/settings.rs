@@ -162,6 +162,13 @@ impl Settings {
         }
     }
 
+    /// The cache folder for a mount that only remembers something there, if there is one.
+    pub(crate) fn cache_of_trails(&self, args: &RepositoryArgs) -> Option<PathBuf> {
+        let on_disk = args.cache.as_deref() != Some(Path::new(MEMORY));
+        let place = on_disk.then(|| self.cache(args.cache.as_deref(), args.cache_on_network).ok())??;
+        Some(place.path)
+    }
+
     /// The cache of a mount and its quota, as the command line has them or the first place that will do.
     pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(Place, u64), Failure> {
         if args.cache.as_deref() == Some(Path::new(MEMORY)) {

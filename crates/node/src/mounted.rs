@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
 };
 use esker_store::{Datagrams, ObjectStore};
+use esker_trails::{Keeper, Launch, Near, Scouted};
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ use crate::telemetry::{self, Telemetry};
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// When no read had to wait for a server for so long, a scout hinders nobody who does.
+const CALM: Duration = Duration::from_secs(1);
 /// How long whoever asks for an update waits for it; it goes on without them.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -55,6 +58,17 @@ pub struct MountPlan {
     /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
     /// stays at its revision.
     pub shield: bool,
+    /// Who goes ahead of programs, if anybody.
+    pub scout: Option<Scouting>,
+}
+
+/// A scout for a mount.
+#[derive(Clone, Debug)]
+pub struct Scouting {
+    /// The file of what was learned; every mount of the same reads and writes it.
+    pub trails: PathBuf,
+    /// How the scout is started.
+    pub launch: Launch,
 }
 
 /// Mounting failed.
@@ -81,6 +95,8 @@ pub enum MountedError {
 pub struct ImageMount {
     /// What is mounted.
     pub tree: Arc<dyn Tree>,
+    /// What tells it from other images, as far as the image itself does.
+    pub likeness: String,
     /// What it is called.
     pub name: String,
     /// Where it is: a path or URL.
@@ -101,6 +117,21 @@ impl Content {
             Self::Repository(_, view) => view.clone(),
             Self::Image(image) => image.tree.clone(),
         }
+    }
+
+    /// Whether a scout would be in nobody's way.
+    fn near(&self) -> Near {
+        let Self::Repository(_, view) = self else { return Box::new(|| true) };
+        let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
+        let view = Arc::clone(view);
+        Box::new(move || {
+            let (now, misses) = (Instant::now(), view.misses());
+            let mut calm = calm.lock();
+            if calm.0 != misses {
+                *calm = (misses, Some(now));
+            }
+            calm.1.is_none_or(|since| now.saturating_duration_since(since) >= CALM)
+        })
     }
 
     /// How it is registered: name, place and cache.
@@ -149,6 +180,7 @@ pub(crate) struct Served {
     command: Option<String>,
     pub(crate) content: Content,
     pub(crate) session: Session,
+    scout: Option<Arc<Scouted>>,
     /// Whether an overlay of the kernel lies above it.
     shielded: bool,
     looks: Looks,
@@ -273,7 +305,9 @@ impl Mounted {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
-        let session = Session::start(device, content.tree(), session)?;
+        let scout = plan.scout.and_then(|scout| send_scout(scout, &content, &log));
+        let tree = scout.clone().map_or_else(|| content.tree(), |scout| scout as Arc<dyn Tree>);
+        let session = Session::start(device, tree, session)?;
         let mut shielded = false;
         if let Some(behind) = behind {
             match behind.show(&plan.mountpoint, &plan.options.source)? {
@@ -292,6 +326,7 @@ impl Mounted {
             command: plan.command,
             content,
             session,
+            scout,
             shielded,
             looks: Looks::default(),
             listening,
@@ -326,7 +361,10 @@ impl Mounted {
     pub fn abandon(&self) -> bool {
         let served = self.served.clone();
         let folder = self.served.content.names().2;
-        let closed = answering::unless_hung(&folder, move || served.content.close());
+        let closed = answering::unless_hung(&folder, move || {
+            served.scout.iter().for_each(|scout| scout.close());
+            served.content.close();
+        });
         if let Err(error) = &closed {
             (self.log)(Severity::Notice, &format!("{error}, and is not waited for"));
         }
@@ -338,6 +376,16 @@ impl Mounted {
         drop(self.served.registration.lock().take());
         closed.is_ok()
     }
+}
+
+/// A mount is worth more than its scout.
+fn send_scout(scout: Scouting, content: &Content, log: &Log) -> Option<Arc<Scouted>> {
+    let keeper = Keeper::new(Some(scout.trails));
+    let scouted = Scouted::new(content.tree(), keeper, scout.launch, content.near());
+    let say = |error: &std::io::Error| {
+        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
+    };
+    scouted.inspect_err(say).ok().map(Arc::new)
 }
 
 /// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.
@@ -358,6 +406,7 @@ fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::List
 
 impl Served {
     fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        self.scout.iter().for_each(|scout| scout.rest());
         self.session.unmount(how)?;
         if how == Unmount::Lazy {
             drop(self.registration.lock().take());

@@ -105,6 +105,11 @@ impl Repository {
         self.store.cache().join(TRAILS).join(self.heads.name().as_str())
     }
 
+    /// The same for what a mount's scout has learned.
+    pub fn starts(&self) -> PathBuf {
+        self.store.cache().join(TRAILS).join(format!("{}.starts", self.heads.name()))
+    }
+
     /// Lets go of the cache; nothing can be read afterwards that wasn't before.
     pub fn close(&self) {
         self.store.close();

@@ -27,7 +27,8 @@ const COMMAND_MAX: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a look for a new revision is waited for.
 const LOOK: Duration = Duration::from_secs(30);
-/// After an accept that failed.
+/// The pause after a connection that could not be taken: out of descriptors or memory, most likely, which pass without a
+/// word. Without it the thread would spin until then; whoever connects meanwhile waits in the socket's queue.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
 

@@ -43,6 +43,12 @@ impl ImageTree {
         &self.core.superblock
     }
 
+    /// A name for what the image says of itself, which other images hardly ever say: when it was made, how long it is, and
+    /// where everything is. Not to be trusted in: whoever makes images can have two of the same.
+    pub fn likeness(&self) -> String {
+        blake3::hash(&self.core.superblock.encode()).to_hex()[..32].to_owned()
+    }
+
     /// How blocks are compressed.
     pub fn codec(&self) -> CodecId {
         self.core.superblock.codec

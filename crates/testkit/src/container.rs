@@ -101,6 +101,7 @@ pub struct ContainerImage {
     config: Value,
     /// Each layer as it is, and as it is stored.
     layers: Vec<(Vec<u8>, Vec<u8>)>,
+    lies: bool,
 }
 
 /// The digest of some bytes, as containers write it.
@@ -112,7 +113,7 @@ pub fn digest(bytes: &[u8]) -> String {
 impl ContainerImage {
     /// An image without layers. `config` is what it says of running it.
     pub fn new(config: Value) -> Self {
-        Self { config, layers: Vec::new() }
+        Self { config, layers: Vec::new(), lies: false }
     }
 
     /// Puts a layer on top.
@@ -130,6 +131,13 @@ impl ContainerImage {
             Packing::Zstd => zstd::encode_all(plain.as_slice(), 3).expect("compressed"),
         };
         self.layers.push((plain, stored));
+        self
+    }
+
+    /// Makes its archives of Docker name layers that lie outside of them.
+    #[must_use]
+    pub fn lying(mut self) -> Self {
+        self.lies = true;
         self
     }
 
@@ -191,7 +199,9 @@ impl ContainerImage {
         let names: Vec<String> = (0..self.layers.len()).map(|number| format!("{number}/layer.tar")).collect();
         names.iter().zip(&self.layers).for_each(|(path, (plain, _))| add(path, plain));
         add("config.json", &self.config());
-        let list = json!([{"Config": "config.json", "RepoTags": [name], "Layers": names}]);
+        let outside = if self.lies { "../" } else { "" };
+        let named: Vec<String> = names.iter().map(|name| format!("{outside}{name}")).collect();
+        let list = json!([{"Config": "config.json", "RepoTags": [name], "Layers": named}]);
         add("manifest.json", list.to_string().as_bytes());
         archive.finish().expect("an archive");
     }

@@ -82,7 +82,7 @@ impl Soak {
     }
 }
 
-/// Random numbers that a printed seed brings back (splitmix64).
+/// Random numbers that a seed brings back (splitmix64): small, and good enough for choosing and for drawing samples.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -98,7 +98,7 @@ impl Random {
 
     /// One below `bound`, or 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.draw() % bound.max(1) as u64) as usize
+        ((u128::from(self.draw()) * bound as u128) >> 64) as usize
     }
 }
 

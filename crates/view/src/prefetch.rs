@@ -7,7 +7,6 @@
 
 mod announced;
 mod credit;
-mod learned;
 mod near;
 mod neighbours;
 mod objects;
@@ -33,9 +32,9 @@ use crate::payload::Notes;
 
 use self::announced::Cluster;
 use self::credit::Credit;
-use self::learned::{Keeper, PART};
 use self::plan::Planner;
 use self::touched::Touched;
+use esker_trails::{Keeper, PART, Sight};
 
 /// What bundles may bring that nobody has read yet, before anything was read: plain bytes. More than the largest of
 /// the packages that programs load at once, and never more than half of the cache.
@@ -256,7 +255,7 @@ pub(crate) fn start(
     let weak = Arc::downgrade(core);
     let plan = move || {
         let keeper = Keeper::new(trails);
-        let mut planner = Planner::new(weak.clone(), keeper.load());
+        let mut planner = Planner::new(weak.clone(), keeper.load(Sight::All));
         loop {
             let event = match inbox.recv_timeout(if planner.learned.is_changed() { QUIET } else { IDLE }) {
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => break,

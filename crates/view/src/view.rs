@@ -29,6 +29,11 @@ pub struct View {
 }
 
 impl View {
+    /// How many reads had to wait for an object so far.
+    pub fn misses(&self) -> u64 {
+        self.core.counters.misses.value()
+    }
+
     /// Opens a repository at its head, or at the revision that the options pin. Waits until its root catalog
     /// is there, so not for a thread that answers others.
     pub fn open(

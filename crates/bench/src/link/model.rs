@@ -17,7 +17,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use super::profile::Profile;
-use crate::statistics::Random;
+use esker_testkit::soak::Random;
 
 /// Time since the link was made.
 pub(crate) type At = Duration;

@@ -22,7 +22,7 @@ use esker_view::{View, ViewOptions};
 use tempfile::TempDir;
 
 use super::Subject;
-use crate::statistics::Random;
+use esker_testkit::soak::Random;
 
 /// A view of a fixture that doesn't look for new revisions, and what is in it.
 struct Site {

@@ -1,7 +1,7 @@
 //! The cache folders of this user's mounts, and the one that the next mount will take.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use esker_node::registry;
 
@@ -19,37 +19,20 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     let mounted = registry::all(&settings.runtime).unwrap_or_default();
     let folders: BTreeSet<PathBuf> = mounted.into_iter().map(|one| one.entry.cache).collect();
     let folders = folders.into_iter().filter(|folder| !folder.as_os_str().is_empty());
-    let mut looks: Vec<Look> = folders
-        .map(|folder| {
-            let named = folder.display().to_string();
-            Look::new("cache", named.clone(), move || {
-                vec![of_cache(named, touch(Touch::Cache, &folder, PATIENCE))]
-            })
-        })
-        .collect();
+    let mounted = folders.map(|folder| (folder.display().to_string(), Touch::Cache, folder));
     // Whatever those have that are mounted: the next one needs a place.
-    let default = "of the next mount";
-    looks.push(Look::new("cache", default, move || {
-        vec![of_cache(default.to_owned(), touch(Touch::DefaultCache, Path::new("/"), PATIENCE))]
-    }));
-    looks
+    let next = ("of the next mount".to_owned(), Touch::DefaultCache, PathBuf::from("/"));
+    let look = |(named, what, folder): (String, Touch, PathBuf)| {
+        Look::new("cache", named.clone(), move || vec![of_cache(named, touch(what, &folder, PATIENCE))])
+    };
+    mounted.chain([next]).map(look).collect()
 }
 
 fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
     let other = "or name another folder with --cache DIR when mounting";
     match touched {
         Ok(Touched::Writable { free, total, .. }) if free < FREE_LEAST => {
-            let found = format!(
-                "its disk is full: {} of {} are free; reads go on without keeping anything",
-                size(free),
-                size(total)
-            );
-            Finding::broken(
-                "cache",
-                named,
-                found,
-                format!("make room on that disk (`esker cache evict`), {other}"),
-            )
+            full(named, &format!(": {} of {} are free", size(free), size(total)), other)
         }
         Ok(Touched::Writable { network: Some(kind), .. }) => {
             let found = format!("it is on a network file system ({kind}), which may hang and is slow");
@@ -61,15 +44,7 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
         }
         Ok(Touched::Blocked { cause, remedy }) => Finding::broken("cache", named, cause, remedy),
         Ok(Touched::Absent) => Finding::good("cache", named, "it will be made by the first mount"),
-        Ok(Touched::Failed { errno: libc::ENOSPC | libc::EDQUOT, .. }) => {
-            let found = "its disk is full; reads go on without keeping anything";
-            Finding::broken(
-                "cache",
-                named,
-                found,
-                format!("make room on that disk (`esker cache evict`), {other}"),
-            )
-        }
+        Ok(Touched::Failed { errno: libc::ENOSPC | libc::EDQUOT, .. }) => full(named, "", other),
         Ok(Touched::Failed { errno: libc::EROFS, .. }) => {
             let found = "its disk is read-only, most likely after an error";
             Finding::broken(
@@ -95,4 +70,9 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
             Finding::warning("cache", named, found, "see whether processes can be started")
         }
     }
+}
+
+fn full(named: String, room: &str, other: &str) -> Finding {
+    let found = format!("its disk is full{room}; reads go on without keeping anything");
+    Finding::broken("cache", named, found, format!("make room on that disk (`esker cache evict`), {other}"))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use esker_testkit::container::{ContainerImage, Layer, Packing, digest};
 use esker_testkit::fixture;
@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::containers::rootfs::Rootfs;
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, complaint, printed, words};
 
 /// A person who builds images.
 struct Builder {
@@ -29,22 +29,24 @@ impl Builder {
         self.world.path("home").join(name)
     }
 
-    fn esker(&self, arguments: &[&str]) -> Output {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.world.esker(arguments);
-        command.current_dir(self.home("")).output().expect("running esker")
+        command.current_dir(self.home(""));
+        command
+    }
+
+    fn esker(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("running esker")
     }
 
     #[track_caller]
     fn done(&self, arguments: &[&str]) -> String {
-        let output = self.esker(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
-        String::from_utf8(output.stdout).expect("text")
+        printed(&mut self.command(arguments))
     }
 
     #[track_caller]
     fn refused(&self, code: i32, from: &str) -> String {
-        let output = self.esker(&["image", "build", "refused.sqfs", from]);
-        assert_eq!(output.status.code(), Some(code), "{from}: {}", words(&output));
+        let told = complaint(&mut self.command(&["image", "build", "refused.sqfs", from]), code);
         assert!(!self.home("refused.sqfs").exists(), "{from}");
         let left = fs::read_dir(self.home("")).expect("the folder").map(|entry| entry.expect("an entry"));
         let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
@@ -53,7 +55,7 @@ impl Builder {
             name.ends_with(".part") || name.starts_with(".esker")
         };
         assert!(!left.iter().any(is_part), "{left:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        told
     }
 }
 
@@ -273,16 +275,16 @@ fn an_image_in_a_registry_is_fetched_and_checked() {
 
     let refused = |reference: &str, code: i32, reason: &str| {
         let from = format!("{place}{reference}");
-        let output = builder.esker(&["image", "build", "refused.sqfs", &from, "--ca", &ca]);
-        assert_eq!(output.status.code(), Some(code), "{from}: {}", words(&output));
-        assert!(words(&output).contains(reason), "{from}: {}", words(&output));
+        let mut build = builder.command(&["image", "build", "refused.sqfs", &from, "--ca", &ca]);
+        let told = complaint(&mut build, code);
+        assert!(told.contains(reason), "{from}: {told}");
         assert!(!builder.home("refused.sqfs").exists(), "{from}");
     };
     refused(":v2", 3, "no such object");
     refused(&format!("@{}", digest(b"another")), 3, "no such object");
     refused(":../v1", 2, "no name of an image");
-    let output = builder.esker(&["image", "build", "refused.sqfs", &format!("{place}:v1")]);
-    assert_eq!(output.status.code(), Some(3), "an authority that nobody knows: {}", words(&output));
+    // An authority that nobody knows.
+    complaint(&mut builder.command(&["image", "build", "refused.sqfs", &format!("{place}:v1")]), 3);
 }
 
 #[test]
@@ -295,19 +297,19 @@ fn what_a_registry_sends_wrongly_is_refused() {
     image.blobs().into_iter().for_each(|(name, bytes)| put(&format!("blobs/{name}"), bytes));
     let place = format!("docker://127.0.0.1:{}/app/tool:v1", mirror.port());
     builder.done(&["image", "build", "good.sqfs", &place, "--insecure-http"]);
+    let build = || builder.command(&["image", "build", "refused.sqfs", &place, "--insecure-http"]);
     for (name, bytes) in image.blobs() {
         let path = format!("/v2/app/tool/blobs/{name}");
         let mut wrong = bytes.clone();
         wrong[bytes.len() / 2] ^= 1;
         let rule = mirror.fault(move |asked: &str| asked == path, Fault::Content(wrong));
-        let output = builder.esker(&["image", "build", "refused.sqfs", &place, "--insecure-http"]);
-        assert_eq!(output.status.code(), Some(4), "{name}: {}", words(&output));
-        assert!(words(&output).contains(&name), "{}", words(&output));
+        let told = complaint(&mut build(), 4);
+        assert!(told.contains(&name), "{told}");
         rule.assert_hit();
         rule.lift();
     }
     let rule = mirror.fault(|path: &str| path.contains("/manifests/"), Fault::Content(vec![b' '; 5 << 20]));
-    let output = builder.esker(&["image", "build", "refused.sqfs", &place, "--insecure-http"]);
+    let output = build().output().expect("running esker");
     assert!(!output.status.success() && words(&output).contains("larger than"), "{}", words(&output));
     rule.assert_hit();
     assert!(!builder.home("refused.sqfs").exists());

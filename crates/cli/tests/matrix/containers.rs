@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use esker_testkit::fixture;
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, complaint, printed, words};
 use rootfs::Rootfs;
 
 /// A person with a system in a directory.
@@ -44,23 +44,14 @@ impl Site {
     /// What the command prints; it has to succeed.
     #[track_caller]
     fn says(&self, options: &[&str], command: &[&str]) -> String {
-        text_of(&mut self.run(options, command))
+        printed(&mut self.run(options, command)).trim_end().to_owned()
     }
 
     /// What is said when it doesn't start.
     #[track_caller]
     fn refused(&self, options: &[&str], code: i32) -> String {
-        let output = self.run(options, &["true"]).output().expect("running esker");
-        assert_eq!(output.status.code(), Some(code), "{options:?}: {}", words(&output));
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        complaint(&mut self.run(options, &["true"]), code)
     }
-}
-
-#[track_caller]
-fn text_of(command: &mut Command) -> String {
-    let output = command.output().expect("running esker");
-    assert!(output.status.success(), "{command:?}: {}", words(&output));
-    String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
 }
 
 /// > N3: `esker run DIR` makes the directory the root of a command, who is who they are outside, starts where they were and has their home; exit code and signal are the command's.
@@ -83,7 +74,7 @@ fn a_command_in_a_container_is_at_home() {
     // Not below home, and seen through what is shown anyway (the temporary folder) or bound for it.
     let elsewhere = site.world.path("root");
     let mut call = site.run(&[], &["pwd"]);
-    assert_eq!(text_of(call.current_dir(&elsewhere)), elsewhere.display().to_string());
+    assert_eq!(printed(call.current_dir(&elsewhere)).trim_end(), elsewhere.display().to_string());
     let line = site.says(&[], &["cat", "/etc/passwd"]);
     assert!(line.lines().any(|line| line.split(':').nth(5) == Some(&home)), "{line}");
 
@@ -91,8 +82,7 @@ fn a_command_in_a_container_is_at_home() {
     assert_eq!(output.status.code(), Some(42), "{}", words(&output));
     let output = site.run(&[], &["sh", "-c", "kill -TERM $$"]).output().expect("running esker");
     assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{}", words(&output));
-    let output = site.run(&[], &["no-such-program"]).output().expect("running esker");
-    assert_eq!(output.status.code(), Some(127), "{}", words(&output));
+    complaint(&mut site.run(&[], &["no-such-program"]), 127);
 }
 
 /// > N4: An image is never written, also where it lacks mount points; with `--writable-tmpfs` (Linux 5.11 or newer without root) the command may write everywhere, and what it wrote is gone with it.
@@ -157,7 +147,8 @@ fn variables_follow_rules() {
     );
     let shown = |options: &[&str]| {
         let mut call = site.run(options, &["sh", "-c", "echo $PATH,$LD_PRELOAD,$A,$B,$C,$D"]);
-        text_of(call.env("LD_PRELOAD", "").env("A", "host").env("C", "host").env("ESKER_ENV_B", "wished"))
+        call.env("LD_PRELOAD", "").env("A", "host").env("C", "host").env("ESKER_ENV_B", "wished");
+        printed(&mut call).trim_end().to_owned()
     };
     assert_eq!(shown(&["--env", "D=x=y"]), "/bin:/own,,image,wished,host,x=y");
     assert_eq!(shown(&["--cleanenv"]), "/bin:/own,,image,wished,,");

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, complaint, printed, words};
 
 struct Studio {
     world: World,
@@ -57,9 +57,7 @@ impl Studio {
 
     #[track_caller]
     fn done(&self, arguments: &[&str]) -> String {
-        let output = self.esker(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
-        String::from_utf8(output.stdout).expect("text")
+        printed(&mut self.command(arguments))
     }
 
     #[track_caller]
@@ -69,9 +67,7 @@ impl Studio {
 
     #[track_caller]
     fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.esker(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", words(&output));
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        complaint(&mut self.command(arguments), code)
     }
 }
 
@@ -126,17 +122,15 @@ fn the_same_input_makes_the_same_image() {
     // Times are what differs between a folder and a copy of it.
     let built = |image: &str, epoch: &str| {
         let mut build = studio.command(&["build", image, &from, "--force"]);
-        let output = build.env("SOURCE_DATE_EPOCH", epoch).output().expect("running esker");
-        assert!(output.status.success(), "{}", words(&output));
+        printed(build.env("SOURCE_DATE_EPOCH", epoch));
         studio.json(&["inspect", image])["modified"].clone()
     };
     assert_eq!(built(&one, "1000"), 1000);
     studio.done(&["build", &other, &from, "--force", "--mtime", "1000"]);
     assert!(read(&one) == read(&other));
-    let wrong = studio.command(&["build", &one, &from, "--force"]).env("SOURCE_DATE_EPOCH", "soon").output();
-    assert_eq!(wrong.expect("running esker").status.code(), Some(2));
-    let tar = Command::new("tar").args(["--sort=name", "-cf", &archive, "-C", &from, "."]).status();
-    assert!(tar.expect("tar").success());
+    let mut wrong = studio.command(&["build", &one, &from, "--force"]);
+    complaint(wrong.env("SOURCE_DATE_EPOCH", "soon"), 2);
+    printed(Command::new("tar").args(["--sort=name", "-cf", &archive, "-C", &from, "."]));
     studio.done(&["build", &other, &archive, "--force", "--mtime", "1000"]);
     let listed = |image: &str| studio.done(&["ls", image, "/bin", "--long"]);
     assert_eq!(listed(&one), listed(&other));

@@ -37,6 +37,7 @@ mod reading;
 mod remote_images;
 mod revisions;
 mod running;
+mod scouts;
 mod serve;
 mod served;
 mod server_kill;

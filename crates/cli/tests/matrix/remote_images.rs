@@ -12,7 +12,7 @@ use esker_testkit::web::Web;
 use crate::containers::rootfs::Rootfs;
 use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{Mounted, PATIENCE, World, words};
+use crate::world::{Mounted, PATIENCE, World, complaint, printed, printed_bytes, words};
 
 /// Where the mirror has the image.
 const PLACE: &str = "/images/it.sqfs";
@@ -56,16 +56,12 @@ impl Reader {
 
     #[track_caller]
     fn done(&self, arguments: &[&str]) -> Vec<u8> {
-        let output = self.esker(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
-        output.stdout
+        printed_bytes(&mut self.world.esker(arguments))
     }
 
     #[track_caller]
     fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.esker(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", words(&output));
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        complaint(&mut self.world.esker(arguments), code)
     }
 
     /// Requests for the image, and for its list.
@@ -89,11 +85,7 @@ fn made(world: &World, seed: u64) -> (Vec<u8>, Vec<u8>, String) {
         fs::write(at("sub/b"), noise(seed + 100, 3 << 20)).expect("a file");
         fs::write(at("small"), "small\n").expect("a file");
     });
-    let run = |arguments: &[&str]| {
-        let output = world.esker(arguments).output().expect("running esker");
-        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
-    };
+    let run = |arguments: &[&str]| printed(&mut world.esker(arguments)).trim().to_owned();
     let path = image.display().to_string();
     run(&["image", "build", &path, &folder.display().to_string(), "--mtime", "1000"]);
     let root = run(&["image", "digest", &path]);
@@ -257,25 +249,23 @@ fn nginx_serves_images() {
     let cat = |port: usize, more: &[&str]| {
         let place = format!("http://127.0.0.1:{}/it.sqfs", ports[port]);
         let arguments = [&["image", "cat", &place, "/sub/b"], more].concat();
-        world.esker(&arguments).output().expect("running esker")
+        world.esker(&arguments)
     };
     let good = noise(101, 3 << 20);
     for more in [&[][..], &["--digest", &root]] {
-        let output = cat(0, more);
-        assert!(output.status.success() && output.stdout == good, "{:?}", output.status);
+        assert!(printed_bytes(&mut cat(0, more)) == good, "{more:?}");
     }
     let log = web.log();
     let whole = log.lines().filter(|line| line.contains("/it.sqfs ") && !line.contains("\" 206 ")).count();
     assert_eq!(whole, 0, "{log}");
     for more in [&[][..], &["--digest", &root, "--cache", &world.path("home/other").display().to_string()]] {
-        let output = cat(1, more);
+        let output = cat(1, more).output().expect("running esker");
         assert!(!output.status.success(), "it has no ranges");
         assert!(words(&output).contains("sends whole files"), "{}", words(&output));
     }
     drop(web);
     let start = Instant::now();
-    let output = cat(0, &["--deadline", "1"]);
-    assert_eq!(output.status.code(), Some(3), "{}", words(&output));
+    complaint(&mut cat(0, &["--deadline", "1"]), 3);
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
@@ -284,8 +274,7 @@ fn a_command_runs_from_an_image_on_a_server() {
     let world = World::new(Person::ordinary(), fixture::RMD);
     let system = Rootfs::new(&world.path("root"));
     let image = world.path("home/system.sqfs").display().to_string();
-    let build = ["image", "build", &image, &system.path().display().to_string()];
-    assert!(world.esker(&build).output().expect("running esker").status.success());
+    printed(&mut world.esker(&["image", "build", &image, &system.path().display().to_string()]));
     world.mirror.put("/system.sqfs", fs::read(&image).expect("the image"));
     world.mirror.say("Last-Modified", "Mon, 02 Jan 2006 15:04:05 GMT");
     let url = world.mirror.url("/system.sqfs");
@@ -305,8 +294,7 @@ fn an_image_of_a_repository_is_mounted_and_run() {
     system.write("/share/noise", "", 0o644);
     fs::write(system.path().join("share/noise"), noise(5, LARGE)).expect("a file");
     let build = ["image", "build", &workshop.home("tree/system.sqfs"), &system.path().display().to_string()];
-    let output = world.esker(&build).output().expect("running esker");
-    assert!(output.status.success(), "{}", words(&output));
+    printed(&mut world.esker(&build));
     workshop.create();
     workshop.json(&["publish", NAME, &workshop.tree()]);
     let mirror = Mirror::serve(workshop.home("storage"));
@@ -316,17 +304,14 @@ fn an_image_of_a_repository_is_mounted_and_run() {
     let place = format!("{}:/system.sqfs", mirror.url(NAME));
 
     let esker = |arguments: &[&str], rest: &[&str]| {
-        let output = world.esker(&[arguments, &repository[..], rest].concat()).output();
-        let output = output.expect("running esker");
-        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
-        output.stdout
+        printed(&mut world.esker(&[arguments, &repository[..], rest].concat()))
     };
-    assert_eq!(esker(&["image", "cat", &place, "/made-for-this-test"], &[]), b"a system\n");
+    assert_eq!(esker(&["image", "cat", &place, "/made-for-this-test"], &[]), "a system\n");
     let fetched: u64 =
         files(&world.cache()).iter().map(|file| fs::metadata(file).expect("a file").len()).sum();
     assert!(fetched > 0 && fetched < LARGE as u64, "{fetched} bytes: not the whole image");
     let ran = esker(&["run", &place], &["--", "cat", "/made-for-this-test"]);
-    assert_eq!(ran, b"a system\n");
+    assert_eq!(ran, "a system\n");
 
     let mountpoint = world.mountpoint();
     let mount = ["mount", &place, &mountpoint.display().to_string()];
@@ -348,7 +333,7 @@ fn an_image_of_a_repository_is_mounted_and_run() {
     esker(&["mount", &mirror.url(NAME), &mountpoint.display().to_string()], &[]);
     let mounted = world.mounted();
     let file = mounted.path("system.sqfs").display().to_string();
-    assert_eq!(esker(&["image", "cat", &file, "/made-for-this-test"], &[]), b"a system\n");
+    assert_eq!(esker(&["image", "cat", &file, "/made-for-this-test"], &[]), "a system\n");
     let ran = esker(&["run", &file], &["--", "cat", "/made-for-this-test"]);
-    assert_eq!(ran, b"a system\n");
+    assert_eq!(ran, "a system\n");
 }

@@ -251,6 +251,28 @@ impl Drop for Mounted<'_> {
     }
 }
 
+/// Returns what a command printed, which has to succeed.
+#[track_caller]
+pub(crate) fn printed(command: &mut Command) -> String {
+    String::from_utf8(printed_bytes(command)).expect("text")
+}
+
+/// The same of a command that prints what is no text.
+#[track_caller]
+pub(crate) fn printed_bytes(command: &mut Command) -> Vec<u8> {
+    let output = command.output().unwrap_or_else(|error| panic!("running {command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", words(&output));
+    output.stdout
+}
+
+/// Returns what a command complained of on stderr, which has to fail with this exit code.
+#[track_caller]
+pub(crate) fn complaint(command: &mut Command, code: i32) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("running {command:?}: {error}"));
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", words(&output));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// Returns what a process said, for a message.
 pub(crate) fn words(output: &Output) -> String {
     format!(

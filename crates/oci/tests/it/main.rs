@@ -10,7 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use esker_oci::{Image, Kind, Limits, Merged};
-use written::{Packing, Written};
+use esker_testkit::container::Packing;
+use written::Written;
 
 /// What a tree has: paths, with the content of files and the targets of links.
 fn shown(merged: &Merged) -> BTreeMap<String, String> {
@@ -127,7 +128,7 @@ fn an_image_of_another_machine_or_name_is_told() {
         .expect_err("no such name")
         .to_string();
     assert!(told.contains("no image of that name"), "{told}");
-    written.lie_about_layers();
-    let told = Image::in_docker_archive(&written.docker_archive(), None).expect_err("outside").to_string();
+    let lying = written.lying();
+    let told = Image::in_docker_archive(&lying.docker_archive(), None).expect_err("outside").to_string();
     assert!(told.contains("outside of itself"), "{told}");
 }

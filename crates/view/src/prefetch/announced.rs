@@ -21,8 +21,8 @@ use crate::lookup::{Scene, join, split};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
 
-use super::learned::NamedStep;
-use super::{Event, learned, objects};
+use super::{Event, objects};
+use esker_trails::{NamedStep, PART};
 
 /// A trigger that was read again after less than this announces nothing new.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -144,8 +144,8 @@ impl Cluster {
     pub(super) fn of_steps(serial: u64, steps: &[NamedStep]) -> Self {
         let (mut files, mut reads) = (Vec::<Vec<u8>>::new(), Vec::<BundleRead>::new());
         for (path, part) in steps {
-            let start = u64::from(*part) * learned::PART;
-            let range = start..start + learned::PART;
+            let start = u64::from(*part) * PART;
+            let range = start..start + PART;
             if files.last().is_some_and(|last| **last == **path) {
                 if let Some(BundleRead { range: Some(last), .. }) = reads.last_mut()
                     && last.end == range.start

@@ -20,11 +20,11 @@ use crate::payload::Notes;
 
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::credit::Credit;
-use super::learned::{Heard, Learned, PART};
 use super::near::Near;
 use super::neighbours::{Folders, Leaf, Neighbours, is_library};
 use super::rest::{self, Readers};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
+use esker_trails::{Heard, Learned, PART};
 
 /// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
 /// rest of the guesses stays here, where what is more likely can still overtake it.

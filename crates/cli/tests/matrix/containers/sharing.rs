@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::rootfs::Rootfs;
 use crate::person::Person;
 use crate::running::processes_naming;
-use crate::world::{PATIENCE, World, words};
+use crate::world::{PATIENCE, World, printed};
 
 /// A person with an image file.
 struct Images {
@@ -72,13 +72,9 @@ impl Images {
         let world = World::new(Person::ordinary(), fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
         let image = world.path("image.sqfs");
-        let made = Command::new("mksquashfs")
-            .arg(root.path())
-            .arg(&image)
-            .args(["-all-root", "-quiet", "-no-progress", "-noappend"])
-            .output()
-            .expect("running mksquashfs");
-        assert!(made.status.success(), "{}", words(&made));
+        let mut make = Command::new("mksquashfs");
+        make.arg(root.path()).arg(&image).args(["-all-root", "-quiet", "-no-progress", "-noappend"]);
+        printed(&mut make);
         Images { world, image }
     }
 
@@ -133,8 +129,7 @@ fn commands_of_a_job_share_one_mount() {
     assert_eq!(spaces, BTreeSet::from([namespace(first.child.id())]));
     assert_eq!(images.keepers().len(), 1);
     first.end();
-    let output = images.run(&["cat", "/made-for-this-test"]).output().expect("running esker");
-    assert_eq!(output.stdout, b"a system\n", "{}", words(&output));
+    assert_eq!(printed(&mut images.run(&["cat", "/made-for-this-test"])), "a system\n");
     others.into_iter().for_each(Waiting::end);
     images.is_released();
 
@@ -168,8 +163,7 @@ fn a_keeper_outlives_the_warnings_of_a_scheduler() {
             kill_process(pid, signal).expect("sent");
         }
     }
-    let output = images.run(&["cat", "/made-for-this-test"]).output().expect("running esker");
-    assert_eq!(output.stdout, b"a system\n", "{}", words(&output));
+    assert_eq!(printed(&mut images.run(&["cat", "/made-for-this-test"])), "a system\n");
     waiting.end();
     images.is_released();
 }

@@ -7,6 +7,9 @@
 //! than what was right and a few steps, and a reader that leaves a trail gets nothing more of it.
 //!
 //! Steps are paths, not objects: after an update most of them are there again, with new content.
+//!
+//! Where a [scout](crate::Scouted) has gone, everything is in the kernel's memory, and who follows is seen no more. So a
+//! few steps of what it is told are kept back ([`Sight::Gaps`]): who comes to one of those is still on the trail.
 
 mod file;
 #[cfg(test)]
@@ -16,13 +19,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) use self::file::Keeper;
+pub use self::file::Keeper;
 
 /// Files are noted in parts of this size: of large libraries only some are read.
-pub(crate) const PART: u64 = 1 << 20;
+pub const PART: u64 = 1 << 20;
+
+/// In place of a part: that a name was looked for, whether or not it is there.
+pub const NAME: u32 = u32::MAX;
+/// In place of a part: that the names of a directory were listed.
+pub const NAMES: u32 = u32::MAX - 1;
 
 /// Steps that are handed out to a reader who has just come to a trail.
 const HEAD: usize = 32;
+/// Where only gaps are seen, as many more for each step that the reader has passed, and all once it is this far: no other
+/// program does so many things in the same order.
+const LEAD: usize = 3;
+const SURE: usize = 192;
 /// A trail ends when nothing new was read for so long.
 const PAUSE: Duration = Duration::from_secs(10);
 /// A reader who comes back to a trail after this begins anew.
@@ -36,7 +48,18 @@ const PATH_MAX: usize = 4096;
 /// A shorter trail says less of what comes next than the folders around.
 const SHORT: usize = 8;
 
-/// A part of a file.
+/// Which steps of a reader are seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sight {
+    /// All: for each of them one more is handed out.
+    #[default]
+    All,
+    /// None that was handed out, for then the kernel answers it. Three times as many are handed out as the reader has passed,
+    /// but for some on the way, and in the end all.
+    Gaps,
+}
+
+/// A part of a file, or what stands for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Step {
     file: u32,
@@ -59,7 +82,7 @@ struct Place {
 }
 
 /// How far somebody has come on a trail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Reader {
     start: usize,
     /// The farthest step read, and how many in all.
@@ -67,24 +90,26 @@ struct Reader {
     taken: usize,
     /// The steps before this one were handed out.
     handed: usize,
+    /// Those of them that were kept back, where only gaps are seen.
+    kept: Vec<usize>,
     last: Instant,
 }
 
 /// A step by name.
-pub(crate) type NamedStep = (Arc<[u8]>, u32);
+pub type NamedStep = (Arc<[u8]>, u32);
 
 /// What is known of a step that was read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub struct Heard {
     /// Whether the trail says better what comes next than the folders around.
-    pub(crate) guided: bool,
+    pub guided: bool,
     /// What is likely to be read next, in order; each step is handed out once to a reader.
-    pub(crate) next: Vec<NamedStep>,
+    pub next: Vec<NamedStep>,
 }
 
 /// The trails of a repository.
 #[derive(Debug, Default)]
-pub(crate) struct Learned {
+pub struct Learned {
     files: Vec<Arc<[u8]>>,
     numbers: HashMap<Arc<[u8]>, u32>,
     /// Bytes of all paths.
@@ -97,11 +122,17 @@ pub(crate) struct Learned {
     clock: u64,
     /// Whether there are steps that were not saved.
     changed: bool,
+    sight: Sight,
 }
 
 impl Learned {
+    /// Nothing yet, of readers who are seen as told.
+    pub fn new(sight: Sight) -> Self {
+        Self { sight, ..Self::default() }
+    }
+
     /// Notes that a part of a file is read; tells what will follow.
-    pub(crate) fn read(&mut self, path: &[u8], part: u32, now: Instant) -> Heard {
+    pub fn read(&mut self, path: &[u8], part: u32, now: Instant) -> Heard {
         if path.len() > PATH_MAX {
             return Heard::default();
         }
@@ -112,6 +143,15 @@ impl Learned {
                 Heard::default()
             }
         }
+    }
+
+    /// Whether a step was handed out lately.
+    #[cfg(test)]
+    pub(crate) fn was_handed(&self, path: &[u8], part: u32) -> bool {
+        let handed = |place: Place| {
+            self.readers.get(&place.trail).is_some_and(|reader| reader.was_handed(place.at, Instant::now()))
+        };
+        self.place(path, part).is_some_and(handed)
     }
 
     fn place(&self, path: &[u8], part: u32) -> Option<Place> {
@@ -125,16 +165,33 @@ impl Learned {
         let Some(trail) = self.trails.get_mut(place.trail) else { return Heard::default() };
         trail.used = self.clock;
         let reader = self.readers.entry(place.trail).or_insert_with(|| Reader::at(place.at, now));
+        let gaps = self.sight == Sight::Gaps;
+        if gaps && reader.was_handed(place.at, now) {
+            // It is the scout.
+            return Heard::default();
+        }
         reader.read(place.at, now);
-        let end = (place.at + 1 + HEAD + reader.taken).min(trail.steps.len());
+        let passed = place.at.saturating_sub(reader.start);
+        let lead = match passed {
+            _ if !gaps => reader.taken,
+            SURE.. => trail.steps.len(),
+            _ => LEAD * passed,
+        };
+        let end = (place.at + 1 + HEAD + lead).min(trail.steps.len());
         let from = reader.handed.max(place.at + 1);
         reader.handed = reader.handed.max(end);
         let goes_on = end > place.at + 1 || reader.taken > 0;
         let steps = trail.steps.get(from..end).unwrap_or_default();
-        let named = |step: &Step| Some((Arc::clone(self.files.get(step.file as usize)?), step.part));
+        if gaps && end < trail.steps.len() {
+            reader.keep_back(from, steps);
+        }
+        let named = |(at, step): (usize, &Step)| {
+            let handed = !reader.kept.contains(&(from + at));
+            handed.then(|| Some((Arc::clone(self.files.get(step.file as usize)?), step.part)))?
+        };
         Heard {
             guided: goes_on && trail.steps.len() >= SHORT,
-            next: steps.iter().filter_map(named).collect(),
+            next: steps.iter().enumerate().filter_map(named).collect(),
         }
     }
 
@@ -200,7 +257,7 @@ impl Learned {
 
     /// Forgets the trails that were read longest ago, until an eighth of the room is free.
     fn make_room(&mut self) {
-        let mut kept = Self { clock: self.clock, ..Self::default() };
+        let mut kept = Self { clock: self.clock, ..Self::new(self.sight) };
         let trails = self.named();
         for steps in &trails {
             let is_room = kept.places.len() + steps.len() <= STEPS_MAX / 8 * 7
@@ -222,7 +279,27 @@ impl Learned {
 
 impl Reader {
     fn at(at: usize, now: Instant) -> Self {
-        Self { start: at, reached: at, taken: 0, handed: at + 1, last: now }
+        Self { start: at, reached: at, taken: 0, handed: at + 1, kept: Vec::new(), last: now }
+    }
+
+    /// Whether a step was handed out lately.
+    fn was_handed(&self, at: usize, now: Instant) -> bool {
+        let is_back = now.saturating_duration_since(self.last) >= AWAY;
+        !is_back && (self.start..self.handed).contains(&at) && !self.kept.contains(&at)
+    }
+
+    /// Keeps back a step in each quarter of what is handed out from `from` on but the first: one that is not seen, for
+    /// whatever reason, must not end it. Beginnings of files, if there are any: to come by a name all those above it are
+    /// looked for, and the kernel reads on in files by itself.
+    fn keep_back(&mut self, from: usize, steps: &[Step]) {
+        self.kept.retain(|at| *at > self.reached);
+        for quarter in 1..4 {
+            let at = steps.len() * quarter / 4..steps.len() * (quarter + 1) / 4;
+            let among = steps.get(at.clone()).unwrap_or_default();
+            let first = |is: fn(u32) -> bool| among.iter().position(|step| is(step.part));
+            let first = first(|part| part == 0).or_else(|| first(|part| part < NAMES));
+            self.kept.extend(first.map(|first| from + at.start + first));
+        }
     }
 
     /// Reads a step: takes it, or begins anew there if this is not where it was to be expected.

@@ -17,17 +17,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_store::{Disk, RealDisk, read_file, remove_unfinished, replace};
+use esker_store::{RealDisk, make_dirs, read_file, remove_unfinished, replace};
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Learned, NamedStep, PATH_MAX, PATHS_MAX, STEPS_MAX, Step};
+use super::{Learned, NamedStep, PATH_MAX, PATHS_MAX, STEPS_MAX, Sight, Step};
 
 const MAGIC: &[u8; 8] = b"ESKERTR1";
 /// More than the most that is written.
 const FILE_MAX: u64 = 16 << 20;
 
 /// Where trails are kept; nowhere if there is no file.
-pub(crate) struct Keeper {
+pub struct Keeper {
     file: Option<PathBuf>,
 }
 
@@ -36,53 +37,70 @@ const DISK: RealDisk = RealDisk::PRIVATE;
 
 impl Keeper {
     /// Keeps them in this file.
-    pub(crate) fn new(file: Option<PathBuf>) -> Self {
+    pub fn new(file: Option<PathBuf>) -> Self {
         Self { file }
     }
 
-    /// What was learned before; nothing if that can't be told.
-    pub(crate) fn load(&self) -> Learned {
-        let mut learned = Learned::default();
+    /// What was learned before, of readers who are seen as told; nothing if that can't be told.
+    pub fn load(&self, sight: Sight) -> Learned {
+        let mut learned = Learned::new(sight);
         if let Some((folder, name)) =
             self.file.as_deref().and_then(|file| file.parent().zip(file.file_name()))
         {
             // What a crash left. Another process that is writing just now saves it later.
             let _ = remove_unfinished(&DISK, folder, |unfinished| name == unfinished);
         }
-        self.join(&mut learned);
+        learned.join(&self.read());
         learned.order();
         learned
     }
 
     /// Saves what was learned since, with what others have learned. What can't be saved is learned again.
-    pub(crate) fn save(&self, learned: &mut Learned) {
+    pub fn save(&self, learned: &mut Learned) {
+        self.save_shared(&Mutex::new(learned));
+    }
+
+    /// The same for what others may want at any time: it is not locked while the disk is waited for.
+    pub fn save_shared(&self, learned: &Mutex<impl AsMut<Learned>>) {
         let Some(file) = &self.file else { return };
-        if !std::mem::take(&mut learned.changed) {
+        if !std::mem::take(&mut learned.lock().as_mut().changed) {
             return;
         }
-        self.join(learned);
-        let written = replace(&DISK, file, &learned.encode()).or_else(|_| {
+        let others = self.read();
+        let bytes = {
+            let mut learned = learned.lock();
+            learned.as_mut().join(&others);
+            learned.as_mut().encode()
+        };
+        let written = replace(&DISK, file, &bytes).or_else(|_| {
             // Perhaps it is the first.
-            DISK.make_dir(file.parent().unwrap_or(Path::new(".")))?;
-            replace(&DISK, file, &learned.encode())
+            make_dirs(&DISK, file.parent().unwrap_or(Path::new(".")))?;
+            replace(&DISK, file, &bytes)
         });
         // Whoever can't write here can't keep objects either, which is told elsewhere.
         let _ = written;
     }
 
-    fn join(&self, learned: &mut Learned) {
-        let Some(file) = &self.file else { return };
-        let bytes = read_file(&DISK, file, FILE_MAX).ok().flatten();
-        for steps in bytes.as_deref().and_then(decode).unwrap_or_default() {
-            learned.add(&steps);
-        }
+    fn read(&self) -> Vec<Vec<NamedStep>> {
+        let bytes = self.file.as_deref().and_then(|file| read_file(&DISK, file, FILE_MAX).ok().flatten());
+        bytes.as_deref().and_then(decode).unwrap_or_default()
+    }
+}
+
+impl AsMut<Learned> for Learned {
+    fn as_mut(&mut self) -> &mut Learned {
+        self
     }
 }
 
 impl Learned {
     /// Whether there is something to save.
-    pub(crate) fn is_changed(&self) -> bool {
+    pub fn is_changed(&self) -> bool {
         self.changed
+    }
+
+    fn join(&mut self, others: &[Vec<NamedStep>]) {
+        others.iter().for_each(|steps| self.add(steps));
     }
 
     /// Puts trails that were just read from a file, the newest first, on the clock.

@@ -1,0 +1,122 @@
+//! Somebody goes ahead of a program that started before.
+
+use std::fs;
+use std::process::Command;
+
+use esker_testkit::fixture;
+
+use crate::hot::requests;
+use crate::person::Person;
+use crate::world::{Mounted, World, words};
+
+const FILES: usize = 600;
+/// So many of them are enough to know the program by.
+const KNOWN_BY: usize = 200;
+
+/// An image of folders with a file each.
+fn image(world: &World) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    for number in 0..FILES {
+        let dir = folder.path().join(number.to_string());
+        fs::create_dir(&dir).expect("a folder");
+        fs::write(dir.join("file"), number.to_string()).expect("a file");
+    }
+    let path = world.path("image.sqfs");
+    let mut command = Command::new("mksquashfs");
+    let output = command.arg(folder.path()).arg(&path).args(["-noappend", "-quiet", "-no-progress"]).output();
+    let output = output.expect("mksquashfs, which scripts/needs.sh installs");
+    assert!(output.status.success(), "{}", words(&output));
+    path.to_str().expect("a path that is text").to_owned()
+}
+
+/// What a program does when it starts: looks for what isn't there, and reads what is.
+fn start(mounted: &Mounted<'_>, files: std::ops::Range<usize>) {
+    mounted.does(|| {
+        for number in files {
+            let dir = mounted.path(&number.to_string());
+            assert!(!dir.join("absent").exists());
+            assert_eq!(fs::read_to_string(dir.join("file")).expect("reading"), number.to_string());
+        }
+    });
+}
+
+fn count(mounted: &Mounted<'_>, name: &str) -> u64 {
+    requests(&mounted.status()).get(name).copied().unwrap_or(0)
+}
+
+#[test]
+fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let image = image(&world);
+        let first = world.mount_of(&image, &[]);
+        start(&first, 0..KNOWN_BY);
+        assert!(count(&first, "READ") < FILES as u64 / 2, "nobody knew what comes");
+        start(&first, KNOWN_BY..FILES);
+        drop(first);
+
+        let again = world.mount_of(&image, &[]);
+        start(&again, 0..KNOWN_BY);
+        again.wait_until("reading ahead", |status| requests(status)["READ"] >= FILES as u64);
+        let before = count(&again, "LOOKUP");
+        start(&again, KNOWN_BY..FILES);
+        // What the kernel takes back is asked for once more.
+        let asked = count(&again, "LOOKUP") - before;
+        assert!(asked < FILES as u64 / 10, "{asked} names were asked for that somebody had asked for");
+        // That it ends and nobody is left is proved by unmounting.
+        drop(again);
+
+        let without = world.mount_of(&image, &["--no-prefetch"]);
+        start(&without, 0..KNOWN_BY);
+        assert!(count(&without, "READ") < FILES as u64 / 2);
+    }
+}
+
+#[test]
+fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let image = image(&world);
+    let mounted = world.mount_of(&image, &["--no-prefetch"]);
+    start(&mounted, 0..FILES);
+    drop(mounted);
+    assert!(!world.cache().join("trails").exists());
+    drop(world.mount_of(&image, &[]));
+    assert!(!world.cache().join("trails").exists(), "nothing was read");
+    let mounted = world.mount_of(&image, &[]);
+    start(&mounted, 0..FILES);
+    drop(mounted);
+    let trails = fs::read_dir(world.cache().join("trails")).expect("trails");
+    assert_eq!(trails.count(), 1);
+}
+
+#[test]
+fn a_repository_reads_the_same_with_a_scout() {
+    let person = Person::ordinary();
+    let world = World::new(person, fixture::RMD);
+    let names = |mounted: &Mounted<'_>| {
+        mounted.does(|| {
+            let mut all = vec![mounted.path("")];
+            while let Some(dir) = all.pop() {
+                for entry in fs::read_dir(&dir).expect("listing") {
+                    let entry = entry.expect("an entry");
+                    match entry.file_type().expect("a type") {
+                        kind if kind.is_dir() => all.push(entry.path()),
+                        kind if kind.is_file() => drop(fs::read(entry.path())),
+                        _ => {}
+                    }
+                }
+            }
+        });
+    };
+    let first = world.mount(&[]);
+    names(&first);
+    drop(first);
+    let trails: Vec<_> = fs::read_dir(world.cache().join("trails"))
+        .expect("trails")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(trails.iter().any(|name| name.ends_with(".starts")), "{trails:?}");
+    let again = world.mount(&[]);
+    names(&again);
+    assert_eq!(again.status()["errors"].as_array().map(Vec::len), Some(0));
+}

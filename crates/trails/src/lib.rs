@@ -1,0 +1,13 @@
+//! What programs read one after the other, remembered on the node, and a scout who goes such a trail ahead of them.
+#![forbid(unsafe_code)]
+
+mod learned;
+mod paths;
+mod scout;
+mod scouted;
+mod walk;
+
+pub use learned::{Heard, Keeper, Learned, NAME, NAMES, NamedStep, PART, Sight};
+pub use scout::Launch;
+pub use scouted::{Near, Scouted};
+pub use walk::walk;
