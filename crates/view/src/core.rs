@@ -9,6 +9,7 @@ use esker_vfs::{ErrorKind, Reply, TreeError, Watcher};
 use parking_lot::Mutex;
 
 use crate::catalogs::{Catalogs, WantedCatalog};
+use crate::difference::Vanished;
 use crate::directories::Directories;
 use crate::failure::Blocked;
 use crate::follow::Sightings;
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     pub(crate) counters: Counters,
     pub(crate) sightings: Mutex<Sightings>,
+    /// Directories that may come back; the follower's alone.
+    pub(crate) vanished: Mutex<Vanished>,
     pub(crate) attached_max: usize,
     /// Whom to ask for what only a mount knows.
     pub(crate) about: OnceLock<Arc<dyn About>>,

@@ -42,7 +42,15 @@ pub(crate) struct Difference {
     changes: Vec<Change>,
     /// What was seen of the old revision when the comparison began.
     seen: SeenByPath,
+    /// The directories that the old revision has and the new one hasn't.
+    vanished: HashSet<NodeKey>,
 }
+
+/// Directories that vanished with this revision or an earlier one. One that comes back is the same node, and
+/// somebody may remember that it hasn't a name which it comes back with: a name that isn't there is never told to
+/// have vanished.
+#[derive(Default)]
+pub(crate) struct Vanished(HashSet<NodeKey>);
 
 /// Compares two revisions, and mounts in `new` what was mounted in `old`.
 pub(crate) fn compare(
@@ -50,6 +58,7 @@ pub(crate) fn compare(
     catalogs: &Arc<Catalogs>,
     old: &Revision,
     new: &Revision,
+    vanished_before: &Vanished,
 ) -> Result<Difference, TreeError> {
     let mut comparison = Comparison {
         show,
@@ -59,6 +68,8 @@ pub(crate) fn compare(
         names: Vec::new(),
         listings: HashSet::new(),
         attributes: HashSet::new(),
+        vanished_before,
+        vanished: HashSet::new(),
         seen: old.seen().by_path(),
     };
     let changes = match comparison.run() {
@@ -66,13 +77,31 @@ pub(crate) fn compare(
         Err(Stop::Everything) => vec![Change::Everything],
         Err(Stop::Failed(error)) => return Err(error),
     };
-    Ok(Difference { changes, seen: comparison.seen })
+    Ok(Difference { changes, seen: comparison.seen, vanished: comparison.vanished })
 }
 
 impl Difference {
     /// What to tell, once nothing more can be seen of the old revision. Catalogs that were seen while the
     /// comparison was under way are not part of it: they are unchanged, or everything counts as changed.
-    pub(crate) fn complete(self, seen_at_last: SeenByPath, new: &Revision) -> Vec<Change> {
+    pub(crate) fn complete(
+        self,
+        seen_at_last: SeenByPath,
+        new: &Revision,
+        vanished: &mut Vanished,
+    ) -> Vec<Change> {
+        vanished.0.extend(&self.vanished);
+        let changes = if vanished.0.len() > CHANGES_MAX {
+            vec![Change::Everything]
+        } else {
+            self.complete_with(seen_at_last, new)
+        };
+        if changes == [Change::Everything] {
+            vanished.0.clear();
+        }
+        changes
+    }
+
+    fn complete_with(self, seen_at_last: SeenByPath, new: &Revision) -> Vec<Change> {
         if self.changes == [Change::Everything] {
             return self.changes;
         }
@@ -111,6 +140,8 @@ struct Comparison<'a> {
     names: Vec<Change>,
     listings: HashSet<NodeKey>,
     attributes: HashSet<NodeKey>,
+    vanished_before: &'a Vanished,
+    vanished: HashSet<NodeKey>,
     /// What was seen of the old revision, by mountpoint.
     seen: SeenByPath,
 }
@@ -163,7 +194,10 @@ impl Comparison<'_> {
         }
         if let Some(new) = &pair.new {
             for mountpoint in new.nested.keys().filter(|path| !pair.old.nested.contains_key(*path)) {
-                if has_directory(&pair.old, mountpoint)? {
+                // What the catalog holds is known once somebody looks into it, so none of its names can be told.
+                if self.vanished_before.0.contains(&identity::directory(mountpoint))
+                    || has_directory(&pair.old, mountpoint)?
+                {
                     return Err(Stop::Everything);
                 }
             }
@@ -260,12 +294,18 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// A name vanished. A directory that comes back later is the same node, and whoever is in it must not keep what it
-    /// was told of the one before.
+    /// A directory that comes back later is the same node, and whoever is in it must not keep what it was told of the
+    /// one before.
+    fn directory_vanished(&mut self, node: NodeKey) {
+        self.attributes.insert(node);
+        self.vanished.insert(node);
+    }
+
     fn name_vanished(&mut self, mount: &Mounted, row: &Row<'_>, dirs: &mut Paths) -> Result<(), Stop> {
         if show::kind(row) == Kind::Directory && !is_own_root(mount, row) {
             let (parent, _) = dirs.of_parent(mount, row)?;
-            self.attributes.insert(identity::directory(&join(parent, row.name())));
+            let node = identity::directory(&join(parent, row.name()));
+            self.directory_vanished(node);
         }
         self.name_changed(mount, row, dirs)
     }
@@ -302,7 +342,7 @@ impl Comparison<'_> {
         let after = self.node(new, new_row, new_dirs)?;
         if before != after {
             if before.1 == Kind::Directory {
-                self.attributes.insert(before.2);
+                self.directory_vanished(before.2);
             }
             return self.add_name(after.0, new_row);
         }

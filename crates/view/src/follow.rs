@@ -206,7 +206,9 @@ impl Core {
         };
         let root = self.catalogs.attach_soon(head.root_catalog()).wait()?;
         let new = Revision::new(label, root, &self.show, self.attached_max)?;
-        let difference = difference::compare(&self.show, &self.catalogs, &old, &new)?;
+        let vanished = self.vanished.lock();
+        let difference = difference::compare(&self.show, &self.catalogs, &old, &new, &vanished)?;
+        drop(vanished);
         drop(old);
         self.switch(Arc::new(new), difference);
         Ok(true)
@@ -224,7 +226,7 @@ impl Core {
         }
         self.listings.clear();
         self.counters.switches.count();
-        let changes = difference.complete(seen.by_path(), &new);
+        let changes = difference.complete(seen.by_path(), &new, &mut self.vanished.lock());
         if !changes.is_empty() {
             self.tell(&changes);
         }

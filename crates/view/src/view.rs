@@ -73,6 +73,7 @@ impl View {
             failures: Default::default(),
             counters: Default::default(),
             sightings: Mutex::new(Sightings { checked: since, offline }),
+            vanished: Mutex::default(),
             attached_max,
             about: OnceLock::new(),
         });

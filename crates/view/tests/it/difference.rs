@@ -155,6 +155,22 @@ fn a_directory_that_comes_back_is_not_remembered_as_it_was() {
     }
 }
 
+/// The catalog of its own that it comes back with is none that anybody asked for, so that nothing is compared in it.
+#[test]
+fn a_directory_that_comes_back_with_a_catalog_has_none_of_its_old_names() {
+    let site = site();
+    let with_b = Model::default().directory("/b");
+    with_b.publish(&site.repository);
+    let view = site.following();
+    let kernel = Kernel::on(&view);
+    assert!(kernel.walk_to(&view, "/b/a").is_none());
+    for model in [Model::default(), with_b.directory("/b/a").nest("/b")] {
+        model.publish(&site.repository);
+        assert!(view.refresh().unwrap().changed);
+        kernel.check(&view, &NAMES);
+    }
+}
+
 /// One repository for all cases: each publishes further revisions of it.
 fn site() -> std::sync::MutexGuard<'static, Site> {
     static SITE: std::sync::LazyLock<std::sync::Mutex<Site>> =
