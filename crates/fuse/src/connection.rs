@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Reply, Tree, TreeError};
@@ -65,6 +65,8 @@ pub(crate) struct Connection {
     pub(crate) crew: Crew,
     pub(crate) errands: Arc<Errands>,
     pub(crate) attendance: Attendance,
+    /// Whether an overlay shows the tree: see [`crate::Session::put_below_overlay`].
+    pub(crate) below_overlay: AtomicBool,
 }
 
 impl Connection {

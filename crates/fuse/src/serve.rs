@@ -135,10 +135,17 @@ impl Connection {
         }
     }
 
+    /// Whether a node may have an attribute of this name, as far as the caller can see.
+    fn may_have(&self, name: &[u8], header: &InHeader) -> bool {
+        let is_overlays = || self.below_overlay.load(Ordering::Relaxed) && trusted::is_of_overlay(name);
+        let may_ask = self.options.xattr_guard.as_ref().is_none_or(|may_ask| may_ask(name, header.gid));
+        may_ask && !is_overlays()
+    }
+
     /// Puts a question to the tree.
     fn put(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, question: Question) {
-        if let (Question::Xattr { name, .. }, Some(may_ask)) = (&question, &self.options.xattr_guard)
-            && !may_ask(name, header.gid)
+        if let Question::Xattr { name, .. } = &question
+            && !self.may_have(name, header)
         {
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::NoAttribute));
             return self.note_send(sent);

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -99,11 +99,18 @@ impl Session {
             notices: Notices::default(),
             clock: Clock::default(),
             batches: AtomicU64::new(0),
+            below_overlay: AtomicBool::new(false),
         });
         conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
         let session = Self { conn, threads: Mutex::default() };
         session.spawn().map_err(failed("a thread can't be started"))?;
         Ok(session)
+    }
+
+    /// From now on the tree is seen through an overlay ([`mount::shield`]). That asks for marks of its own, some for
+    /// each name that it comes by, and shows them to nobody: there are none, without a look.
+    pub fn put_below_overlay(&self) {
+        self.conn.below_overlay.store(true, Ordering::Relaxed);
     }
 
     fn spawn(&self) -> io::Result<()> {

@@ -21,6 +21,11 @@ pub(crate) fn is_trusted(name: &[u8]) -> bool {
     name.starts_with(b"trusted.")
 }
 
+/// Whether an overlay of root's keeps something in it.
+pub(crate) fn is_of_overlay(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.overlay.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -313,6 +313,7 @@ impl Mounted {
             match behind.show(&plan.mountpoint, &plan.options.source)? {
                 None => {
                     shielded = true;
+                    session.put_below_overlay();
                     content.tree().watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));
                 }
                 Some(refused) => log(Severity::Notice, &format!("mounted without an overlay: {refused}")),

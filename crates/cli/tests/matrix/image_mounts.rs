@@ -13,10 +13,16 @@ use crate::world::{World, words};
 
 /// An image of a small folder, behind `before` bytes of something else.
 fn image(world: &World, before: usize) -> String {
+    image_with(world, before, |_| ())
+}
+
+/// One of which something more is done to the folder before.
+fn image_with(world: &World, before: usize, and: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("sub")).expect("a folder");
     fs::write(folder.path().join("sub/file"), "content\n".repeat(50_000)).expect("a file");
     fs::hard_link(folder.path().join("sub/file"), folder.path().join("linked")).expect("a link");
+    and(folder.path());
     let made = tempfile::NamedTempFile::new().expect("a file");
     let mut command = Command::new("mksquashfs");
     command.arg(folder.path()).arg(made.path()).args([
@@ -98,6 +104,27 @@ fn a_hot_image_asks_nobody() {
             asked() != before
         };
         assert!((0..20).any(|_| !asks()), "each look asks: {:?}", asked());
+    }
+}
+
+/// Somebody may have packed what was the layer of another overlay. Its marks are for that one.
+#[test]
+fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
+    let Some(root) = Person::all().into_iter().find(|person| person.is_root()) else { return };
+    let world = World::new(root, fixture::RMD);
+    let image = image_with(&world, 0, |folder| {
+        let (dir, none) = (folder.join("sub"), rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(&dir, "trusted.overlay.redirect", b"/elsewhere", none).expect("an attribute");
+    });
+    let mark = |mounted: &Path| {
+        let mut value = [0; 64];
+        rustix::fs::getxattr(mounted.join("sub"), "trusted.overlay.redirect", &mut value)
+    };
+    for (options, expected) in [(&["--no-overlay"][..], Ok(10)), (&[], Err(rustix::io::Errno::NODATA))] {
+        let mounted = world.mount_of(&image, options);
+        let read = fs::read_to_string(mounted.path("sub/file")).expect("reading");
+        assert_eq!(read, "content\n".repeat(50_000));
+        assert_eq!(mark(&mounted.path("")), expected);
     }
 }
 
