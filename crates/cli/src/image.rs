@@ -2,6 +2,7 @@
 
 mod object;
 mod remote;
+mod starts;
 mod state;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use esker_node::mounted::ImageMount;
 use esker_squashfs::digest::Digest;
 use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
 
+pub(crate) use self::starts::brought;
 use crate::args::{RepositoryArgs, split_path};
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::named;
@@ -217,32 +219,18 @@ impl ImageNamed {
         repository: &RepositoryArgs,
         settings: &Settings,
     ) -> Result<ImageMount, Failure> {
-        let opened = self.open(repository, settings)?;
-        let trust = opened.trust;
-        let tree = Arc::new(tree(opened.image, &options(settings))?);
+        let Opened { image, trust } = self.open(repository, settings)?;
+        let tree = Arc::new(tree(Arc::clone(&image), &options(settings))?);
         let told = Arc::clone(&tree);
         Ok(ImageMount {
-            likeness: tree.likeness(),
+            trails: self
+                .trails(&tree, repository, settings)
+                .map(|known| known.with(&brought(&*image, &tree))),
             tree,
             name: self.name(),
             place: self.describe(),
             status: Box::new(move || state::of(&told, trust)),
         })
-    }
-}
-
-impl ImageNamed {
-    /// Where to remember how programs start from it; nowhere if it comes from a server, of whose bytes only those that are
-    /// needed should be asked for.
-    pub(crate) fn trails(
-        &self,
-        repository: &RepositoryArgs,
-        settings: &Settings,
-        mount: &ImageMount,
-    ) -> Option<PathBuf> {
-        let is_here = matches!(self.place, Place::File(_));
-        let cache = is_here.then(|| settings.cache_of_trails(repository))??;
-        Some(cache.join("trails").join(format!("image-{}", mount.likeness)))
     }
 }
 

@@ -58,17 +58,8 @@ pub struct MountPlan {
     /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
     /// stays at its revision.
     pub shield: bool,
-    /// Who goes ahead of programs, if anybody.
-    pub scout: Option<Scouting>,
-}
-
-/// A scout for a mount.
-#[derive(Clone, Debug)]
-pub struct Scouting {
-    /// The file of what was learned; every mount of the same reads and writes it.
-    pub trails: PathBuf,
-    /// How the scout is started.
-    pub launch: Launch,
+    /// How somebody is started who goes ahead of programs, if anybody does.
+    pub scout: Option<Launch>,
 }
 
 /// Mounting failed.
@@ -95,8 +86,8 @@ pub enum MountedError {
 pub struct ImageMount {
     /// What is mounted.
     pub tree: Arc<dyn Tree>,
-    /// What tells it from other images, as far as the image itself does.
-    pub likeness: String,
+    /// What is known of how programs start from it; none if nobody should go ahead of them.
+    pub trails: Option<Keeper>,
     /// What it is called.
     pub name: String,
     /// Where it is: a path or URL.
@@ -299,13 +290,13 @@ impl Mounted {
         plan: MountPlan,
         device: OwnedFd,
         announced: Option<Announced>,
-        content: Content,
+        mut content: Content,
         behind: Option<&Behind>,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
-        let scout = plan.scout.and_then(|scout| send_scout(scout, &content, &log));
+        let scout = plan.scout.and_then(|launch| send_scout(launch, &mut content, &log));
         let tree = scout.clone().map_or_else(|| content.tree(), |scout| scout as Arc<dyn Tree>);
         let session = Session::start(device, tree, session)?;
         let mut shielded = false;
@@ -380,9 +371,12 @@ impl Mounted {
 }
 
 /// A mount is worth more than its scout.
-fn send_scout(scout: Scouting, content: &Content, log: &Log) -> Option<Arc<Scouted>> {
-    let keeper = Keeper::new(Some(scout.trails));
-    let scouted = Scouted::new(content.tree(), keeper, scout.launch, content.near());
+fn send_scout(launch: Launch, content: &mut Content, log: &Log) -> Option<Arc<Scouted>> {
+    let trails = match content {
+        Content::Repository(repository, _) => Keeper::new(Some(repository.starts())),
+        Content::Image(image) => image.trails.take()?,
+    };
+    let scouted = Scouted::new(content.tree(), trails, launch, content.near());
     let say = |error: &std::io::Error| {
         log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
     };

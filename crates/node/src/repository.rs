@@ -66,8 +66,6 @@ pub struct Repository {
 const HEADS: &str = "heads";
 /// Repositories of which connections and counters are kept when nobody uses them, for those who come back.
 const STORES_KEPT: usize = 64;
-/// The folder of what is read one after the other, likewise.
-const TRAILS: &str = "trails";
 
 impl Repository {
     /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
@@ -102,18 +100,23 @@ impl Repository {
 
     /// The file of what programs read of it one after the other, for its view.
     pub fn trails(&self) -> PathBuf {
-        self.store.cache().join(TRAILS).join(self.heads.name().as_str())
+        trails(self.store.cache(), self.heads.name().as_str())
     }
 
     /// The same for what a mount's scout has learned.
     pub fn starts(&self) -> PathBuf {
-        self.store.cache().join(TRAILS).join(format!("{}.starts", self.heads.name()))
+        trails(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }
 
     /// Lets go of the cache; nothing can be read afterwards that wasn't before.
     pub fn close(&self) {
         self.store.close();
     }
+}
+
+/// Where in a cache's folder it is kept what programs read of a tree one after the other.
+pub fn trails(cache: &Path, tree: &str) -> PathBuf {
+    cache.join("trails").join(tree)
 }
 
 /// Starts what fetches, with a deadline for servers in place of the usual ones.

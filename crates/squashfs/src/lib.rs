@@ -6,7 +6,8 @@
 //! * [`ImageTree`]: an image opened as a [`esker_vfs::Tree`];
 //! * [`writer`]: any tree made an image;
 //! * [`extract()`]: any tree made a folder;
-//! * [`digest`]: the digests of an image's blocks.
+//! * [`digest`]: the digests of an image's blocks;
+//! * [`appendix`]: what may follow an image in its file.
 //!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc};
@@ -23,6 +24,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
 mod ahead;
+pub mod appendix;
 mod blocks;
 mod cache;
 mod codec;

@@ -3,6 +3,7 @@ mod diff;
 mod digest;
 mod extract;
 mod inspect;
+mod learn;
 mod look;
 mod verify;
 
@@ -31,6 +32,7 @@ enum Command {
     Diff(diff::Args),
     Verify(verify::Args),
     Digest(digest::Args),
+    Learn(learn::Args),
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -43,6 +45,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         Command::Diff(args) => diff::run(&args),
         Command::Verify(args) => verify::run(&args, settings),
         Command::Digest(args) => digest::run(&args, settings),
+        Command::Learn(args) => learn::run(&args, settings),
     }
 }
 

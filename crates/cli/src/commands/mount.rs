@@ -15,7 +15,7 @@ use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::commands::scout::scouting;
+use crate::commands::scout;
 use crate::config_repository;
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
@@ -202,9 +202,7 @@ fn serve(
             if args.access.source.is_none() {
                 plan.options.source.clone_from(&repository.url);
             }
-            let trails = (!args.view.no_prefetch).then(|| repository.starts());
-            let scout = trails.map(|trails| scouting(&plan.mountpoint, trails));
-            let plan = MountPlan { push, shield, telemetry, talk, scout, ..plan };
+            let plan = MountPlan { push, shield, telemetry, talk, ..plan };
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }
@@ -213,9 +211,7 @@ fn serve(
             let warning = image.warning();
             // What never changes may be shown through an overlay.
             let shield = !args.access.no_overlay;
-            let trails = (!args.view.no_prefetch).then(|| image.trails(&args.repository, settings, &opened));
-            let scout = trails.flatten().map(|trails| scouting(&mountpoint, trails));
-            let plan = MountPlan { shield, scout, ..plan(args, settings, mountpoint, &opened.place) };
+            let plan = MountPlan { shield, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
         }
@@ -260,6 +256,7 @@ impl Named {
 
 /// How anything is mounted: that of something that may change, and tells nobody.
 fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> MountPlan {
+    let scout = (!args.view.no_prefetch).then(|| scout::launch(&mountpoint));
     MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
@@ -274,7 +271,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         telemetry: None,
         talk: None,
         shield: false,
-        scout: None,
+        scout,
     }
 }
 

@@ -1,6 +1,5 @@
 use std::path::{Path, PathBuf};
 
-use esker_node::mounted::Scouting;
 use esker_trails::Launch;
 
 use crate::exit::{Context, Failure, Kind};
@@ -22,8 +21,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .context(Kind::Failed, format!("can't go ahead through {}", args.mountpoint.display()))
 }
 
-/// A scout for a mount, with what was learned in this file.
-pub(crate) fn scouting(mountpoint: &Path, trails: PathBuf) -> Scouting {
-    let arguments = vec![SCOUT.into(), mountpoint.into()];
-    Scouting { trails, launch: Launch { program: "/proc/self/exe".into(), arguments } }
+/// How a scout for a mount is started.
+pub(crate) fn launch(mountpoint: &Path) -> Launch {
+    Launch { program: "/proc/self/exe".into(), arguments: vec![SCOUT.into(), mountpoint.into()] }
 }

@@ -73,6 +73,45 @@ fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
 }
 
 #[test]
+fn an_image_brings_what_was_learned_elsewhere() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let image = image(&world);
+        std::os::unix::fs::chown(&image, Some(person.uid), None).expect("giving it away");
+        let esker = |arguments: &[&str]| {
+            let mut command = world.esker(arguments);
+            let output = command.arg("--cache").arg(world.cache()).output().expect("running esker");
+            (output.status.success(), words(&output))
+        };
+        let (is_done, said) = esker(&["image", "learn", &image]);
+        assert!(!is_done && said.contains("nothing is known of how programs start"), "{said}");
+        let first = world.mount_of(&image, &[]);
+        start(&first, 0..FILES);
+        drop(first);
+        let before = fs::read(&image).expect("the image");
+        for _ in 0..2 {
+            let (is_done, said) = esker(&["image", "learn", &image]);
+            assert!(is_done && said.contains("steps"), "{said}");
+        }
+        let after = fs::read(&image).expect("the image");
+        assert!(after.starts_with(&before) && after.len() > before.len());
+
+        world.empty_cache();
+        let mounted = world.mount_of(&image, &[]);
+        start(&mounted, 0..KNOWN_BY);
+        mounted.wait_until("reading ahead", |status| requests(status)["READ"] >= FILES as u64);
+        drop(mounted);
+        world.empty_cache();
+        let (is_done, said) = esker(&["image", "learn", &image, "--forget"]);
+        assert!(is_done, "{said}");
+        assert_eq!(fs::read(&image).expect("the image"), before);
+        let mounted = world.mount_of(&image, &[]);
+        start(&mounted, 0..KNOWN_BY);
+        assert!(count(&mounted, "READ") < FILES as u64 / 2, "nobody knows what comes");
+    }
+}
+
+#[test]
 fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
     let world = World::new(Person::ordinary(), fixture::RMD);
     let image = image(&world);

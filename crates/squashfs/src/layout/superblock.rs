@@ -191,11 +191,10 @@ impl Superblock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn superblock() -> Superblock {
-        Superblock {
+impl Superblock {
+    /// One with something in every field.
+    pub(crate) fn example() -> Self {
+        Self {
             inodes: 7,
             modified: 1_700_000_000,
             block_size: 131_072,
@@ -213,19 +212,24 @@ mod tests {
             export_table: 15,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn what_was_encoded_is_decoded() {
-        let bytes = superblock().encode();
+        let bytes = Superblock::example().encode();
         assert_eq!(bytes.len(), SUPERBLOCK_LEN);
         assert!(Superblock::is_here(&bytes));
-        assert_eq!(Superblock::decode(&bytes), Ok(superblock()));
+        assert_eq!(Superblock::decode(&bytes), Ok(Superblock::example()));
     }
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {
         let change = |at: usize, to: u8| {
-            let mut bytes = superblock().encode();
+            let mut bytes = Superblock::example().encode();
             bytes[at] = to;
             Superblock::decode(&bytes).expect_err("refused").to_string()
         };
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(change(20, 2), "the codec lzma, which xz has replaced, is not supported");
         assert_eq!(change(20, 77), "codec number 77 is not supported");
         assert_eq!(change(26, 0), "the number of ids is 0x0, which can't be");
-        let short = Superblock::decode(&superblock().encode()[..95]).expect_err("short");
+        let short = Superblock::decode(&Superblock::example().encode()[..95]).expect_err("short");
         assert_eq!(short.to_string(), "the superblock is cut short");
     }
 }

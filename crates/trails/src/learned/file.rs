@@ -28,8 +28,11 @@ const MAGIC: &[u8; 8] = b"ESKERTR1";
 const FILE_MAX: u64 = 16 << 20;
 
 /// Where trails are kept; nowhere if there is no file.
+#[derive(Debug, Default)]
 pub struct Keeper {
     file: Option<PathBuf>,
+    /// What came with the tree.
+    brought: Vec<Vec<NamedStep>>,
 }
 
 /// The folder and its files are for their owner only.
@@ -38,7 +41,13 @@ const DISK: RealDisk = RealDisk::PRIVATE;
 impl Keeper {
     /// Keeps them in this file.
     pub fn new(file: Option<PathBuf>) -> Self {
-        Self { file }
+        Self { file, brought: Vec::new() }
+    }
+
+    /// One that knows what others have learned and given away with a tree, in the form of the file, too. What is of
+    /// another form is nothing.
+    pub fn with(self, brought: &[u8]) -> Self {
+        Self { brought: decode(brought).unwrap_or_default(), ..self }
     }
 
     /// What was learned before, of readers who are seen as told; nothing if that can't be told.
@@ -51,6 +60,7 @@ impl Keeper {
             let _ = remove_unfinished(&DISK, folder, |unfinished| name == unfinished);
         }
         learned.join(&self.read());
+        learned.join(&self.brought);
         learned.order();
         learned
     }
@@ -94,6 +104,11 @@ impl AsMut<Learned> for Learned {
 }
 
 impl Learned {
+    /// How many steps are known.
+    pub fn steps(&self) -> usize {
+        self.places.len()
+    }
+
     /// Whether there is something to save.
     pub fn is_changed(&self) -> bool {
         self.changed
@@ -111,7 +126,8 @@ impl Learned {
         }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// Everything in the form of the file.
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let number = |bytes: &mut Vec<u8>, number: usize| {
             bytes.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());

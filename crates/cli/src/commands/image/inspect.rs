@@ -1,8 +1,10 @@
 //! `esker image inspect`.
 
+use esker_squashfs::appendix;
 use esker_squashfs::layout::{
     CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
 };
+use esker_trails::{Keeper, Sight};
 use esker_vfs::Time;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -45,6 +47,8 @@ struct Inspected {
     inode_table_bytes: u64,
     directory_table_bytes: u64,
     table_bytes: u64,
+    /// Of how programs start from it, the steps that it brings.
+    learned_steps: usize,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -83,7 +87,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         false => Value::Null,
     };
-    let inspected = inspected(&superblock, codec_options, file_bytes);
+    let brought = appendix::read(&*image, &superblock).unwrap_or_default();
+    let inspected = Inspected {
+        learned_steps: Keeper::default().with(&brought).load(Sight::All).steps(),
+        ..inspected(&superblock, codec_options, file_bytes)
+    };
     let mut out = Output::new();
     if args.json {
         out.json(&inspected)?;
@@ -117,6 +125,7 @@ fn inspected(superblock: &Superblock, codec_options: Value, file_bytes: u64) -> 
             .unwrap_or(superblock.bytes_used)
             .saturating_sub(superblock.directory_table),
         table_bytes: superblock.bytes_used.saturating_sub(superblock.inode_table),
+        learned_steps: 0,
     }
 }
 
@@ -154,6 +163,7 @@ fn print(out: &mut Output, image: &Inspected) -> Result<(), Failure> {
         ("time", modified),
         ("exportable", yes(image.exportable).to_owned()),
         ("xattrs", yes(image.has_xattrs).to_owned()),
+        ("learned", format!("{} steps", image.learned_steps)),
     ];
     for (name, value) in lines {
         out.line(format!("{name:<11} {value}"))?;

@@ -1,0 +1,98 @@
+//! `esker image learn`.
+
+use std::sync::Arc;
+
+use esker_squashfs::appendix::{self, AppendixError};
+use esker_squashfs::{ImageTree, Options};
+use esker_trails::{Keeper, Sight};
+use serde_json::json;
+
+use crate::args::RepositoryArgs;
+use crate::exit::{Failure, Kind, chain};
+use crate::image::{self, ImageArgs, ImageNamed, brought};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// Keeps in an image what this machine has seen of how programs start from it.
+///
+/// Mount the image, start what its users will start, unmount it, and call this. Whoever mounts the image then starts the
+/// same programs as fast the first time as otherwise the second. It is kept behind the image, where no other reader
+/// looks; the list of `esker image digest` has to be made after it.
+///
+/// Example: esker image learn stack.sqfs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The image: a file
+    #[arg(value_name = "IMAGE")]
+    image: String,
+
+    /// Take what this image brings instead, like an older one of the same software
+    #[arg(long, value_name = "IMAGE", conflicts_with = "forget")]
+    from: Option<String>,
+
+    /// Take away what the image brings
+    #[arg(long)]
+    forget: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    how: ImageArgs,
+
+    #[command(flatten)]
+    repository: RepositoryArgs,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let named = ImageNamed::required(&args.image, &args.how)?;
+    let image = named.open_file()?;
+    let tree = image::tree(Arc::clone(&image), &Options::default())?;
+    let (steps, bytes) = if args.forget {
+        (0, None)
+    } else {
+        let known = match &args.from {
+            Some(from) => of_other(from)?,
+            None => args.seen(&named, &tree, settings)?.with(&brought(&*image, &tree)),
+        };
+        let learned = known.load(Sight::Gaps);
+        (learned.steps(), Some(learned.encode()))
+    };
+    if bytes.is_some() && steps == 0 {
+        return Err(Failure::failed(format!("nothing is known of how programs start from {}", args.image))
+            .hint("mount it with `esker mount`, start one, unmount it, and try again"));
+    }
+    let written = appendix::write(args.image.as_ref(), image.origin(), tree.superblock(), bytes.as_deref());
+    written.map_err(|error| of_appendix(&args.image, &error))?;
+    let mut out = Output::new();
+    match args.json {
+        true => out.json(&json!({"steps": steps, "bytes": bytes.map_or(0, |bytes| bytes.len())}))?,
+        false if args.forget => out.line(format!("{} brings nothing", args.image))?,
+        false => out.line(format!("{} brings {steps} steps", args.image))?,
+    }
+    out.finish()
+}
+
+impl Args {
+    fn seen(&self, named: &ImageNamed, tree: &ImageTree, settings: &Settings) -> Result<Keeper, Failure> {
+        named.trails(tree, &self.repository, settings).ok_or_else(|| {
+            Failure::usage(format!("{} is no file of this machine", self.image)).hint("copy it here first")
+        })
+    }
+}
+
+/// What another image brings.
+fn of_other(other: &str) -> Result<Keeper, Failure> {
+    let image = ImageNamed::required(other, &ImageArgs::default())?.open_file()?;
+    let tree = image::tree(Arc::clone(&image), &Options::default())?;
+    Ok(Keeper::default().with(&brought(&*image, &tree)))
+}
+
+fn of_appendix(image: &str, error: &AppendixError) -> Failure {
+    let failure = Failure::new(Kind::Failed, format!("can't write to {image}: {}", chain(error)));
+    match error {
+        AppendixError::Taken => failure.hint("copy the image into a file of its own"),
+        _ => failure,
+    }
+}

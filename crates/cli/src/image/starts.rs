@@ -1,0 +1,29 @@
+//! What is known of how programs start from an image: what the node has seen, and what came with the image.
+
+use esker_node::repository::trails;
+use esker_squashfs::{Image, ImageTree, appendix};
+use esker_trails::Keeper;
+
+use super::{ImageNamed, Place};
+use crate::args::RepositoryArgs;
+use crate::settings::Settings;
+
+impl ImageNamed {
+    /// What the node has seen; none if the image comes from a server, of whose bytes only those that are needed should be
+    /// asked for. It isn't kept if there is no place for it.
+    pub(crate) fn trails(
+        &self,
+        tree: &ImageTree,
+        repository: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Option<Keeper> {
+        let Place::File(_) = self.place else { return None };
+        let cache = settings.cache_of_trails(repository);
+        Some(Keeper::new(cache.map(|cache| trails(&cache, &format!("image-{}", tree.likeness())))))
+    }
+}
+
+/// What came with an image: nothing if nobody has told it.
+pub(crate) fn brought(image: &dyn Image, tree: &ImageTree) -> Vec<u8> {
+    appendix::read(image, tree.superblock()).unwrap_or_default()
+}
