@@ -11,6 +11,7 @@ use esker_fuse::{
 use esker_store::{Datagrams, ObjectStore};
 use esker_trails::{Keeper, Launch, Near, Scouted};
 use esker_vfs::Tree;
+use esker_view::Arrival;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
@@ -380,7 +381,14 @@ fn send_scout(launch: Launch, content: &mut Content, log: &Log) -> Option<Arc<Sc
     let say = |error: &std::io::Error| {
         log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
     };
-    scouted.inspect_err(say).ok().map(Arc::new)
+    let scouted = scouted.inspect_err(say).ok().map(Arc::new)?;
+    if let Content::Repository(_, view) = content {
+        let scout = Arc::downgrade(&scouted);
+        view.tell_of_arrivals(Box::new(move |Arrival { path, range, ends }| {
+            scout.upgrade().iter().for_each(|scout| scout.arrived(path, range.clone(), *ends));
+        }));
+    }
+    Some(scouted)
 }
 
 /// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.

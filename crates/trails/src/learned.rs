@@ -145,6 +145,11 @@ impl Learned {
         }
     }
 
+    /// The same for a reader from whom nothing can be learned.
+    pub fn pass(&mut self, path: &[u8], part: u32, now: Instant) -> Heard {
+        self.place(path, part).map_or_else(Heard::default, |place| self.follow(place, now))
+    }
+
     /// Whether a step was handed out lately.
     #[cfg(test)]
     pub(crate) fn was_handed(&self, path: &[u8], part: u32) -> bool {

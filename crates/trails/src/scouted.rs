@@ -8,6 +8,7 @@
 //!
 //! The notes are locked for less than a microsecond at a time, by those who ask anyway, and never while the disk is waited for.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ use crate::{Keeper, Launch, Learned, NAME, NAMES, NamedStep, Sight};
 pub(crate) const UNIT: u64 = 128 << 10;
 /// What was learned is saved, and the scout's process ends, once nothing happened for so long.
 const QUIET: Duration = Duration::from_secs(5);
+/// Who reads within so long after something arrived may have been gone ahead of.
+const ARRIVING: Duration = Duration::from_secs(10);
 /// How long whoever calls the scout back waits for it.
 const RESTING: Duration = Duration::from_secs(1);
 /// Steps that wait for the scout at most. It is far behind then.
@@ -48,6 +51,8 @@ struct Shared {
 struct Notes {
     learned: Learned,
     paths: Paths,
+    /// When something arrived last: see [`Scouted::arrived`].
+    arrived: Option<Instant>,
 }
 
 impl AsMut<Learned> for Notes {
@@ -77,13 +82,30 @@ struct Orders {
 impl Scouted {
     /// Above a tree, with what was learned before and a way to start a scout.
     pub fn new(tree: Arc<dyn Tree>, keeper: Keeper, launch: Launch, near: Near) -> std::io::Result<Self> {
-        let notes = Notes { learned: keeper.load(Sight::Gaps), paths: Paths::new(tree.root().node.key) };
+        let notes = Notes {
+            learned: keeper.load(Sight::Gaps),
+            paths: Paths::new(tree.root().node.key),
+            arrived: None,
+        };
         let shared = Arc::new(Shared { notes: Mutex::new(notes), inbox: Inbox::default(), near });
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("scout".into())
             .spawn(move || works.work(&keeper, Scout::new(launch)))?;
         Ok(Self { tree, shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// These bytes of a file have come, and somebody will read them: the scout has the kernel read them now, without a
+    /// byte beyond them unless the file `ends` there, since that would have to be fetched. In which order programs ask
+    /// can't be seen meanwhile, so it is not learned.
+    pub fn arrived(&self, path: &[u8], range: Range<u64>, ends: bool) {
+        self.shared.notes.lock().arrived = Some(Instant::now());
+        let end = if ends { range.end.div_ceil(UNIT) } else { range.end / UNIT };
+        let path: Arc<[u8]> = path.into();
+        let units = range.start.div_ceil(UNIT)..end.min(NAMES.into());
+        let steps =
+            units.take(WAITING_MAX).filter_map(|unit| Some((Arc::clone(&path), u32::try_from(unit).ok()?)));
+        self.shared.inbox.put(steps.collect());
     }
 
     /// Calls the scout back, so that it holds nothing of the mount. It goes again when somebody comes to a trail.
@@ -138,7 +160,10 @@ impl Shared {
         let known = notes.paths.of(node)?;
         let path = name.map_or(known.clone(), |name| join(&known, name));
         let (now, was_changed) = (Instant::now(), notes.learned.is_changed());
-        let next: Vec<NamedStep> = parts.flat_map(|part| notes.learned.read(&path, part, now).next).collect();
+        let arriving = notes.arrived.is_some_and(|last| now.saturating_duration_since(last) < ARRIVING);
+        let hear = if arriving { Learned::pass } else { Learned::read };
+        let next: Vec<NamedStep> =
+            parts.flat_map(|part| hear(&mut notes.learned, &path, part, now).next).collect();
         let stirs = notes.learned.is_changed() && !was_changed;
         drop(notes);
         if stirs || !next.is_empty() {

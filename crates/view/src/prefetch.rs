@@ -6,6 +6,7 @@
 //! or executable in use: it follows whole, so that a later outage doesn't fault a running job.
 
 mod announced;
+mod arriving;
 mod credit;
 mod near;
 mod neighbours;
@@ -16,9 +17,9 @@ mod touched;
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use crate::core::Core;
 use crate::payload::Notes;
 
 use self::announced::Cluster;
+pub use self::arriving::{Arrival, Arrivals};
 use self::credit::Credit;
 use self::plan::Planner;
 use self::touched::Touched;
@@ -135,6 +137,8 @@ pub(crate) struct Prefetch {
     touched: Touched<CacheKey>,
     /// Parts of large objects, by the number of the part.
     touched_parts: Touched<(CacheKey, u64)>,
+    /// Who hears of what was announced and has come.
+    arrivals: OnceLock<Arrivals>,
     /// The planner.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// All that is fetched ahead; ends with the view.
@@ -153,6 +157,7 @@ impl Prefetch {
             learned: Credit::default(),
             touched: Touched::default(),
             touched_parts: Touched::default(),
+            arrivals: OnceLock::new(),
             thread: Mutex::default(),
             errand: Errand::new(),
         }

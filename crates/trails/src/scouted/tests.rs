@@ -98,6 +98,28 @@ fn what_a_program_asked_is_gone_ahead_the_next_time() {
 }
 
 #[test]
+fn what_has_arrived_is_gone_ahead_whole_and_nothing_is_learned_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mount = mount(folder.path(), false);
+    let arrivals = [
+        ("/0/file", 0..7, true),
+        ("/large", UNIT + 1..4 * UNIT + 1, false),
+        ("/large", 4 * UNIT..5 * UNIT + 1, true),
+        ("/small part", 1..UNIT - 1, false),
+        ("/beyond all", u64::MAX - 1..u64::MAX, true),
+    ];
+    for (path, range, ends) in arrivals {
+        mount.arrived(path.as_bytes(), range, ends);
+    }
+    (0..FILES).for_each(|number| visit(&mount, number));
+    until_told(folder.path(), &("/large".to_owned(), 5));
+    mount.close();
+    let parts = [("/0/file", 0), ("/large", 2), ("/large", 3), ("/large", 4), ("/large", 5)];
+    assert_eq!(told(folder.path()), parts.map(|(path, part)| (path.to_owned(), part)));
+    assert!(!folder.path().join("trails/one").exists());
+}
+
+#[test]
 fn nobody_is_in_the_way_of_those_who_wait_for_a_server() {
     let folder = tempfile::tempdir().expect("a folder");
     for near in [true, false] {

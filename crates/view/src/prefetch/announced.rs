@@ -21,6 +21,7 @@ use crate::lookup::{Scene, join, split};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
 
+use super::arriving::Arrival;
 use super::{Event, objects};
 use esker_trails::{NamedStep, PART};
 
@@ -114,6 +115,8 @@ pub(super) struct Announced {
     pub(super) size: u64,
     /// The bytes of it that are read.
     pub(super) range: Range<u64>,
+    /// The same of the file.
+    pub(super) arrival: Arrival,
 }
 
 /// What a turn at a cluster came to.
@@ -243,7 +246,9 @@ impl Cluster {
         let range = range.unwrap_or(0..row.size());
         if !row.flags().has(Flags::CHUNKED) {
             let (place, size) = ((number, 0), row.size());
-            let whole = objects::whole(row, path).map(|wanted| Announced { place, wanted, size, range });
+            let arrival = Arrival { path: path.into(), range: range.clone(), ends: range.end >= size };
+            let whole =
+                objects::whole(row, path).map(|wanted| Announced { place, wanted, size, range, arrival });
             return Ok(whole.into_iter().collect());
         }
         let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
@@ -259,7 +264,9 @@ impl Cluster {
             let wanted = objects::chunk(chunk, compression, &what);
             let within = |at: u64| at.saturating_sub(chunk.offset).min(chunk.size);
             let (place, range) = ((number, part), within(range.start)..within(range.end));
-            Announced { place, wanted, size: chunk.size, range }
+            let of_file = range.start + chunk.offset..range.end + chunk.offset;
+            let arrival = Arrival { path: path.into(), ends: of_file.end >= row.size(), range: of_file };
+            Announced { place, wanted, size: chunk.size, range, arrival }
         };
         Ok(chunks.iter().filter(is_in).take(self.objects_left).enumerate().map(of_chunk).collect())
     }

@@ -19,6 +19,7 @@ use crate::lookup::Scene;
 use crate::payload::Notes;
 
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
+use super::arriving::Arriving;
 use super::credit::Credit;
 use super::near::Near;
 use super::neighbours::{Folders, Leaf, Neighbours, is_library};
@@ -126,6 +127,8 @@ pub(super) struct Planner {
     /// The keys of all.
     queued: HashSet<CacheKey>,
     under_way: HashMap<CacheKey, u64>,
+    /// Of what is announced, where it will be read.
+    arriving: Arriving,
     failures: u32,
 }
 
@@ -147,6 +150,7 @@ impl Planner {
             rest: VecDeque::new(),
             queued: HashSet::new(),
             under_way: HashMap::new(),
+            arriving: Arriving::default(),
             failures: 0,
         }
     }
@@ -217,6 +221,7 @@ impl Planner {
     fn missed(&mut self, core: &Arc<Core>, miss: Miss) {
         let Ok(notes) = Notes::of(&miss.node) else { return };
         self.failures = 0;
+        self.arriving.take(&miss.read.key);
         // Whoever waits has fetched it already.
         let expected =
             self.queued.remove(&miss.read.key) || miss.guessed || self.under_way.contains_key(&miss.read.key);
@@ -249,13 +254,18 @@ impl Planner {
             let revision = core.current.load();
             cluster.turn(&Scene::new(core, &revision))
         };
-        for Announced { place: (read, part), wanted, size, range } in turn.objects {
+        for Announced { place: (read, part), wanted, size, range, arrival } in turn.objects {
             if cluster.learned {
                 // Most of it is in the cache, and comes from its disk.
                 if !core.store.read_ahead(&wanted, range) && self.admit(&wanted) {
                     self.trails.push_back(Guess { wanted, size });
                 }
-            } else if self.admit(&wanted) {
+                continue;
+            }
+            if core.prefetch.arrivals.get().is_some() {
+                self.arriving.expect(wanted.key(), arrival);
+            }
+            if self.admit(&wanted) {
                 let place = (Reverse(cluster.serial), read, part);
                 self.announced.insert(place, Guess { wanted, size });
             }
@@ -413,6 +423,10 @@ impl Planner {
 
     fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
+        let arrived = self.arriving.take(key).filter(|_| outcome != Outcome::Failed);
+        if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.arrivals.get()) {
+            tell(&arrival);
+        }
         if outcome != Outcome::Fetched {
             core.prefetch.credit.forget(key);
             core.prefetch.published.forget(key);
@@ -425,6 +439,7 @@ impl Planner {
             self.likely.clear();
             self.rest.clear();
             self.queued.clear();
+            self.arriving.clear();
         }
     }
 }

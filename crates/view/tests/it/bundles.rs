@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{LastLink, View};
+use esker_view::{Arrival, LastLink, View};
 
 use crate::support::Site;
 use crate::watched;
@@ -124,6 +124,26 @@ fn a_bundle_comes_in_its_order_without_further_reads() {
     }
     let joined = view.status().counters.misses - misses;
     assert!(joined <= 3, "each is there or on its way");
+}
+
+#[test]
+fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
+    let made = Made::new();
+    made.add(&made.root, "/one.x", 4, b"one.x");
+    let chunks: Vec<(u64, u64, [u8; 20])> =
+        (0..4).map(|at| (at * 3, 3, digest(&made.site.repository.store(&[at as u8; 3], "P")))).collect();
+    made.root.add(&Row { flags: 4 | CHUNKED, chunks, ..Row::file("/large", 12, None) });
+    made.announce("trigger", r#""/one.x","/large","/gone""#, r#","esker-reads":["1:4-8","0","1:10-99"]"#);
+    let (_site, view, _asked) = made.publish(false);
+    let (told, arrivals) = channel();
+    view.tell_of_arrivals(Box::new(move |arrival| told.send(arrival.clone()).unwrap()));
+    read(&view, "/trigger");
+    let mut arrived: Vec<_> = arrivals.iter().take(4).collect();
+    arrived.sort_by_key(|arrival| (arrival.path.clone(), arrival.range.start));
+    let expected =
+        [("/large", 4..6, false), ("/large", 6..8, false), ("/large", 10..12, true), ("/one.x", 0..5, true)];
+    let expected = expected.map(|(path, range, ends)| Arrival { path: path.as_bytes().into(), range, ends });
+    assert_eq!(arrived, expected);
 }
 
 #[test]
