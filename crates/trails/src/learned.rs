@@ -24,6 +24,9 @@ pub use self::file::Keeper;
 /// Files are noted in parts of this size: of large libraries only some are read.
 pub const PART: u64 = 1 << 20;
 
+/// A scout's parts are of this size: what the kernel asks for at once.
+pub(crate) const UNIT: u64 = 128 << 10;
+
 /// In place of a part: that a name was looked for, whether or not it is there.
 pub const NAME: u32 = u32::MAX;
 /// In place of a part: that the names of a directory were listed.

@@ -36,11 +36,13 @@ pub(crate) struct Scout {
     launch: Launch,
     running: Option<(Child, ChildStdin)>,
     lost: u32,
+    /// Those who had to be killed, until they are gone.
+    killed: Vec<Child>,
 }
 
 impl Scout {
     pub(crate) fn new(launch: Launch) -> Self {
-        Self { launch, running: None, lost: 0 }
+        Self { launch, running: None, lost: 0, killed: Vec::new() }
     }
 
     /// Whether there is a process.
@@ -63,6 +65,7 @@ impl Scout {
     }
 
     fn tell(&mut self, mut message: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
+        self.killed.retain_mut(|process| matches!(process.try_wait(), Ok(None)));
         let (_, pipe) = match &mut self.running {
             Some(running) => running,
             None => self.running.insert(start(&self.launch)?),
@@ -87,8 +90,9 @@ impl Scout {
             if begun.elapsed() > GRACE {
                 // If the kernel doesn't let it go yet, it does when the mount ends.
                 let _ = process.kill();
-                return;
+                return self.killed.push(process);
             }
+            // There is no waiting for a process with a deadline before Linux 5.3.
             std::thread::sleep(Duration::from_millis(1));
         }
     }

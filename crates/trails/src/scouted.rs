@@ -16,12 +16,11 @@ use std::time::{Duration, Instant};
 use esker_vfs::{Attr, Cookie, Data, Found, Listing, Node, NodeKey, Reply, StatFs, Tree, TreeError, Watcher};
 use parking_lot::{Condvar, Mutex};
 
+use crate::learned::UNIT;
 use crate::paths::{Paths, join};
 use crate::scout::Scout;
 use crate::{Keeper, Launch, Learned, NAME, NAMES, NamedStep, Sight};
 
-/// Reads are noted in parts of this size: what the kernel asks for at once.
-pub(crate) const UNIT: u64 = 128 << 10;
 /// What was learned is saved, and the scout's process ends, once nothing happened for so long.
 const QUIET: Duration = Duration::from_secs(5);
 /// Who reads within so long after something arrived may have been gone ahead of.

@@ -14,8 +14,8 @@ use rustix::fs::{
     Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat, openat2,
 };
 
+use crate::learned::UNIT;
 use crate::scout::decode;
-use crate::scouted::UNIT;
 use crate::{NAME, NAMES};
 
 /// So many parts are on their way at most: what a program asks for meanwhile comes behind them.

@@ -249,6 +249,7 @@ fn the_examples_of_help_work() {
         "image cat",
         "image diff",
         "image verify",
+        "image learn",
         "image digest",
         "image extract",
         "image",
@@ -304,6 +305,11 @@ fn the_examples_of_help_work() {
             // It needs a machine that is configured, as those of `configuring.rs` are.
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),
             "doctor" => reader.examine(&example),
+            "image learn" => {
+                let start = "mkdir seen; esker mount stack.sqfs seen; seen/bin/tool; esker umount seen";
+                _ = reader.follow("a start", start);
+                _ = reader.follow(command, &example);
+            }
             _ => _ = reader.follow(command, &example),
         }
     }
