@@ -98,7 +98,10 @@ impl<'a> Walker<'a> {
             let is_file = |file: &OwnedFd| {
                 fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
             };
-            self.file = file.filter(is_file).map(|file| (path.to_vec(), file));
+            let file = file.filter(is_file);
+            // Waiting for one byte must not have the kernel read on to what somebody would have to fetch.
+            file.iter().for_each(|file| _ = fadvise(file, 0, None, Advice::Random));
+            self.file = file.map(|file| (path.to_vec(), file));
         }
         let Some((_, file)) = &self.file else { return Ok(()) };
         let from = u64::from(part) * UNIT;
