@@ -18,6 +18,8 @@ use crate::layout::Superblock;
 
 const MAGIC: &[u8; 8] = b"ESKERAPX";
 const HEAD_LEN: u64 = 16;
+
+type Head = [u8; 16];
 const ALIGNED_TO: u64 = 4096;
 /// Longest appendix.
 const LEN_MAX: u64 = 16 << 20;
@@ -42,7 +44,7 @@ pub enum AppendixError {
 /// somebody else's, so it must be made sure that it is what it should be.
 pub fn read(image: &dyn Image, superblock: &Superblock) -> Option<Vec<u8>> {
     let place = place(superblock)?;
-    let mut head = [0; HEAD_LEN as usize];
+    let mut head = Head::default();
     if image.len().checked_sub(place)? < HEAD_LEN {
         return None;
     }
@@ -82,7 +84,7 @@ fn place(superblock: &Superblock) -> Option<u64> {
     superblock.bytes_used.checked_next_multiple_of(ALIGNED_TO)
 }
 
-fn length(head: &[u8; HEAD_LEN as usize]) -> Option<u64> {
+fn length(head: &Head) -> Option<u64> {
     let len = head.strip_prefix(MAGIC)?.try_into().ok().map(u64::from_le_bytes)?;
     (len <= LEN_MAX).then_some(len)
 }
@@ -91,7 +93,7 @@ fn length(head: &[u8; HEAD_LEN as usize]) -> Option<u64> {
 /// may be missing.
 fn is_free(file: &File, end: u64, place: u64) -> io::Result<bool> {
     let whole = file.metadata()?.len();
-    let mut head = [0; HEAD_LEN as usize];
+    let mut head = Head::default();
     if whole.checked_sub(place).is_some_and(|behind| behind >= HEAD_LEN) {
         file.read_exact_at(&mut head, place)?;
         if length(&head).is_some_and(|len| whole <= place + HEAD_LEN + len) {
