@@ -225,7 +225,7 @@ impl ImageNamed {
         Ok(ImageMount {
             trails: self
                 .trails(&tree, repository, settings)
-                .map(|known| known.with(&brought(&*image, &tree))),
+                .map(|known| known.with(&brought(&*image, tree.superblock()))),
             tree,
             name: self.name(),
             place: self.describe(),

@@ -11,8 +11,7 @@ use esker_fuse::{
 use esker_store::{Datagrams, ObjectStore};
 use esker_trails::{Keeper, Launch, Near, Scouted};
 use esker_vfs::Tree;
-use esker_view::Arrival;
-use esker_view::{Refreshed, View};
+use esker_view::{Arrival, Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;

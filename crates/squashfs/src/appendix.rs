@@ -17,14 +17,14 @@ use crate::image::Image;
 use crate::layout::Superblock;
 
 const MAGIC: &[u8; 8] = b"ESKERAPX";
-const HEAD_LEN: u64 = 16;
-
-type Head = [u8; 16];
+const HEAD_LEN: u64 = size_of::<Head>() as u64;
 const ALIGNED_TO: u64 = 4096;
 /// Longest appendix.
 const LEN_MAX: u64 = 16 << 20;
 /// How far files are filled up with zeros behind an image, at most.
 const PADDING_MAX: u64 = 1 << 20;
+
+type Head = [u8; 16];
 
 /// Why an image can't have an appendix.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! What is known of how programs start from an image: what the node has seen, and what came with the image.
 
 use esker_node::repository::trails;
+use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, appendix};
 use esker_trails::Keeper;
 
@@ -24,6 +25,6 @@ impl ImageNamed {
 }
 
 /// What came with an image: nothing if nobody has told it.
-pub(crate) fn brought(image: &dyn Image, tree: &ImageTree) -> Vec<u8> {
-    appendix::read(image, tree.superblock()).unwrap_or_default()
+pub(crate) fn brought(image: &dyn Image, superblock: &Superblock) -> Vec<u8> {
+    appendix::read(image, superblock).unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use esker_testkit::fixture;
 
 use crate::hot::requests;
 use crate::person::Person;
-use crate::world::{Mounted, World, words};
+use crate::world::{Mounted, World, complaint, printed};
 
 const FILES: usize = 600;
 /// So many of them are enough to know the program by.
@@ -22,10 +22,8 @@ fn image(world: &World) -> String {
         fs::write(dir.join("file"), number.to_string()).expect("a file");
     }
     let path = world.path("image.sqfs");
-    let mut command = Command::new("mksquashfs");
-    let output = command.arg(folder.path()).arg(&path).args(["-noappend", "-quiet", "-no-progress"]).output();
-    let output = output.expect("mksquashfs, which scripts/needs.sh installs");
-    assert!(output.status.success(), "{}", words(&output));
+    let mut make = Command::new("mksquashfs");
+    printed(make.arg(folder.path()).arg(&path).args(["-noappend", "-quiet", "-no-progress"]));
     path.to_str().expect("a path that is text").to_owned()
 }
 
@@ -78,20 +76,20 @@ fn an_image_brings_what_was_learned_elsewhere() {
         let world = World::new(person, fixture::RMD);
         let image = image(&world);
         std::os::unix::fs::chown(&image, Some(person.uid), None).expect("giving it away");
-        let esker = |arguments: &[&str]| {
-            let mut command = world.esker(arguments);
-            let output = command.arg("--cache").arg(world.cache()).output().expect("running esker");
-            (output.status.success(), words(&output))
+        let learn = |more: &[&str]| {
+            let mut command = world.esker(&["image", "learn", &image, "--cache"]);
+            command.arg(world.cache()).args(more);
+            command
         };
-        let (is_done, said) = esker(&["image", "learn", &image]);
-        assert!(!is_done && said.contains("nothing is known of how programs start"), "{said}");
+        let told = complaint(&mut learn(&[]), 1);
+        assert!(told.contains("nothing is known of how programs start"), "{told}");
         let first = world.mount_of(&image, &[]);
         start(&first, 0..FILES);
         drop(first);
         let before = fs::read(&image).expect("the image");
         for _ in 0..2 {
-            let (is_done, said) = esker(&["image", "learn", &image]);
-            assert!(is_done && said.contains("steps"), "{said}");
+            let said = printed(&mut learn(&[]));
+            assert!(said.contains("steps"), "{said}");
         }
         let after = fs::read(&image).expect("the image");
         assert!(after.starts_with(&before) && after.len() > before.len());
@@ -102,8 +100,7 @@ fn an_image_brings_what_was_learned_elsewhere() {
         mounted.wait_until("reading ahead", |status| requests(status)["READ"] >= FILES as u64);
         drop(mounted);
         world.empty_cache();
-        let (is_done, said) = esker(&["image", "learn", &image, "--forget"]);
-        assert!(is_done, "{said}");
+        printed(&mut learn(&["--forget"]));
         assert_eq!(fs::read(&image).expect("the image"), before);
         let mounted = world.mount_of(&image, &[]);
         start(&mounted, 0..KNOWN_BY);

@@ -1,6 +1,5 @@
 //! `esker image inspect`.
 
-use esker_squashfs::appendix;
 use esker_squashfs::layout::{
     CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
 };
@@ -12,6 +11,7 @@ use serde_json::{Value, json};
 use super::look::NamedArgs;
 use crate::entry::time_text;
 use crate::exit::{Context, Failure, Kind};
+use crate::image::brought;
 use crate::output::{Output, size};
 use crate::settings::Settings;
 
@@ -87,11 +87,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         false => Value::Null,
     };
-    let brought = appendix::read(&*image, &superblock).unwrap_or_default();
-    let inspected = Inspected {
-        learned_steps: Keeper::default().with(&brought).load(Sight::All).steps(),
-        ..inspected(&superblock, codec_options, file_bytes)
-    };
+    let learned = Keeper::default().with(&brought(&*image, &superblock)).load(Sight::Gaps);
+    let inspected = inspected(&superblock, codec_options, file_bytes, learned.steps());
     let mut out = Output::new();
     if args.json {
         out.json(&inspected)?;
@@ -101,7 +98,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-fn inspected(superblock: &Superblock, codec_options: Value, file_bytes: u64) -> Inspected {
+fn inspected(
+    superblock: &Superblock,
+    codec_options: Value,
+    file_bytes: u64,
+    learned_steps: usize,
+) -> Inspected {
     let flag = |flag| superblock.flags.has(flag);
     Inspected {
         codec: superblock.codec.name(),
@@ -125,7 +127,7 @@ fn inspected(superblock: &Superblock, codec_options: Value, file_bytes: u64) -> 
             .unwrap_or(superblock.bytes_used)
             .saturating_sub(superblock.directory_table),
         table_bytes: superblock.bytes_used.saturating_sub(superblock.inode_table),
-        learned_steps: 0,
+        learned_steps,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use esker_squashfs::Options;
 use esker_squashfs::appendix::{self, AppendixError};
-use esker_squashfs::{ImageTree, Options};
 use esker_trails::{Keeper, Sight};
 use serde_json::json;
 
@@ -54,7 +54,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     } else {
         let known = match &args.from {
             Some(from) => of_other(from)?,
-            None => args.seen(&named, &tree, settings)?.with(&brought(&*image, &tree)),
+            None => {
+                let seen = named.trails(&tree, &args.repository, settings).unwrap_or_default();
+                seen.with(&brought(&*image, tree.superblock()))
+            }
         };
         let learned = known.load(Sight::Gaps);
         (learned.steps(), Some(learned.encode()))
@@ -74,19 +77,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-impl Args {
-    fn seen(&self, named: &ImageNamed, tree: &ImageTree, settings: &Settings) -> Result<Keeper, Failure> {
-        named.trails(tree, &self.repository, settings).ok_or_else(|| {
-            Failure::usage(format!("{} is no file of this machine", self.image)).hint("copy it here first")
-        })
-    }
-}
-
 /// What another image brings.
 fn of_other(other: &str) -> Result<Keeper, Failure> {
     let image = ImageNamed::required(other, &ImageArgs::default())?.open_file()?;
     let tree = image::tree(Arc::clone(&image), &Options::default())?;
-    Ok(Keeper::default().with(&brought(&*image, &tree)))
+    Ok(Keeper::default().with(&brought(&*image, tree.superblock())))
 }
 
 fn of_appendix(image: &str, error: &AppendixError) -> Failure {
