@@ -128,6 +128,13 @@ fn files_below(folder: &Path) -> usize {
     paths.map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
 }
 
+/// Waits until what was fetched lies in the lower tier: it is put there when nobody wants anything else, and who unmounts
+/// before doesn't wait for that.
+fn until_given(mounted: &Mounted<'_>, fetched: usize) {
+    let given = |status: &serde_json::Value| status["cache"]["lower"]["given"].as_u64().unwrap_or(0);
+    mounted.wait_until("giving to the lower tier", |status| given(status) >= fetched as u64);
+}
+
 #[test]
 fn named_caches_are_where_they_are_configured() {
     let site = Site::new(Person::ordinary());
@@ -159,8 +166,12 @@ fn named_caches_are_where_they_are_configured() {
     // Read-only it is left as it is; otherwise it gets what was fetched, and saves the next mount from fetching.
     for (read_only, filled) in [("yes", false), ("no", true)] {
         site.write(LOCAL, &format!("{tiers}CVMFS_CACHE_both_LOWER_READONLY={read_only}\n"));
+        let before = site.objects_asked_for();
         let mounted = site.mount().unwrap_or_else(|output| panic!("{read_only}: {}", words(&output)));
         mounted.does(|| survey(&mounted.path("")));
+        if filled {
+            until_given(&mounted, site.objects_asked_for() - before);
+        }
         drop(mounted);
         assert_eq!(files_below(&far) > 50, filled, "read-only: {read_only}");
     }
