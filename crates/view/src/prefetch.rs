@@ -3,7 +3,8 @@
 //! Only a READ that misses starts it (a LOOKUP would fire on `ls -l`). Reads do no more than tell a thread of what they
 //! met; that thread looks at the catalogs around, guesses, and has the store warm the cache as far as that delays
 //! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for the rest of a library
-//! or executable in use: it follows whole, so that a later outage doesn't fault a running job.
+//! or executable in use: it follows whole, so that a later outage doesn't fault a running job, unless a publisher announced
+//! what is read of it.
 
 mod announced;
 mod arriving;
@@ -62,8 +63,8 @@ pub(crate) enum Event {
     Warmed { key: CacheKey, outcome: Outcome },
     /// A file that was fetched on a guess is read, and announces others.
     Announced(Node),
-    /// The bundle of a trigger in this directory is there.
-    Spec { directory: Vec<u8>, handle: Handle },
+    /// The bundle of a trigger in this directory is there, or is not to be had now.
+    Spec { directory: Vec<u8>, handle: Option<Handle> },
     /// A cluster goes on; catalogs that it needed are attached.
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.

@@ -57,23 +57,25 @@ impl Recent {
     }
 }
 
-/// Fetches the specification beside a trigger; the planner hears of it. Nothing happens if there is none.
-pub(super) fn fetch_spec(core: &Arc<Core>, trigger: &Notes) {
+/// Fetches the specification beside a trigger. False, and nothing happens, if there is none; else the planner hears what
+/// came of it, once.
+pub(super) fn fetch_spec(core: &Arc<Core>, trigger: &Notes) -> bool {
     let revision = core.current.load();
-    let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), trigger) else { return };
+    let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), trigger) else { return false };
     let (weak, again) = (Arc::downgrade(core), wanted.clone());
-    let opened = move |answer: Result<Handle, _>| {
-        if let (Ok(handle), Some(core)) = (answer, weak.upgrade()) {
-            core.prefetch.tell(Event::Spec { directory, handle });
+    let opened = Done::new(move |answer: Result<Handle, _>| {
+        if let Some(core) = weak.upgrade() {
+            core.prefetch.tell(Event::Spec { directory, handle: answer.ok() });
         }
-    };
+    });
     let weak = Arc::downgrade(core);
-    let warmed = move |answer: Result<_, _>| {
-        if let (Ok(_), Some(core)) = (answer, weak.upgrade()) {
-            core.store.get(again, Done::new(opened));
-        }
+    let warmed = move |answer: Result<_, _>| match (answer, weak.upgrade()) {
+        (Ok(_), Some(core)) => core.store.get(again, opened),
+        (Err(error), _) => opened.err(error),
+        (Ok(_), None) => {}
     };
     core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
+    true
 }
 
 /// The object of the specification beside a trigger, and the directory they are in.
@@ -162,6 +164,11 @@ impl Cluster {
             reads.push(BundleRead { file: files.len() - 1, range: Some(range) });
         }
         Self { learned: true, ..Self::new(serial, files, reads) }
+    }
+
+    /// The files that are read.
+    pub(super) fn files(&self) -> impl Iterator<Item = &[u8]> {
+        self.files.iter().map(Vec::as_slice)
     }
 
     fn new(serial: u64, files: Vec<Vec<u8>>, reads: Vec<BundleRead>) -> Self {

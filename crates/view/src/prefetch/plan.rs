@@ -23,7 +23,7 @@ use super::arriving::Arriving;
 use super::credit::Credit;
 use super::near::Near;
 use super::neighbours::{Folders, Leaf, Neighbours, is_library};
-use super::rest::{self, Readers};
+use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
 use esker_trails::{Heard, Learned, PART};
 
@@ -49,8 +49,8 @@ const IN_MEMORY: Duration = Duration::from_secs(60);
 const EXECUTABLE: u32 = 0o111;
 
 /// An object that may be read soon.
-struct Guess {
-    wanted: Wanted,
+pub(super) struct Guess {
+    pub(super) wanted: Wanted,
     size: u64,
 }
 
@@ -122,8 +122,7 @@ pub(super) struct Planner {
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
-    /// The rest of libraries and executables.
-    rest: VecDeque<Guess>,
+    rest: Rests,
     /// The keys of all.
     queued: HashSet<CacheKey>,
     under_way: HashMap<CacheKey, u64>,
@@ -147,7 +146,7 @@ impl Planner {
             trails: VecDeque::new(),
             announced: BTreeMap::new(),
             likely: VecDeque::new(),
-            rest: VecDeque::new(),
+            rest: Rests::default(),
             queued: HashSet::new(),
             under_way: HashMap::new(),
             arriving: Arriving::default(),
@@ -172,8 +171,13 @@ impl Planner {
                 }
             }
             Event::Spec { directory, handle } => {
+                self.rest.spec_came();
                 self.clusters += 1;
-                if let Some(cluster) = Cluster::of_spec(self.clusters, &handle, &directory) {
+                if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, &directory))
+                {
+                    for key in self.rest.leave(cluster.files()) {
+                        self.queued.remove(&key);
+                    }
                     self.cluster(core, Box::new(cluster));
                 }
             }
@@ -243,8 +247,8 @@ impl Planner {
 
     /// Has the bundle of a trigger fetched.
     fn announced(&mut self, core: &Arc<Core>, trigger: NodeKey, notes: &Notes) {
-        if self.recent.begin(trigger, Instant::now()) {
-            fetch_spec(core, notes);
+        if self.recent.begin(trigger, Instant::now()) && fetch_spec(core, notes) {
+            self.rest.await_spec();
         }
     }
 
@@ -359,7 +363,7 @@ impl Planner {
             for chunk in rest::around(&chunks, missed) {
                 let wanted = guess(chunk);
                 if self.admit(&wanted) {
-                    self.rest.push_back(Guess { wanted, size: chunk.size });
+                    self.rest.push(path, Guess { wanted, size: chunk.size });
                 }
             }
         } else if !guided {
@@ -413,7 +417,7 @@ impl Planner {
         {
             return Some(guess);
         }
-        while let Some(guess) = self.rest.pop_front() {
+        while let Some(guess) = self.rest.take() {
             if self.queued.remove(&guess.wanted.key()) {
                 return Some(guess);
             }

@@ -1,9 +1,12 @@
 //! What follows in a large file of which one chunk was missed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use esker_format::catalog::Chunk;
+use esker_store::CacheKey;
 use esker_vfs::NodeKey;
+
+use super::plan::Guess;
 
 /// Plain bytes that are fetched ahead of a program that reads a file in order, at most.
 const AHEAD_MAX: u64 = 64 << 20;
@@ -47,6 +50,59 @@ impl Readers {
         let count = chunks[start..].iter().take(reader.ahead).take_while(fits).count();
         *reader = Reader { next: start + count, ahead: reader.ahead.saturating_mul(2) };
         &chunks[start..start + count]
+    }
+}
+
+/// The rest of libraries and executables in use, which follows when nothing else is to be fetched. What is read of a
+/// file that a bundle names, the bundle tells; so while one is on its way, the rest waits for it.
+#[derive(Default)]
+pub(super) struct Rests {
+    specs_awaited: usize,
+    /// With the paths of the files.
+    line: VecDeque<(Box<[u8]>, Guess)>,
+}
+
+impl Rests {
+    pub(super) fn push(&mut self, path: &[u8], guess: Guess) {
+        self.line.push_back((path.into(), guess));
+    }
+
+    /// The specification of a bundle has been asked for.
+    pub(super) fn await_spec(&mut self) {
+        self.specs_awaited += 1;
+    }
+
+    /// One has come, or is not to be had.
+    pub(super) fn spec_came(&mut self) {
+        self.specs_awaited = self.specs_awaited.saturating_sub(1);
+    }
+
+    /// Gives up the rest of these files; what was to be fetched of it.
+    pub(super) fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
+        if self.line.is_empty() {
+            return Vec::new();
+        }
+        let files: HashSet<&[u8]> = files.collect();
+        let mut left = Vec::new();
+        self.line.retain(|(path, guess)| {
+            let stays = !files.contains(&**path);
+            if !stays {
+                left.push(guess.wanted.key());
+            }
+            stays
+        });
+        left
+    }
+
+    pub(super) fn take(&mut self) -> Option<Guess> {
+        if self.specs_awaited > 0 {
+            return None;
+        }
+        Some(self.line.pop_front()?.1)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.line.clear();
     }
 }
 

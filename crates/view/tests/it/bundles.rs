@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_store::{Done, Errand, ObjectStore, StoreError, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Arrival, LastLink, View};
@@ -16,6 +16,8 @@ use crate::watched;
 const TRIGGER: u64 = 4 | 1 << 17;
 const HIDDEN: u64 = 1 << 15;
 const CHUNKED: u64 = 1 << 6;
+
+type Outcome = Result<Warmed, StoreError>;
 
 /// A repository that is made up.
 struct Made {
@@ -60,15 +62,8 @@ impl Made {
     /// A view, and what is warmed for it, after it was asked for. If it is to pretend, the store says that all content
     /// of the files named so came, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
-        let Self { site, root } = self;
-        let bytes = root.finish();
-        let repository = &site.repository;
-        let mut head = repository.manifest();
-        let revision: u64 = head.get('S').unwrap().parse().unwrap();
-        head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
-        repository.publish(&head.sign(&repository.fixture().keys()));
         let (told, asked) = channel();
-        let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let (site, view) = self.publish_to(move |inner, wanted, errand, done| {
             let what = wanted.what.clone();
             if pretend && what.contains("/lie") {
                 done.ok(Warmed::Fetched(1));
@@ -77,9 +72,42 @@ impl Made {
             }
             // The test may have seen enough.
             let _ = told.send(what);
-        };
-        let view = watched::open(&site, true, warm);
+        });
         (site, view, asked)
+    }
+
+    /// The same with a store that tells of a specification when the test does: what comes last is whom to tell, and what.
+    fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<(Done<Warmed>, Outcome)>) {
+        let ((told, asked), (late, held)) = (channel(), channel());
+        let (site, view) = self.publish_to(move |inner, wanted, errand, done| {
+            let what = wanted.what.clone();
+            if what.contains("/.cvmfsbundle-") {
+                let late = late.clone();
+                // The test may wait for no more of them.
+                let hold = move |outcome| drop(late.send((done, outcome)));
+                inner.warm(wanted, errand, Done::new(hold));
+            } else {
+                inner.warm(wanted, errand, done);
+            }
+            // The test may have seen enough.
+            let _ = told.send(what);
+        });
+        (site, view, asked, held)
+    }
+
+    fn publish_to(
+        self,
+        warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
+    ) -> (Site, Arc<View>) {
+        let Self { site, root } = self;
+        let bytes = root.finish();
+        let repository = &site.repository;
+        let mut head = repository.manifest();
+        let revision: u64 = head.get('S').unwrap().parse().unwrap();
+        head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
+        repository.publish(&head.sign(&repository.fixture().keys()));
+        let view = watched::open(&site, true, warm);
+        (site, view)
     }
 }
 
@@ -144,6 +172,50 @@ fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
         [("/large", 4..6, false), ("/large", 6..8, false), ("/large", 10..12, true), ("/one.x", 0..5, true)];
     let expected = expected.map(|(path, range, ends)| Arrival { path: path.as_bytes().into(), range, ends });
     assert_eq!(arrived, expected);
+}
+
+/// A trigger that announces the second chunk of `/lib.so`, and what of the rest of that library and of one that no
+/// bundle names is fetched, before and after a specification that comes late or not at all.
+fn rest_of_libraries(spec_comes: bool) -> (Vec<String>, Vec<String>) {
+    let made = Made::new();
+    for (library, first) in [("/lib.so", 0_u8), ("/other.so", 8)] {
+        let of = |at: u8| digest(&made.site.repository.store(&[first + at; 3], "P"));
+        let chunks = (0..4).map(|at| (u64::from(at) * 3, 3, of(at))).collect();
+        made.root.add(&Row { flags: 4 | CHUNKED, chunks, ..Row::file(library, 12, None) });
+    }
+    made.announce("trigger", r#""/lib.so""#, r#","esker-reads":["0:4-5"]"#);
+    made.announce("other", "", "");
+    let (_site, view, asked, held) = made.publish_late();
+    read(&view, "/trigger");
+    let (spec, outcome) = held.recv().unwrap();
+    for library in ["/lib.so", "/other.so"] {
+        let found = view.find(library.as_bytes(), LastLink::Keep).unwrap();
+        view.read_at(&found.node, 0, 1).unwrap();
+    }
+    let before = until_probed(&view, &asked);
+    if spec_comes {
+        spec.give(outcome);
+    } else {
+        drop(spec);
+    }
+    let libraries = asked.iter().take(if spec_comes { 4 } else { 6 }).collect();
+    read(&view, "/other");
+    assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "that was all");
+    (before, libraries)
+}
+
+#[test]
+fn the_rest_of_a_library_waits_for_a_bundle_and_is_left_to_it() {
+    let (before, after) = rest_of_libraries(true);
+    assert_eq!(before, ["/.cvmfsbundle-trigger"]);
+    assert_eq!(after, ["/lib.so", "/other.so", "/other.so", "/other.so"]);
+}
+
+#[test]
+fn the_rest_of_libraries_follows_if_a_bundle_is_not_to_be_had() {
+    let (before, after) = rest_of_libraries(false);
+    assert_eq!(before, ["/.cvmfsbundle-trigger"]);
+    assert_eq!(after, [["/lib.so"; 3], ["/other.so"; 3]].concat());
 }
 
 #[test]
