@@ -15,6 +15,11 @@ use super::trailer::Trailer;
 use crate::error::Cause;
 use crate::wanted::CacheKey;
 
+/// Bytes written at once, at most. The page cache takes a write into folios as large as it, and blocks of 2 MiB and more
+/// are what the host of a virtual machine takes back while they are free: there a gigabyte in writes of 8 MiB took 3 to
+/// 5 s, in writes up to 1 MiB, which find smaller ones, 0.4 s.
+const PIECE: usize = 256 << 10;
+
 /// A file being written; removed on drop unless it was kept.
 pub(crate) struct Writing {
     cache: Arc<Inner>,
@@ -36,8 +41,10 @@ impl Writing {
     /// Appends plain bytes.
     pub(crate) fn write(&mut self, plain: &[u8]) -> io::Result<()> {
         let file = self.file.as_ref().expect("the file is open because only the last step takes it");
-        self.cache.disk.write(file, plain)?;
-        self.digest.update(plain);
+        for piece in plain.chunks(PIECE) {
+            self.cache.disk.write(file, piece)?;
+            self.digest.update(piece);
+        }
         self.len += plain.len() as u64;
         Ok(())
     }

@@ -119,6 +119,8 @@ pub(super) struct Announced {
     pub(super) range: Range<u64>,
     /// The same of the file.
     pub(super) arrival: Arrival,
+    /// Whether it is a part of the file.
+    pub(super) chunk: bool,
 }
 
 /// What a turn at a cluster came to.
@@ -254,8 +256,14 @@ impl Cluster {
         if !row.flags().has(Flags::CHUNKED) {
             let (place, size) = ((number, 0), row.size());
             let arrival = Arrival { path: path.into(), range: range.clone(), ends: range.end >= size };
-            let whole =
-                objects::whole(row, path).map(|wanted| Announced { place, wanted, size, range, arrival });
+            let whole = objects::whole(row, path).map(|wanted| Announced {
+                place,
+                wanted,
+                size,
+                range,
+                arrival,
+                chunk: false,
+            });
             return Ok(whole.into_iter().collect());
         }
         let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
@@ -273,7 +281,7 @@ impl Cluster {
             let (place, range) = ((number, part), within(range.start)..within(range.end));
             let of_file = range.start + chunk.offset..range.end + chunk.offset;
             let arrival = Arrival { path: path.into(), ends: of_file.end >= row.size(), range: of_file };
-            Announced { place, wanted, size: chunk.size, range, arrival }
+            Announced { place, wanted, size: chunk.size, range, arrival, chunk: true }
         };
         Ok(chunks.iter().filter(is_in).take(self.objects_left).enumerate().map(of_chunk).collect())
     }

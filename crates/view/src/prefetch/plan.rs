@@ -258,13 +258,16 @@ impl Planner {
             let revision = core.current.load();
             cluster.turn(&Scene::new(core, &revision))
         };
-        for Announced { place: (read, part), wanted, size, range, arrival } in turn.objects {
+        for Announced { place: (read, part), wanted, size, range, arrival, chunk } in turn.objects {
             if cluster.learned {
                 // Most of it is in the cache, and comes from its disk.
                 if !core.store.read_ahead(&wanted, range) && self.admit(&wanted) {
                     self.trails.push_back(Guess { wanted, size });
                 }
                 continue;
+            }
+            if chunk {
+                self.rest.announce(&arrival.path);
             }
             if core.prefetch.arrivals.get().is_some() {
                 self.arriving.expect(wanted.key(), arrival);
@@ -357,8 +360,8 @@ impl Planner {
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
         let what = String::from_utf8_lossy(path);
         let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &what);
-        if whole && expected {
-            // Its other chunks are queued or on their way.
+        if whole && (expected || self.rest.is_announced(path)) {
+            // Its other chunks are queued or on their way, as far as they are read.
         } else if whole {
             for chunk in rest::around(&chunks, missed) {
                 let wanted = guess(chunk);

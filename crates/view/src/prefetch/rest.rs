@@ -12,6 +12,8 @@ use super::plan::Guess;
 const AHEAD_MAX: u64 = 64 << 20;
 /// Most files whose readers are remembered.
 const READERS_MAX: usize = 1024;
+/// Most files of which it is remembered that they were announced.
+const ANNOUNCED_MAX: usize = 4096;
 
 /// Where programs read in large files.
 #[derive(Default)]
@@ -54,10 +56,13 @@ impl Readers {
 }
 
 /// The rest of libraries and executables in use, which follows when nothing else is to be fetched. What is read of a
-/// file that a bundle names, the bundle tells; so while one is on its way, the rest waits for it.
+/// file that a bundle names, the bundle tells, and a read beside it brings no more than itself. While a bundle is on its
+/// way, all rests wait for it.
 #[derive(Default)]
 pub(super) struct Rests {
     specs_awaited: usize,
+    /// The paths of files that bundles told about.
+    announced: HashSet<Box<[u8]>>,
     /// With the paths of the files.
     line: VecDeque<(Box<[u8]>, Guess)>,
 }
@@ -65,6 +70,18 @@ pub(super) struct Rests {
 impl Rests {
     pub(super) fn push(&mut self, path: &[u8], guess: Guess) {
         self.line.push_back((path.into(), guess));
+    }
+
+    /// A bundle tells what is read of this large file.
+    pub(super) fn announce(&mut self, path: &[u8]) {
+        if self.announced.len() < ANNOUNCED_MAX && !self.announced.contains(path) {
+            self.announced.insert(path.into());
+        }
+    }
+
+    /// Whether a bundle told what is read of this file.
+    pub(super) fn is_announced(&self, path: &[u8]) -> bool {
+        self.announced.contains(path)
     }
 
     /// The specification of a bundle has been asked for.
