@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+pub(crate) mod backing;
 pub(crate) mod clients;
 pub(crate) mod fetch;
 pub(crate) mod link;

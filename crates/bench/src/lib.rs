@@ -18,6 +18,7 @@
 //! * [`conditions`]: on what machine all this was.
 #![deny(unsafe_code)]
 
+pub mod backing;
 mod child;
 pub mod clients;
 pub mod conditions;

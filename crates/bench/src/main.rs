@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, route, scale,
-    startup, waits,
+    backing, clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, route,
+    scale, startup, waits,
 };
 
 /// Measures Esker beside other ways to the same thing.
@@ -39,6 +39,7 @@ enum Scenario {
     Clients(clients::Args),
     Waits(waits::Args),
     Route(route::Args),
+    Backing(backing::Args),
 }
 
 fn main() -> Result<()> {
@@ -57,6 +58,7 @@ fn main() -> Result<()> {
         Scenario::Clients(args) => clients::run(args),
         Scenario::Waits(args) => waits::run(&args),
         Scenario::Route(args) => route::run(&args),
+        Scenario::Backing(args) => backing::run(&args),
     }
 }
 
@@ -96,6 +98,7 @@ mod tests {
                 Scenario::Clients(_) => "clients",
                 Scenario::Waits(_) => "waits",
                 Scenario::Route(_) => "route",
+                Scenario::Backing(_) => "backing",
             });
         }
         scenarios.join(" ")
@@ -103,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_guide_are_understood() {
-        let expected = "startup record-list startup startup nodes pynamic startup startup startup prepare startup \
+        let expected = "startup record-list startup startup backing startup nodes pynamic startup startup startup prepare startup \
                         report publish lookup scale fetch link link prepare clients waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }

@@ -5,12 +5,14 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
+use rustix::pipe::{IoSliceRaw, SpliceFlags, vmsplice};
 
 /// How a process ended and what it and those it waited for used.
 pub(crate) struct Ended {
@@ -77,6 +79,75 @@ impl Locked {
 }
 
 impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and nobody has a reference into it.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
+    }
+}
+
+/// Blocks of memory of each of which one page is in use, and stays where it is, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Scattered {
+    start: NonNull<c_void>,
+    len: usize,
+    /// Holds the pages: what a pipe refers to is not moved.
+    pipe: (OwnedFd, OwnedFd),
+}
+
+impl Scattered {
+    /// Touches all pages of `blocks` blocks of `size` bytes once, which is a multiple of the page's size, then gives back all
+    /// but the first page of each.
+    pub(crate) fn of(blocks: usize, size: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let pipe = rustix::pipe::pipe()?;
+        rustix::pipe::fcntl_setpipe_size(&pipe.1, blocks.max(1) * page)?;
+        let len = blocks * size;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }?;
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let scattered = Self { start, len, pipe };
+        // SAFETY: the range is the mapping just made, and the advice changes no bytes.
+        unsafe { madvise(start.as_ptr(), len, Advice::LinuxNoHugepage) }?;
+        for at in (0..len).step_by(page) {
+            // SAFETY: within the mapping, to which nobody has a reference.
+            unsafe { start.as_ptr().cast::<u8>().add(at).write_volatile(1) };
+        }
+        for at in (0..len).step_by(size) {
+            scattered.keep_first_page(at, size, page)?;
+        }
+        Ok(scattered)
+    }
+
+    fn keep_first_page(&self, at: usize, size: usize, page: usize) -> io::Result<()> {
+        // SAFETY: the block lies within the mapping, to which nobody writes any more.
+        let block = unsafe { self.start.as_ptr().cast::<u8>().add(at) };
+        // SAFETY: as above, and the page was written.
+        let first = unsafe { std::slice::from_raw_parts(block, page) };
+        // SAFETY: nobody reads what is in the pipe.
+        let spliced =
+            unsafe { vmsplice(&self.pipe.1, &[IoSliceRaw::from_slice(first)], SpliceFlags::NONBLOCK) }?;
+        if spliced != page {
+            return Err(io::Error::other("a pipe took less than a page"));
+        }
+        // SAFETY: the rest of the block, which nobody reads.
+        unsafe { madvise(block.add(page).cast(), size - page, Advice::LinuxDontNeed) }?;
+        Ok(())
+    }
+
+    /// How many of its pages are in use.
+    #[cfg(test)]
+    pub(crate) fn pages(&self) -> usize {
+        let mut pages = vec![0u8; self.len.div_ceil(rustix::param::page_size())];
+        // SAFETY: the range is the mapping, and there is a byte for each of its pages.
+        let told = unsafe { libc::mincore(self.start.as_ptr(), self.len, pages.as_mut_ptr()) };
+        assert_eq!(told, 0, "{}", io::Error::last_os_error());
+        pages.iter().filter(|page| **page & 1 == 1).count()
+    }
+}
+
+impl Drop for Scattered {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and nobody has a reference into it.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
