@@ -2,7 +2,7 @@
 //!
 //! Some hosts take back what a guest reports as free ("free page reporting"), in blocks of 2 MiB and more, and give it again
 //! page by page when it is touched. On ours that is 4 s a gigabyte, where zeroing takes a tenth: after the page cache was
-//! dropped, most of what a cold run spends would be the host's. A block of which one page is in use is not reported.
+//! dropped, much of what a cold run spends would be the host's. A block of which one page is in use is not reported.
 
 use std::io;
 

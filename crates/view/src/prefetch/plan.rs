@@ -360,9 +360,9 @@ impl Planner {
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
         let what = String::from_utf8_lossy(path);
         let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &what);
-        if whole && (expected || self.rest.is_announced(path)) {
+        if whole && expected {
             // Its other chunks are queued or on their way, as far as they are read.
-        } else if whole {
+        } else if whole && !self.rest.is_announced(path) {
             for chunk in rest::around(&chunks, missed) {
                 let wanted = guess(chunk);
                 if self.admit(&wanted) {

@@ -56,8 +56,8 @@ impl Readers {
 }
 
 /// The rest of libraries and executables in use, which follows when nothing else is to be fetched. What is read of a
-/// file that a bundle names, the bundle tells, and a read beside it brings no more than itself. While a bundle is on its
-/// way, all rests wait for it.
+/// file that a bundle names, the bundle tells, so that a read beside it brings no more than in any other file. While a
+/// bundle is on its way, all rests wait for it.
 #[derive(Default)]
 pub(super) struct Rests {
     specs_awaited: usize,

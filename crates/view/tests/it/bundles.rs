@@ -199,6 +199,9 @@ fn rest_of_libraries(spec_comes: bool) -> (Vec<String>, Vec<String>) {
         drop(spec);
     }
     let libraries = asked.iter().take(if spec_comes { 4 } else { 6 }).collect();
+    // Beside what was announced: the last chunk.
+    let found = view.find(b"/lib.so", LastLink::Keep).unwrap();
+    view.read_at(&found.node, 9, 1).unwrap();
     read(&view, "/other");
     assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "that was all");
     (before, libraries)
