@@ -17,7 +17,8 @@ const TRIGGER: u64 = 4 | 1 << 17;
 const HIDDEN: u64 = 1 << 15;
 const CHUNKED: u64 = 1 << 6;
 
-type Outcome = Result<Warmed, StoreError>;
+/// Whom to tell of a specification, and what came of it.
+type Late = (Done<Warmed>, Result<Warmed, StoreError>);
 
 /// A repository that is made up.
 struct Made {
@@ -76,8 +77,8 @@ impl Made {
         (site, view, asked)
     }
 
-    /// The same with a store that tells of a specification when the test does: what comes last is whom to tell, and what.
-    fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<(Done<Warmed>, Outcome)>) {
+    /// The same with a store that tells of a specification when the test does.
+    fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<Late>) {
         let ((told, asked), (late, held)) = (channel(), channel());
         let (site, view) = self.publish_to(move |inner, wanted, errand, done| {
             let what = wanted.what.clone();
