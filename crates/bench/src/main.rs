@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_commands_of_the_guide_are_understood() {
-        let expected = "startup record-list startup startup backing startup nodes pynamic startup startup \
+        let expected = "startup record-list startup backing startup nodes pynamic startup startup \
                         startup prepare startup report publish lookup scale fetch link link prepare clients \
                         waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
