@@ -32,6 +32,6 @@ mod tests {
     #[test]
     fn a_page_of_each_block_stays_in_use() {
         let backing = Backing::of(8 << 20).unwrap();
-        assert_eq!(backing._blocks.pages(), 4);
+        assert_eq!(backing._blocks.pages().unwrap(), 4);
     }
 }

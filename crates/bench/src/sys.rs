@@ -54,42 +54,77 @@ fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
 }
 
-/// A file mapped and locked in memory until this is dropped.
+/// A mapping of our own, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Locked {
+struct Mapped {
     start: NonNull<c_void>,
     len: usize,
 }
 
-impl Locked {
-    /// Reads the first `len` bytes of a file into memory, at least one, and locks them there.
-    pub(crate) fn of(file: &File, len: usize) -> io::Result<Self> {
-        let mapped = Self::map(file, len)?;
-        // SAFETY: the range is the mapping just made.
-        unsafe { rustix::mm::mlock(mapped.start.as_ptr(), len) }?;
-        Ok(mapped)
-    }
-
-    fn map(file: &File, len: usize) -> io::Result<Self> {
+impl Mapped {
+    /// The first `len` bytes of a file, at least one, for reading.
+    fn of_file(file: &File, len: usize) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours, and nobody reads it.
         let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
+        Self::at(start, len)
+    }
+
+    /// So many bytes of memory, at least one.
+    fn of_memory(len: usize) -> io::Result<Self> {
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as above.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, both, MapFlags::PRIVATE) }?;
+        Self::at(start, len)
+    }
+
+    fn at(start: *mut c_void, len: usize) -> io::Result<Self> {
         let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Self { start, len })
     }
+
+    /// How many of its pages are in memory.
+    fn resident_pages(&self) -> io::Result<usize> {
+        let mut pages = vec![0u8; self.len.div_ceil(rustix::param::page_size())];
+        // SAFETY: the range is the mapping, and there is a byte for each of its pages.
+        if unsafe { libc::mincore(self.start.as_ptr(), self.len, pages.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(pages.iter().filter(|page| **page & 1 == 1).count())
+    }
 }
 
-impl Drop for Locked {
+impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and nobody has a reference into it.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
     }
 }
 
+/// A file mapped and locked in memory until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    _mapped: Mapped,
+}
+
+impl Locked {
+    /// Reads the first `len` bytes of a file into memory, at least one, and locks them there.
+    pub(crate) fn of(file: &File, len: usize) -> io::Result<Self> {
+        let mapped = Mapped::of_file(file, len)?;
+        // SAFETY: the range is the mapping just made.
+        unsafe { rustix::mm::mlock(mapped.start.as_ptr(), len) }?;
+        Ok(Self { _mapped: mapped })
+    }
+}
+
+/// How many pages of the first `len` bytes of a file the kernel has in memory.
+pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
+    Mapped::of_file(file, len)?.resident_pages()
+}
+
 /// Blocks of memory of each of which one page is in use, and stays where it is, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scattered {
-    start: NonNull<c_void>,
-    len: usize,
+    mapped: Mapped,
     /// Holds the pages: what a pipe refers to is not moved.
     pipe: (OwnedFd, OwnedFd),
 }
@@ -102,12 +137,9 @@ impl Scattered {
         let pipe = rustix::pipe::pipe()?;
         rustix::pipe::fcntl_setpipe_size(&pipe.1, blocks.max(1) * page)?;
         let len = blocks * size;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        }?;
-        let start = NonNull::new(start).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        let scattered = Self { start, len, pipe };
+        let mapped = Mapped::of_memory(len)?;
+        let start = mapped.start;
+        let scattered = Self { mapped, pipe };
         // SAFETY: the range is the mapping just made, and the advice changes no bytes.
         unsafe { madvise(start.as_ptr(), len, Advice::LinuxNoHugepage) }?;
         for at in (0..len).step_by(page) {
@@ -122,7 +154,7 @@ impl Scattered {
 
     fn keep_first_page(&self, at: usize, size: usize, page: usize) -> io::Result<()> {
         // SAFETY: the block lies within the mapping, to which nobody writes any more.
-        let block = unsafe { self.start.as_ptr().cast::<u8>().add(at) };
+        let block = unsafe { self.mapped.start.as_ptr().cast::<u8>().add(at) };
         // SAFETY: as above, and the page was written.
         let first = unsafe { std::slice::from_raw_parts(block, page) };
         // SAFETY: nobody reads what is in the pipe.
@@ -138,31 +170,9 @@ impl Scattered {
 
     /// How many of its pages are in use.
     #[cfg(test)]
-    pub(crate) fn pages(&self) -> usize {
-        let mut pages = vec![0u8; self.len.div_ceil(rustix::param::page_size())];
-        // SAFETY: the range is the mapping, and there is a byte for each of its pages.
-        let told = unsafe { libc::mincore(self.start.as_ptr(), self.len, pages.as_mut_ptr()) };
-        assert_eq!(told, 0, "{}", io::Error::last_os_error());
-        pages.iter().filter(|page| **page & 1 == 1).count()
+    pub(crate) fn pages(&self) -> io::Result<usize> {
+        self.mapped.resident_pages()
     }
-}
-
-impl Drop for Scattered {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and nobody has a reference into it.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
-    }
-}
-
-/// How many pages of the first `len` bytes of a file the kernel has in memory.
-pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
-    let mapped = Locked::map(file, len)?;
-    let mut pages = vec![0u8; len.div_ceil(rustix::param::page_size())];
-    // SAFETY: the range is the mapping just made, and there is a byte for each of its pages.
-    if unsafe { libc::mincore(mapped.start.as_ptr(), len, pages.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(pages.iter().filter(|page| **page & 1 == 1).count())
 }
 
 /// What this process has used so far, with all its threads.

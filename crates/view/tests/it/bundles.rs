@@ -63,26 +63,20 @@ impl Made {
     /// A view, and what is warmed for it, after it was asked for. If it is to pretend, the store says that all content
     /// of the files named so came, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
-        let (told, asked) = channel();
-        let (site, view) = self.publish_to(move |inner, wanted, errand, done| {
-            let what = wanted.what.clone();
-            if pretend && what.contains("/lie") {
+        self.publish_to(move |inner, wanted, errand, done| {
+            if pretend && wanted.what.contains("/lie") {
                 done.ok(Warmed::Fetched(1));
             } else {
                 inner.warm(wanted, errand, done);
             }
-            // The test may have seen enough.
-            let _ = told.send(what);
-        });
-        (site, view, asked)
+        })
     }
 
     /// The same with a store that tells of a specification when the test does.
     fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<Late>) {
-        let ((told, asked), (late, held)) = (channel(), channel());
-        let (site, view) = self.publish_to(move |inner, wanted, errand, done| {
-            let what = wanted.what.clone();
-            if what.contains("/.cvmfsbundle-") {
+        let (late, held) = channel();
+        let (site, view, asked) = self.publish_to(move |inner, wanted, errand, done| {
+            if wanted.what.contains("/.cvmfsbundle-") {
                 let late = late.clone();
                 // The test may wait for no more of them.
                 let hold = move |outcome| drop(late.send((done, outcome)));
@@ -90,8 +84,6 @@ impl Made {
             } else {
                 inner.warm(wanted, errand, done);
             }
-            // The test may have seen enough.
-            let _ = told.send(what);
         });
         (site, view, asked, held)
     }
@@ -99,7 +91,7 @@ impl Made {
     fn publish_to(
         self,
         warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
-    ) -> (Site, Arc<View>) {
+    ) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
         let bytes = root.finish();
         let repository = &site.repository;
@@ -107,8 +99,15 @@ impl Made {
         let revision: u64 = head.get('S').unwrap().parse().unwrap();
         head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
         repository.publish(&head.sign(&repository.fixture().keys()));
+        let (told, asked) = channel();
+        let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+            let what = wanted.what.clone();
+            warm(inner, wanted, errand, done);
+            // The test may have seen enough.
+            let _ = told.send(what);
+        };
         let view = watched::open(&site, true, warm);
-        (site, view)
+        (site, view, asked)
     }
 }
 
