@@ -121,12 +121,15 @@ pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
     Mapped::of_file(file, len)?.resident_pages()
 }
 
+/// The largest pipe that everybody may make, where nobody has said otherwise.
+const PIPE_LEN: usize = 1 << 20;
+
 /// Blocks of memory of each of which one page is in use, and stays where it is, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scattered {
     mapped: Mapped,
-    /// Holds the pages: what a pipe refers to is not moved.
-    pipe: (OwnedFd, OwnedFd),
+    /// Hold the pages: what a pipe refers to is not moved.
+    pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl Scattered {
@@ -134,32 +137,37 @@ impl Scattered {
     /// but the first page of each.
     pub(crate) fn of(blocks: usize, size: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
-        let pipe = rustix::pipe::pipe()?;
-        rustix::pipe::fcntl_setpipe_size(&pipe.1, blocks.max(1) * page)?;
         let len = blocks * size;
         let mapped = Mapped::of_memory(len)?;
         let start = mapped.start;
-        let scattered = Self { mapped, pipe };
+        let mut scattered = Self { mapped, pipes: Vec::new() };
         // SAFETY: the range is the mapping just made, and the advice changes no bytes.
         unsafe { madvise(start.as_ptr(), len, Advice::LinuxNoHugepage) }?;
         for at in (0..len).step_by(page) {
             // SAFETY: within the mapping, to which nobody has a reference.
             unsafe { start.as_ptr().cast::<u8>().add(at).write_volatile(1) };
         }
-        for at in (0..len).step_by(size) {
+        for (number, at) in (0..len).step_by(size).enumerate() {
+            // A pipe has a place for each page of its length.
+            if number % (PIPE_LEN / page) == 0 {
+                let pipe = rustix::pipe::pipe()?;
+                rustix::pipe::fcntl_setpipe_size(&pipe.1, PIPE_LEN)?;
+                scattered.pipes.push(pipe);
+            }
             scattered.keep_first_page(at, size, page)?;
         }
         Ok(scattered)
     }
 
+    /// Of the block at this place, with the newest pipe.
     fn keep_first_page(&self, at: usize, size: usize, page: usize) -> io::Result<()> {
+        let Some((_, pipe)) = self.pipes.last() else { return Err(io::Error::other("there is no pipe")) };
         // SAFETY: the block lies within the mapping, to which nobody writes any more.
         let block = unsafe { self.mapped.start.as_ptr().cast::<u8>().add(at) };
         // SAFETY: as above, and the page was written.
         let first = unsafe { std::slice::from_raw_parts(block, page) };
         // SAFETY: nobody reads what is in the pipe.
-        let spliced =
-            unsafe { vmsplice(&self.pipe.1, &[IoSliceRaw::from_slice(first)], SpliceFlags::NONBLOCK) }?;
+        let spliced = unsafe { vmsplice(pipe, &[IoSliceRaw::from_slice(first)], SpliceFlags::NONBLOCK) }?;
         if spliced != page {
             return Err(io::Error::other("a pipe took less than a page"));
         }
