@@ -63,7 +63,9 @@ pub struct Prepared {
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
     ensure!((1..=plan.versions).contains(&plan.original), "there is no version {}", plan.original);
     let leaf = plan.tree.file_name().context("the tree has no name")?.to_string_lossy().into_owned();
-    fs::create_dir_all(&plan.out).with_context(|| format!("can't make {}", plan.out.display()))?;
+    for folder in [&plan.out, &plan.scratch] {
+        fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+    }
     let esker = |words: &[&str]| {
         let mut command = Command::new(&plan.esker);
         command.args(words).arg("--storage").arg(plan.out.join("repo"));

@@ -57,6 +57,8 @@ pub struct Plan {
     pub command: Vec<String>,
     /// Runs of each root in each setting.
     pub repetitions: usize,
+    /// Before each hot run once more, not measured, for kernels that take back what nobody touches for a while.
+    pub once_before: bool,
     /// The repository, for clients that mount it.
     pub url: Option<String>,
     /// Where commands that write have their folders.
@@ -90,6 +92,10 @@ pub struct Run {
     pub mount: Option<f64>,
     /// Processor seconds of the client's process meanwhile, mounting included where that was part of it.
     pub daemon: Option<f64>,
+    /// Processor seconds of the whole machine while the command ran: the kernel's own threads, and whatever else ran, count
+    /// here alone.
+    #[serde(default)]
+    pub machine: Option<f64>,
     /// What the client answered meanwhile, if it can tell.
     pub callbacks: Callbacks,
     /// What went over the link from mounting to unmounting, if there is one.
@@ -302,10 +308,15 @@ impl Stage<'_> {
         let disk = if reads_a_disk { Disk::below(&root.disk())? } else { None };
         let kept = if self.state == State::Warm { root.kept() } else { None };
         let read_before = disk.map(Disk::read).transpose()?;
+        if self.state == State::Hot && self.plan.once_before {
+            start(root, self.plan, self.processes)?;
+        }
         let before = root.status()?;
         // Mounting belongs to the state, and so does what the client's process did for it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
+        let machine_before = status::cpu_of_machine();
         let cost = start(root, self.plan, self.processes)?;
+        let machine = status::cpu_of_machine().zip(machine_before).map(|(after, before)| after - before);
         let after = root.status()?;
         let disk = disk.zip(read_before);
         let disk = disk.map(|(disk, before)| DiskReads::since(before, disk, kept.as_deref())).transpose()?;
@@ -320,6 +331,7 @@ impl Stage<'_> {
             cost,
             mount,
             daemon,
+            machine,
             callbacks: after.callbacks.since(&before.callbacks),
             traffic: traffic.filter(|_| root.is_remote()),
             fetched: after.fetched.filter(|_| self.state == State::Cold),

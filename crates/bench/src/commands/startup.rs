@@ -74,6 +74,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 11)]
     repetitions: usize,
 
+    /// Run the command once more, not measured, before each hot run: for kernels that take back what nobody touches for a
+    /// while
+    #[arg(long)]
+    once_before: bool,
+
     /// Where mountpoints, caches and what the command writes are made, on a disk
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
@@ -129,6 +134,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         processes: args.processes,
         command: args.command,
         repetitions: args.repetitions,
+        once_before: args.once_before,
         url,
         scratch: args.scratch.clone(),
     };

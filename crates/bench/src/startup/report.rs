@@ -71,6 +71,8 @@ pub struct Row {
     pub mount: Option<f64>,
     /// Processor seconds of the client's process.
     pub daemon: Option<f64>,
+    /// Processor seconds of the whole machine meanwhile.
+    pub machine: Option<f64>,
     /// Processor seconds of command and client together.
     pub cpu: Estimate,
     /// To those of a single process of the command in the same state.
@@ -128,6 +130,7 @@ impl Report {
             "blocked %",
             "mount s",
             "daemon",
+            "machine",
             "CPU s",
             "to one",
             "callbacks ms",
@@ -285,6 +288,7 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         other.root == series.root && other.setting == setting
     });
     let daemons: Vec<f64> = series.runs.iter().filter_map(|run| run.daemon).collect();
+    let machines: Vec<f64> = series.runs.iter().filter_map(|run| run.machine).collect();
     let real = median_of(&series.reals());
     Row {
         setting: series.setting.clone(),
@@ -299,6 +303,7 @@ fn row(series: &Series, all: &[Series], needed: Option<&Counts>) -> Row {
         blocked_percent: of(&|run| run.cost.blocked_percent()),
         mount: (!mounts.is_empty()).then(|| median(&mounts)),
         daemon: (!daemons.is_empty()).then(|| median(&daemons)),
+        machine: (!machines.is_empty()).then(|| median(&machines)),
         cpu,
         cpu_to_one: one.map(|one| cpu.point / median(&one.cpus())),
         traffic: traffic(series, needed),
@@ -326,6 +331,7 @@ impl Row {
             format!("{:.0}", self.blocked_percent),
             self.mount.map_or_else(String::new, |mount| format!("{mount:.3}")),
             self.daemon.map_or_else(String::new, |daemon| format!("{daemon:.2}")),
+            self.machine.map_or_else(String::new, |machine| format!("{machine:.2}")),
             format!("{:.2}", self.cpu.point),
             self.cpu_to_one.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             if self.callbacks.is_empty() { String::new() } else { format!("{busy:.1}") },

@@ -101,6 +101,22 @@ pub fn cpu_of(pid: u32) -> Option<f64> {
     ticks(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
+/// Processor seconds that the machine has used, interrupts included.
+pub fn cpu_of_machine() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    busy_ticks(text.lines().next()?)
+        .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// All but idle and stolen time of the first line of `/proc/stat`.
+fn busy_ticks(line: &str) -> Option<u64> {
+    let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
+    let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts, ..] = fields[..] else {
+        return None;
+    };
+    Some(user + nice + system + interrupts + soft_interrupts)
+}
+
 /// User and system time of a line of `/proc/PID/stat`; the name in it may hold anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
@@ -154,5 +170,12 @@ mod tests {
         assert_eq!(ticks("42 (a"), None);
         let own = Status { pid: Some(std::process::id()), ..Status::default() };
         assert!(own.cpu().is_some());
+    }
+
+    #[test]
+    fn a_machines_time_leaves_out_what_it_idled() {
+        assert_eq!(busy_ticks("cpu  100 20 30 4000 500 6 7 80 90 10"), Some(163));
+        assert_eq!(busy_ticks("cpu0 100 20"), None);
+        assert!(cpu_of_machine().is_some());
     }
 }
