@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,6 +23,9 @@ use crate::channel::Channel;
 const LONG: Duration = Duration::from_millis(1);
 /// How long a worker looks for the next request: as long as it takes to put a processor to sleep and wake it.
 const LINGER: Duration = Duration::from_micros(200);
+/// A worker lingers only if nobody but one task has asked for so long. Where several ask they find work for the processors
+/// themselves, and one that is looked from is kept from them: the kernel moves no waiting task to it, as it isn't idle.
+const ALONE_FOR: Duration = Duration::from_millis(50);
 /// After so many times in vain it doesn't, until requests come that fast again.
 const IN_VAIN_MAX: u32 = 4;
 /// When nobody has listened for so long and nobody sleeps aside, somebody is hired: far longer than a disk that answers
@@ -39,10 +42,19 @@ pub(crate) struct Crew {
     /// Workers beyond those, now and ever.
     hired: AtomicUsize,
     hired_ever: AtomicU64,
+    asker: Asker,
     aside: Mutex<Aside>,
     fetched: Condvar,
     /// Rings when the last listener has been serving for too long.
     alarm: OwnedFd,
+}
+
+/// Who asked last.
+struct Asker {
+    task: AtomicU32,
+    /// Since when nobody else has, in nanoseconds after `started`.
+    alone_since: AtomicU64,
+    started: Instant,
 }
 
 /// Workers that sleep.
@@ -70,6 +82,7 @@ impl Crew {
             listening: AtomicUsize::new(workers),
             hired: AtomicUsize::new(0),
             hired_ever: AtomicU64::new(0),
+            asker: Asker { task: AtomicU32::new(0), alone_since: AtomicU64::new(0), started: Instant::now() },
             aside: Mutex::default(),
             fetched: Condvar::new(),
             alarm,
@@ -79,6 +92,20 @@ impl Crew {
     /// How many were hired so far.
     pub(crate) fn hired_ever(&self) -> u64 {
         self.hired_ever.load(Ordering::Relaxed)
+    }
+
+    /// A task of this number, or the kernel by itself if it is 0, asks.
+    pub(crate) fn asked_by(&self, task: u32, now: Instant) {
+        // What is lost in a race is told by the next request.
+        if task != 0 && self.asker.task.swap(task, Ordering::Relaxed) != task {
+            self.asker.alone_since.store(self.asker.nanos(now), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one task alone has been asking, so that lingering for its next question is worth while.
+    pub(crate) fn serves_one(&self, now: Instant) -> bool {
+        let since = self.asker.alone_since.load(Ordering::Relaxed);
+        u128::from(self.asker.nanos(now).saturating_sub(since)) > ALONE_FOR.as_nanos()
     }
 
     /// Whether a worker that is serving is the last who could: nobody else listens, and nobody more is hired. It must
@@ -204,12 +231,19 @@ impl Crew {
     }
 }
 
+impl Asker {
+    fn nanos(&self, now: Instant) -> u64 {
+        // It lasts for 584 years.
+        u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
 impl Luck {
     /// Looks for a request for a moment, if that has been of use lately; whether there is one.
-    pub(crate) fn linger(&mut self, channel: &Channel) -> bool {
+    pub(crate) fn linger(&mut self, crew: &Crew, channel: &Channel) -> bool {
         let began = Instant::now();
         self.answered = Some(began);
-        if self.in_vain >= IN_VAIN_MAX {
+        if self.in_vain >= IN_VAIN_MAX || !crew.serves_one(began) {
             return false;
         }
         while began.elapsed() < LINGER {
@@ -339,15 +373,38 @@ mod tests {
         assert!(hired.try_recv().is_err());
     }
 
+    /// A crew that one task has been asking for long enough.
+    fn serving_one() -> Crew {
+        let mut crew = Crew::new(1).expect("a timer");
+        crew.asker.started -= 2 * ALONE_FOR;
+        crew
+    }
+
     #[test]
     fn lingering_in_vain_ends_and_begins_again_with_luck() {
         let ((quiet, _one), (busy, _two)) = (device(false), device(true));
-        let mut luck = Luck::default();
+        let (crew, mut luck) = (serving_one(), Luck::default());
         for _ in 0..IN_VAIN_MAX {
-            assert!(!luck.linger(&quiet));
+            assert!(!luck.linger(&crew, &quiet));
         }
-        assert!(!luck.linger(&busy), "it is not looked any more");
+        assert!(!luck.linger(&crew, &busy), "it is not looked any more");
         luck.came();
-        assert!(luck.linger(&busy), "that came soon after the last answer");
+        assert!(luck.linger(&crew, &busy), "that came soon after the last answer");
+    }
+
+    #[test]
+    fn nobody_lingers_where_several_ask() {
+        let (busy, _writer) = device(true);
+        let (crew, mut luck) = (serving_one(), Luck::default());
+        let start = crew.asker.started;
+        crew.asked_by(7, start);
+        assert!(luck.linger(&crew, &busy), "one task asks");
+        crew.asked_by(0, Instant::now());
+        assert!(luck.linger(&crew, &busy), "the kernel is nobody");
+        crew.asked_by(8, Instant::now());
+        assert!(!luck.linger(&crew, &busy) && luck.in_vain == 0, "another one asked");
+        let later = Instant::now() + ALONE_FOR;
+        crew.asked_by(8, later);
+        assert!(crew.serves_one(later + Duration::from_micros(1)), "it is alone again");
     }
 }

@@ -45,7 +45,7 @@ impl Connection {
                         if self.crew.dismisses() {
                             return false;
                         }
-                    } else if !luck.linger(channel) {
+                    } else if !luck.linger(&self.crew, channel) {
                         self.crew.rest();
                     }
                 }
@@ -69,6 +69,7 @@ impl Connection {
             return self.log(Severity::Error, "the kernel sent less than a request");
         };
         let since = Instant::now();
+        self.crew.asked_by(header.pid, since);
         self.tally.request(header.opcode);
         if self.guard("a request", || self.dispatch(channel, slot, &header)).is_none() {
             // The answer of a request that waits was given when its reply was dropped.

@@ -15,19 +15,32 @@ const LISTED_MAX: usize = 1 << 15;
 /// A directory's path and names.
 type Listed = (Arc<[u8]>, Arc<[DirEntry]>);
 
+/// Which listing a node was given out with last, counted from the first ever, and where in it.
+type Place = (u64, usize);
+
 /// The paths by which nodes were given out lately.
 pub(crate) struct Paths {
     root: NodeKey,
     known: HashMap<NodeKey, Arc<[u8]>>,
     listings: VecDeque<Listed>,
-    /// Their names.
+    /// How many listings there were before those.
+    forgotten: u64,
+    places: HashMap<NodeKey, Place>,
+    /// Names of all listings, those of nodes included that were given out again.
     listed: usize,
 }
 
 impl Paths {
     /// Knows the root.
     pub(crate) fn new(root: NodeKey) -> Self {
-        let mut paths = Self { root, known: HashMap::new(), listings: VecDeque::new(), listed: 0 };
+        let mut paths = Self {
+            root,
+            known: HashMap::new(),
+            listings: VecDeque::new(),
+            forgotten: 0,
+            places: HashMap::new(),
+            listed: 0,
+        };
         paths.note(root, ROOT.into());
         paths
     }
@@ -48,11 +61,24 @@ impl Paths {
         if is_known || entries.len() > LISTED_MAX {
             return;
         }
+        let number = self.forgotten + self.listings.len() as u64;
+        self.places.extend(entries.iter().enumerate().map(|(at, entry)| (entry.node.key, (number, at))));
         self.listed += entries.len();
         self.listings.push_back((dir, entries));
         while self.listed > LISTED_MAX {
-            self.listed -= self.listings.pop_front().map_or(0, |(_, entries)| entries.len());
+            self.forget_oldest();
         }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((_, entries)) = self.listings.pop_front() else { return };
+        for entry in entries.iter() {
+            if self.places.get(&entry.node.key).is_some_and(|(number, _)| *number == self.forgotten) {
+                self.places.remove(&entry.node.key);
+            }
+        }
+        self.forgotten += 1;
+        self.listed -= entries.len();
     }
 
     /// The path by which a node was given out.
@@ -60,10 +86,9 @@ impl Paths {
         if let Some(path) = self.known.get(&key) {
             return Some(Arc::clone(path));
         }
-        let (dir, entry) = self.listings.iter().rev().find_map(|(dir, entries)| {
-            entries.iter().find(|entry| entry.node.key == key).map(|entry| (dir, entry))
-        })?;
-        let path = join(dir, &entry.name);
+        let (number, at) = *self.places.get(&key)?;
+        let (dir, entries) = self.listings.get(usize::try_from(number.checked_sub(self.forgotten)?).ok()?)?;
+        let path = join(dir, &entries.get(at)?.name);
         self.note(key, Arc::clone(&path));
         Some(path)
     }
@@ -104,6 +129,9 @@ mod tests {
             paths.listed(ROOT.into(), entries.to_vec().into());
         }
         assert_eq!((paths.listed, paths.listings.len()), (LISTED_MAX, LISTED_MAX), "each has one name");
+        // It was given out with all of them, and the other one with a listing that is forgotten.
+        assert_eq!(paths.places.len(), 1);
+        assert_eq!(paths.places.get(&a.key).map(|place| place.1), Some(0));
         for number in 0..KNOWN_MAX as u128 {
             paths.note(NodeKey(number.to_le_bytes()), ROOT.into());
         }
