@@ -12,6 +12,7 @@ use esker_node::push::Push;
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
+use crate::commands::scout;
 use crate::exit::{Failure, Kind, chain, warn};
 use crate::join::{Checked, offline_warning};
 use crate::limits::OpenFiles;
@@ -31,6 +32,8 @@ pub(crate) struct Around<'a> {
     pub(crate) push: Push,
     /// Put an overlay of the kernel above the mount.
     pub(crate) shield: bool,
+    /// Whether somebody goes ahead of the command.
+    pub(crate) scout: bool,
 }
 
 /// Takes over the signals that are for the command. Call it first thing: a signal must find a thread that knows what
@@ -61,7 +64,7 @@ impl Around<'_> {
         before(&view);
         let mut launcher = Command::new("/proc/self/exe");
         launcher.arg0("esker").arg(INSIDE);
-        let plan = MountPlan {
+        let mut plan = MountPlan {
             mountpoint: point.path.clone(),
             runtime: self.settings.runtime.clone(),
             options: MountOptions::default(),
@@ -71,7 +74,6 @@ impl Around<'_> {
             telemetry: None,
             talk: None,
             shield,
-            // It would have to be where the command is.
             scout: None,
         };
         let failed = |error: RunError| of_run(&error);
@@ -82,6 +84,7 @@ impl Around<'_> {
             .devices()
             .and_then(|mut devices| devices.pop().ok_or(RunError::NoDevice))
             .map_err(failed)?;
+        plan.scout = self.scout.then(|| scout::launch_beside(outside.id(), &plan.mountpoint));
         let (mounted, unregistered) = Mounted::attach(plan, device, repository, Arc::clone(&view))
             .map_err(|error| Failure::failed(chain(&error)))?;
         let unregistered =

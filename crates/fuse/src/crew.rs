@@ -97,7 +97,8 @@ impl Crew {
     /// A task of this number, or the kernel by itself if it is 0, asks.
     pub(crate) fn asked_by(&self, task: u32, now: Instant) {
         // What is lost in a race is told by the next request.
-        if task != 0 && self.asker.task.swap(task, Ordering::Relaxed) != task {
+        if task != 0 && self.asker.task.load(Ordering::Relaxed) != task {
+            self.asker.task.store(task, Ordering::Relaxed);
             self.asker.alone_since.store(self.asker.nanos(now), Ordering::Relaxed);
         }
     }

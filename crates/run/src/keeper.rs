@@ -24,7 +24,7 @@ mod key;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,12 +32,12 @@ use std::sync::Arc;
 use esker_fuse::mount::{mount_device, open_device, shield};
 use esker_fuse::{MountError, MountOptions, Session, SessionError, SessionOptions};
 use esker_vfs::Tree;
-use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use rustix::thread::UnshareFlags;
 
 use crate::container::{ContainerError, IMAGE, Stage, step};
-use crate::namespaces::Identity;
+use crate::namespaces::{Identity, Namespaces};
 use crate::{signals, sys};
 use clients::Clients;
 
@@ -146,17 +146,17 @@ impl Place {
     }
 
     /// Becomes the keeper: makes the namespaces, mounts what `open` gives, calls `ready`, and lets others in until the
-    /// last of them has ended; `starter` counts as one of them. The process must have a single thread, and whoever
+    /// last of them has ended; `starter` counts as one of them. `open` is told where the mount is. The process must have a single thread, and whoever
     /// started it the lock.
     pub fn keep<E: From<KeeperError>>(
         &self,
         keeping: Keeping,
-        open: impl FnOnce() -> Result<Arc<dyn Tree>, E>,
+        open: impl FnOnce(MountedAt<'_>) -> Result<Arc<dyn Tree>, E>,
         ready: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), E> {
         let mut device = None;
         let stage = Stage::empty(keeping.identity, || {
-            device = Some(open_device().map(|device| (device, handover::Namespaces::own())));
+            device = Some(open_device().map(|device| (device, Namespaces::of("self"))));
         })
         .map_err(KeeperError::from)?;
         let (device, namespaces) = device.transpose().map_err(KeeperError::from)?.ok_or(
@@ -176,7 +176,8 @@ impl Place {
         // Threads come from here on.
         signals::take_signals(&NOT_FOR_KEEPERS, |_| {}).map_err(of_system("set signals aside"))?;
         let namespaces = namespaces.map_err(of_system("open the namespaces"))?;
-        let tree = open()?;
+        let directory = hold.directory();
+        let tree = open(MountedAt { directory: &directory, name: hold.name() })?;
         let session = Session::start(device, tree, keeping.session).map_err(KeeperError::from)?;
         if keeping.is_fixed {
             // Older kernels let only root mount overlays; it works without.
@@ -206,6 +207,16 @@ impl Place {
     }
 }
 
+/// Where a keeper has its mount.
+#[derive(Clone, Copy, Debug)]
+pub struct MountedAt<'a> {
+    /// A directory that this process finds by this path, and one that it starts until it is another program: that is
+    /// another root than theirs, and the way to it is a descriptor.
+    pub directory: &'a Path,
+    /// What the mount is called in it.
+    pub name: &'a Path,
+}
+
 /// How an image is kept.
 #[derive(Clone, Debug)]
 pub struct Keeping {
@@ -231,16 +242,10 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotFound | UnexpectedEof)
 }
 
-fn enter(namespaces: handover::Namespaces) -> Result<Stage, ContainerError> {
+fn enter(namespaces: Namespaces) -> Result<Stage, ContainerError> {
     let joined = step("join the namespaces of the image");
     let enter = || -> io::Result<()> {
-        // Root has made none, and the kernel lets nobody join what they are in.
-        let own = fs::metadata("/proc/self/ns/user")?;
-        let theirs = fstat(&namespaces.user)?;
-        if own.ino() != theirs.st_ino {
-            move_into_link_name_space(namespaces.user.as_fd(), Some(LinkNameSpaceType::User))?;
-        }
-        move_into_link_name_space(namespaces.mount.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        namespaces.join()?;
         // What this command mounts is for it alone.
         Ok(sys::unshare(UnshareFlags::NEWNS)?)
     };
@@ -261,9 +266,19 @@ impl Hold {
         Ok(Self(root.into()))
     }
 
+    /// The stage, for this process.
+    fn directory(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+    }
+
+    /// What the image is called there.
+    fn name(&self) -> &'static Path {
+        Path::new(IMAGE.trim_start_matches('/'))
+    }
+
     /// Does something with the path of the image.
     fn within<T>(&self, what: impl FnOnce(&Path) -> T) -> T {
-        let image = Path::new(IMAGE.trim_start_matches('/'));
+        let image = self.name();
         // It can't fail: it is an open directory. If it did, the path would lead nowhere.
         let _ = rustix::process::fchdir(&self.0);
         let done = what(image);

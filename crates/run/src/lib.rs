@@ -31,6 +31,6 @@ mod sys;
 
 pub use explain::{Blocked, Step, device_blocked};
 pub use inside::{Inside, Point, become_command, namespaces_blocked};
-pub use namespaces::Identity;
+pub use namespaces::{Identity, join};
 pub use outside::{Ending, Forwarding, Outside, RunError};
 pub use signals::{Received, die_by, take_signals};

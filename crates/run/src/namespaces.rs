@@ -1,10 +1,13 @@
 //! The namespaces that a command gets.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
+use rustix::fs::fstat;
 use rustix::process::{getegid, geteuid};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::explain::{Blocked, Facts, Step, explain};
 use crate::{root, sys};
@@ -17,6 +20,36 @@ pub enum Identity {
     Same,
     /// Root, as far as programs ask; files that it makes are its user's.
     Root,
+}
+
+/// What a process sees of mounts, and as whom.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    pub(crate) mount: OwnedFd,
+    pub(crate) user: OwnedFd,
+}
+
+impl Namespaces {
+    /// Those of a process: its number, or `self`.
+    pub(crate) fn of(process: &str) -> io::Result<Self> {
+        let open = |kind: &str| File::open(format!("/proc/{process}/ns/{kind}")).map(OwnedFd::from);
+        Ok(Self { mount: open("mnt")?, user: open("user")? })
+    }
+
+    /// Joins them. The process must have a single thread.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        // Root has made none, and the kernel lets nobody join what they are in.
+        let own = fs::metadata("/proc/self/ns/user")?;
+        if own.ino() != fstat(&self.user)?.st_ino {
+            move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
+        }
+        Ok(move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))?)
+    }
+}
+
+/// Joins the namespaces of a command of this user, as long as that runs. The process must have a single thread.
+pub fn join(command: u32) -> io::Result<()> {
+    Namespaces::of(&command.to_string())?.join()
 }
 
 /// Enters a mount namespace whose mounts don't reach the host. Root needs only that; everybody else (and root of a

@@ -137,6 +137,11 @@ impl Outside {
         Ok(Self { child, channel: ours, points: count, forwarding })
     }
 
+    /// The child's process id, which is the command's.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until the child has mounted everything; the descriptors of `/dev/fuse`, in order.
     pub fn devices(&mut self) -> Result<Vec<OwnedFd>, RunError> {
         let mut devices = Vec::with_capacity(self.points);

@@ -22,6 +22,8 @@ pub struct Launch {
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Where it is started, if that matters: by a path that may lead somewhere only before it is another program.
+    pub directory: Option<PathBuf>,
 }
 
 /// How often it is looked whether a scout that takes nothing more is wanted any longer.
@@ -106,6 +108,7 @@ impl Drop for Scout {
 
 fn start(launch: &Launch) -> io::Result<(Child, ChildStdin)> {
     let mut command = Command::new(&launch.program);
+    launch.directory.iter().for_each(|directory| _ = command.current_dir(directory));
     command.args(&launch.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut process = command.spawn()?;
     let pipe = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -161,7 +164,7 @@ mod tests {
     /// A scout that copies what it is told to a file.
     fn copies_to(file: &std::path::Path) -> Launch {
         let script = format!("cat > {}", file.display());
-        Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] }
+        Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], directory: None }
     }
 
     #[test]
@@ -186,7 +189,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("started");
         let script = format!("echo >> {}", file.display());
-        let launch = Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] };
+        let launch = Launch {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into()],
+            directory: None,
+        };
         let mut scout = Scout::new(launch);
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         (0..10).for_each(|_| scout.go(&long, || false));
@@ -195,7 +202,11 @@ mod tests {
 
     #[test]
     fn one_that_takes_nothing_is_not_waited_for_once_it_is_over() {
-        let launch = Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), "sleep 1000".into()] };
+        let launch = Launch {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), "sleep 1000".into()],
+            directory: None,
+        };
         let mut scout = Scout::new(launch);
         let asked = std::cell::Cell::new(0);
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];

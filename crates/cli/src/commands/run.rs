@@ -74,6 +74,7 @@ pub(crate) fn run(
         session: session_options(&args.repository, Some(&args.testing)),
         push: checked.push(args.view.push.as_ref()),
         shield: args.view.pin().is_some(),
+        scout: !args.view.no_prefetch,
     };
     let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ())?;
     Ok(end_as(ending))
@@ -103,6 +104,7 @@ fn in_container(
         repository: &args.repository,
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
+        scout: !args.view.no_prefetch,
         identity: inside.identity(),
         settings,
     };

@@ -10,6 +10,10 @@ pub(crate) const SCOUT: &str = "scout";
 /// Goes ahead of programs through a mount, where its standard input tells; not for use by hand.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
+    /// Of a command that this user runs, and whose namespaces have the mount
+    #[arg(long, value_name = "PROCESS")]
+    beside: Option<u32>,
+
     mountpoint: PathBuf,
 }
 
@@ -17,11 +21,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // It was started through a link in /proc, and would be called `exe` in lists of processes.
     let _ = rustix::thread::set_name(c"esker-scout");
     // Its standard error leads nowhere; the code is for people who try it.
+    if let Some(command) = args.beside {
+        esker_run::join(command)
+            .context(Kind::Failed, format!("can't join the namespaces of process {command}"))?;
+    }
     esker_trails::walk(&args.mountpoint, std::io::stdin())
         .context(Kind::Failed, format!("can't go ahead through {}", args.mountpoint.display()))
 }
 
 /// How a scout for a mount is started.
 pub(crate) fn launch(mountpoint: &Path) -> Launch {
-    Launch { program: "/proc/self/exe".into(), arguments: vec![SCOUT.into(), mountpoint.into()] }
+    let arguments = vec![SCOUT.into(), mountpoint.into()];
+    Launch { program: "/proc/self/exe".into(), arguments, directory: None }
+}
+
+/// How one is started for a mount of this name in a directory that only the process that starts it can find.
+pub(crate) fn launch_in(directory: &Path, name: &Path) -> Launch {
+    Launch { directory: Some(directory.to_owned()), ..launch(name) }
+}
+
+/// How one is started for a mount that a command has in namespaces of its own.
+pub(crate) fn launch_beside(command: u32, mountpoint: &Path) -> Launch {
+    let mut launch = launch(mountpoint);
+    launch.arguments.extend(["--beside".into(), command.to_string().into()]);
+    launch
 }

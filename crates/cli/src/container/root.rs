@@ -11,19 +11,22 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use esker_fuse::SessionOptions;
+use esker_fuse::{SessionOptions, Severity};
 use esker_node::daemon::{self, Report, Reporter};
+use esker_node::mounted::ImageMount;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
 use esker_run::Identity;
 use esker_run::container::Stage;
-use esker_run::keeper::{self, KeeperError, Keeping, Key, Place};
+use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
+use esker_trails::Scouted;
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
 use crate::args::{RepositoryArgs, split_path};
+use crate::commands::scout;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
 use crate::join::Checked;
@@ -72,8 +75,17 @@ pub(crate) struct Kept<'a> {
     /// Whether what is shown never changes.
     pub(crate) is_fixed: bool,
     pub(crate) session: SessionOptions,
+    /// Whether somebody goes ahead of programs that start from an image.
+    pub(crate) scout: bool,
     pub(crate) identity: Identity,
     pub(crate) settings: &'a Settings,
+}
+
+/// What a keeper has open.
+enum Open {
+    Nothing,
+    Repository(Box<Repository>, Arc<View>),
+    Scouted(Arc<Scouted>),
 }
 
 impl Kept<'_> {
@@ -132,11 +144,15 @@ impl Kept<'_> {
             starter,
         };
         // Opened before the namespaces hide who may read it.
-        let mut opened: Option<(Repository, Arc<View>)> = None;
-        let kept = place.keep(keeping, || self.open(&mut opened), ready);
-        if let Some((repository, view)) = opened {
-            view.close();
-            repository.close();
+        let mut opened = Open::Nothing;
+        let kept = place.keep(keeping, |mount| self.open(mount, &mut opened), ready);
+        match opened {
+            Open::Repository(repository, view) => {
+                view.close();
+                repository.close();
+            }
+            Open::Scouted(scouted) => scouted.close(),
+            Open::Nothing => {}
         }
         runtime.leave();
         kept
@@ -171,21 +187,35 @@ impl Kept<'_> {
         }
     }
 
-    fn open(&self, opened: &mut Option<(Repository, Arc<View>)>) -> Result<Arc<dyn Tree>, Failure> {
+    /// Opens what is to be seen at `mount`, and tells what has to be closed again.
+    fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         match &self.root {
             Root::Directory(path) => Err(Failure::failed(format!(
                 "{} is a directory, which needs nobody to keep it",
                 path.display()
             ))),
             Root::Image(named) => {
-                let opened = named.open(self.repository, self.settings)?;
-                // In a namespace nobody else has a number.
-                Ok(Arc::new(image::tree(opened.image, &image::options(self.settings))?))
+                let ImageMount { tree, trails, .. } = named.mount(self.repository, self.settings)?;
+                let Some(trails) = trails.filter(|_| self.scout) else { return Ok(tree) };
+                let near = Box::new(|| true);
+                let launch = scout::launch_in(mount.directory, mount.name);
+                match Scouted::new(Arc::clone(&tree), trails, launch, near) {
+                    Ok(scouted) => {
+                        let scouted = Arc::new(scouted);
+                        *opened = Open::Scouted(Arc::clone(&scouted));
+                        Ok(scouted)
+                    }
+                    Err(error) => {
+                        let what = "nobody goes ahead of programs: no thread can be started";
+                        (self.session.log)(Severity::Notice, &format!("{what}: {error}"));
+                        Ok(tree)
+                    }
+                }
             }
             Root::Repository(place, _) => {
                 let checked = Checked::new(place, self.repository, self.settings)?;
                 let (repository, view) = checked.open(&(self.view)())?;
-                *opened = Some((repository, view.clone()));
+                *opened = Open::Repository(Box::new(repository), view.clone());
                 Ok(view)
             }
         }

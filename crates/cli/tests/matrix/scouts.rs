@@ -7,6 +7,7 @@ use esker_testkit::fixture;
 
 use crate::hot::requests;
 use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
 use crate::world::{Mounted, World, complaint, printed};
 
 const FILES: usize = 600;
@@ -67,6 +68,48 @@ fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
         let without = world.mount_of(&image, &["--no-prefetch"]);
         start(&without, 0..KNOWN_BY);
         assert!(count(&without, "READ") < FILES as u64 / 2);
+    }
+}
+
+/// What is asked in a command that has a repository for itself.
+const STARTS: &str = r#"
+i=0
+while [ $i -lt $1 ]; do cat /cvmfs/made.test/$i/file; i=$((i+1)); done > /dev/null
+reads() { "$0" status --json | tr -d ' \n' | sed 's/.*"name":"READ","requests":\([0-9]*\).*/\1/'; }
+while [ "$(reads)" -lt $2 ]; do :; done
+reads
+"#;
+
+#[test]
+fn somebody_goes_ahead_of_a_command_in_namespaces_of_its_own() {
+    for person in Person::all() {
+        let workshop = Workshop::with(person, |tree| {
+            for number in 0..FILES {
+                let dir = tree.join(number.to_string());
+                fs::create_dir_all(&dir).expect("a folder");
+                fs::write(dir.join("file"), number.to_string()).expect("a file");
+            }
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let reads = |options: &[&str], files: usize, until: usize| -> usize {
+            let (url, key) = (
+                format!("file://{}/{NAME}", workshop.home("storage")),
+                format!("{}/{NAME}.pub", workshop.home("keys")),
+            );
+            let mut call = workshop.world.esker(&["run", &url, "--public-key", &key, "--cache"]);
+            call.arg(workshop.world.cache()).args(options).args(["--", "timeout", "60", "sh", "-c", STARTS]);
+            call.arg(workshop.world.program()).args([files.to_string(), until.to_string()]);
+            printed(&mut call).trim().parse().expect("a count")
+        };
+        for options in [&[][..], &["--fixed"]] {
+            workshop.world.empty_cache();
+            reads(options, FILES, 0);
+            // Some steps are kept back, to see whether the program comes by.
+            reads(options, KNOWN_BY, FILES * 9 / 10);
+            let alone = reads(&[options, &["--no-prefetch"]].concat(), KNOWN_BY, 0);
+            assert!(alone < FILES / 2, "{person:?} {options:?}: {alone} without anybody");
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
 use super::Key;
-use super::handover::Namespaces;
+use crate::namespaces::Namespaces;
 
 /// As many may knock at once as a node starts processes at once.
 const BACKLOG: i32 = 4096;

@@ -4,10 +4,9 @@
 //!  keeper → command   key, as text   + descriptors: mount namespace, and user namespace
 //! ```
 
-use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,26 +19,14 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::Key;
+use crate::namespaces::Namespaces;
 
 /// No key is longer: the path of an image, and some names of control groups.
 const LONGEST: usize = 64 * 1024;
 /// A keeper that lives answers at once; one that is stopped doesn't answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The namespaces of a stage.
-#[derive(Debug)]
-pub(super) struct Namespaces {
-    pub(super) mount: OwnedFd,
-    pub(super) user: OwnedFd,
-}
-
 impl Namespaces {
-    /// Those of this process.
-    pub(super) fn own() -> io::Result<Self> {
-        let open = |kind: &str| File::open(format!("/proc/self/ns/{kind}")).map(OwnedFd::from);
-        Ok(Self { mount: open("mnt")?, user: open("user")? })
-    }
-
     /// Lets whoever connected in. They are waiting, and if they have gone there is nobody to tell.
     pub(super) fn send(&self, to: BorrowedFd<'_>, key: &Key) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

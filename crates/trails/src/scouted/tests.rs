@@ -20,7 +20,8 @@ fn tree() -> Arc<MemoryTree> {
 /// A mount whose scout writes down what it is told.
 fn mount(folder: &Path, near: bool) -> Scouted {
     let script = format!("cat >> {}", folder.join("told").display());
-    let launch = Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] };
+    let launch =
+        Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], directory: None };
     let keeper = Keeper::new(Some(folder.join("trails/one")));
     Scouted::new(tree(), keeper, launch, Box::new(move || near)).expect("a thread")
 }

@@ -76,6 +76,8 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         push: Push::Off,
         // What an overlay answers from the kernel's memory would not be seen.
         shield: false,
+        // And what somebody else has read, neither.
+        scout: false,
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());

@@ -69,8 +69,14 @@ impl Drop for Waiting {
 
 impl Images {
     fn new() -> Images {
+        Images::with(|_| ())
+    }
+
+    /// With more in the image than a small system.
+    fn with(more: impl FnOnce(&Rootfs)) -> Images {
         let world = World::new(Person::ordinary(), fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
+        more(&root);
         let image = world.path("image.sqfs");
         let mut make = Command::new("mksquashfs");
         make.arg(root.path()).arg(&image).args(["-all-root", "-quiet", "-no-progress", "-noappend"]);
@@ -79,8 +85,12 @@ impl Images {
     }
 
     fn run(&self, command: &[&str]) -> Command {
+        self.run_with(&[], command)
+    }
+
+    fn run_with(&self, options: &[&str], command: &[&str]) -> Command {
         let mut call = self.world.esker(&["run", "--no-bind"]);
-        call.arg(&self.image).arg("--").args(command).current_dir(self.world.path("home"));
+        call.args(options).arg(&self.image).arg("--").args(command).current_dir(self.world.path("home"));
         call
     }
 
@@ -263,4 +273,60 @@ fn a_killed_job_takes_nothing_from_another() {
     second.child.stdout.as_mut().expect("its output").read_to_string(&mut rest).expect("the rest");
     assert_eq!(rest, "a system\n");
     assert!(second.child.wait().expect("its end").success());
+}
+
+/// Files of a start, of which so many are enough to know it by.
+const STARTS_WITH: (u32, u32) = (300, 120);
+/// Letters of each: one that can't be compressed, and so takes a block of its own.
+const LETTERS: u32 = 64 << 10;
+
+fn noise(seed: u32) -> String {
+    let mut state = seed + 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        char::from(b' ' + (state % 95) as u8)
+    };
+    (0..LETTERS).map(|_| next()).collect()
+}
+
+#[test]
+fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
+    let (all, known_by) = STARTS_WITH;
+    let images = Images::with(|root| {
+        (0..all).for_each(|number| root.write(&format!("/start/{number}"), &noise(number), 0o644));
+    });
+    let reads = |count: u32, options: &[&str]| {
+        let script = "i=0; while [ $i -lt $0 ]; do cat /start/$i; i=$((i+1)); done > /dev/null; echo so far; read never; true";
+        let command = ["sh", "-c", script, &count.to_string()];
+        Waiting::new(&mut images.run_with(options, &command))
+    };
+    // What the process that keeps the image has read, of which nearly all is the image.
+    let has_read = || -> u64 {
+        let keepers = images.keepers();
+        let [keeper] = keepers[..] else { panic!("{keepers:?}") };
+        let counts = fs::read_to_string(format!("/proc/{keeper}/io")).expect("what it has read");
+        let line = counts.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("a count");
+        line.parse().expect("a number")
+    };
+    // Letters of 95 take 0.82 of a byte each.
+    let stored = |files: u32| u64::from(files * LETTERS) * 8 / 10;
+    reads(all, &[]).end();
+    images.is_released();
+
+    let again = reads(known_by, &[]);
+    let deadline = Instant::now() + PATIENCE;
+    // Some steps are kept back, to see whether the command comes by.
+    while has_read() < stored(all) * 9 / 10 {
+        assert!(Instant::now() < deadline, "nobody went ahead: {} bytes", has_read());
+        std::thread::yield_now();
+    }
+    again.end();
+    images.is_released();
+
+    let alone = reads(known_by, &["--no-prefetch"]);
+    assert!(has_read() < stored(all) * 8 / 10, "nobody should go ahead");
+    alone.end();
+    images.is_released();
 }
