@@ -16,7 +16,7 @@ esker=${ESKER:-esker}
 for codec in ${CODECS:-lz4 zstd gzip xz}; do
     for block in ${BLOCKS:-16K 128K 1M}; do
         image=$images/$codec-$block.squashfs
-        [ -e "$image" ] || "$esker" image build --quiet --codec "$codec" --block-size "$block" "$image" "$tree"
+        [ -e "$image" ] || "$esker" image build --quiet --codec "$codec" --block-size "$block" "$image" "$tree" >&2
         cat << END
 [[client]]
 name = "$codec $block"
