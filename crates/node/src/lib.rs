@@ -30,6 +30,7 @@ pub mod registry;
 pub mod repository;
 pub mod revisions;
 pub mod runtime;
+pub mod scouting;
 pub mod share;
 pub mod status;
 mod sys;

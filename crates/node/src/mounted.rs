@@ -3,15 +3,15 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
 };
 use esker_store::{Datagrams, ObjectStore};
-use esker_trails::{Keeper, Launch, Near, Scouted};
+use esker_trails::{Keeper, Launch, Scouted};
 use esker_vfs::Tree;
-use esker_view::{Arrival, Refreshed, View};
+use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;
@@ -24,6 +24,7 @@ use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
+use crate::scouting;
 use crate::share::Through;
 use crate::status::{self, MountStatus, seconds};
 use crate::talk::{Talk, TalkOptions};
@@ -31,8 +32,6 @@ use crate::telemetry::{self, Telemetry};
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-/// When no read had to wait for a server for so long, a scout hinders nobody who does.
-const CALM: Duration = Duration::from_secs(1);
 /// How long whoever asks for an update waits for it; it goes on without them.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -108,21 +107,6 @@ impl Content {
             Self::Repository(_, view) => view.clone(),
             Self::Image(image) => image.tree.clone(),
         }
-    }
-
-    /// Whether a scout would be in nobody's way.
-    fn near(&self) -> Near {
-        let Self::Repository(_, view) = self else { return Box::new(|| true) };
-        let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
-        let view = Arc::clone(view);
-        Box::new(move || {
-            let (now, misses) = (Instant::now(), view.misses());
-            let mut calm = calm.lock();
-            if calm.0 != misses {
-                *calm = (misses, Some(now));
-            }
-            calm.1.is_none_or(|since| now.saturating_duration_since(since) >= CALM)
-        })
     }
 
     /// How it is registered: name, place and cache.
@@ -370,24 +354,11 @@ impl Mounted {
     }
 }
 
-/// A mount is worth more than its scout.
 fn send_scout(launch: Launch, content: &mut Content, log: &Log) -> Option<Arc<Scouted>> {
-    let trails = match content {
-        Content::Repository(repository, _) => Keeper::new(Some(repository.starts())),
-        Content::Image(image) => image.trails.take()?,
-    };
-    let scouted = Scouted::new(content.tree(), trails, launch, content.near());
-    let say = |error: &std::io::Error| {
-        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
-    };
-    let scouted = scouted.inspect_err(say).ok().map(Arc::new)?;
-    if let Content::Repository(_, view) = content {
-        let scout = Arc::downgrade(&scouted);
-        view.tell_of_arrivals(Box::new(move |Arrival { path, range, ends }| {
-            scout.upgrade().iter().for_each(|scout| scout.arrived(path, range.clone(), *ends));
-        }));
+    match content {
+        Content::Repository(repository, view) => scouting::in_repository(repository, view, launch, log),
+        Content::Image(image) => scouting::in_image(image, launch, log),
     }
-    Some(scouted)
 }
 
 /// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.

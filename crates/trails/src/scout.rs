@@ -26,6 +26,13 @@ pub struct Launch {
     pub directory: Option<PathBuf>,
 }
 
+impl Launch {
+    /// A program that may be started anywhere.
+    pub fn of(program: impl Into<PathBuf>, arguments: Vec<OsString>) -> Self {
+        Self { program: program.into(), arguments, directory: None }
+    }
+}
+
 /// How often it is looked whether a scout that takes nothing more is wanted any longer.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long a scout may take to end. It may wait for a server.
@@ -164,7 +171,7 @@ mod tests {
     /// A scout that copies what it is told to a file.
     fn copies_to(file: &std::path::Path) -> Launch {
         let script = format!("cat > {}", file.display());
-        Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], directory: None }
+        Launch::of("/bin/sh", vec!["-c".into(), script.into()])
     }
 
     #[test]
@@ -189,12 +196,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("started");
         let script = format!("echo >> {}", file.display());
-        let launch = Launch {
-            program: "/bin/sh".into(),
-            arguments: vec!["-c".into(), script.into()],
-            directory: None,
-        };
-        let mut scout = Scout::new(launch);
+        let mut scout = Scout::new(Launch::of("/bin/sh", vec!["-c".into(), script.into()]));
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         (0..10).for_each(|_| scout.go(&long, || false));
         assert_eq!(std::fs::read(&file).expect("it ran").len() as u32, LOST_MAX);
@@ -202,12 +204,7 @@ mod tests {
 
     #[test]
     fn one_that_takes_nothing_is_not_waited_for_once_it_is_over() {
-        let launch = Launch {
-            program: "/bin/sh".into(),
-            arguments: vec!["-c".into(), "sleep 1000".into()],
-            directory: None,
-        };
-        let mut scout = Scout::new(launch);
+        let mut scout = Scout::new(Launch::of("/bin/sh", vec!["-c".into(), "sleep 1000".into()]));
         let asked = std::cell::Cell::new(0);
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         scout.go(&long, || asked.replace(asked.get() + 1) > 20);

@@ -31,8 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// How a scout for a mount is started.
 pub(crate) fn launch(mountpoint: &Path) -> Launch {
-    let arguments = vec![SCOUT.into(), mountpoint.into()];
-    Launch { program: "/proc/self/exe".into(), arguments, directory: None }
+    Launch::of("/proc/self/exe", vec![SCOUT.into(), mountpoint.into()])
 }
 
 /// How one is started for a mount of this name in a directory that only the process that starts it can find.

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use esker_fuse::{SessionOptions, Severity};
+use esker_fuse::SessionOptions;
 use esker_node::daemon::{self, Report, Reporter};
-use esker_node::mounted::ImageMount;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
+use esker_node::scouting;
 use esker_run::Identity;
 use esker_run::container::Stage;
 use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
@@ -75,17 +75,27 @@ pub(crate) struct Kept<'a> {
     /// Whether what is shown never changes.
     pub(crate) is_fixed: bool,
     pub(crate) session: SessionOptions,
-    /// Whether somebody goes ahead of programs that start from an image.
+    /// Whether somebody goes ahead of programs that start from it.
     pub(crate) scout: bool,
     pub(crate) identity: Identity,
     pub(crate) settings: &'a Settings,
 }
 
 /// What a keeper has open.
-enum Open {
-    Nothing,
-    Repository(Box<Repository>, Arc<View>),
-    Scouted(Arc<Scouted>),
+#[derive(Default)]
+struct Open {
+    scouted: Option<Arc<Scouted>>,
+    repository: Option<(Repository, Arc<View>)>,
+}
+
+impl Open {
+    fn close(self) {
+        self.scouted.iter().for_each(|scouted| scouted.close());
+        self.repository.iter().for_each(|(repository, view)| {
+            view.close();
+            repository.close();
+        });
+    }
 }
 
 impl Kept<'_> {
@@ -144,16 +154,9 @@ impl Kept<'_> {
             starter,
         };
         // Opened before the namespaces hide who may read it.
-        let mut opened = Open::Nothing;
+        let mut opened = Open::default();
         let kept = place.keep(keeping, |mount| self.open(mount, &mut opened), ready);
-        match opened {
-            Open::Repository(repository, view) => {
-                view.close();
-                repository.close();
-            }
-            Open::Scouted(scouted) => scouted.close(),
-            Open::Nothing => {}
-        }
+        opened.close();
         runtime.leave();
         kept
     }
@@ -189,36 +192,28 @@ impl Kept<'_> {
 
     /// Opens what is to be seen at `mount`, and tells what has to be closed again.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
-        match &self.root {
-            Root::Directory(path) => Err(Failure::failed(format!(
-                "{} is a directory, which needs nobody to keep it",
-                path.display()
-            ))),
+        let launch = self.scout.then(|| scout::launch_in(mount.directory, mount.name));
+        let log = &self.session.log;
+        let tree: Arc<dyn Tree> = match &self.root {
+            Root::Directory(path) => {
+                let path = path.display();
+                return Err(Failure::failed(format!("{path} is a directory, which needs nobody to keep it")));
+            }
             Root::Image(named) => {
-                let ImageMount { tree, trails, .. } = named.mount(self.repository, self.settings)?;
-                let Some(trails) = trails.filter(|_| self.scout) else { return Ok(tree) };
-                let near = Box::new(|| true);
-                let launch = scout::launch_in(mount.directory, mount.name);
-                match Scouted::new(Arc::clone(&tree), trails, launch, near) {
-                    Ok(scouted) => {
-                        let scouted = Arc::new(scouted);
-                        *opened = Open::Scouted(Arc::clone(&scouted));
-                        Ok(scouted)
-                    }
-                    Err(error) => {
-                        let what = "nobody goes ahead of programs: no thread can be started";
-                        (self.session.log)(Severity::Notice, &format!("{what}: {error}"));
-                        Ok(tree)
-                    }
-                }
+                let mut image = named.mount(self.repository, self.settings)?;
+                opened.scouted = launch.and_then(|launch| scouting::in_image(&mut image, launch, log));
+                image.tree
             }
             Root::Repository(place, _) => {
                 let checked = Checked::new(place, self.repository, self.settings)?;
                 let (repository, view) = checked.open(&(self.view)())?;
-                *opened = Open::Repository(Box::new(repository), view.clone());
-                Ok(view)
+                let scouted = |launch| scouting::in_repository(&repository, &view, launch, log);
+                opened.scouted = launch.and_then(scouted);
+                opened.repository = Some((repository, view.clone()));
+                view
             }
-        }
+        };
+        Ok(opened.scouted.clone().map_or(tree, |scouted| scouted))
     }
 }
 

@@ -20,8 +20,7 @@ fn tree() -> Arc<MemoryTree> {
 /// A mount whose scout writes down what it is told.
 fn mount(folder: &Path, near: bool) -> Scouted {
     let script = format!("cat >> {}", folder.join("told").display());
-    let launch =
-        Launch { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()], directory: None };
+    let launch = Launch::of("/bin/sh", vec!["-c".into(), script.into()]);
     let keeper = Keeper::new(Some(folder.join("trails/one")));
     Scouted::new(tree(), keeper, launch, Box::new(move || near)).expect("a thread")
 }

@@ -1,0 +1,59 @@
+//! Who goes ahead of programs through what is mounted.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use esker_fuse::{Log, Severity};
+use esker_trails::{Keeper, Launch, Near, Scouted};
+use esker_view::{Arrival, View};
+use parking_lot::Mutex;
+
+use crate::mounted::ImageMount;
+use crate::repository::Repository;
+
+/// When no read had to wait for a server for so long, a scout hinders nobody who does.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The tree of a repository with a scout, where one can be had: a mount is worth more than its scout.
+pub fn in_repository(
+    repository: &Repository,
+    view: &Arc<View>,
+    launch: Launch,
+    log: &Log,
+) -> Option<Arc<Scouted>> {
+    let keeper = Keeper::new(Some(repository.starts()));
+    let scouted = or_say_why(Scouted::new(view.clone(), keeper, launch, is_calm(view)), log)?;
+    let scout = Arc::downgrade(&scouted);
+    view.tell_of_arrivals(Box::new(move |Arrival { path, range, ends }| {
+        scout.upgrade().iter().for_each(|scout| scout.arrived(path, range.clone(), *ends));
+    }));
+    Some(scouted)
+}
+
+/// The tree of an image with a scout, if anybody should go ahead in it.
+pub fn in_image(image: &mut ImageMount, launch: Launch, log: &Log) -> Option<Arc<Scouted>> {
+    let keeper = image.trails.take()?;
+    or_say_why(Scouted::new(image.tree.clone(), keeper, launch, Box::new(|| true)), log)
+}
+
+fn or_say_why(scouted: io::Result<Scouted>, log: &Log) -> Option<Arc<Scouted>> {
+    let say = |error: &io::Error| {
+        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
+    };
+    scouted.inspect_err(say).ok().map(Arc::new)
+}
+
+/// Whether no read has had to wait for a while.
+fn is_calm(view: &Arc<View>) -> Near {
+    let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
+    let view = Arc::clone(view);
+    Box::new(move || {
+        let (now, misses) = (Instant::now(), view.misses());
+        let mut calm = calm.lock();
+        if calm.0 != misses {
+            *calm = (misses, Some(now));
+        }
+        calm.1.is_none_or(|since| now.saturating_duration_since(since) >= CALM)
+    })
+}
