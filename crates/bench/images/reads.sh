@@ -16,7 +16,7 @@ results=$(cd "$2" && pwd)
 
 # From all over the tree, each in a folder of many.
 list=$results/files
-(cd "$tree" && find . -type f | LC_ALL=C sort | awk 'NR % 6 == 1' | head -n 10000) > "$list"
+(cd "$tree" && find . -type f -print0 | LC_ALL=C sort -z | awk 'BEGIN { RS = ORS = "\0" } NR % 6 == 1 && n++ < 10000') > "$list"
 large=$(cd "$tree" && find . -type f -printf '%s %p\n' | sort -rn | head -n 1 | cut -d' ' -f2-)
 
 measure() {
@@ -27,7 +27,7 @@ measure() {
         --json "$results/images-$name.json" "$@"
 }
 
-measure stat --processes "${PROCESSES:-1,8}" -- sh -c "cd {root} && xargs -a '$list' stat --printf="
+measure stat --processes "${PROCESSES:-1,8}" -- sh -c "cd {root} && xargs -0 -a '$list' stat --printf="
 measure sequential --processes 1 -- dd "if={root}/$large" of=/dev/null bs=1M status=none
 measure random --processes 1 -- fio --name=random "--filename={root}/$large" --readonly --allow_file_create=0 \
     --invalidate=0 --rw=randread --bs=4k --number_ios=10000 --randseed=7 --ioengine=psync --minimal
