@@ -16,7 +16,7 @@ results=$(cd "$2" && pwd)
 
 # From all over the tree, each in a folder of many.
 list=$results/files
-(cd "$tree" && find . -type f -print0 | LC_ALL=C sort -z | awk 'BEGIN { RS = ORS = "\0" } NR % 6 == 1 && n++ < 10000') > "$list"
+(cd "$tree" && find . -type f -print0 | LC_ALL=C sort -z | sed -zn '1~6p' | head -z -n 10000) > "$list"
 large=$(cd "$tree" && find . -type f -printf '%s %p\n' | sort -rn | head -n 1 | cut -d' ' -f2-)
 
 measure() {
