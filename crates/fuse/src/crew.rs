@@ -3,14 +3,15 @@
 //! The kernel wakes a sleeping reader for each request, another one each time, and to wake a thread costs both sides more
 //! than most answers do: a quarter of all processor time of a warm start (decision 0056). So as long as one worker keeps
 //! up it serves alone, and looks for the next request for a moment instead of falling asleep. The others sleep aside.
-//! They are fetched when a request is left over, and when the only one who listened has been serving for longer than
-//! [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. If a disk doesn't answer at all, all of
-//! them wait for it in the end; so where nobody listens and nobody is left to fetch, further ones are hired, who go again
-//! when there are others (decision 0073).
+//! They are fetched when a request is left over, and when the only one who listened has been asking the tree for longer
+//! than [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. That is looked after by a watch
+//! that makes its round every [`LONG`] as long as requests come, since to set and clear a timer for each of them costs more
+//! than that. If a disk doesn't answer at all, all of them wait for it in the end; so where nobody listens and nobody is
+//! left to fetch, further ones are hired, who go again when there are others (decision 0073).
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -19,7 +20,7 @@ use rustix::time::{timerfd_create, timerfd_settime};
 
 use crate::channel::Channel;
 
-/// Most answers take a hundredth of it.
+/// Most answers take a hundredth of it. Between one and two of it are waited.
 const LONG: Duration = Duration::from_millis(1);
 /// How long a worker looks for the next request: as long as it takes to put a processor to sleep and wake it.
 const LINGER: Duration = Duration::from_micros(200);
@@ -45,8 +46,12 @@ pub(crate) struct Crew {
     asker: Asker,
     aside: Mutex<Aside>,
     fetched: Condvar,
-    /// Rings when the last listener has been serving for too long.
+    /// How often the tree was asked while nobody listened.
+    asked_alone: AtomicU64,
+    /// Rings when the watch is to make its round.
     alarm: OwnedFd,
+    /// Whether it is set.
+    is_set: AtomicBool,
 }
 
 /// Who asked last.
@@ -85,7 +90,9 @@ impl Crew {
             asker: Asker { task: AtomicU32::new(0), alone_since: AtomicU64::new(0), started: Instant::now() },
             aside: Mutex::default(),
             fetched: Condvar::new(),
+            asked_alone: AtomicU64::new(0),
             alarm,
+            is_set: AtomicBool::new(false),
         })
     }
 
@@ -95,7 +102,7 @@ impl Crew {
     }
 
     /// A task of this number, or the kernel by itself if it is 0, asks.
-    pub(crate) fn asked_by(&self, task: u32, now: Instant) {
+    fn asked_by(&self, task: u32, now: Instant) {
         // What is lost in a race is told by the next request.
         if task != 0 && self.asker.task.load(Ordering::Relaxed) != task {
             self.asker.task.store(task, Ordering::Relaxed);
@@ -149,19 +156,32 @@ impl Crew {
         goes
     }
 
-    /// A worker begins to serve a request. If nobody listens now, somebody is fetched: at once if there is more to do,
-    /// or else if it takes long.
-    pub(crate) fn begin(&self, channel: &Channel) {
+    /// A worker begins to serve a request of this task. If nobody listens now and there is more to do, somebody is
+    /// fetched. One task that asks alone has asked already, so then it isn't looked.
+    pub(crate) fn begin(&self, channel: &Channel, task: u32, now: Instant) {
+        self.asked_by(task, now);
         let was_last = self.listening.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && !(channel.has_request() && self.fetch()) {
-            self.ring_after(LONG);
+        if was_last && !self.serves_one(now) && channel.has_request() {
+            self.fetch();
+        }
+    }
+
+    /// It asks the tree, which may take long: if nobody listens, somebody is fetched then.
+    pub(crate) fn asks(&self) {
+        if self.listening.load(Ordering::SeqCst) == 0 {
+            self.asked_alone.fetch_add(1, Ordering::SeqCst);
+            self.set_watch();
         }
     }
 
     /// It has served it, and listens again.
     pub(crate) fn done(&self) {
-        if self.listening.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.ring_after(Duration::ZERO);
+        self.listening.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn set_watch(&self) {
+        if !self.is_set.load(Ordering::SeqCst) && !self.is_set.swap(true, Ordering::SeqCst) {
+            self.ring_after(LONG);
         }
     }
 
@@ -176,7 +196,7 @@ impl Crew {
         any
     }
 
-    /// Sets the alarm; zero turns it off. Should that fail, a long answer keeps others waiting.
+    /// Sets the alarm. Should that fail, a long answer keeps others waiting.
     fn ring_after(&self, time: Duration) {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = Timespec { tv_nsec: time.subsec_nanos().into(), ..none };
@@ -187,24 +207,37 @@ impl Crew {
         );
     }
 
-    /// Waits for the alarm and fetches workers, or has them hired, until the session is over.
+    /// Makes the rounds of the watch, until the session is over: fetches workers, or has them hired.
     pub(crate) fn guard(&self, hire: impl Fn(u64) -> bool) {
         let mut rings = [0; 8];
+        let mut seen = 0;
         let mut alone_since: Option<Instant> = None;
         while !self.aside.lock().over {
             match rustix::io::read(&self.alarm, &mut rings) {
-                Ok(_) if self.listening.load(Ordering::SeqCst) > 0 || self.fetch() => alone_since = None,
-                Ok(_) => {
-                    let since = *alone_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() < HIRE_AFTER {
-                        self.ring_after(HIRE_AFTER);
-                    } else {
-                        alone_since = None;
-                        self.hire(&hire);
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return,
+            }
+            let asked = self.asked_alone.load(Ordering::SeqCst);
+            let nobody_listens = self.listening.load(Ordering::SeqCst) == 0;
+            if nobody_listens && asked == seen && !self.fetch() {
+                let since = *alone_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= HIRE_AFTER {
+                    alone_since = None;
+                    self.hire(&hire);
+                }
+            } else {
+                alone_since = None;
+            }
+            if nobody_listens || asked != seen {
+                seen = asked;
+                self.ring_after(LONG);
+            } else {
+                self.is_set.store(false, Ordering::SeqCst);
+                // Whoever asks looks at it afterwards.
+                if self.asked_alone.load(Ordering::SeqCst) != seen {
+                    self.set_watch();
+                }
             }
         }
     }
@@ -217,10 +250,9 @@ impl Crew {
         self.listening.fetch_add(1, Ordering::SeqCst);
         let number = self.hired_ever.fetch_add(1, Ordering::SeqCst);
         if !hire(number) {
+            // No memory for a thread, most likely, which may pass.
             self.listening.fetch_sub(1, Ordering::SeqCst);
             self.hired.fetch_sub(1, Ordering::SeqCst);
-            // No memory for a thread, most likely, which may pass.
-            self.ring_after(HIRE_AFTER);
         }
     }
 
@@ -322,7 +354,7 @@ mod tests {
     fn what_is_left_over_fetches_another() {
         let (crew, threads, wakes) = crew();
         let (busy, _writer) = device(true);
-        crew.begin(&busy);
+        crew.begin(&busy, 1, Instant::now());
         wakes.recv().expect("a sleeper");
         assert_eq!(crew.aside.lock().asleep, 2);
         crew.done();
@@ -341,10 +373,23 @@ mod tests {
         let guarded = Arc::clone(&crew);
         let guard = std::thread::spawn(move || guarded.guard(|_| panic!("somebody is left to fetch")));
         let (quiet, _writer) = device(false);
-        crew.begin(&quiet);
-        wakes.recv().expect("the alarm rings");
-        assert_eq!(crew.listening.load(Ordering::SeqCst), 1);
-        crew.done();
+        // A watch that still sees the first of them must see the second, and end when there is nothing to see.
+        for _ in 0..2 {
+            crew.begin(&quiet, 1, Instant::now());
+            crew.asks();
+            wakes.recv().expect("the watch fetches one");
+            while crew.listening.load(Ordering::SeqCst) < 1 {
+                std::thread::yield_now();
+            }
+            crew.done();
+            assert!(crew.another_listens());
+            crew.begin(&quiet, 1, Instant::now());
+            crew.done();
+        }
+        while crew.is_set.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        assert_eq!(crew.aside.lock().asleep, 1, "what doesn't ask the tree fetches nobody");
         ends(&crew, threads);
         guard.join().expect("the guard");
     }
@@ -358,11 +403,12 @@ mod tests {
         let (quiet, _writer) = device(false);
         for number in 0..HIRED_MAX as u64 {
             assert!(!crew.is_last());
-            crew.begin(&quiet);
+            crew.begin(&quiet, 1, Instant::now());
+            crew.asks();
             assert_eq!(hired.recv(), Ok(number));
             assert_eq!(crew.listening.load(Ordering::SeqCst), 1);
         }
-        crew.begin(&quiet);
+        crew.begin(&quiet, 1, Instant::now());
         assert!(crew.is_last());
         // All of them come back, and those who were hired go, but for one: somebody has to listen.
         (0..=HIRED_MAX).for_each(|_| crew.done());

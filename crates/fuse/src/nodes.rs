@@ -13,12 +13,12 @@
 //! * Whoever brings it to 0 takes the lock and looks again: a lookup may have revived the slot meanwhile.
 //! * A slot's node is written while it is free and not found in the index, and never changed while it lives.
 
-use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, PAYLOAD_LEN, Payload, Time, Tree};
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::abi;
@@ -63,7 +63,7 @@ const BATCH: usize = 32;
 pub(crate) struct NodeTable {
     arena: Arc<Arena>,
     tree: Arc<dyn Tree>,
-    index: papaya::HashMap<NodeKey, u32>,
+    index: papaya::HashMap<NodeKey, u32, RandomState>,
     hasher: RandomState,
     /// Free slots, by shard; the lock is the one that creation and death of a node take.
     shards: Box<[Mutex<Vec<u32>>]>,
@@ -77,8 +77,8 @@ impl NodeTable {
         let table = Self {
             arena,
             tree,
-            index: papaya::HashMap::new(),
-            hasher: RandomState::new(),
+            index: papaya::HashMap::with_hasher(RandomState::default()),
+            hasher: RandomState::default(),
             shards,
             live: AtomicU64::new(0),
         };

@@ -38,9 +38,7 @@ impl Connection {
             match slot.fill(|buffer| channel.receive(buffer)) {
                 Ok(()) => {
                     luck.came();
-                    self.crew.begin(channel);
                     self.serve(channel, slot);
-                    self.crew.done();
                     if is_hired {
                         if self.crew.dismisses() {
                             return false;
@@ -69,7 +67,7 @@ impl Connection {
             return self.log(Severity::Error, "the kernel sent less than a request");
         };
         let since = Instant::now();
-        self.crew.asked_by(header.pid, since);
+        self.crew.begin(channel, header.pid, since);
         self.tally.request(header.opcode);
         if self.guard("a request", || self.dispatch(channel, slot, &header)).is_none() {
             // The answer of a request that waits was given when its reply was dropped.
@@ -80,6 +78,7 @@ impl Connection {
             }
         }
         self.tally.busy(header.opcode, since.elapsed());
+        self.crew.done();
     }
 
     fn dispatch(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
@@ -161,6 +160,7 @@ impl Connection {
         self.waiting.add(&request);
         // Before the tree is asked: a worker that it holds up can't do it afterwards.
         self.clock.stir();
+        self.crew.asks();
         if self.crew.is_last() {
             self.put_off(&request);
         } else {

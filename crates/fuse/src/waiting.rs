@@ -4,12 +4,13 @@
 //! comes. Answering begins with claiming: the tree, a deadline, an interrupt and an invalidation may all
 //! want to answer, and only one of them gets to.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use esker_vfs::{Cookie, Node};
+use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
 use crate::arena::Slot;

@@ -4,10 +4,12 @@
 //! is not is dropped and only remembered by its key for a while. A reader that touches everything once passes through the small queue. A
 //! hit takes a shared lock and counts, nothing moves.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use foldhash::fast::RandomState;
+use foldhash::{HashMap, HashSet};
 use parking_lot::RwLock;
 
 /// More uses than that count for nothing.
@@ -50,16 +52,16 @@ impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
         let shard = || {
             RwLock::new(Shard {
                 capacity: capacity / shards,
-                entries: HashMap::new(),
+                entries: HashMap::default(),
                 small: VecDeque::new(),
                 main: VecDeque::new(),
                 small_weight: 0,
                 main_weight: 0,
                 gone: VecDeque::new(),
-                is_gone: HashSet::new(),
+                is_gone: HashSet::default(),
             })
         };
-        Self { shards: std::iter::repeat_with(shard).take(shards).collect(), hasher: RandomState::new() }
+        Self { shards: std::iter::repeat_with(shard).take(shards).collect(), hasher: RandomState::default() }
     }
 
     fn shard(&self, key: &K) -> &RwLock<Shard<K, V>> {

@@ -15,9 +15,10 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
 
 pub use self::file::Keeper;
 

@@ -1,9 +1,10 @@
 //! By which paths nodes are known.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use esker_vfs::{DirEntry, NodeKey};
+use foldhash::HashMap;
 
 /// The path of the root; of all others it is followed by their names.
 pub(crate) const ROOT: &[u8] = b"/";
@@ -35,10 +36,10 @@ impl Paths {
     pub(crate) fn new(root: NodeKey) -> Self {
         let mut paths = Self {
             root,
-            known: HashMap::new(),
+            known: HashMap::default(),
             listings: VecDeque::new(),
             forgotten: 0,
-            places: HashMap::new(),
+            places: HashMap::default(),
             listed: 0,
         };
         paths.note(root, ROOT.into());

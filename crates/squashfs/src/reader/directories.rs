@@ -61,7 +61,7 @@ impl<'a> Scene<'a> {
         dir: &DirectoryBody,
         name: &[u8],
     ) -> Answer<Option<Inode<'a>>> {
-        if name.len() > NAME_MAX || dir.names_len() == 0 {
+        if name.len() > NAME_MAX || !usable(name) || dir.names_len() == 0 {
             return Ok(None);
         }
         let landmarks = self.landmarks(inode, dir)?;
@@ -119,6 +119,10 @@ impl<'a> Scene<'a> {
         }
         let mut entries = Vec::new();
         self.pass(dir, landmarks, number, |passed| {
+            if !usable(passed.name) {
+                let what = format!("a directory has the name {:?}", String::from_utf8_lossy(passed.name));
+                return Err(self.core.fault(self.at(inode.place), what).into());
+            }
             let named = self.named(inode, passed.run.inode_block, &passed.entry)?;
             let attr = self.attr(&named)?;
             entries.push(DirEntry {
@@ -245,18 +249,15 @@ fn pass_runs(
     end: u32,
     mut each: impl FnMut(Passed<'_>) -> Answer<Go>,
 ) -> Answer<()> {
-    let mut name = [0; NAME_MAX];
+    let mut room = [0; NAME_MAX];
     while position < end {
         let mut begins = Some((position, cursor.place()));
         let run = Run::decode(&cursor.array::<RUN_LEN>()?).map_err(|error| cursor.fault(&error))?;
         position = passed_by(position, RUN_LEN);
         for _ in 0..run.count {
-            let entry = Entry::decode(&cursor.array::<ENTRY_LEN>()?).map_err(|error| cursor.fault(&error))?;
-            let name = name.get_mut(..entry.name_len).unwrap_or_default();
-            cursor.fill(name)?;
-            if !usable(name) {
-                return Err(cursor.unusable(name));
-            }
+            let entry = Entry::decode(cursor.take(&mut [0; ENTRY_LEN])?);
+            let entry = entry.map_err(|error| cursor.fault(&error))?;
+            let name = cursor.take(room.get_mut(..entry.name_len).unwrap_or_default())?;
             if each(Passed { begins: begins.take(), name, position, entry, run })? == Go::Stop {
                 return Ok(());
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Scene, Stop};
+use super::{Answer, Core, Scene, Stop};
 use crate::fault::Fault;
 use crate::flights::Joined;
 use crate::layout::{LayoutError, METADATA_BLOCK, MetaHeader, MetaRef};
@@ -23,25 +23,51 @@ pub(crate) struct Stream {
     pub(crate) end: u64,
 }
 
+/// A metadata block as it is stored.
+struct Stored {
+    header: MetaHeader,
+    room: [u8; METADATA_BLOCK],
+}
+
+impl Stored {
+    /// What is in it, if it is stored at `at`.
+    fn decode(&self, core: &Core, at: u64) -> Result<MetaBlock, Fault> {
+        let len = usize::from(self.header.len);
+        let stored = self.room.get(..len).unwrap_or_default();
+        let next = at + (MetaHeader::LEN + len) as u64;
+        if !self.header.compressed {
+            return Ok(MetaBlock { bytes: Arc::from(stored), next });
+        }
+        let mut out = [0; METADATA_BLOCK];
+        let length = core.superblock.codec.decompress(stored, &mut out);
+        let length = length
+            .map_err(|error| core.fault(at, format!("a metadata block can't be decompressed: {error}")))?;
+        Ok(MetaBlock { bytes: Arc::from(out.get(..length).unwrap_or_default()), next })
+    }
+}
+
 impl<'a> Scene<'a> {
-    /// The metadata block that is stored at `at`.
+    /// The metadata block that is stored at `at`. Whoever wants it first decompresses it, on this thread also if it must
+    /// not wait: that takes less time than to have another one do it.
     pub(crate) fn block(self, at: u64) -> Answer<MetaBlock> {
         let core = self.core;
         if let Some(block) = core.metadata.get(&at) {
             return Ok(block);
         }
-        if !self.may_wait {
-            return Err(Stop::Missing);
-        }
+        let stored = self.stored_block(at)?;
         let (waiter, answer) = waiter();
-        if core.decoding.join(at, Some(waiter)) == Joined::First
+        if core.decoding.join(at, self.may_wait.then_some(waiter)) == Joined::First
             && let Some(taken) = core.decoding.take(at)
         {
-            let block = core.metadata.get(&at).map_or_else(|| self.decode_block(at), Ok);
+            let block = core.metadata.get(&at).map_or_else(|| stored.decode(core, at), Ok);
             if let Ok(block) = &block {
                 core.metadata.insert(at, block.clone(), block.bytes.len() + 128);
             }
             taken.give(&block);
+            return block.map_err(Stop::Fault);
+        }
+        if !self.may_wait {
+            return Err(Stop::Missing);
         }
         answer.recv().unwrap_or_else(|_| Err(core.fault(at, "reading it was given up"))).map_err(Stop::Fault)
     }
@@ -51,28 +77,16 @@ impl<'a> Scene<'a> {
         if self.core.pieces.fill(offset, out, self.may_wait)? { Ok(()) } else { Err(Stop::Missing) }
     }
 
-    fn decode_block(self, at: u64) -> Result<MetaBlock, Fault> {
+    fn stored_block(self, at: u64) -> Answer<Stored> {
         let core = self.core;
-        let of_stop = |stop| match stop {
-            Stop::Fault(fault) => fault,
-            Stop::Missing | Stop::Wrong(_) => core.fault(at, "a metadata block can't be read"),
-        };
         let mut header = [0; MetaHeader::LEN];
-        self.stored(at, &mut header).map_err(of_stop)?;
+        self.stored(at, &mut header)?;
         let header = MetaHeader::decode(header).map_err(|error| core.fault(at, error))?;
-        let (len, payload) = (usize::from(header.len), at + MetaHeader::LEN as u64);
         let mut room = [0; METADATA_BLOCK];
-        let stored = room.get_mut(..len).ok_or_else(|| core.fault(at, "a metadata block is too long"))?;
-        self.stored(payload, stored).map_err(of_stop)?;
-        let next = payload + len as u64;
-        if !header.compressed {
-            return Ok(MetaBlock { bytes: Arc::from(&*stored), next });
-        }
-        let mut out = [0; METADATA_BLOCK];
-        let length = core.superblock.codec.decompress(stored, &mut out);
-        let length = length
-            .map_err(|error| core.fault(at, format!("a metadata block can't be decompressed: {error}")))?;
-        Ok(MetaBlock { bytes: Arc::from(out.get(..length).unwrap_or_default()), next })
+        let stored = room.get_mut(..usize::from(header.len));
+        let stored = stored.ok_or_else(|| core.fault(at, "a metadata block is too long"))?;
+        self.stored(at + MetaHeader::LEN as u64, stored)?;
+        Ok(Stored { header, room })
     }
 
     /// A cursor at a place of a stream.
@@ -114,12 +128,6 @@ impl Cursor<'_> {
         self.scene.core.fault(self.at, what).into()
     }
 
-    /// A name that no program could use.
-    pub(crate) fn unusable(&self, name: &[u8]) -> Stop {
-        let what = format!("a directory has the name {:?}", String::from_utf8_lossy(name));
-        self.scene.core.fault(self.at, what).into()
-    }
-
     /// The bytes from here to the end of this block, and on to the next block if there are none.
     fn rest(&mut self) -> Answer<&[u8]> {
         // An empty block is allowed nowhere, so one step is enough, but nothing says that the image knows.
@@ -146,6 +154,18 @@ impl Cursor<'_> {
             out = later;
         }
         Ok(())
+    }
+
+    /// The next bytes, as many as there is room for: where they lie, or copied if they lie in two blocks.
+    pub(crate) fn take<'b>(&'b mut self, room: &'b mut [u8]) -> Answer<&'b [u8]> {
+        let len = room.len();
+        if self.rest()?.len() < len {
+            self.fill(room)?;
+            return Ok(room);
+        }
+        let from = self.from;
+        self.from += len;
+        Ok(self.block.bytes.get(from..self.from).unwrap_or_default())
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Answer<[u8; N]> {
