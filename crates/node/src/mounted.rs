@@ -267,7 +267,13 @@ impl Mounted {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
-        Ok((Self::serve(plan, device, announced, content, None)?, error))
+        let shield = plan.shield;
+        let mounted = Self::serve(plan, device, announced, content, None)?;
+        if shield {
+            // The command's side puts it there. Where the kernel refuses that, nobody misses another overlay's marks.
+            mounted.served.session.put_below_overlay();
+        }
+        Ok((mounted, error))
     }
 
     fn serve(

@@ -179,9 +179,9 @@ impl Place {
         let directory = hold.directory();
         let tree = open(MountedAt { directory: &directory, name: hold.name() })?;
         let session = Session::start(device, tree, keeping.session).map_err(KeeperError::from)?;
-        if keeping.is_fixed {
-            // Older kernels let only root mount overlays; it works without.
-            let _ = hold.within(|image| shield(image, image, &keeping.source));
+        // Older kernels let only root mount overlays; it works without.
+        if keeping.is_fixed && hold.within(|image| shield(image, image, &keeping.source)).is_ok() {
+            session.put_below_overlay();
         }
         let socket = self.socket();
         let clients = Clients::listen(&socket, namespaces, &self.key, keeping.starter)

@@ -77,7 +77,11 @@ impl Images {
 
     /// With more in the image than a small system.
     fn with(more: impl FnOnce(&Rootfs)) -> Images {
-        let world = World::new(Person::ordinary(), fixture::RMD);
+        Images::of(Person::ordinary(), more)
+    }
+
+    fn of(person: Person, more: impl FnOnce(&Rootfs)) -> Images {
+        let world = World::new(person, fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
         more(&root);
         let image = world.path("image.sqfs");
@@ -89,7 +93,11 @@ impl Images {
 
     /// The same in a folder of a repository.
     fn published(more: impl FnOnce(&Rootfs) + Send) -> Images {
-        let workshop = Workshop::with(Person::ordinary(), |tree| more(&Rootfs::new(&tree.join("system"))));
+        Images::published_by(Person::ordinary(), more)
+    }
+
+    fn published_by(person: Person, more: impl FnOnce(&Rootfs) + Send) -> Images {
+        let workshop = Workshop::with(person, |tree| more(&Rootfs::new(&tree.join("system"))));
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
         let image = format!("file://{}/{NAME}:/system", workshop.home("storage"));
@@ -356,4 +364,23 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     assert!(has_read() < stored * 8 / 10, "nobody should go ahead");
     alone.end();
     images.is_released();
+}
+
+/// Somebody may have packed or published what was the layer of another overlay. Its marks are for that one.
+#[test]
+fn marks_of_another_overlay_mean_nothing_below_a_command() {
+    let Some(person) = Person::all().into_iter().find(|person| person.is_root()) else { return };
+    let mark = |root: &Rootfs| {
+        root.write("/sub/file", "seen\n", 0o644);
+        let (folder, none) = (root.path().join("sub"), rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(&folder, "trusted.overlay.redirect", b"/elsewhere", none).expect("an attribute");
+    };
+    let published = Images::published_by(person, mark);
+    let show = ["cat", "/sub/file"];
+    assert_eq!(printed(&mut Images::of(person, mark).run(&show)), "seen\n");
+    assert_eq!(printed(&mut published.run_with(&["--fixed"], &show)), "seen\n");
+    let (repository, _) = published.image.rsplit_once(':').expect("a folder of a repository");
+    let mut around = published.world.esker(&["run", "--fixed", repository]);
+    around.args(&published.options).args(["--", "cat", &format!("/cvmfs/{NAME}/system/sub/file")]);
+    assert_eq!(printed(&mut around), "seen\n");
 }
