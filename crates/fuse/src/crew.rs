@@ -3,7 +3,7 @@
 //! The kernel wakes a sleeping reader for each request, another one each time, and to wake a thread costs both sides more
 //! than most answers do: a quarter of all processor time of a warm start (decision 0056). So as long as one worker keeps
 //! up it serves alone, and looks for the next request for a moment instead of falling asleep. The others sleep aside.
-//! They are fetched when a request is left over, and when the only one who listened has been asking the tree for longer
+//! They are fetched when requests are left over, and when the only one who listened has been asking the tree for longer
 //! than [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. That is looked after by a watch
 //! that makes its round every [`LONG`] as long as requests come, since to set and clear a timer for each of them costs more
 //! than that. If a disk doesn't answer at all, all of them wait for it in the end; so where nobody listens and nobody is
@@ -29,6 +29,9 @@ const LINGER: Duration = Duration::from_micros(200);
 const ALONE_FOR: Duration = Duration::from_millis(50);
 /// After so many times in vain it doesn't, until requests come that fast again.
 const IN_VAIN_MAX: u32 = 4;
+/// So many requests in turn must have left another one over before one that is quick fetches a worker: to wake it takes
+/// longer than to answer, and it is of use only to whoever falls behind.
+const BEHIND: u32 = 8;
 /// When nobody has listened for so long and nobody sleeps aside, somebody is hired: far longer than a disk that answers
 /// takes, so short that a stat doesn't seem to wait.
 const HIRE_AFTER: Duration = Duration::from_millis(20);
@@ -44,6 +47,8 @@ pub(crate) struct Crew {
     hired: AtomicUsize,
     hired_ever: AtomicU64,
     asker: Asker,
+    /// How many requests in turn left another one over.
+    left_over: AtomicU32,
     aside: Mutex<Aside>,
     fetched: Condvar,
     /// How often the tree was asked while nobody listened.
@@ -88,6 +93,7 @@ impl Crew {
             hired: AtomicUsize::new(0),
             hired_ever: AtomicU64::new(0),
             asker: Asker { task: AtomicU32::new(0), alone_since: AtomicU64::new(0), started: Instant::now() },
+            left_over: AtomicU32::new(0),
             aside: Mutex::default(),
             fetched: Condvar::new(),
             asked_alone: AtomicU64::new(0),
@@ -157,11 +163,17 @@ impl Crew {
     }
 
     /// A worker begins to serve a request of this task. If nobody listens now and there is more to do, somebody is
-    /// fetched. One task that asks alone has asked already, so then it isn't looked.
-    pub(crate) fn begin(&self, channel: &Channel, task: u32, now: Instant) {
+    /// fetched: at once unless this one is `quick`. One task that asks alone has asked already, so then it isn't looked.
+    pub(crate) fn begin(&self, channel: &Channel, task: u32, quick: bool, now: Instant) {
         self.asked_by(task, now);
         let was_last = self.listening.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && !self.serves_one(now) && channel.has_request() {
+        if !was_last || self.serves_one(now) {
+            return;
+        }
+        if !channel.has_request() {
+            self.left_over.store(0, Ordering::Relaxed);
+        } else if !quick || self.left_over.fetch_add(1, Ordering::Relaxed) + 1 >= BEHIND {
+            self.left_over.store(0, Ordering::Relaxed);
             self.fetch();
         }
     }
@@ -354,7 +366,8 @@ mod tests {
     fn what_is_left_over_fetches_another() {
         let (crew, threads, wakes) = crew();
         let (busy, _writer) = device(true);
-        crew.begin(&busy, 1, Instant::now());
+        let begin = |channel: &Channel, quick: bool| crew.begin(channel, 1, quick, Instant::now());
+        begin(&busy, false);
         wakes.recv().expect("a sleeper");
         assert_eq!(crew.aside.lock().asleep, 2);
         crew.done();
@@ -362,6 +375,23 @@ mod tests {
         let again = Arc::clone(&crew);
         let resting = std::thread::spawn(move || again.rest());
         while crew.aside.lock().asleep < 3 {
+            std::thread::yield_now();
+        }
+        let (quiet, _other) = device(false);
+        for _ in 0..3 {
+            for _ in 1..BEHIND {
+                begin(&busy, true);
+                crew.done();
+            }
+            begin(&quiet, true);
+            crew.done();
+        }
+        assert_eq!(crew.aside.lock().called, 0, "a few quick ones fetch nobody");
+        for _ in 0..BEHIND {
+            begin(&busy, true);
+            crew.done();
+        }
+        while crew.aside.lock().asleep == 3 {
             std::thread::yield_now();
         }
         ends(&crew, threads.into_iter().chain([resting]).collect());
@@ -375,7 +405,7 @@ mod tests {
         let (quiet, _writer) = device(false);
         // A watch that still sees the first of them must see the second, and end when there is nothing to see.
         for _ in 0..2 {
-            crew.begin(&quiet, 1, Instant::now());
+            crew.begin(&quiet, 1, true, Instant::now());
             crew.asks();
             wakes.recv().expect("the watch fetches one");
             while crew.listening.load(Ordering::SeqCst) < 1 {
@@ -383,7 +413,7 @@ mod tests {
             }
             crew.done();
             assert!(crew.another_listens());
-            crew.begin(&quiet, 1, Instant::now());
+            crew.begin(&quiet, 1, true, Instant::now());
             crew.done();
         }
         while crew.is_set.load(Ordering::SeqCst) {
@@ -403,12 +433,12 @@ mod tests {
         let (quiet, _writer) = device(false);
         for number in 0..HIRED_MAX as u64 {
             assert!(!crew.is_last());
-            crew.begin(&quiet, 1, Instant::now());
+            crew.begin(&quiet, 1, true, Instant::now());
             crew.asks();
             assert_eq!(hired.recv(), Ok(number));
             assert_eq!(crew.listening.load(Ordering::SeqCst), 1);
         }
-        crew.begin(&quiet, 1, Instant::now());
+        crew.begin(&quiet, 1, true, Instant::now());
         assert!(crew.is_last());
         // All of them come back, and those who were hired go, but for one: somebody has to listen.
         (0..=HIRED_MAX).for_each(|_| crew.done());

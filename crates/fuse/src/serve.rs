@@ -67,7 +67,8 @@ impl Connection {
             return self.log(Severity::Error, "the kernel sent less than a request");
         };
         let since = Instant::now();
-        self.crew.begin(channel, header.pid, since);
+        let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
+        self.crew.begin(channel, header.pid, quick, since);
         self.tally.request(header.opcode);
         if self.guard("a request", || self.dispatch(channel, slot, &header)).is_none() {
             // The answer of a request that waits was given when its reply was dropped.

@@ -98,6 +98,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    std::fs::create_dir_all(&args.scratch)
+        .with_context(|| format!("can't make {}", args.scratch.display()))?;
     let mut roots = Vec::new();
     if let Some(native) = &args.native {
         roots.push(Root::directory(native)?);
