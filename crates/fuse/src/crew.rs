@@ -238,9 +238,10 @@ impl Crew {
                     alone_since = None;
                     self.hire(&hire);
                 }
-            } else {
-                alone_since = None;
+                self.ring_after(HIRE_AFTER);
+                continue;
             }
+            alone_since = None;
             if nobody_listens || asked != seen {
                 seen = asked;
                 self.ring_after(LONG);
