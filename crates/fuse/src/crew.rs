@@ -4,9 +4,9 @@
 //! than most answers do: a quarter of all processor time of a warm start (decision 0056). So as long as one worker keeps
 //! up it serves alone, and looks for the next request for a moment instead of falling asleep. The others sleep aside.
 //! They are fetched when requests are left over, and when the only one who listened has been asking the tree for longer
-//! than [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. That is looked after by a watch
-//! that makes its round every [`LONG`] as long as requests come, since to set and clear a timer for each of them costs more
-//! than that. If a disk doesn't answer at all, all of them wait for it in the end; so where nobody listens and nobody is
+//! than [`LONG`]: it may wait for a disk, and what came meanwhile must not wait with it. That is what the guard
+//! looks after, who makes a round every [`LONG`] as long as requests come, since to set and clear a timer for each of them costs
+//! more than that. If a disk doesn't answer at all, all of them wait for it in the end; so where nobody listens and nobody is
 //! left to fetch, further ones are hired, who go again when there are others (decision 0073).
 
 use std::io;
@@ -53,7 +53,7 @@ pub(crate) struct Crew {
     fetched: Condvar,
     /// How often the tree was asked while nobody listened.
     asked_alone: AtomicU64,
-    /// Rings when the watch is to make its round.
+    /// Rings when the guard is to make a round.
     alarm: OwnedFd,
     /// Whether it is set.
     is_set: AtomicBool,
@@ -182,7 +182,7 @@ impl Crew {
     pub(crate) fn asks(&self) {
         if self.listening.load(Ordering::SeqCst) == 0 {
             self.asked_alone.fetch_add(1, Ordering::SeqCst);
-            self.set_watch();
+            self.set_alarm();
         }
     }
 
@@ -191,7 +191,7 @@ impl Crew {
         self.listening.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn set_watch(&self) {
+    fn set_alarm(&self) {
         if !self.is_set.load(Ordering::SeqCst) && !self.is_set.swap(true, Ordering::SeqCst) {
             self.ring_after(LONG);
         }
@@ -219,7 +219,7 @@ impl Crew {
         );
     }
 
-    /// Makes the rounds of the watch, until the session is over: fetches workers, or has them hired.
+    /// Makes rounds until the session is over: fetches workers, or has them hired.
     pub(crate) fn guard(&self, hire: impl Fn(u64) -> bool) {
         let mut rings = [0; 8];
         let mut seen = 0;
@@ -249,7 +249,7 @@ impl Crew {
                 self.is_set.store(false, Ordering::SeqCst);
                 // Whoever asks looks at it afterwards.
                 if self.asked_alone.load(Ordering::SeqCst) != seen {
-                    self.set_watch();
+                    self.set_alarm();
                 }
             }
         }
@@ -404,11 +404,11 @@ mod tests {
         let guarded = Arc::clone(&crew);
         let guard = std::thread::spawn(move || guarded.guard(|_| panic!("somebody is left to fetch")));
         let (quiet, _writer) = device(false);
-        // A watch that still sees the first of them must see the second, and end when there is nothing to see.
+        // A guard who still sees the first of them must see the second, and stop when there is nothing to see.
         for _ in 0..2 {
             crew.begin(&quiet, 1, true, Instant::now());
             crew.asks();
-            wakes.recv().expect("the watch fetches one");
+            wakes.recv().expect("the guard fetches one");
             while crew.listening.load(Ordering::SeqCst) < 1 {
                 std::thread::yield_now();
             }
