@@ -48,7 +48,7 @@ impl Stored {
 
 impl<'a> Scene<'a> {
     /// The metadata block that is stored at `at`. Whoever wants it first decompresses it, on this thread also if it must
-    /// not wait: that takes less time than to have another one do it.
+    /// not wait: a block is small, and to hand it over takes two threads being woken.
     pub(crate) fn block(self, at: u64) -> Answer<MetaBlock> {
         let core = self.core;
         if let Some(block) = core.metadata.get(&at) {
