@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use esker_fuse::{MountOptions, SessionOptions};
-use esker_node::mounted::{MountPlan, Mounted};
+use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
@@ -54,12 +54,10 @@ impl Around<'_> {
         let session = checked.configured.session(self.session);
         // An overlay would ask in the name of whoever mounted, whoever asks it.
         let shield = self.shield && session.xattr_guard.is_none();
-        let point = Point {
-            path: PathBuf::from("/cvmfs").join(&checked.address.name),
-            source: checked.address.url.clone(),
-            shield,
-        };
+        let (path, source) =
+            (PathBuf::from("/cvmfs").join(&checked.address.name), checked.address.url.clone());
         let (repository, view) = checked.open(&self.view)?;
+        let point = Point { path, source, shield: shield.then(|| trusted(&view)) };
         warn(offline_warning(&view.status()).as_deref());
         before(&view);
         let mut launcher = Command::new("/proc/self/exe");

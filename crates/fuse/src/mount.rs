@@ -7,6 +7,7 @@ mod explain;
 mod fusermount;
 mod handover;
 mod memory;
+mod namespace;
 mod shield;
 
 use std::ffi::CString;
@@ -22,7 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
 pub use memory::private_memory;
-pub use shield::{SHIELD_MARK, shield};
+pub use shield::{SHIELD_MARK, Trusted, shield};
 
 /// The device.
 pub(crate) const DEVICE: &str = "/dev/fuse";

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use esker_fuse::mount::shield;
+use esker_fuse::mount::{Trusted, shield};
 use esker_fuse::{Mount, MountError, MountOptions};
 use esker_vfs::{Change, Watcher};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
@@ -31,8 +31,13 @@ impl Behind {
     }
 
     /// Shows it at `mountpoint`; `Some` is why it could not be put below an overlay and is shown as it is.
-    pub(crate) fn show(&self, mountpoint: &Path, source: &str) -> Result<Option<MountError>, MountedError> {
-        let Err(refused) = shield(&self.place, mountpoint, source) else { return Ok(None) };
+    pub(crate) fn show(
+        &self,
+        mountpoint: &Path,
+        source: &str,
+        trusted: Trusted,
+    ) -> Result<Option<MountError>, MountedError> {
+        let Err(refused) = shield(&self.place, mountpoint, source, trusted) else { return Ok(None) };
         let shown = mount_bind(&self.place, mountpoint).map_err(io::Error::from);
         shown.map_err(FileError::on("mount on", mountpoint))?;
         Ok(Some(refused))

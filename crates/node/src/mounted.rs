@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_fuse::mount::Trusted;
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
 };
@@ -101,6 +102,11 @@ pub(crate) enum Content {
     Image(ImageMount),
 }
 
+/// What an overlay above a view shows root of attributes in `trusted.`: where there are none nobody need ask.
+pub fn trusted(view: &View) -> Trusted {
+    if view.has_attributes() { Trusted::Shown } else { Trusted::Hidden }
+}
+
 impl Content {
     fn tree(&self) -> Arc<dyn Tree> {
         match self {
@@ -119,6 +125,14 @@ impl Content {
                 (view.name().to_string(), repository.url.clone(), cache)
             }
             Self::Image(image) => (image.name.clone(), image.place.clone(), PathBuf::new()),
+        }
+    }
+
+    fn trusted(&self) -> Trusted {
+        match self {
+            Self::Repository(_, view) => trusted(view),
+            // An image without attributes says so to the kernel, once (`Tree::xattr`).
+            Self::Image(_) => Trusted::Shown,
         }
     }
 
@@ -291,7 +305,7 @@ impl Mounted {
         let session = Session::start(device, tree, session)?;
         let mut shielded = false;
         if let Some(behind) = behind {
-            match behind.show(&plan.mountpoint, &plan.options.source)? {
+            match behind.show(&plan.mountpoint, &plan.options.source, content.trusted())? {
                 None => {
                     shielded = true;
                     session.put_below_overlay();

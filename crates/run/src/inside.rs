@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use esker_fuse::mount::{MountError, MountOptions, mount_device, open_device, shield};
+use esker_fuse::mount::{MountError, MountOptions, Trusted, mount_device, open_device, shield};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 use crate::channel::Channel;
@@ -37,7 +37,7 @@ pub struct Point {
     /// What is mounted, for the first column of `mount` and `df`.
     pub source: String,
     /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::shield`].
-    pub shield: bool,
+    pub shield: Option<Trusted>,
 }
 
 /// What the child says when it fails.
@@ -51,9 +51,9 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// A shell's exit code for a command that can't be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// How a point that gets an overlay is told from one that doesn't.
-const SHIELDED: &str = "shielded";
-const BARE: &str = "bare";
+/// How a point is told that gets an overlay, and one that doesn't.
+const SHIELDS: [(&str, Option<Trusted>); 3] =
+    [("bare", None), ("shielded", Some(Trusted::Shown)), ("untrusted", Some(Trusted::Hidden))];
 
 impl Inside {
     /// The arguments that [`Inside::parse`] understands.
@@ -62,7 +62,8 @@ impl Inside {
         let mut all = vec![self.channel.to_string().into(), open_files.into()];
         all.push(self.points.len().to_string().into());
         for point in &self.points {
-            let shield = if point.shield { SHIELDED } else { BARE };
+            let shield = SHIELDS.iter().find(|(_, shield)| *shield == point.shield).map(|(word, _)| word);
+            let shield = shield.copied().unwrap_or_default();
             all.extend([point.path.clone().into_os_string(), point.source.clone().into(), shield.into()]);
         }
         all.extend(self.command.iter().cloned());
@@ -82,7 +83,9 @@ impl Inside {
         for _ in 0..count {
             let path = PathBuf::from(arguments.next()?);
             let source = arguments.next()?.into_string().ok()?;
-            points.push(Point { path, source, shield: arguments.next()? == SHIELDED });
+            let told = arguments.next()?;
+            let shield = SHIELDS.iter().find(|(word, _)| told == **word)?.1;
+            points.push(Point { path, source, shield });
         }
         let command: Vec<OsString> = arguments.collect();
         (!command.is_empty()).then_some(Self { channel, open_files, points, command })
@@ -118,9 +121,10 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     // answer is awaited: a parent that dies in between is seen there.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
     channel.wait_for_go().map_err(gone)?;
-    for point in inside.points.iter().filter(|point| point.shield) {
+    for point in &inside.points {
+        let Some(trusted) = point.shield else { continue };
         // Older kernels let only root mount overlays; the command then runs from the tree as it is.
-        let _ = shield(&point.path, &point.path, &point.source);
+        let _ = shield(&point.path, &point.path, &point.source, trusted);
     }
     if let Some(soft) = inside.open_files {
         let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };

@@ -44,6 +44,8 @@ pub(crate) struct Revision {
     pub(crate) root_found: Found,
     /// Files and directories of the whole repository.
     pub(crate) entries: u64,
+    /// How many of them have extended attributes, by what the catalogs count.
+    pub(crate) attributed: u64,
     mounts: Mounts,
     /// Everything that was ever mounted in this revision or answered from in an earlier one that it shares
     /// content with: what the kernel may know of, whether it is still attached or not.
@@ -96,6 +98,7 @@ impl Revision {
             root: Arc::clone(&root),
             root_found,
             entries: statistics.own.entries().saturating_add(statistics.subtree.entries()),
+            attributed: statistics.own.xattr.saturating_add(statistics.subtree.xattr),
             mounts: Mounts::new(),
             seen: Arc::default(),
             clock: AtomicU64::new(1),

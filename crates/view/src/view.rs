@@ -118,6 +118,12 @@ impl View {
         &self.core.name
     }
 
+    /// Whether anything in the present revision has extended attributes, beside the ones that tell of the mount. By the
+    /// catalogs' counters, which leave out the older revisions that a repository may show below its root.
+    pub fn has_attributes(&self) -> bool {
+        self.core.current.load().attributed > 0
+    }
+
     /// How the view is doing.
     pub fn status(&self) -> ViewStatus {
         let core = &self.core;

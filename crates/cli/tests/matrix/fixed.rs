@@ -7,10 +7,12 @@ use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::survey::{differences, survey};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
+use rustix::thread::CapabilitySet;
 
 use crate::daemons::{signal, wait_until_gone};
 use crate::hot::requests;
 use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
 use crate::running::processes_naming;
 use crate::world::{Mounted, World, words};
 
@@ -77,6 +79,52 @@ fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
     }
 }
 
+/// > P11: There it asks for no marks of overlays where the catalogs count no extended attributes; where they count some, root sees those in `trusted.`.
+#[test]
+fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
+    // Only root may put overlays over the mounts of all.
+    let Some(root) = Person::all().into_iter().find(|person| person.is_root()) else { return };
+    let asked = |mounted: &Mounted<'_>| requests(&mounted.status()).get("GETXATTR").copied().unwrap_or(0);
+    let tree = |marked: bool| {
+        let workshop = Workshop::with(root, |top| {
+            fs::create_dir(top).expect("a folder");
+            for number in 0..100 {
+                fs::write(top.join(number.to_string()), "").expect("a file");
+            }
+            if marked {
+                let (file, flags) = (top.join("0"), rustix::fs::XattrFlags::empty());
+                rustix::fs::setxattr(&file, "trusted.mark", b"seen", flags).expect("an attribute");
+            }
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        fs::copy(workshop.home(&format!("keys/{NAME}.pub")), workshop.world.path("key.pub"))
+            .expect("the key");
+        workshop
+    };
+    for (marked, may_map) in [(false, true), (true, true), (false, false)] {
+        let workshop = tree(marked);
+        let url = format!("file://{}/{NAME}", workshop.home("storage"));
+        let mounted = root.does(|| {
+            if !may_map {
+                // What a container may lack: without it nobody says who is known in a user namespace.
+                rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETUID)
+                    .expect("fewer rights");
+            }
+            workshop.world.mount_of(&url, &["--fixed"])
+        });
+        assert_eq!(mounted.status()["shielded"], true);
+        for number in 0..100 {
+            fs::metadata(mounted.path(&number.to_string())).expect("a file");
+        }
+        assert_eq!(asked(&mounted) >= 100, marked || !may_map, "{}", asked(&mounted));
+        let mut value = [0; 8];
+        let found = rustix::fs::getxattr(mounted.path("0"), "trusted.mark", &mut value);
+        assert_eq!(found, if marked { Ok(4) } else { Err(rustix::io::Errno::NODATA) });
+        rustix::fs::getxattr(mounted.path(""), "user.revision", &mut value).expect("the mount's own");
+    }
+}
+
 /// The overlay is all there is to see, and whatever ends it ends the daemon.
 #[test]
 fn a_fixed_mount_ends_however_it_is_unmounted() {
@@ -113,14 +161,17 @@ fn a_fixed_mount_ends_however_it_is_unmounted() {
 /// What the overlay remembers must not keep the cache from evicting.
 #[test]
 fn a_cache_below_an_overlay_keeps_its_quota() {
-    let world = World::new(Person::myself(), fixture::FULL);
-    let mounted = world.mount(&["--fixed", "--quota", "1M"]);
-    assert_shows(&mounted, &world, "v3");
-    let status = mounted.wait_until("room in the cache", |status| {
-        status["cache"]["bytes"].as_u64() <= status["cache"]["quota"].as_u64()
-    });
-    assert!(status["cache"]["evicted"].as_u64() > Some(0), "{status:#}");
-    assert_shows(&mounted, &world, "v3");
+    // As root, the overlay of the second is of a user namespace: it has no extended attributes.
+    for fixture in [fixture::FULL, fixture::RMD] {
+        let world = World::new(Person::myself(), fixture);
+        let mounted = world.mount(&["--fixed", "--quota", "1M"]);
+        assert_shows(&mounted, &world, "v3");
+        let status = mounted.wait_until("room in the cache", |status| {
+            status["cache"]["bytes"].as_u64() <= status["cache"]["quota"].as_u64()
+        });
+        assert!(status["cache"]["evicted"].as_u64() > Some(0), "{status:#}");
+        assert_shows(&mounted, &world, "v3");
+    }
 }
 
 /// Inside `esker run` nobody may make the overlay let go: then what does not fit is read past the cache, without

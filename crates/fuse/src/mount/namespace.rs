@@ -1,0 +1,81 @@
+//! Mounts that are made in a user namespace and handed out of it, so that this process stays who it is.
+//!
+//! A child goes there, makes a mount without a place in any tree of names (`fsmount`, Linux 5.2), and ends.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
+
+use super::handover::{receive_device, send_device};
+use crate::sys;
+
+/// Who is known in the namespace, by the numbers they have here.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Known {
+    /// The user of this process. An ordinary user may say no more.
+    Ourselves,
+    /// Everybody, as root may say.
+    Everybody,
+}
+
+impl Known {
+    fn tell(self, child: Pid) -> io::Result<()> {
+        let child = child.as_raw_nonzero();
+        let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
+        let (uids, gids) = match self {
+            Self::Everybody => ("0 0 4294967295".to_owned(), "0 0 4294967295".to_owned()),
+            Self::Ourselves => {
+                // The group map may be written by an ordinary user only once setgroups is off.
+                write("setgroups", "deny")?;
+                let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+                (format!("{uid} {uid} 1"), format!("{gid} {gid} 1"))
+            }
+        };
+        write("uid_map", &uids)?;
+        write("gid_map", &gids)
+    }
+}
+
+/// What `make` made in a user namespace and a mount namespace of its own. It runs in a child of a process with threads: it
+/// may neither allocate nor take a lock.
+pub(super) fn made_in_namespace(
+    known: Known,
+    make: impl FnOnce() -> rustix::io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let (mut here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let child = sys::in_child(|| {
+        // The child's own copy of this end would keep it waiting for a parent that is gone.
+        let alone = rustix::io::dup2(&there, &mut here);
+        let entered = alone.and_then(|()| sys::unshare_user_and_mounts());
+        if entered.is_ok()
+            && say(&there).is_ok()
+            && hear(&there).is_ok()
+            && let Ok(made) = make()
+        {
+            // A parent that is gone wants nothing.
+            let _ = send_device(&there, made.as_fd());
+        }
+    })?;
+    drop(there);
+    let made = hear(&here).and_then(|()| known.tell(child)).and_then(|()| Ok(say(&here)?));
+    let made = made.and_then(|()| receive_device(&here));
+    // A child that still waits sees that nothing will come.
+    let _ = shutdown(&here, Shutdown::Both);
+    while let Err(Errno::INTR) = waitpid(Some(child), WaitOptions::empty()) {}
+    made
+}
+
+fn say(socket: impl AsFd) -> rustix::io::Result<()> {
+    rustix::io::retry_on_intr(|| rustix::io::write(&socket, &[0])).map(drop)
+}
+
+fn hear(socket: impl AsFd) -> io::Result<()> {
+    match rustix::io::retry_on_intr(|| rustix::io::read(&socket, &mut [0]))? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
