@@ -169,6 +169,14 @@ fn read(mounted: &Mounted<'_>, file: &str) {
     mounted.does(|| fs::read(&path)).unwrap_or_else(|error| panic!("reading {file}: {error}"));
 }
 
+/// Waits until what was asked for ahead is in the cache. A read that came before would have to wait for it, and what must be
+/// waited for has others guessed around it (A3).
+fn is_kept(mounted: &Mounted<'_>) {
+    mounted.wait_until("what was prefetched in the cache", |status| {
+        status["fetched"]["prefetches_queued"].as_u64() == Some(0)
+    });
+}
+
 /// Tells whether a request is for the content of a file, whole or a chunk.
 fn is_content(path: &str) -> bool {
     path.contains("/data/") && !path.ends_with(['C', 'H', 'X'])
@@ -198,6 +206,7 @@ fn the_read_of_a_trigger_brings_its_bundle() {
             for object in &needed {
                 mirror.wait_for(1, |path| path == object);
             }
+            is_kept(mounted);
             READ.iter().for_each(|file| read(mounted, file));
             let fetched = contents(mirror);
             assert_eq!(
@@ -240,6 +249,7 @@ fn what_was_read_here_before_comes_with_the_first_of_it() {
             for object in &needed {
                 mirror.wait_for(1, |path| path == object);
             }
+            is_kept(mounted);
             READ.iter().for_each(|file| read(mounted, file));
             assert_eq!(contents(mirror), needed, "and nothing else");
         });
@@ -266,6 +276,7 @@ fn a_bundle_in_the_source_is_used_as_far_as_it_makes_sense() {
         // The two, their specifications, and what makes sense in those: one file and two.
         let expected = 4 + 3;
         mirror.wait_for(expected, is_content);
+        is_kept(mounted);
         let xattr = |file: &str| {
             let (path, mut value) = (mounted.path(file), [0; 16]);
             let len = mounted.does(|| rustix::fs::getxattr(&path, "user.bundle_trigger", &mut value));
