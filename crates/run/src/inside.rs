@@ -53,7 +53,7 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// How a point is told that gets an overlay, and one that doesn't.
 const SHIELDS: [(&str, Option<Trusted>); 3] =
-    [("bare", None), ("shielded", Some(Trusted::Shown)), ("untrusted", Some(Trusted::Hidden))];
+    [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
 
 impl Inside {
     /// The arguments that [`Inside::parse`] understands.

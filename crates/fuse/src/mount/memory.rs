@@ -5,14 +5,12 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
-};
+use rustix::mount::MountAttrFlags;
 
-use super::namespace::{Known, made_in_namespace};
+use super::namespace::{Known, made_in_namespace, made_nowhere};
 
 /// Makes an empty one of so many bytes; its root is its user's alone.
 pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {
@@ -24,15 +22,7 @@ pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {
 }
 
 fn make(size: &CStr) -> rustix::io::Result<OwnedFd> {
-    let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (name, value) in [(c"size", size), (c"mode", c"0700")] {
-        fsconfig_set_string(context.as_fd(), name, value)?;
-    }
-    fsconfig_create(context.as_fd())?;
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+    made_nowhere(c"tmpfs", [(c"size", size), (c"mode", c"0700")], MountAttrFlags::empty())
 }
 
 fn make_in_namespace(size: &CStr) -> io::Result<OwnedFd> {

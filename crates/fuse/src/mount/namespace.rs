@@ -2,11 +2,16 @@
 //!
 //! A child goes there, makes a mount without a place in any tree of names (`fsmount`, Linux 5.2), and ends.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 
@@ -67,6 +72,28 @@ pub(super) fn made_in_namespace(
     let _ = shutdown(&here, Shutdown::Both);
     while let Err(Errno::INTR) = waitpid(Some(child), WaitOptions::empty()) {}
     made
+}
+
+/// A mount of the type `kind` without a place in any tree of names. Nothing in it is a device or gives rights, and
+/// looking doesn't change its times. What [`made_in_namespace`] calls may call it.
+pub(super) fn made_nowhere<'a>(
+    kind: &CStr,
+    settings: impl IntoIterator<Item = (&'a CStr, &'a CStr)>,
+    flags: MountAttrFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in settings {
+        fsconfig_set_string(context.as_fd(), name, value)?;
+    }
+    if flags.contains(MountAttrFlags::MOUNT_ATTR_RDONLY) {
+        fsconfig_set_flag(context.as_fd(), c"ro")?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let flags = flags
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
 fn say(socket: impl AsFd) -> rustix::io::Result<()> {

@@ -11,19 +11,16 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, open};
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, move_mount,
-};
+use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
-use super::namespace::{Known, made_in_namespace};
+use super::namespace::{Known, made_in_namespace, made_nowhere};
 use super::{MountError, explain};
 
 /// The type of the mount of a shielded tree.
@@ -106,18 +103,8 @@ fn in_namespace(tree: &Path, mountpoint: &Path, source: &str) -> io::Result<()> 
         chdir(&*tree)?;
         mount_empty(&*tree)?;
         chroot(&*tree)?;
-        let context = fsopen(TYPE, FsOpenFlags::FSOPEN_CLOEXEC)?;
         let layers = [(c"source", &*source), (c"lowerdir", c".:/")];
-        for (name, value) in layers.into_iter().chain(OPTIONS) {
-            fsconfig_set_string(context.as_fd(), name, value)?;
-        }
-        fsconfig_set_flag(context.as_fd(), c"ro")?;
-        fsconfig_create(context.as_fd())?;
-        let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
-            | MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOATIME;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+        made_nowhere(TYPE, layers.into_iter().chain(OPTIONS), MountAttrFlags::MOUNT_ATTR_RDONLY)
     })?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
     Ok(move_mount(&made, c"", CWD, mountpoint, flags)?)
