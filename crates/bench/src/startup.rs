@@ -14,7 +14,7 @@ pub mod roots;
 pub mod status;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use crate::hold::{self, Held};
 use crate::link::{Counts, Link, Profile};
 use crate::measure::{self, Cost, drop_page_cache};
 use crate::serve;
+use crate::sys;
 use disk::{Disk, DiskReads};
 use roots::Root;
 use status::{Callbacks, Fetched};
@@ -192,8 +193,14 @@ fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// From now on a run that is asked to end (Ctrl-C) does so before the next start, so that nothing stays mounted.
+pub fn end_on_signals() -> Result<()> {
+    sys::note_signals().context("can't wait for signals")
+}
+
 /// Runs the command as often at once. Folders for what it writes are made before and removed after the time counts.
 fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
+    ensure!(!sys::was_asked_to_end(), "interrupted");
     let writes = plan.command.iter().any(|word| word.contains("{scratch}"));
     let folder = || tempfile::Builder::new().prefix("esker-bench-").tempdir_in(&plan.scratch);
     let folders: Vec<TempDir> =
@@ -203,6 +210,12 @@ fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
         root.command(&plan.command, at, processes, scratch)
     };
     measure::run_all((0..processes).map(command))
+}
+
+/// Locks what a server has just read of its folder in memory, which a client's empty page cache says nothing about.
+pub fn hold_what_was_served(folder: &Path) -> Result<Held> {
+    let read = hold::resident(folder)?;
+    hold::hold(&[folder.to_owned()], &read)
 }
 
 /// Locks what the command has read of the first root in memory, and the same files of the others.

@@ -1,4 +1,4 @@
-//! What a child process has used, and what is in memory, which the standard library doesn't tell.
+//! What a child process has used, what is in memory, and that a signal came, which the standard library doesn't tell.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
@@ -204,4 +205,28 @@ impl Used {
             sleeps: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
         })
     }
+}
+
+static ASKED_TO_END: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_signal: libc::c_int) {
+    ASKED_TO_END.store(true, Ordering::Relaxed);
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP are noted and do nothing else. To programs that are started they do what they
+/// always did.
+pub(crate) fn note_signals() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let handler = note as extern "C" fn(libc::c_int);
+        // SAFETY: all that the handler does is to store an atomic, which it may at any time.
+        if unsafe { libc::signal(signal, handler as libc::sighandler_t) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Whether one of those came.
+pub(crate) fn was_asked_to_end() -> bool {
+    ASKED_TO_END.load(Ordering::Relaxed)
 }

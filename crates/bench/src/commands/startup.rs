@@ -30,6 +30,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "public_key", conflicts_with = "esker")]
     serve: Option<PathBuf>,
 
+    /// Let it read from this machine's disk in cold runs over a link; else what the command needs of it is held in memory
+    /// while the page cache is dropped, since a proxy or Stratum 1 is another machine
+    #[arg(long, requires = "serve")]
+    server_from_disk: bool,
+
     /// Its master public key
     #[arg(long, value_name = "FILE")]
     public_key: Option<PathBuf>,
@@ -98,6 +103,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    startup::end_on_signals()?;
     std::fs::create_dir_all(&args.scratch)
         .with_context(|| format!("can't make {}", args.scratch.display()))?;
     let mut roots = Vec::new();
@@ -140,13 +146,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
         url,
         scratch: args.scratch.clone(),
     };
-    let needed = if plan.links.is_empty() || !plan.states.contains(&State::Cold) {
-        None
-    } else {
+    let (mut needed, mut held) = (None, None);
+    if !plan.links.is_empty() && plan.states.contains(&State::Cold) {
         eprintln!("finding out what is needed");
-        Some(startup::needed(&mut esker("without prefetch", &args.without_prefetch)?, &plan)?)
-    };
+        needed = Some(startup::needed(&mut esker("without prefetch", &args.without_prefetch)?, &plan)?);
+        if let Some(folder) = args.serve.as_deref().filter(|_| !args.server_from_disk) {
+            let files = held.insert(startup::hold_what_was_served(folder)?).files();
+            conditions.versions.push(format!("the server has {files} files in memory"));
+        }
+    }
     let series = startup::run(&mut roots, &plan, |what| eprintln!("{what}"))?;
+    drop(held);
     let report = Report::from(Results { conditions, command: plan.command, needed, series });
     print!("{}", report.table());
     if let Some(path) = &args.svg {
