@@ -30,11 +30,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "public_key", conflicts_with = "esker")]
     serve: Option<PathBuf>,
 
-    /// Let it read from this machine's disk in cold runs over a link; else what the command needs of it is held in memory
-    /// while the page cache is dropped, since a proxy or Stratum 1 is another machine
-    #[arg(long, requires = "serve")]
-    server_from_disk: bool,
-
     /// Its master public key
     #[arg(long, value_name = "FILE")]
     public_key: Option<PathBuf>,
@@ -150,7 +145,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if !plan.links.is_empty() && plan.states.contains(&State::Cold) {
         eprintln!("finding out what is needed");
         needed = Some(startup::needed(&mut esker("without prefetch", &args.without_prefetch)?, &plan)?);
-        if let Some(folder) = args.serve.as_deref().filter(|_| !args.server_from_disk) {
+        if let Some(folder) = &args.serve {
             let files = held.insert(startup::hold_what_was_served(folder)?).files();
             conditions.versions.push(format!("the server has {files} files in memory"));
         }
