@@ -8,11 +8,12 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{PATIENCE, World, words};
 
 fn shell(world: &World, script: &str) -> Output {
     world.run(&[]).args(["sh", "-c", script]).output().expect("running esker")
@@ -122,7 +123,7 @@ fn runs_can_be_nested() {
 
 fn say_and_wait(world: &World, script: &str) -> (Child, BufReader<ChildStdout>) {
     let mut command = world.run(&[]);
-    // Whoever runs the tests in the background has SIGINT and SIGQUIT ignored.
+    // Whoever runs the tests in the background or with nohup has some of them ignored.
     crate::sys::with_default_signals(&mut command);
     let mut child = command
         .args(["sh", "-c", script])
@@ -134,7 +135,11 @@ fn say_and_wait(world: &World, script: &str) -> (Child, BufReader<ChildStdout>) 
     (child, lines)
 }
 
+/// Returns the next line of a command that says one at a time.
 fn next(lines: &mut BufReader<ChildStdout>) -> String {
+    let mut ready = [PollFd::new(lines.get_ref(), PollFlags::IN)];
+    let patience = Timespec::try_from(PATIENCE).expect("a timeout");
+    assert_eq!(poll(&mut ready, Some(&patience)).expect("poll"), 1, "no line comes");
     let mut line = String::new();
     lines.read_line(&mut line).expect("a line");
     line.trim_end().to_owned()

@@ -4,13 +4,15 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Gives the signals that a shell ignores for its background jobs their default action.
+/// Gives signals their default action: a shell ignores SIGINT and SIGQUIT for its background jobs,
+/// `nohup` SIGHUP for all that follows, and a shell can't trap what was ignored when it started.
 pub(crate) fn with_default_signals(command: &mut Command) {
     // SAFETY: the closure only calls signal, which may be called between fork and exec.
     unsafe {
         command.pre_exec(|| {
-            libc::signal(libc::SIGINT, libc::SIG_DFL);
-            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
             Ok(())
         });
     }
