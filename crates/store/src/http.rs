@@ -16,8 +16,10 @@ mod listen;
 mod meter;
 mod names;
 mod network;
+mod offer;
 mod pace;
 mod path;
+mod pieces;
 mod range;
 mod receive;
 mod tls;
@@ -35,8 +37,8 @@ use crate::error::StoreError;
 use crate::servers::{Authorities, Dns, Timings, Told};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
-use batch::Offer;
 use dial::Endpoint;
+use offer::Offer;
 
 pub(crate) use counts::Counts;
 pub use datagrams::{Compose, Datagrams, Destination};
@@ -60,6 +62,8 @@ pub struct HttpOptions {
     pub far: Duration,
     /// Connections to a far server that are opened before anybody needs them.
     pub spare: usize,
+    /// The round trip from which on a demanded object comes in pieces over several connections.
+    pub pieces: Duration,
     /// Objects in one request at most, where the server offers that; 0 for none.
     pub batch: usize,
     /// Until a name is resolved and, again, until a connection is made.
@@ -87,6 +91,8 @@ impl Default for HttpOptions {
             connections_far: 64,
             far: Duration::from_millis(2),
             spare: 3,
+            // Below, the round trips that are saved take hardly longer than the requests.
+            pieces: Duration::from_millis(8),
             batch: 32,
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(10),

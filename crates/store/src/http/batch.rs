@@ -1,16 +1,14 @@
 //! One round trip for many small prefetches, where the server offers that.
 //!
-//! A server says so with a header on what is fetched from it anyway. Batches are for a far server that is asked
-//! directly: a proxy on the way would see another combination of objects each time, and keep none of them for others.
+//! Batches are for a far server that is asked directly: a proxy on the way would see another combination of objects each
+//! time, and keep none of them for others.
 //! What a batch does not bring, or all of it if the answer is not a batch, is asked for object by object.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use esker_format::batch;
 use esker_format::object::ObjectName;
-use hyper::Response;
 
 use super::Site;
 use super::exchange;
@@ -27,48 +25,10 @@ const SMALL: u64 = 32 << 10;
 const EXPECTED_MAX: u64 = 256 << 10;
 /// Queued prefetches that are looked through for small ones.
 const LOOKED_AT: usize = 256;
-/// Fields of answers that tell of a proxy on the way.
-const OF_PROXIES: [&str; 4] = ["via", "x-cache", "age", "x-varnish"];
-/// Stands for a site that is never asked for batches again.
-const NEVER: usize = usize::MAX;
-
-/// What is known of a site's batches.
-#[derive(Default)]
-pub(super) struct Offer(AtomicUsize);
-
-impl Offer {
-    /// Reads what an answer says.
-    pub(super) fn hear<T>(&self, response: &Response<T>) {
-        let headers = response.headers();
-        if OF_PROXIES.iter().any(|name| headers.contains_key(*name)) {
-            return self.refuse();
-        }
-        let offered = headers.get(batch::HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
-        if let Some(most) = offered
-            && self.0.load(Ordering::Relaxed) != NEVER
-        {
-            self.0.store(batch::NAMES_MAX.min(most), Ordering::Relaxed);
-        }
-    }
-
-    /// Ends it for good.
-    fn refuse(&self) {
-        self.0.store(NEVER, Ordering::Relaxed);
-    }
-
-    /// How many objects a batch may have; 0 or 1 for none.
-    fn most(&self) -> usize {
-        match self.0.load(Ordering::Relaxed) {
-            NEVER => 0,
-            most => most,
-        }
-    }
-}
-
 impl Host {
     /// Takes small prefetches from the queue that may go along with this one.
     pub(super) fn gather(&self, first: Job) -> Vec<Job> {
-        let most = first.site.offer.most().min(self.world.options.batch);
+        let most = first.site.offer.in_batch().min(self.world.options.batch);
         let first_site_has_proxy = first.site.via.is_some();
         let mut jobs = vec![first];
         let is_demand = jobs[0].fetch.priority.urgency() == Urgency::Demand;
@@ -145,7 +105,7 @@ impl Host {
         let parts = bytes.as_deref().and_then(|bytes| batch::split(bytes, jobs.len()));
         if parts.is_none() && !passing {
             // It is no batch, whatever the server says: somebody on the way doesn't let it through.
-            site.offer.refuse();
+            site.offer.no_batches();
         }
         let parts = parts.unwrap_or_else(|| vec![None; jobs.len()]);
         for (mut job, part) in jobs.into_iter().zip(parts) {
@@ -187,32 +147,5 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         detour: 0,
         priority: Priority::new(Urgency::Prefetch),
         spool: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_are_asked_of_servers_that_offer_them_directly() {
-        let response = |fields: &[(&str, &str)]| {
-            let mut response = Response::builder();
-            for (name, value) in fields {
-                response = response.header(*name, *value);
-            }
-            response.body(()).unwrap()
-        };
-        let offer = Offer::default();
-        offer.hear(&response(&[("server", "other")]));
-        assert_eq!(offer.most(), 0);
-        offer.hear(&response(&[("esker-batch", "many")]));
-        assert_eq!(offer.most(), 0);
-        offer.hear(&response(&[("esker-batch", "1000000")]));
-        offer.hear(&response(&[]));
-        assert_eq!(offer.most(), batch::NAMES_MAX);
-        offer.hear(&response(&[("esker-batch", "64"), ("via", "1.1 squid")]));
-        offer.hear(&response(&[("esker-batch", "64")]));
-        assert_eq!(offer.most(), 0, "there is a proxy");
     }
 }

@@ -13,7 +13,6 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Site;
 use super::connections::Open;
 use super::dial::{Line, Stream};
 use super::host::Host;
@@ -22,6 +21,7 @@ use super::range;
 use super::receive::Receiver;
 use super::turn::Turn;
 use super::url::escaped;
+use super::{Limits, Site};
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
 
@@ -33,6 +33,8 @@ const GIVEN_UP_MAX: u32 = 3;
 
 /// Longest address of a redirect, and longest demand for a token.
 const LOCATION_MAX: usize = 2000;
+/// Longest page with an error that is read, for the sake of the connection.
+const WORDS_MAX: u64 = 16 << 10;
 /// How much of what a proxy says of an error is repeated.
 const SAID_MAX: usize = 200;
 
@@ -109,8 +111,14 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         let from = part.as_ref().map_or(0, |part| part.receiver.len());
         match send(&mut connection, site, fetch, from).await {
             Ok(response) => {
-                let skipped = skipped(&response, fetch, from)?;
                 site.offer.hear(&response);
+                let skipped = match skipped(&response, fetch, from) {
+                    Ok(skipped) => skipped,
+                    Err(cause) => {
+                        keep_after_words(host, connection, response, &site.manners.limits);
+                        return Err(cause);
+                    }
+                };
                 let announced = length(&response).filter(|_| from == 0);
                 let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 turn.answered(asked.elapsed(), announced, fetch);
@@ -185,6 +193,7 @@ pub(super) async fn connect(host: &Rc<Host>, site: &Site) -> Result<Connection, 
         Line::Plain(stream) => speak(stream).await?,
         Line::Secure(stream) => speak(stream).await?,
         Line::Multiplexed(stream) => {
+            host.multiplexes.set(true);
             let sender = share(stream).await?;
             // Each of them takes one request at a time, like a connection of its own.
             (1..STREAMS).for_each(|_| host.keep_new(connection(Sender::Shared(sender.clone()))));
@@ -264,6 +273,19 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         url: format!("{base}/{}", fetch.path),
         reason: "it can't be written into a request",
     })
+}
+
+/// Keeps a connection on which an error came, once the few words that come with it are read.
+fn keep_after_words(host: &Rc<Host>, connection: Connection, response: Response<Incoming>, limits: &Limits) {
+    if length(&response).is_none_or(|len| len > WORDS_MAX) {
+        return;
+    }
+    let (host, limit) = (host.clone(), limits.first_byte);
+    tokio::task::spawn_local(async move {
+        if let Ok(Ok(_)) = timeout(limit, response.into_body().collect()).await {
+            host.keep(connection);
+        }
+    });
 }
 
 async fn receive(

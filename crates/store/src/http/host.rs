@@ -19,6 +19,7 @@ use super::dial::Endpoint;
 use super::exchange;
 use super::network::World;
 use super::path::Path;
+use super::pieces;
 use super::turn::Turn;
 use super::window::Window;
 use crate::done::Done;
@@ -62,6 +63,8 @@ pub(super) struct Host {
     /// Bytes of answers that can be on the path now, as far as known, and those of demands among them.
     pub(super) coming: Cell<u64>,
     pub(super) demanded: Cell<u64>,
+    /// Whether its connections are one.
+    pub(super) multiplexes: Cell<bool>,
     /// Large prefetches under way.
     pub(super) large: Cell<usize>,
     /// Stored bytes for each plain one.
@@ -85,6 +88,7 @@ impl Host {
             prefetch_active: Cell::new(0),
             coming: Cell::new(0),
             demanded: Cell::new(0),
+            multiplexes: Cell::new(false),
             large: Cell::new(0),
             ratio: Cell::new(USUAL_RATIO),
             calm: Notify::new(),
@@ -160,11 +164,16 @@ impl Host {
                 continue;
             }
             let Some(job) = jobs.pop() else { continue };
-            let expected = self.expected(&job.fetch);
+            let plan = self.plan(&job);
+            // What comes in pieces is on the path with them.
+            let expected = if plan.is_some() { 0 } else { self.expected(&job.fetch) };
             let turn = Turn::take(self.clone(), job.fetch.priority.urgency(), expected);
             tokio::task::spawn_local(async move {
                 let Job { site, fetch, done, .. } = job;
-                let outcome = exchange::attempt(&site, &fetch, &turn).await;
+                let outcome = match plan {
+                    Some(plan) => pieces::fetch(&site, &fetch, &turn, plan).await,
+                    None => exchange::attempt(&site, &fetch, &turn).await,
+                };
                 turn.host.note(&site, &outcome);
                 turn.host.keep_ready(&site);
                 // First, so that whoever is told may find the turn free.
@@ -254,7 +263,11 @@ impl Host {
     }
 
     pub(super) fn is_far(&self) -> bool {
-        self.path.borrow().round_trip().is_some_and(|round_trip| round_trip >= self.world.options.far)
+        self.is_farther_than(self.world.options.far)
+    }
+
+    pub(super) fn is_farther_than(&self, limit: Duration) -> bool {
+        self.path.borrow().round_trip().is_some_and(|round_trip| round_trip >= limit)
     }
 
     /// Requests and connections that this server is sent at most.

@@ -12,6 +12,7 @@ mod http;
 mod kill;
 mod names;
 mod order;
+mod pieces;
 mod quota;
 mod reading;
 mod restart;

@@ -65,13 +65,14 @@ impl Response {
             return Response { status: 404, headers: String::new(), body, without_body };
         };
         damage(&mut body, fault);
-        let mut response = Response::ranged(body, request);
+        let range = request.range.filter(|_| fault != Some(&Fault::Whole));
+        let mut response = Response::ranged(body, range);
         response.headers.push_str(&shared.fields());
         response.without_body = without_body;
         response
     }
 
-    fn ranged(body: Vec<u8>, request: &Request) -> Response {
+    fn ranged(body: Vec<u8>, range: Option<(u64, Option<u64>)>) -> Response {
         let total = body.len() as u64;
         let mut response = Response {
             status: 200,
@@ -79,7 +80,7 @@ impl Response {
             body,
             without_body: false,
         };
-        let Some((first, end)) = request.range else { return response };
+        let Some((first, end)) = range else { return response };
         let end = end.unwrap_or(total).min(total);
         if first >= end {
             response.status = 416;

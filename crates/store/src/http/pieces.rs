@@ -1,0 +1,217 @@
+//! One demanded object over several connections, where the way to the server is long.
+//!
+//! TCP sends ten segments in the first round trip and twice as much in each further one, so that an object of a few
+//! megabytes takes eight round trips while the link is nearly empty, and many more after a loss. In pieces over several
+//! connections it takes two to four. A program waits for what is demanded, so that is worth the requests; prefetches fill
+//! the link anyhow.
+//!
+//! How long the object is isn't known before the first answer. What is expected of it is asked for at once; a request that
+//! turns out to be for nothing is answered so (status 416), and what is left is asked for as soon as the length is known.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use tokio::task::JoinSet;
+
+use super::Site;
+use super::exchange;
+use super::host::{Host, Job};
+use super::pace::FIRST_ROUND;
+use super::receive::Receiver;
+use super::turn::Turn;
+use crate::error::Cause;
+use crate::source::{Fetch, MEMORY_MAX, Stored};
+use crate::urgency::{Priority, Urgency};
+
+/// Requests for one object at once.
+const PIECES_MAX: u64 = 32;
+
+/// How an object is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Bytes of each piece, and how many are asked for at first.
+    size: u64,
+    count: u64,
+}
+
+impl Plan {
+    /// For so many bytes, with at most so many requests; `None` where one is as good.
+    fn of(bytes: u64, most: u64) -> Option<Self> {
+        let count = bytes.div_ceil(FIRST_ROUND).min(PIECES_MAX).min(most);
+        let size = bytes.checked_div(count)?.max(1);
+        (bytes > FIRST_ROUND && count > 1).then_some(Self { size, count })
+    }
+
+    /// What is asked for at first.
+    fn pieces(self) -> impl Iterator<Item = Range<u64>> {
+        (0..self.count).map(move |number| number * self.size..(number + 1) * self.size)
+    }
+}
+
+impl Host {
+    /// How a job's object is to be asked for in pieces, if it is. All of them must be of the same bytes, so only what has a
+    /// hash comes so; and what was damaged on a way, or comes on another one, is asked for in the plainest manner.
+    pub(super) fn plan(&self, job: &Job) -> Option<Plan> {
+        let Job { site, fetch, .. } = job;
+        let is_plain = fetch.expect.is_some() && fetch.part.is_none() && !fetch.fresh && fetch.detour == 0;
+        let is_far = self.is_farther_than(self.world.options.pieces);
+        let may = site.via.is_none() && site.offer.has_pieces() && !self.multiplexes.get();
+        if !is_far || !is_plain || !may || fetch.priority.urgency() != Urgency::Demand {
+            return None;
+        }
+        let free = self.most().saturating_sub(self.active() + 1) as u64;
+        Plan::of(self.expected(fetch), free).filter(|_| self.expected(fetch) <= MEMORY_MAX)
+    }
+}
+
+/// Fetches it in pieces; all at once where that doesn't work.
+pub(super) async fn fetch(site: &Arc<Site>, fetch: &Fetch, turn: &Turn, plan: Plan) -> Result<Stored, Cause> {
+    match in_pieces(site, fetch, turn, plan).await {
+        Err(Cause::Overloaded { status, after }) => {
+            site.offer.no_pieces();
+            Err(Cause::Overloaded { status, after })
+        }
+        // The server, or somebody on the way to it, doesn't like that many requests, or doesn't know parts.
+        Err(Cause::WholeFile | Cause::Broken(_) | Cause::Status(_) | Cause::Unreachable(_)) => {
+            site.offer.no_pieces();
+            exchange::attempt(site, fetch, turn).await
+        }
+        outcome => outcome,
+    }
+}
+
+async fn in_pieces(site: &Arc<Site>, fetch: &Fetch, turn: &Turn, plan: Plan) -> Result<Stored, Cause> {
+    let host = &turn.host;
+    // Those that are under way end with it.
+    let mut under_way = JoinSet::new();
+    for piece in plan.pieces() {
+        under_way.spawn_local(get(site.clone(), fetch, host, piece));
+    }
+    let mut object = Object { asked: plan.size * plan.count, ..Object::default() };
+    while let Some(piece) = under_way.join_next().await {
+        let (start, outcome) = piece.map_err(|error| Cause::Broken(error.to_string()))?;
+        match outcome {
+            Ok(stored) => object.add(start, stored, fetch)?,
+            Err(Cause::Status(status)) if start > 0 && StatusCode::RANGE_NOT_SATISFIABLE == status => {}
+            Err(cause) => return Err(cause),
+        }
+        for piece in object.rest(host) {
+            under_way.spawn_local(get(site.clone(), fetch, host, piece));
+        }
+        object.gather(host, fetch).await?;
+    }
+    let stored = object.finish().await?;
+    if let Some(plain) = fetch.plain_size {
+        host.learn(plain, stored.len());
+    }
+    Ok(stored)
+}
+
+/// Asks for a piece. Its turn begins with the call.
+fn get(
+    site: Arc<Site>,
+    fetch: &Fetch,
+    host: &Rc<Host>,
+    piece: Range<u64>,
+) -> impl Future<Output = (u64, Result<Stored, Cause>)> + use<> {
+    let (start, len) = (piece.start, piece.end - piece.start);
+    let fetch = Fetch {
+        part: Some(piece),
+        limit: len,
+        plain_size: None,
+        spool: None,
+        priority: Priority::new(Urgency::Demand),
+        ..fetch.clone()
+    };
+    let turn = Turn::take(host.clone(), Urgency::Demand, len);
+    async move { (start, exchange::attempt(&site, &fetch, &turn).await) }
+}
+
+/// What came of an object.
+#[derive(Default)]
+struct Object {
+    /// Known from the first answer on.
+    len: Option<u64>,
+    /// So much of it has been asked for.
+    asked: u64,
+    /// Its beginning.
+    receiver: Option<Receiver>,
+    /// Pieces that don't follow on what came before.
+    later: BTreeMap<u64, Stored>,
+}
+
+impl Object {
+    fn add(&mut self, start: u64, stored: Stored, fetch: &Fetch) -> Result<(), Cause> {
+        let len = stored.whole().map(|whole| whole.len);
+        let len = len.ok_or_else(|| Cause::Broken("a part of unknown length came".into()))?;
+        if len > fetch.limit {
+            return Err(Cause::TooLarge { limit: fetch.limit });
+        }
+        if self.len.is_some_and(|before| before != len) {
+            return Err(Cause::Broken("parts of files of different lengths came".into()));
+        }
+        self.len = Some(len);
+        self.later.insert(start, stored);
+        Ok(())
+    }
+
+    /// What has still to be asked for, once it is known that the object is longer than was expected.
+    fn rest(&mut self, host: &Host) -> Vec<Range<u64>> {
+        let begin = self.asked;
+        let Some(left) = self.len.and_then(|len| len.checked_sub(begin)).filter(|left| *left > 0) else {
+            return Vec::new();
+        };
+        self.asked += left;
+        let free = host.most().saturating_sub(host.active()) as u64;
+        let count = left.div_ceil(FIRST_ROUND).min(PIECES_MAX).min(free).max(1);
+        let at = |number: u64| begin + left * number / count;
+        (0..count).map(|number| at(number)..at(number + 1)).collect()
+    }
+
+    /// Takes what follows on the beginning.
+    async fn gather(&mut self, host: &Host, fetch: &Fetch) -> Result<(), Cause> {
+        let Some(len) = self.len else { return Ok(()) };
+        let receiver = self.receiver.get_or_insert_with(|| {
+            Receiver::new(fetch.limit, Some(len), host.world.budget.share(), fetch.spool.clone())
+        });
+        while let Some(next) = self.later.remove(&receiver.len()) {
+            let bytes = next.into_bytes().map_err(|error| Cause::Broken(error.to_string()))?;
+            receiver.take(&bytes).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(self) -> Result<Stored, Cause> {
+        match self.receiver {
+            Some(receiver) if Some(receiver.len()) == self.len => receiver.finish().await,
+            _ => Err(Cause::Broken("the parts that came are not all of it".into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_covers_what_is_expected() {
+        assert_eq!(Plan::of(FIRST_ROUND, 48), None);
+        assert_eq!(Plan::of(1 << 20, 1), None);
+        assert_eq!(Plan::of(1 << 20, 0), None);
+        assert_eq!(Plan::of(0, 5), None);
+        for (bytes, most, count) in
+            [(20_000, 48, 2), (390_000, 48, 27), (1 << 22, 48, PIECES_MAX), (1 << 22, 3, 3)]
+        {
+            let plan = Plan::of(bytes, most).expect("a plan");
+            assert_eq!(plan.count, count);
+            let pieces: Vec<_> = plan.pieces().collect();
+            assert_eq!(pieces[0].start, 0);
+            assert!(pieces.windows(2).all(|two| two[0].end == two[1].start));
+            let end = pieces[pieces.len() - 1].end;
+            assert!(end <= bytes && bytes - end < count, "{end} of {bytes}");
+        }
+    }
+}
