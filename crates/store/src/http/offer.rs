@@ -18,7 +18,12 @@ const NEVER: usize = usize::MAX;
 pub(super) struct Offer {
     batch: AtomicUsize,
     pieces: AtomicU8,
+    /// Objects in a row of which a piece broke off.
+    broken: AtomicU8,
 }
+
+/// So many objects in a row of which a piece broke off are no accident: somebody counts connections.
+const BROKEN_MAX: u8 = 3;
 
 /// Whether parts of objects are asked for.
 const UNKNOWN: u8 = 0;
@@ -62,6 +67,15 @@ impl Offer {
     /// Whether an object may be asked for in pieces.
     pub(super) fn has_pieces(&self) -> bool {
         self.pieces.load(Ordering::Relaxed) == OFFERED
+    }
+
+    /// Takes note of an object that came in pieces, or of which one broke off.
+    pub(super) fn came_in_pieces(&self, whole: bool) {
+        if whole {
+            self.broken.store(0, Ordering::Relaxed);
+        } else if self.broken.fetch_add(1, Ordering::Relaxed) + 1 >= BROKEN_MAX {
+            self.no_pieces();
+        }
     }
 
     /// Ends pieces for good.
@@ -110,5 +124,17 @@ mod tests {
         offer.hear(&response(&[("age", "3")]));
         offer.hear(&response(&[("accept-ranges", "bytes")]));
         assert!(!offer.has_pieces(), "there is a proxy");
+    }
+
+    #[test]
+    fn pieces_that_break_off_again_and_again_are_not_asked_for() {
+        let offer = Offer::default();
+        offer.hear(&response(&[("accept-ranges", "bytes")]));
+        for whole in [false, false, true, false, false] {
+            offer.came_in_pieces(whole);
+            assert!(offer.has_pieces());
+        }
+        offer.came_in_pieces(false);
+        assert!(!offer.has_pieces());
     }
 }

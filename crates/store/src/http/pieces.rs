@@ -69,14 +69,17 @@ impl Host {
 
 /// Fetches it in pieces; all at once where that doesn't work.
 pub(super) async fn fetch(site: &Arc<Site>, fetch: &Fetch, turn: &Turn, plan: Plan) -> Result<Stored, Cause> {
-    match in_pieces(site, fetch, turn, plan).await {
-        Err(Cause::Overloaded { status, after }) => {
-            site.offer.no_pieces();
-            Err(Cause::Overloaded { status, after })
-        }
-        // The server, or somebody on the way to it, doesn't like that many requests, or doesn't know parts.
-        Err(Cause::WholeFile | Cause::Broken(_) | Cause::Status(_) | Cause::Unreachable(_)) => {
-            site.offer.no_pieces();
+    let outcome = in_pieces(site, fetch, turn, plan).await;
+    match &outcome {
+        Ok(_) => site.offer.came_in_pieces(true),
+        // A connection may break by chance, or since there are too many of them.
+        Err(Cause::Broken(_) | Cause::Unreachable(_)) => site.offer.came_in_pieces(false),
+        // The server, or somebody on the way to it, doesn't like so many requests, or doesn't know parts.
+        Err(Cause::WholeFile | Cause::Status(_) | Cause::Overloaded { .. }) => site.offer.no_pieces(),
+        Err(_) => {}
+    }
+    match outcome {
+        Err(Cause::WholeFile | Cause::Status(_) | Cause::Broken(_) | Cause::Unreachable(_)) => {
             exchange::attempt(site, fetch, turn).await
         }
         outcome => outcome,

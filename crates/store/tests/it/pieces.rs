@@ -122,7 +122,8 @@ fn pieces_of_one() -> u64 {
     count
 }
 
-/// Whichever of the requests fails, and however, the object comes, and from then on over one connection.
+/// Whichever of the requests fails, and however, the object comes; and from then on over one connection, unless the failure was
+/// one that may be an accident.
 #[test]
 fn what_fails_in_pieces_comes_at_once() {
     let faults = || [Fault::Status(500), Fault::Status(403), Fault::CloseAfter(100), Fault::Whole];
@@ -139,7 +140,9 @@ fn what_fails_in_pieces_comes_at_once() {
             rule.assert_hit();
             assert!(stand.parts(first) > 1);
             bytes(&stand.store, &second.wanted).unwrap();
-            assert_eq!((stand.requests(second).len(), stand.parts(second)), (1, 0), "{fault:?}");
+            let in_pieces = stand.parts(second) > 1;
+            assert_eq!(in_pieces, matches!(fault, Fault::CloseAfter(_)), "{fault:?}");
+            assert!(in_pieces || stand.requests(second).len() == 1);
         }
     }
 }
