@@ -41,8 +41,8 @@ impl Plan {
     /// For so many bytes, with at most so many requests; `None` where one is as good.
     fn of(bytes: u64, most: u64) -> Option<Self> {
         let count = bytes.div_ceil(FIRST_ROUND).min(PIECES_MAX).min(most);
-        let size = bytes.checked_div(count)?.max(1);
-        (bytes > FIRST_ROUND && count > 1).then_some(Self { size, count })
+        // Rounded up: a rest of a few bytes would cost another round trip.
+        (count > 1).then(|| Self { size: bytes.div_ceil(count), count })
     }
 
     /// What is asked for at first.
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(pieces[0].start, 0);
             assert!(pieces.windows(2).all(|two| two[0].end == two[1].start));
             let end = pieces[pieces.len() - 1].end;
-            assert!(end <= bytes && bytes - end < count, "{end} of {bytes}");
+            assert!(end >= bytes && end - bytes < count, "{end} of {bytes}");
         }
     }
 }
