@@ -76,6 +76,8 @@ impl Rig {
     }
 
     pub(crate) fn with(engine: Engine, options: CacheOptions) -> Self {
+        // Many tests at once share the limit of the process, of which each cache would take half.
+        esker_testkit::descriptors::allow(4096);
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&engine, &folder.path().join("cache"), options).unwrap();
         Self { engine, cache, folder }
