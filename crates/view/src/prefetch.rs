@@ -268,6 +268,7 @@ pub(crate) fn start(
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => {
                     keeper.save(&mut planner.learned);
+                    planner.quiet();
                     continue;
                 }
             };

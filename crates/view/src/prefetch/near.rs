@@ -1,54 +1,110 @@
 //! Folders of the present revision, for guesses.
 
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use esker_format::catalog::{EntryKind, Flags, Row};
 
 use crate::catalogs::WantedCatalog;
 use crate::failure::Blocked;
-use crate::lookup::{Scene, is_name, join};
+use crate::lookup::{Scene, is_name};
 
-use super::neighbours::{Content, Folders, Leaf, kind, small_max};
+use super::neighbours::{Folder, Folders, SmallFile, kind, small_max};
 use super::objects;
 
 /// Most rows looked at in one folder.
 const ROWS_MAX: usize = 1 << 17;
 /// A catalog larger than this is not fetched for a guess.
 const CATALOG_MAX: u64 = 16 << 20;
+/// Most entries of folders that are remembered: some 15 MB.
+const REMEMBERED_MAX: usize = 1 << 17;
+
+/// Folders that were looked at. Guesses climb from many places to the same ones, and to read a folder's rows in a catalog
+/// takes longer than all that is made of them.
+#[derive(Default)]
+pub(super) struct Listings {
+    /// The serial number of the revision that they are of.
+    serial: u64,
+    folders: HashMap<Box<[u8]>, Rc<Folder>>,
+    entries: usize,
+}
+
+impl Listings {
+    /// Forgets what is not of this revision.
+    fn turn_to(&mut self, serial: u64) {
+        if self.serial != serial {
+            *self = Self { serial, ..Self::default() };
+        }
+    }
+
+    fn remember(&mut self, folder: &Rc<Folder>) {
+        let entries = 1 + folder.folders.len() + folder.files.len();
+        if self.entries + entries > REMEMBERED_MAX {
+            self.forget();
+        }
+        if entries <= REMEMBERED_MAX {
+            self.entries += entries;
+            self.folders.insert(folder.path.clone(), Rc::clone(folder));
+        }
+    }
+
+    /// Forgets all of them.
+    pub(super) fn forget(&mut self) {
+        self.turn_to(self.serial.wrapping_add(1));
+    }
+}
 
 /// The tree as it is now. Catalogs that aren't attached are noted and left out.
 pub(super) struct Near<'s, 'a> {
-    pub(super) scene: &'s Scene<'a>,
+    scene: &'s Scene<'a>,
+    listings: &'s mut Listings,
     pub(super) missing: Vec<WantedCatalog>,
 }
 
-impl Folders for Near<'_, '_> {
-    fn list(&mut self, path: &[u8], wanted: &[u8]) -> Content {
-        let mut content = Content::default();
+impl<'s, 'a> Near<'s, 'a> {
+    pub(super) fn new(scene: &'s Scene<'a>, listings: &'s mut Listings) -> Self {
+        listings.turn_to(scene.revision.label.serial);
+        Self { scene, listings, missing: Vec::new() }
+    }
+
+    /// What is in a folder, unless that can't be told now.
+    fn read(&mut self, path: &[u8]) -> Option<Folder> {
         let mount = match self.scene.resolve(path) {
             Ok(mount) => mount,
             Err(Blocked::On(catalog)) => {
                 if catalog.size.is_none_or(|size| size <= CATALOG_MAX) {
                     self.missing.push(catalog);
                 }
-                return content;
+                return None;
             }
-            Err(Blocked::Failed(_)) => return content,
+            Err(Blocked::Failed(_)) => return None,
         };
         let own = mount.key_of(path);
         // What can't be read is no guess; whoever asks for it hears of the damage.
-        let Ok(children) = mount.attached.catalog.children(own) else { return content };
+        let children = mount.attached.catalog.children(own).ok()?;
+        let mut folder = Folder { path: path.into(), ..Folder::default() };
         for row in children.take(ROWS_MAX).flatten() {
             if row.flags().has(Flags::HIDDEN) || row.key() == own || !is_name(row.name()) {
                 continue;
             }
             match row.kind() {
-                EntryKind::Directory => content.folders.push(row.name().into()),
-                EntryKind::File if kind(row.name()) == wanted => {
-                    content.files.extend(leaf(path, wanted, &row));
-                }
+                EntryKind::Directory => folder.folders.push(row.name().into()),
+                EntryKind::File => folder.files.extend(small(&row)),
                 _ => {}
             }
         }
-        content
+        Some(folder)
+    }
+}
+
+impl Folders for Near<'_, '_> {
+    fn list(&mut self, path: &[u8]) -> Rc<Folder> {
+        if let Some(known) = self.listings.folders.get(path) {
+            return Rc::clone(known);
+        }
+        let Some(folder) = self.read(path).map(Rc::new) else { return Rc::default() };
+        self.listings.remember(&folder);
+        folder
     }
 
     fn is_complete(&self) -> bool {
@@ -57,10 +113,9 @@ impl Folders for Near<'_, '_> {
 }
 
 /// A file that is small, and one object.
-fn leaf(folder: &[u8], kind: &[u8], row: &Row<'_>) -> Option<Leaf> {
-    if row.size() > small_max(kind) {
+fn small(row: &Row<'_>) -> Option<SmallFile> {
+    if row.size() > small_max(kind(row.name())) {
         return None;
     }
-    let wanted = objects::whole(row, &join(folder, row.name()))?;
-    Some(Leaf { name: row.name().into(), size: row.size(), wanted })
+    Some(SmallFile { name: row.name().into(), size: row.size(), content: objects::content(row)? })
 }

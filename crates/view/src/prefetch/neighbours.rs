@@ -7,11 +7,14 @@
 //! read only here and there (a folder of packages) is too large for either, and stays where it is.
 
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
-use esker_store::Wanted;
+use esker_store::{CacheKey, Wanted};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::lookup::{join, split};
+
+use super::objects;
 
 /// Files up to this many plain bytes are small: one costs little, and a round trip costs more.
 const SMALL_MAX: u64 = 1 << 20;
@@ -43,29 +46,61 @@ const STALE: u8 = 8;
 
 /// The tree, as far as it is looked at here.
 pub(crate) trait Folders {
-    /// What is in the folder at `path`: its small files of a kind, and its folders. Nothing if that can't be told
-    /// now.
-    fn list(&mut self, path: &[u8], kind: &[u8]) -> Content;
+    /// What is in the folder at `path`. Nothing if that can't be told now.
+    fn list(&mut self, path: &[u8]) -> Rc<Folder>;
 
     /// Whether everything that was listed could be told.
     fn is_complete(&self) -> bool;
 }
 
 /// What is in a folder.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
-    /// Its small files of the kind that was asked for.
-    pub(crate) files: Vec<Leaf>,
+#[derive(Debug, Default)]
+pub(crate) struct Folder {
+    /// Where it is.
+    pub(crate) path: Box<[u8]>,
     /// The names of its folders.
     pub(crate) folders: Vec<Box<[u8]>>,
+    /// Its small files.
+    pub(crate) files: Vec<SmallFile>,
 }
 
-/// A small file.
+/// A small file of a folder.
+#[derive(Debug)]
+pub(crate) struct SmallFile {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) size: u64,
+    pub(crate) content: CacheKey,
+}
+
+/// One of them, and where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
-    pub(crate) name: Box<[u8]>,
-    pub(crate) wanted: Wanted,
-    pub(crate) size: u64,
+    folder: Rc<Folder>,
+    number: usize,
+}
+
+impl Leaf {
+    fn file(&self) -> &SmallFile {
+        &self.folder.files[self.number]
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.file().name
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.file().size
+    }
+
+    pub(crate) fn key(&self) -> CacheKey {
+        self.file().content
+    }
+
+    /// Its object.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let path = join(&self.folder.path, self.name());
+        objects::file(self.key(), self.size(), &path)
+    }
 }
 
 /// What is known of the files of one kind below one folder.
@@ -265,15 +300,14 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
     let mut looked = 0;
     let mut next: VecDeque<Vec<u8>> = VecDeque::from([top.to_vec()]);
     while let Some(path) = next.pop_front() {
-        let content = folders.list(&path, kind);
-        bytes = content.files.iter().fold(bytes, |sum, file| sum.saturating_add(file.size));
-        files.extend(content.files);
+        let folder = folders.list(&path);
+        bytes = take(&mut files, &folder, kind, bytes);
         looked += 1;
         if bytes > limit || files.len() > FILES_MAX || looked > FOLDERS_MAX {
             return Found::TooMany(files);
         }
         if deep {
-            next.extend(content.folders.iter().map(|name| join(&path, name)));
+            next.extend(folder.folders.iter().map(|name| join(&path, name)));
         }
     }
     Found::All(files)
@@ -281,13 +315,13 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
 
 /// Collects the files at one place in each folder of a folder; `None` if they are too many.
 fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -> Option<Vec<Leaf>> {
-    let branches = folders.list(above, kind).folders;
+    let around = folders.list(above);
+    let branches = &around.folders;
     let mut files = Vec::new();
     let mut bytes = 0_u64;
     for name in branches.iter().take(FOLDERS_MAX) {
-        let content = folders.list(&[&*join(above, name), place].concat(), kind);
-        bytes = content.files.iter().fold(bytes, |sum, file| sum.saturating_add(file.size));
-        files.extend(content.files);
+        let folder = folders.list(&[&*join(above, name), place].concat());
+        bytes = take(&mut files, &folder, kind, bytes);
         if bytes > BESIDE || files.len() > FILES_MAX {
             return None;
         }
@@ -295,12 +329,20 @@ fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -
     (branches.len() <= FOLDERS_MAX).then_some(files)
 }
 
+/// Takes the files of this kind in a folder; how many bytes everything taken has then.
+fn take(taken: &mut Vec<Leaf>, folder: &Rc<Folder>, of: &[u8], bytes: u64) -> u64 {
+    let before = taken.len();
+    let files = folder.files.iter().enumerate().filter(|(_, file)| kind(&file.name) == of);
+    taken.extend(files.map(|(number, _)| Leaf { folder: Rc::clone(folder), number }));
+    taken[before..].iter().fold(bytes, |sum, leaf| sum.saturating_add(leaf.size()))
+}
+
 /// Sorts by name, from the one after `name` to the one before it: what reads in order comes to those first.
 fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
-    files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    let after = files.partition_point(|file| &*file.name <= name);
+    files.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+    let after = files.partition_point(|leaf| leaf.name() <= name);
     files.rotate_left(after);
-    if files.last().is_some_and(|file| &*file.name == name) {
+    if files.last().is_some_and(|leaf| leaf.name() == name) {
         files.pop();
     }
 }

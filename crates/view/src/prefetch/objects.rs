@@ -3,16 +3,26 @@
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::Wanted;
+use esker_store::{CacheKey, Wanted};
 
-/// The object of a regular file that is one; `path` is for messages.
-pub(super) fn whole(row: &Row<'_>, path: &[u8]) -> Option<Wanted> {
+/// The content of a regular file that is one object.
+pub(super) fn content(row: &Row<'_>) -> Option<CacheKey> {
     let flags = row.flags();
     if row.kind() != EntryKind::File || flags.has(Flags::CHUNKED) || flags.has(Flags::EXTERNAL) {
         return None;
     }
-    let object = ObjectName::new(row.hash()?, ObjectKind::File);
-    Some(Wanted::new(object, row.compression()?, String::from_utf8_lossy(path)).size(row.size()))
+    Some(CacheKey { hash: row.hash()?, compression: row.compression()? })
+}
+
+/// The object of a regular file that is one; `path` is for messages.
+pub(super) fn whole(row: &Row<'_>, path: &[u8]) -> Option<Wanted> {
+    Some(file(content(row)?, row.size(), path))
+}
+
+/// The object of a file with this content; `path` is for messages.
+pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> Wanted {
+    let object = ObjectName::new(content.hash, ObjectKind::File);
+    Wanted::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
 }
 
 /// The object of a chunk; `what` is its file's path.

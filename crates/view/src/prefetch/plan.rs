@@ -21,7 +21,7 @@ use crate::payload::Notes;
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::arriving::Arriving;
 use super::credit::Credit;
-use super::near::Near;
+use super::near::{Listings, Near};
 use super::neighbours::{Folders, Leaf, Neighbours, is_library};
 use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
@@ -106,6 +106,7 @@ fn affordable(
 /// Guesses, and keeps the store busy with them.
 pub(super) struct Planner {
     core: Weak<Core>,
+    listings: Listings,
     neighbours: Neighbours,
     readers: Readers,
     /// The same for what is in the cache and comes from its disk, since a while ago.
@@ -135,6 +136,7 @@ impl Planner {
     pub(super) fn new(core: Weak<Core>, learned: Learned) -> Self {
         Self {
             core,
+            listings: Listings::default(),
             neighbours: Neighbours::default(),
             readers: Readers::default(),
             cached_neighbours: Neighbours::once(),
@@ -187,6 +189,11 @@ impl Planner {
             }
             Event::Earned | Event::Closed => {}
         }
+    }
+
+    /// Nothing has happened for a while: lets go of what only saves time.
+    pub(super) fn quiet(&mut self) {
+        self.listings.forget();
     }
 
     /// Notes what an event tells of reads, though nothing is fetched ahead any more.
@@ -261,7 +268,7 @@ impl Planner {
         for Announced { place: (read, part), wanted, size, range, arrival, chunk } in turn.objects {
             if cluster.learned {
                 // Most of it is in the cache, and comes from its disk.
-                if !core.store.read_ahead(&wanted, range) && self.admit(&wanted) {
+                if !core.store.read_ahead(&wanted, range) && self.admit(wanted.key()) {
                     self.trails.push_back(Guess { wanted, size });
                 }
                 continue;
@@ -272,7 +279,7 @@ impl Planner {
             if core.prefetch.arrivals.get().is_some() {
                 self.arriving.expect(wanted.key(), arrival);
             }
-            if self.admit(&wanted) {
+            if self.admit(wanted.key()) {
                 let place = (Reverse(cluster.serial), read, part);
                 self.announced.insert(place, Guess { wanted, size });
             }
@@ -309,9 +316,9 @@ impl Planner {
         let scene = Scene::new(core, &revision);
         if !notes.chunked {
             let Some(path) = path else { return };
-            let mut near = Near { scene: &scene, missing: Vec::new() };
-            for file in self.cached_neighbours.missed(&mut near, &path) {
-                core.store.read_ahead(&file.wanted, 0..u64::MAX);
+            let mut near = Near::new(&scene, &mut self.listings);
+            for leaf in self.cached_neighbours.missed(&mut near, &path) {
+                core.store.read_ahead(&leaf.wanted(), 0..u64::MAX);
             }
         } else if let Some(chunks) = core.held.chunks(&node.key)
             && let Some(compression) = notes.compression
@@ -328,13 +335,13 @@ impl Planner {
     fn near(&mut self, core: &Arc<Core>, path: &[u8], guess: Guesser, tries: u32) {
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
-        let mut near = Near { scene: &scene, missing: Vec::new() };
+        let mut near = Near::new(&scene, &mut self.listings);
         let files = guess(&mut self.neighbours, &mut near, path);
         let mut missing = near.missing;
         // The newest miss tells best what comes next.
-        for Leaf { wanted, size, .. } in files.into_iter().rev() {
-            if self.admit(&wanted) {
-                self.likely.push_front(Guess { wanted, size });
+        for leaf in files.into_iter().rev() {
+            if self.admit(leaf.key()) {
+                self.likely.push_front(Guess { wanted: leaf.wanted(), size: leaf.size() });
             }
         }
         if tries < TRIES_MAX {
@@ -365,7 +372,7 @@ impl Planner {
         } else if whole && !self.rest.is_announced(path) {
             for chunk in rest::around(&chunks, missed) {
                 let wanted = guess(chunk);
-                if self.admit(&wanted) {
+                if self.admit(wanted.key()) {
                     self.rest.push(path, Guess { wanted, size: chunk.size });
                 }
             }
@@ -373,7 +380,7 @@ impl Planner {
             // Otherwise it is followed as it was read the last time.
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = guess(chunk);
-                if self.admit(&wanted) {
+                if self.admit(wanted.key()) {
                     self.likely.push_back(Guess { wanted, size: chunk.size });
                 }
             }
@@ -381,8 +388,7 @@ impl Planner {
     }
 
     /// Whether an object is to be queued.
-    fn admit(&mut self, wanted: &Wanted) -> bool {
-        let key = wanted.key();
+    fn admit(&mut self, key: CacheKey) -> bool {
         self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)
     }
 

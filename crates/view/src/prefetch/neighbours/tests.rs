@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
-use esker_format::object::{ObjectKind, ObjectName};
 
 use super::*;
 
@@ -31,15 +30,15 @@ impl Paths {
 }
 
 impl Folders for Paths {
-    fn list(&mut self, path: &[u8], wanted: &[u8]) -> Content {
+    fn list(&mut self, path: &[u8]) -> Rc<Folder> {
         self.listed += 1;
         let path = std::str::from_utf8(path).unwrap();
         if self.absent.is_some_and(|absent| path.starts_with(absent)) {
             self.met_absent = true;
-            return Content::default();
+            return Rc::default();
         }
         let below = format!("{path}/");
-        let mut content = Content::default();
+        let mut content = Folder { path: path.as_bytes().into(), ..Folder::default() };
         for (file, size) in self.files.range(below.clone()..) {
             let Some(rest) = file.strip_prefix(&below) else { break };
             match rest.split_once('/') {
@@ -49,16 +48,15 @@ impl Folders for Paths {
                         content.folders.push(folder);
                     }
                 }
-                None if kind(rest.as_bytes()) == wanted && *size <= small_max(wanted) => {
+                None if *size <= small_max(kind(rest.as_bytes())) => {
                     let hash = ContentHash::new(HashAlgorithm::Sha1, [0; 20]);
-                    let object = ObjectName::new(hash, ObjectKind::File);
-                    let wanted = Wanted::new(object, Compression::Zlib, file.clone());
-                    content.files.push(Leaf { name: rest.as_bytes().into(), wanted, size: *size });
+                    let key = CacheKey { hash, compression: Compression::Zlib };
+                    content.files.push(SmallFile { name: rest.as_bytes().into(), content: key, size: *size });
                 }
                 None => {}
             }
         }
-        content
+        Rc::new(content)
     }
 
     fn is_complete(&self) -> bool {
@@ -68,7 +66,7 @@ impl Folders for Paths {
 
 fn taken(neighbours: &mut Neighbours, paths: &mut Paths, missed: &str) -> Vec<String> {
     paths.met_absent = false;
-    neighbours.missed(paths, missed.as_bytes()).into_iter().map(|leaf| leaf.wanted.what).collect()
+    neighbours.missed(paths, missed.as_bytes()).into_iter().map(|leaf| leaf.wanted().what).collect()
 }
 
 #[test]
