@@ -11,7 +11,7 @@ use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, serve, zlib};
 
 const COUNT: u64 = 40;
 
-/// A far server that offers batches, with objects of which it knows all but one.
+/// A server that offers batches, with objects of which it knows all but one.
 struct Stand {
     mirror: Mirror,
     objects: Vec<Made>,
@@ -26,12 +26,16 @@ fn far() -> Engine {
 
 impl Stand {
     fn new(fields: &[(&str, &str)]) -> Self {
+        Self::at(far(), fields)
+    }
+
+    fn at(engine: Engine, fields: &[(&str, &str)]) -> Self {
         let objects: Vec<Made> = (0..COUNT).map(|seed| zlib(&noise(seed, 900))).collect();
         let (mirror, folder) = serve(&objects);
         for (name, value) in fields {
             mirror.say(name, value);
         }
-        let rig = Rig::with(far(), roomy());
+        let rig = Rig::with(engine, roomy());
         let store = rig.open(&mirror.url("repo"));
         // What tells that there are batches.
         bytes(&store, &objects[0].wanted).unwrap();
@@ -84,8 +88,17 @@ impl Stand {
 }
 
 #[test]
-fn small_prefetches_share_requests() {
-    let stand = Stand::new(&[(HEADER, "64")]);
+fn small_prefetches_from_afar_share_requests() {
+    small_prefetches_share_requests(far());
+}
+
+#[test]
+fn small_prefetches_from_nearby_share_requests() {
+    small_prefetches_share_requests(engine_with(|options| options.http.far = Duration::MAX));
+}
+
+fn small_prefetches_share_requests(engine: Engine) {
+    let stand = Stand::at(engine, &[(HEADER, "64")]);
     stand.answer(|bytes| bytes);
     // The first fills the way, so that the others queue.
     let rule = stand.mirror.fault(|_| true, Fault::Delay(Duration::from_millis(50)));
