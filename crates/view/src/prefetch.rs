@@ -2,17 +2,19 @@
 //!
 //! Only a READ that misses starts it (a LOOKUP would fire on `ls -l`). Reads do no more than tell a thread of what they
 //! met; that thread looks at the catalogs around, guesses, and has the store warm the cache as far as that delays
-//! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for the rest of a library
-//! or executable in use: it follows whole, so that a later outage doesn't fault a running job, unless a publisher announced
-//! what is read of it.
+//! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for libraries and executables
+//! in use: what the loader reads of them comes at once, and the rest of what is mapped when nothing else happens, so that a
+//! later outage doesn't fault a running job, unless a publisher announced what is read.
 
 mod announced;
 mod arriving;
 mod credit;
+mod elf;
 mod near;
 mod neighbours;
 mod objects;
 mod plan;
+mod programs;
 mod rest;
 mod touched;
 
@@ -25,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_store::{CacheKey, Errand, Handle};
-use esker_vfs::Node;
+use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
 
 use crate::catalogs::Attached;
@@ -65,6 +67,8 @@ pub(crate) enum Event {
     Announced(Node),
     /// The bundle of a trigger in this directory is there, or is not to be had now.
     Spec { directory: Vec<u8>, handle: Option<Handle> },
+    /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
+    Part { file: NodeKey, handle: Option<Handle> },
     /// A cluster goes on; catalogs that it needed are attached.
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.
@@ -263,18 +267,24 @@ pub(crate) fn start(
         let keeper = Keeper::new(trails);
         let mut planner = Planner::new(weak.clone(), keeper.load(Sight::All));
         loop {
-            let event = match inbox.recv_timeout(if planner.learned.is_changed() { QUIET } else { IDLE }) {
+            let saving = if planner.learned.is_changed() { QUIET } else { IDLE };
+            let event = match inbox.recv_timeout(planner.rest.patience().unwrap_or(saving)) {
                 Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => {
-                    keeper.save(&mut planner.learned);
-                    planner.quiet();
-                    continue;
-                }
+                Ok(event) => Some(event),
+                Err(RecvTimeoutError::Timeout) => None,
             };
             let Some(core) = weak.upgrade() else { break };
+            let Some(event) = event else {
+                if !planner.rest.begin() {
+                    keeper.save(&mut planner.learned);
+                    planner.quiet();
+                }
+                planner.go_on(&core);
+                continue;
+            };
             if matches!(event, Event::Missed(_) | Event::Touched(_)) {
                 core.prefetch.backlog.fetch_sub(1, Ordering::Relaxed);
+                planner.rest.wait();
             }
             if core.prefetch.errand.is_over() {
                 planner.note(&core, &event);

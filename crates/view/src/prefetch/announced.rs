@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use esker_format::bundle::{self, Bundle, BundleRead};
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::hash::ContentHash;
-use esker_store::{Done, Handle, Wanted};
+use esker_store::{Handle, Wanted};
 use esker_vfs::NodeKey;
 
 use crate::catalogs::WantedCatalog;
@@ -62,19 +62,7 @@ impl Recent {
 pub(super) fn fetch_spec(core: &Arc<Core>, trigger: &Notes) -> bool {
     let revision = core.current.load();
     let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), trigger) else { return false };
-    let (weak, again) = (Arc::downgrade(core), wanted.clone());
-    let opened = Done::new(move |answer: Result<Handle, _>| {
-        if let Some(core) = weak.upgrade() {
-            core.prefetch.tell(Event::Spec { directory, handle: answer.ok() });
-        }
-    });
-    let weak = Arc::downgrade(core);
-    let warmed = move |answer: Result<_, _>| match (answer, weak.upgrade()) {
-        (Ok(_), Some(core)) => core.store.get(again, opened),
-        (Err(error), _) => opened.err(error),
-        (Ok(_), None) => {}
-    };
-    core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
+    objects::open(core, wanted, move |handle| Event::Spec { directory, handle });
     true
 }
 

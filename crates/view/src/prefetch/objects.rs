@@ -1,9 +1,15 @@
 //! What is asked for to have a file, or a part of it.
 
+use std::sync::Arc;
+
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Wanted};
+use esker_store::{CacheKey, Done, Handle, Wanted};
+
+use crate::core::Core;
+
+use super::Event;
 
 /// The content of a regular file that is one object.
 pub(super) fn content(row: &Row<'_>) -> Option<CacheKey> {
@@ -29,4 +35,25 @@ pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> Wanted {
 pub(super) fn chunk(chunk: &Chunk, compression: Compression, what: &str) -> Wanted {
     let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
     Wanted::new(object, compression, what).size(chunk.size)
+}
+
+/// Has an object fetched ahead, and opened; the planner hears what came of it, once.
+pub(super) fn open(
+    core: &Arc<Core>,
+    wanted: Wanted,
+    event: impl FnOnce(Option<Handle>) -> Event + Send + 'static,
+) {
+    let (weak, again) = (Arc::downgrade(core), wanted.clone());
+    let opened = Done::new(move |answer: Result<Handle, _>| {
+        if let Some(core) = weak.upgrade() {
+            core.prefetch.tell(event(answer.ok()));
+        }
+    });
+    let weak = Arc::downgrade(core);
+    let warmed = move |answer: Result<_, _>| match (answer, weak.upgrade()) {
+        (Ok(_), Some(core)) => core.store.get(again, opened),
+        (Err(error), _) => opened.err(error),
+        (Ok(_), None) => {}
+    };
+    core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_format::catalog::Chunk;
 use esker_store::{CacheKey, Done, Wanted, Warmed};
 use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
@@ -23,6 +22,7 @@ use super::arriving::Arriving;
 use super::credit::Credit;
 use super::near::{Listings, Near};
 use super::neighbours::{Folders, Leaf, Neighbours, is_library};
+use super::programs::{Program, Programs};
 use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
 use esker_trails::{Heard, Learned, PART};
@@ -32,6 +32,8 @@ use esker_trails::{Heard, Learned, PART};
 const UNDER_WAY_MAX: usize = 256;
 /// Most plain bytes of them, so that few large ones don't hold up many small ones.
 const UNDER_WAY_BYTES: u64 = 256 << 20;
+/// The same of what follows when nothing else happens: what begins meanwhile must not find the way full.
+const REST_BYTES: u64 = 32 << 20;
 /// Most guesses that wait.
 const QUEUE_MAX: usize = 1 << 16;
 /// A library or executable above this is not fetched whole because a part of it is used.
@@ -49,9 +51,10 @@ const IN_MEMORY: Duration = Duration::from_secs(60);
 const EXECUTABLE: u32 = 0o111;
 
 /// An object that may be read soon.
+#[derive(Debug)]
 pub(super) struct Guess {
     pub(super) wanted: Wanted,
-    size: u64,
+    pub(super) size: u64,
 }
 
 /// What [`Neighbours`] make of a file that is read.
@@ -123,7 +126,8 @@ pub(super) struct Planner {
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
-    rest: Rests,
+    pub(super) programs: Programs,
+    pub(super) rest: Rests,
     /// The keys of all.
     queued: HashSet<CacheKey>,
     under_way: HashMap<CacheKey, u64>,
@@ -148,6 +152,7 @@ impl Planner {
             trails: VecDeque::new(),
             announced: BTreeMap::new(),
             likely: VecDeque::new(),
+            programs: Programs::default(),
             rest: Rests::default(),
             queued: HashSet::new(),
             under_way: HashMap::new(),
@@ -183,6 +188,7 @@ impl Planner {
                     self.cluster(core, Box::new(cluster));
                 }
             }
+            Event::Part { file, handle } => self.program_came(core, file, handle.as_ref()),
             Event::Cluster { cluster, attached } => {
                 self.cluster(core, cluster);
                 drop(attached);
@@ -365,21 +371,14 @@ impl Planner {
         let Some(chunks) = chunks.or_else(|| scene.chunks(&miss.node).ok()) else { return };
         let missed = rest::chunk_at(&chunks, miss.read.at);
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
-        let what = String::from_utf8_lossy(path);
-        let guess = |chunk: &Chunk| objects::chunk(chunk, compression, &what);
-        if whole && expected {
-            // Its other chunks are queued or on their way, as far as they are read.
-        } else if whole && !self.rest.is_announced(path) {
-            for chunk in rest::around(&chunks, missed) {
-                let wanted = guess(chunk);
-                if self.admit(wanted.key()) {
-                    self.rest.push(path, Guess { wanted, size: chunk.size });
-                }
-            }
-        } else if !guided {
+        if whole && !self.rest.is_announced(path) {
+            let program = Program { path: path.into(), chunks, compression };
+            self.program_missed(core, miss.node.key, &program, (missed, expected));
+        } else if !guided && !(whole && expected) {
             // Otherwise it is followed as it was read the last time.
+            let what = String::from_utf8_lossy(path);
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
-                let wanted = guess(chunk);
+                let wanted = objects::chunk(chunk, compression, &what);
                 if self.admit(wanted.key()) {
                     self.likely.push_back(Guess { wanted, size: chunk.size });
                 }
@@ -388,7 +387,7 @@ impl Planner {
     }
 
     /// Whether an object is to be queued.
-    fn admit(&mut self, key: CacheKey) -> bool {
+    pub(super) fn admit(&mut self, key: CacheKey) -> bool {
         self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)
     }
 
@@ -422,16 +421,21 @@ impl Planner {
         let queued = &mut self.queued;
         if let Some(guess) = affordable(&mut self.trails, learned, queued, starved)
             .or_else(|| affordable(&mut self.announced, published, queued, starved))
-            .or_else(|| affordable(&mut self.likely, credit, queued, starved))
         {
             return Some(guess);
         }
-        while let Some(guess) = self.rest.take() {
-            if self.queued.remove(&guess.wanted.key()) {
+        while let Some(guess) = self.rest.take_soon() {
+            if queued.remove(&guess.wanted.key()) {
                 return Some(guess);
             }
         }
-        None
+        affordable(&mut self.likely, credit, queued, starved).or_else(|| {
+            if self.under_way.values().sum::<u64>() < REST_BYTES {
+                self.rest.take(|key| queued.contains(key) || self.under_way.contains_key(key))
+            } else {
+                None
+            }
+        })
     }
 
     fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {

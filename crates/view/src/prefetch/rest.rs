@@ -1,6 +1,7 @@
 //! What follows in a large file of which one chunk was missed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use esker_format::catalog::Chunk;
 use esker_store::CacheKey;
@@ -14,6 +15,11 @@ const AHEAD_MAX: u64 = 64 << 20;
 const READERS_MAX: usize = 1024;
 /// Most files of which it is remembered that they were announced.
 const ANNOUNCED_MAX: usize = 4096;
+
+/// Nothing happened for so long when the rest begins to come: a program that starts reads more often…
+const QUIET: Duration = Duration::from_secs(1);
+/// … and one that never pauses doesn't keep it away for longer.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Where programs read in large files.
 #[derive(Default)]
@@ -55,21 +61,49 @@ impl Readers {
     }
 }
 
-/// The rest of libraries and executables in use, which follows when nothing else is to be fetched. What is read of a
-/// file that a bundle names, the bundle tells, so that a read beside it brings no more than in any other file. While a
-/// bundle is on its way, all rests wait for it.
+/// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows when nothing else
+/// happens, so that it takes no processor from a program that starts. What is read of a file that a bundle names, the
+/// bundle tells, so that a read beside it brings no more than in any other file. While a bundle is on its way, all of this
+/// waits for it.
 #[derive(Default)]
 pub(super) struct Rests {
     specs_awaited: usize,
     /// The paths of files that bundles told about.
     announced: HashSet<Box<[u8]>>,
     /// With the paths of the files.
+    soon: VecDeque<(Box<[u8]>, Guess)>,
     line: VecDeque<(Box<[u8]>, Guess)>,
+    /// Since when there is a rest.
+    since: Option<Instant>,
+    /// Nothing was read for a while.
+    quiet: bool,
 }
 
 impl Rests {
+    pub(super) fn push_soon(&mut self, path: &[u8], guess: Guess) {
+        self.soon.push_back((path.into(), guess));
+    }
+
     pub(super) fn push(&mut self, path: &[u8], guess: Guess) {
+        self.since.get_or_insert_with(Instant::now);
         self.line.push_back((path.into(), guess));
+    }
+
+    /// How long nothing may happen until the rest is to begin; none if there is none, or it has begun.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        (!self.line.is_empty() && !self.quiet).then_some(QUIET)
+    }
+
+    /// Nothing has happened for as long as that; whether there is a rest that begins.
+    pub(super) fn begin(&mut self) -> bool {
+        let begins = self.patience().is_some();
+        self.quiet |= begins;
+        begins
+    }
+
+    /// Something is read, so the rest waits again.
+    pub(super) fn wait(&mut self) {
+        self.quiet = false;
     }
 
     /// A bundle tells what is read of this large file.
@@ -94,14 +128,15 @@ impl Rests {
         self.specs_awaited = self.specs_awaited.saturating_sub(1);
     }
 
-    /// Gives up the rest of these files; what was to be fetched of it.
+    /// Gives up what there is of these files; what of it was queued.
     pub(super) fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
-        if self.line.is_empty() {
+        if self.line.is_empty() && self.soon.is_empty() {
             return Vec::new();
         }
         let files: HashSet<&[u8]> = files.collect();
         let mut left = Vec::new();
-        self.line.retain(|(path, guess)| {
+        self.line.retain(|(path, _)| !files.contains(&**path));
+        self.soon.retain(|(path, guess)| {
             let stays = !files.contains(&**path);
             if !stays {
                 left.push(guess.wanted.key());
@@ -111,15 +146,31 @@ impl Rests {
         left
     }
 
-    pub(super) fn take(&mut self) -> Option<Guess> {
+    /// The next of what will be read soon.
+    pub(super) fn take_soon(&mut self) -> Option<Guess> {
         if self.specs_awaited > 0 {
             return None;
         }
-        Some(self.line.pop_front()?.1)
+        Some(self.soon.pop_front()?.1)
+    }
+
+    /// The next of the rest that isn't asked for already, if this is the time for it.
+    pub(super) fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Guess> {
+        let is_time = self.quiet || self.since.is_some_and(|since| since.elapsed() > LONG);
+        if self.specs_awaited > 0 || !is_time {
+            return None;
+        }
+        while let Some((_, guess)) = self.line.pop_front() {
+            if !is_asked_for(&guess.wanted.key()) {
+                return Some(guess);
+            }
+        }
+        self.since = None;
+        None
     }
 
     pub(super) fn clear(&mut self) {
-        self.line.clear();
+        (self.soon, self.line, self.since) = Default::default();
     }
 }
 

@@ -10,7 +10,7 @@ use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Arrival, LastLink, View};
 
-use crate::support::Site;
+use crate::support::{Site, digest};
 use crate::watched;
 
 const TRIGGER: u64 = 4 | 1 << 17;
@@ -93,12 +93,7 @@ impl Made {
         warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
     ) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
-        let bytes = root.finish();
-        let repository = &site.repository;
-        let mut head = repository.manifest();
-        let revision: u64 = head.get('S').unwrap().parse().unwrap();
-        head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
-        repository.publish(&head.sign(&repository.fixture().keys()));
+        site.publish_root(root);
         let (told, asked) = channel();
         let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
             let what = wanted.what.clone();
@@ -109,11 +104,6 @@ impl Made {
         let view = watched::open(&site, true, warm);
         (site, view, asked)
     }
-}
-
-fn digest(hex: &str) -> [u8; 20] {
-    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
-    std::array::from_fn(byte)
 }
 
 fn read(view: &View, path: &str) {

@@ -10,6 +10,7 @@ mod following;
 mod gate;
 mod holding;
 mod kernel;
+mod libraries;
 mod looks;
 mod model;
 mod reading;

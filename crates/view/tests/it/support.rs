@@ -8,6 +8,7 @@ use esker_store::{
     Cache, CacheOptions, Engine, EngineOptions, HeadKeeper, HeadOptions, ObjectStore, Objects, Source,
     connect,
 };
+use esker_testkit::catalog::Draft;
 use esker_testkit::fixture::{Fixture, Repository};
 use esker_vfs::TreeError;
 use esker_view::{Pin, View, ViewOptions};
@@ -45,6 +46,15 @@ impl Site {
         Self { repository, store, engine, cache, source, _folder: folder }
     }
 
+    /// Makes this the root catalog of a new revision.
+    pub(crate) fn publish_root(&self, root: Draft) {
+        let (repository, bytes) = (&self.repository, root.finish());
+        let mut head = repository.manifest();
+        let revision: u64 = head.get('S').unwrap().parse().unwrap();
+        head.set('C', repository.store(&bytes, "C")).set('B', bytes.len()).set('S', revision + 1);
+        repository.publish(&head.sign(&repository.fixture().keys()));
+    }
+
     pub(crate) fn keeper(&self) -> HeadKeeper {
         let fixture = self.repository.fixture();
         let pem = std::fs::read(fixture.public_key()).unwrap();
@@ -72,4 +82,10 @@ impl Site {
     pub(crate) fn publish(&self, tag: &str) {
         self.repository.publish(&self.repository.head_at(tag));
     }
+}
+
+/// The digest that is written so.
+pub(crate) fn digest(hex: &str) -> [u8; 20] {
+    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
+    std::array::from_fn(byte)
 }

@@ -1,0 +1,249 @@
+//! What the dynamic loader reads of a library or executable, as its headers tell.
+//!
+//! Of a library the loader goes through the tables of symbols and relocations, and writes to the data that these name.
+//! Of its code and its constants only what runs is read, and what isn't mapped, as names for debuggers, nobody reads: in
+//! large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`); libraries of 32 bits
+//! and of big-endian machines are not looked into.
+
+use std::ops::Range;
+
+/// Bytes at the beginning of a file that are enough to tell.
+pub(super) const HEAD: usize = 8192;
+/// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
+pub(super) const DYNAMIC_MAX: u64 = 64 << 10;
+
+const MAGIC: &[u8] = b"\x7fELF\x02\x01";
+const PROGRAM_HEADER_LEN: usize = 56;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PF_W: u32 = 2;
+
+/// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
+/// loader comes to them.
+const TABLES: [(u64, Option<u64>); 9] = [
+    (7, Some(8)),        // DT_RELA, DT_RELASZ
+    (36, Some(35)),      // DT_RELR, DT_RELRSZ
+    (23, Some(2)),       // DT_JMPREL, DT_PLTRELSZ
+    (6, None),           // DT_SYMTAB
+    (0x6fff_fef5, None), // DT_GNU_HASH
+    (4, None),           // DT_HASH
+    (5, Some(10)),       // DT_STRTAB, DT_STRSZ
+    (0x6fff_fff0, None), // DT_VERSYM
+    (0x6fff_fffe, None), // DT_VERNEED
+];
+
+/// A part of the file that is mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    address: u64,
+    file: Range<u64>,
+    written: bool,
+}
+
+/// Where in a file is what the loader reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    segments: Vec<Segment>,
+    /// Where the section lies that tells of the tables.
+    pub(super) dynamic: Option<Range<u64>>,
+}
+
+impl Layout {
+    /// Reads the headers at the beginning of a file; none if it is nothing that is loaded, or not all of them are there.
+    pub(super) fn of(head: &[u8]) -> Option<Self> {
+        if !head.starts_with(MAGIC) || u16_at(head, 54)? as usize != PROGRAM_HEADER_LEN {
+            return None;
+        }
+        let start = usize::try_from(u64_at(head, 32)?).ok()?;
+        let len = PROGRAM_HEADER_LEN * usize::from(u16_at(head, 56)?);
+        let headers = head.get(start..start.checked_add(len)?)?;
+        let mut layout = Self { segments: Vec::new(), dynamic: None };
+        for header in headers.chunks_exact(PROGRAM_HEADER_LEN) {
+            let (offset, len) = (u64_at(header, 8)?, u64_at(header, 32)?);
+            let file = offset..offset.checked_add(len)?;
+            match u32_at(header, 0)? {
+                PT_LOAD if len > 0 => {
+                    let written = u32_at(header, 4)? & PF_W != 0;
+                    layout.segments.push(Segment { address: u64_at(header, 16)?, file, written });
+                }
+                PT_DYNAMIC => layout.dynamic = Some(offset..offset.checked_add(len.min(DYNAMIC_MAX))?),
+                _ => {}
+            }
+        }
+        (!layout.segments.is_empty()).then_some(layout)
+    }
+
+    /// The parts that the program writes to, most of it while it is loaded.
+    pub(super) fn written(&self) -> impl Iterator<Item = Range<u64>> {
+        self.segments.iter().filter(|segment| segment.written).map(|segment| segment.file.clone())
+    }
+
+    /// Whether anything of a part of the file is mapped, or the headers lie in it.
+    pub(super) fn is_mapped(&self, part: &Range<u64>) -> bool {
+        let meets = |segment: &Segment| segment.file.start < part.end && part.start < segment.file.end;
+        part.start == 0 || self.segments.iter().any(meets)
+    }
+
+    /// The tables that the bytes of the dynamic section name, in the order in which they are read.
+    pub(super) fn tables(&self, dynamic: &[u8]) -> Vec<Range<u64>> {
+        let mut entries: Vec<(u64, u64)> = Vec::new();
+        for entry in dynamic.chunks_exact(16) {
+            match (u64_at(entry, 0), u64_at(entry, 8)) {
+                (Some(tag), Some(value)) if tag != 0 => entries.push((tag, value)),
+                _ => break,
+            }
+        }
+        let value = |tag: u64| entries.iter().find(|entry| entry.0 == tag).map(|entry| entry.1);
+        let starts: Vec<u64> = TABLES.iter().filter_map(|(tag, _)| value(*tag)).collect();
+        let table = |(tag, length): &(u64, Option<u64>)| {
+            let start = value(*tag)?;
+            // One whose length isn't told ends where the next begins.
+            let next = || Some(starts.iter().filter(|other| **other > start).min()? - start);
+            let len = length.and_then(value).or_else(next).unwrap_or(1);
+            self.in_file(start, len)
+        };
+        TABLES.iter().filter_map(table).collect()
+    }
+
+    /// Where in the file the bytes at an address lie, as far as they are of one segment.
+    fn in_file(&self, address: u64, len: u64) -> Option<Range<u64>> {
+        self.segments.iter().find_map(|segment| {
+            let start = segment.file.start.checked_add(address.checked_sub(segment.address)?)?;
+            let end = start.saturating_add(len).min(segment.file.end);
+            (start < end).then_some(start..end)
+        })
+    }
+}
+
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes_at(bytes, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes_at(bytes, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes_at(bytes, at).map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file with these program headers: kind, flags, where in the file, address, length.
+    fn head(headers: &[(u32, u32, u64, u64, u64)]) -> Vec<u8> {
+        let mut head = MAGIC.to_vec();
+        head.resize(64, 0);
+        head[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        head[54..56].copy_from_slice(&56_u16.to_le_bytes());
+        head[56..58].copy_from_slice(&(headers.len() as u16).to_le_bytes());
+        for (kind, flags, offset, address, len) in headers {
+            head.extend([kind.to_le_bytes(), flags.to_le_bytes()].concat());
+            head.extend([*offset, *address, 0, *len, *len, 0].map(u64::to_le_bytes).concat());
+        }
+        head
+    }
+
+    fn library() -> Layout {
+        Layout::of(&head(&[
+            (PT_LOAD, 4, 0, 0, 1000),
+            (PT_LOAD, 5, 1000, 5000, 500),
+            (PT_LOAD, 6, 1500, 9000, 300),
+            (PT_DYNAMIC, 6, 1600, 9100, 96),
+        ]))
+        .unwrap()
+    }
+
+    #[test]
+    fn headers_tell_what_is_mapped_and_what_is_written() {
+        let layout = library();
+        assert_eq!(layout.written().collect::<Vec<_>>(), [1500..1800]);
+        assert_eq!(layout.dynamic, Some(1600..1696));
+        for (part, mapped) in [
+            (0..10, true),
+            (999..1001, true),
+            (1799..3000, true),
+            (1800..3000, false),
+            (u64::MAX - 1..u64::MAX, false),
+        ] {
+            assert_eq!(layout.is_mapped(&part), mapped, "{part:?}");
+        }
+    }
+
+    #[test]
+    fn the_dynamic_section_tells_where_tables_are() {
+        let entries =
+            [(6, 100), (5, 400), (10, 50), (7, 500), (8, 24), (0x6fff_fef5, 300), (0, 0), (23, 1), (2, 1)];
+        let dynamic: Vec<u8> = entries
+            .iter()
+            .flat_map(|(tag, value): &(u64, u64)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
+            .collect();
+        // Relocations, symbols up to the hashes, hashes up to the names, names; nothing behind the end of the entries.
+        assert_eq!(library().tables(&dynamic), [500..524, 100..300, 300..400, 400..450]);
+    }
+
+    #[test]
+    fn tables_outside_of_the_file_are_none() {
+        let layout = library();
+        let tables = |address: u64, len: u64| {
+            let entries = [(7, address), (8, len)];
+            layout.tables(
+                &entries
+                    .iter()
+                    .flat_map(|(tag, value): &(u64, u64)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(tables(9299, u64::MAX), [1799..1800], "cut where the segment ends");
+        for address in [1000, 4999, 9300, u64::MAX] {
+            assert!(tables(address, 8).is_empty(), "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_library_has_no_layout() {
+        assert_eq!(Layout::of(b"#!/bin/sh\n"), None);
+        assert_eq!(Layout::of(&head(&[])), None, "nothing is mapped");
+        let whole = head(&[(PT_LOAD, 4, 0, 0, 1000)]);
+        assert!((0..whole.len()).all(|len| Layout::of(&whole[..len]).is_none()));
+        assert_eq!(Layout::of(&head(&[(PT_LOAD, 4, u64::MAX, 0, 1)])), None);
+    }
+
+    /// The program that runs this is one that was loaded.
+    #[test]
+    fn a_real_program_is_understood() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let layout = Layout::of(&bytes[..HEAD.min(bytes.len())]).unwrap();
+        let dynamic = layout.dynamic.clone().unwrap();
+        assert!(layout.written().any(|part| part.start <= dynamic.start && dynamic.end <= part.end));
+        let tables = layout.tables(&bytes[dynamic.start as usize..dynamic.end as usize]);
+        assert!(tables.len() >= 4 && tables.iter().all(|table| layout.is_mapped(table)), "{tables:?}");
+        // The first entry of a table of symbols is empty, and so is the first name.
+        assert!(tables.iter().any(|table| bytes[table.start as usize..][..24] == [0; 24]));
+        assert!(tables.iter().all(|table| table.end <= bytes.len() as u64));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_are_it_ends(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), dynamic in proptest::collection::vec(any::<u8>(), 0..200)) {
+            bytes.splice(..bytes.len().min(MAGIC.len()), MAGIC.iter().copied());
+            if bytes.len() > 58 {
+                bytes[32..40].copy_from_slice(&64_u64.to_le_bytes());
+                let headers = bytes[56] % 8;
+                bytes[54..58].copy_from_slice(&[56, 0, headers, 0]);
+            }
+            if let Some(layout) = Layout::of(&bytes) {
+                for table in layout.tables(&dynamic) {
+                    prop_assert!(table.start < table.end);
+                }
+            }
+        }
+    }
+}

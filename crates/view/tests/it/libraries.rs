@@ -1,0 +1,116 @@
+//! Of a large library comes ahead what its loader reads, and the rest of what is mapped once nothing else happens.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::{Receiver, channel};
+
+use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_testkit::catalog::{Draft, Row};
+use esker_testkit::fixture::FULL;
+use esker_view::LastLink;
+
+use crate::support::{Site, digest};
+use crate::watched;
+
+/// Plain bytes of a chunk.
+const CHUNK: u64 = 4 << 20;
+const COUNT: u64 = 12;
+const CHUNKED: u64 = 1 << 6;
+
+/// Numbers in the form of headers.
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The program header of a part of the file, which is mapped where it lies.
+fn header(kind: u32, flags: u32, start: u64, len: u64) -> Vec<u8> {
+    let start = start * CHUNK;
+    [[kind.to_le_bytes(), flags.to_le_bytes()].concat(), words(&[start, start, 0, len, len, 0])].concat()
+}
+
+/// A library: headers and tables in its chunks 0 to 4, code in 5 to 7, data in 8, and four that aren't mapped.
+fn library() -> Vec<Vec<u8>> {
+    let mut chunks: Vec<Vec<u8>> = (0..COUNT).map(|at| vec![at as u8; CHUNK as usize]).collect();
+    let headers = [
+        header(1, 4, 0, 5 * CHUNK),
+        header(1, 5, 5, 3 * CHUNK),
+        header(1, 6, 8, CHUNK),
+        header(2, 6, 8, 7 * 16),
+    ];
+    let mut head = b"\x7fELF\x02\x01".to_vec();
+    head.resize(64, 0);
+    head[32] = 64;
+    head[54] = 56;
+    head[56] = headers.len() as u8;
+    head.extend(headers.concat());
+    chunks[0][..head.len()].copy_from_slice(&head);
+    // Symbols in chunk 1, names in 2, relocations in 4; nothing of 3.
+    let tables = [6, CHUNK, 5, 2 * CHUNK, 10, 100, 7, 4 * CHUNK, 8, 24, 0x6fff_fff0, CHUNK + 99, 0, 0];
+    chunks[8][..tables.len() * 8].copy_from_slice(&words(&tables));
+    chunks
+}
+
+/// What is fetched ahead after the first read of a library, as numbers of its chunks, or of other files, as paths.
+fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str))) {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    for path in ["", "/probe"] {
+        root.add(&Row::directory(path));
+    }
+    for path in ["/probe/a.probe", "/probe/b.probe"] {
+        root.add(&Row {
+            flags: 4,
+            ..Row::file(path, 4, Some(digest(&site.repository.store(&path.as_bytes()[..4], ""))))
+        });
+    }
+    let stored: Vec<[u8; 20]> =
+        chunks.iter().map(|chunk| digest(&site.repository.store(chunk, "P"))).collect();
+    let rows = stored.iter().zip(0..).map(|(hash, at)| (at * CHUNK, CHUNK, *hash)).collect();
+    root.add(&Row { flags: 4 | CHUNKED, chunks: rows, ..Row::file("/lib.so", COUNT * CHUNK, None) });
+    site.publish_root(root);
+    let (told, asked) = channel();
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let number = stored.iter().position(|hash| hash == wanted.name.hash.digest());
+        // The test may have seen enough.
+        let _ = told.send(number.map(|at| at as u64).ok_or_else(|| wanted.what.clone()));
+        inner.warm(wanted, errand, done);
+    };
+    let view = watched::open(&site, true, warm);
+    let go = |path: &str| {
+        let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
+        view.read_at(&found.node, 0, 4).unwrap();
+    };
+    go("/lib.so");
+    read(&asked, &go);
+}
+
+/// Reads until all of these chunks were asked for; all that were.
+fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64> {
+    let wanted = BTreeSet::from_iter(wanted.iter().copied());
+    let mut seen = BTreeSet::new();
+    while !seen.is_superset(&wanted) {
+        seen.extend(asked.recv().unwrap());
+    }
+    seen
+}
+
+#[test]
+fn what_the_loader_reads_comes_first_then_what_is_mapped_and_nothing_else() {
+    first_read(&library(), |asked, go| {
+        assert_eq!(until(asked, &[8, 1, 2, 4]), BTreeSet::from([0, 1, 2, 4, 8]));
+        let rest = until(asked, &[3, 5, 6, 7]);
+        assert!(rest.iter().all(|chunk| *chunk <= 8), "what isn't mapped stays away: {rest:?}");
+        // The neighbour of another file is asked for after everything that was queued before.
+        go("/probe/a.probe");
+        let others: Vec<_> = asked.iter().take_while(|it| *it != Err("/probe/b.probe".into())).collect();
+        assert!(others.iter().all(|it| it.as_ref().is_ok_and(|chunk| *chunk <= 8)), "{others:?}");
+    });
+}
+
+#[test]
+fn all_of_what_only_has_the_name_of_a_library_follows() {
+    let chunks: Vec<Vec<u8>> = (0..COUNT).map(|at| vec![at as u8 + 1; CHUNK as usize]).collect();
+    first_read(&chunks, |asked, _| {
+        let all: Vec<u64> = (0..COUNT).collect();
+        assert_eq!(until(asked, &all), BTreeSet::from_iter(all));
+    });
+}
