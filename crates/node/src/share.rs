@@ -452,6 +452,13 @@ impl ObjectStore for Shared {
         }
     }
 
+    fn round_trip(&self) -> Option<Duration> {
+        match self.own_store() {
+            Some(store) => store.round_trip(),
+            None => self.known_status().network.round_trip(),
+        }
+    }
+
     fn status(&self) -> StoreStatus {
         if let Some(store) = self.own_store() {
             return store.status();

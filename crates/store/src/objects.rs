@@ -5,6 +5,7 @@ mod keep;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crate::cache::{Cache, Entry, Inner, Leased};
 use crate::done::Done;
@@ -111,6 +112,10 @@ impl ObjectStore for Objects {
 
     fn room(&self) -> Room {
         self.shared.cache.room()
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        self.shared.source.network().round_trip()
     }
 
     fn status(&self) -> StoreStatus {

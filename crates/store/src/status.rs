@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
@@ -122,6 +122,13 @@ pub struct NetworkStatus {
     pub window: u64,
     /// Who is asked.
     pub route: RouteStatus,
+}
+
+impl NetworkStatus {
+    /// The least round trip lately, if there was one.
+    pub fn round_trip(&self) -> Option<Duration> {
+        (self.round_trip_us > 0).then(|| Duration::from_micros(self.round_trip_us))
+    }
 }
 
 /// Servers and proxies of a repository, and what failed of them.

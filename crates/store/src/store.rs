@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Weak;
+use std::time::Duration;
 
 use crate::done::Done;
 use crate::errand::Errand;
@@ -37,6 +38,11 @@ pub trait ObjectStore: Send + Sync {
 
     /// How full the cache is, as far as it is known without waiting.
     fn room(&self) -> Room;
+
+    /// How long a round trip to the server takes, as far as that is known without waiting.
+    fn round_trip(&self) -> Option<Duration> {
+        None
+    }
 
     /// How the store is doing.
     fn status(&self) -> StoreStatus;

@@ -16,6 +16,7 @@ const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 const PROGRAM_HEADER_LEN: usize = 56;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
+const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 
 /// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
@@ -37,7 +38,13 @@ const TABLES: [(u64, Option<u64>); 9] = [
 struct Segment {
     address: u64,
     file: Range<u64>,
-    written: bool,
+    flags: u32,
+}
+
+impl Segment {
+    fn meets(&self, part: &Range<u64>) -> bool {
+        self.file.start < part.end && part.start < self.file.end
+    }
 }
 
 /// Where in a file is what the loader reads.
@@ -63,8 +70,8 @@ impl Layout {
             let file = offset..offset.checked_add(len)?;
             match u32_at(header, 0)? {
                 PT_LOAD if len > 0 => {
-                    let written = u32_at(header, 4)? & PF_W != 0;
-                    layout.segments.push(Segment { address: u64_at(header, 16)?, file, written });
+                    let (flags, address) = (u32_at(header, 4)?, u64_at(header, 16)?);
+                    layout.segments.push(Segment { address, file, flags });
                 }
                 PT_DYNAMIC => layout.dynamic = Some(offset..offset.checked_add(len.min(DYNAMIC_MAX))?),
                 _ => {}
@@ -75,13 +82,17 @@ impl Layout {
 
     /// The parts that the program writes to, most of it while it is loaded.
     pub(super) fn written(&self) -> impl Iterator<Item = Range<u64>> {
-        self.segments.iter().filter(|segment| segment.written).map(|segment| segment.file.clone())
+        self.segments.iter().filter(|segment| segment.flags & PF_W != 0).map(|segment| segment.file.clone())
     }
 
-    /// Whether anything of a part of the file is mapped, or the headers lie in it.
+    /// Whether anything of a part of the file is mapped.
     pub(super) fn is_mapped(&self, part: &Range<u64>) -> bool {
-        let meets = |segment: &Segment| segment.file.start < part.end && part.start < segment.file.end;
-        part.start == 0 || self.segments.iter().any(meets)
+        self.segments.iter().any(|segment| segment.meets(part))
+    }
+
+    /// Whether there is code in a part of the file.
+    pub(super) fn is_code(&self, part: &Range<u64>) -> bool {
+        self.segments.iter().any(|segment| segment.flags & PF_X != 0 && segment.meets(part))
     }
 
     /// The tables that the bytes of the dynamic section name, in the order in which they are read.
@@ -175,6 +186,7 @@ mod tests {
         ] {
             assert_eq!(layout.is_mapped(&part), mapped, "{part:?}");
         }
+        assert!(layout.is_code(&(1499..1501)) && !layout.is_code(&(1500..1501)));
     }
 
     #[test]

@@ -374,7 +374,7 @@ impl Planner {
         if whole && !self.rest.is_announced(path) {
             let program = Program { path: path.into(), chunks, compression };
             self.program_missed(core, miss.node.key, &program, (missed, expected));
-        } else if !guided && !(whole && expected) {
+        } else if !(guided || whole && expected) {
             // Otherwise it is followed as it was read the last time.
             let what = String::from_utf8_lossy(path);
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
@@ -395,7 +395,7 @@ impl Planner {
     pub(super) fn go_on(&mut self, core: &Arc<Core>) {
         while self.failures < FAILURES_MAX
             && self.under_way.len() < UNDER_WAY_MAX
-            && self.under_way.values().sum::<u64>() < UNDER_WAY_BYTES
+            && self.bytes_under_way() < UNDER_WAY_BYTES
         {
             let Some(Guess { wanted, size }) = self.next(core) else { return };
             let key = wanted.key();
@@ -429,13 +429,17 @@ impl Planner {
                 return Some(guess);
             }
         }
-        affordable(&mut self.likely, credit, queued, starved).or_else(|| {
-            if self.under_way.values().sum::<u64>() < REST_BYTES {
-                self.rest.take(|key| queued.contains(key) || self.under_way.contains_key(key))
-            } else {
-                None
-            }
-        })
+        if let Some(guess) = affordable(&mut self.likely, credit, queued, starved) {
+            return Some(guess);
+        }
+        if self.bytes_under_way() >= REST_BYTES {
+            return None;
+        }
+        self.rest.take(|key| self.queued.contains(key) || self.under_way.contains_key(key))
+    }
+
+    fn bytes_under_way(&self) -> u64 {
+        self.under_way.values().sum()
     }
 
     fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {

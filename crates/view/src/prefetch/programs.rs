@@ -2,11 +2,13 @@
 //!
 //! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]): that comes at
 //! once. Code runs here and there, but what runs together was put together by the linker, so once several chunks near each
-//! other were missed, those around them come too ([`Regions`]). All else that is mapped is the rest ([`Rests`](super::rest::Rests)), for the time when nothing else happens.
+//! other were missed, those around them come too ([`Regions`]). All else that is mapped is the rest
+//! ([`Rests`](super::rest::Rests)).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
@@ -26,6 +28,9 @@ const SMALL_MAX: u64 = 32 << 20;
 /// `import tensorflow` misses in three libraries: 20 misses in place of 56 for 10 chunks in vain; the same a miss earlier
 /// leaves 16 for 39, a miss later 23 for 7.
 const REGIONS: [(usize, usize); 2] = [(4, 2), (16, 3)];
+/// The round trip from which on a miss costs more than what the rest of the code takes of the processors: then that
+/// doesn't wait for a time when nothing else happens.
+const FAR: Duration = Duration::from_millis(2);
 /// Most files that are known.
 const PROGRAMS_MAX: usize = 1024;
 /// Most misses that are remembered of one.
@@ -100,8 +105,8 @@ impl Regions {
 struct Told {
     /// What is read while it is loaded.
     soon: Vec<Chunk>,
-    /// What else is mapped.
-    rest: Vec<Chunk>,
+    /// What else is mapped, and whether that is code.
+    rest: Vec<(Chunk, bool)>,
     /// The chunk that tells more.
     next: Option<Wanted>,
 }
@@ -138,7 +143,7 @@ impl Programs {
                     }
                 }
                 // Whatever it is, all of it may be read.
-                None => told.rest = program.chunks.to_vec(),
+                None => told.rest = program.chunks.iter().map(|chunk| (*chunk, true)).collect(),
             },
             Awaited::Dynamic(layout) => {
                 let part = layout.dynamic.clone().unwrap_or_default();
@@ -155,11 +160,13 @@ impl Programs {
     }
 }
 
-/// The chunks of which anything is mapped.
-fn mapped(program: &Program, layout: &Layout) -> Vec<Chunk> {
-    let is_mapped =
-        |chunk: &&Chunk| layout.is_mapped(&(chunk.offset..chunk.offset.saturating_add(chunk.size)));
-    program.chunks.iter().filter(is_mapped).copied().collect()
+/// The chunks of which anything is mapped, and whether that is code, which comes first: it is what is read of it in the end.
+fn mapped(program: &Program, layout: &Layout) -> Vec<(Chunk, bool)> {
+    let part = |chunk: &Chunk| chunk.offset..chunk.offset.saturating_add(chunk.size);
+    let mapped = program.chunks.iter().filter(|chunk| layout.is_mapped(&part(chunk)));
+    let mut rest: Vec<_> = mapped.map(|chunk| (*chunk, layout.is_code(&part(chunk)))).collect();
+    rest.sort_by_key(|(_, is_code)| !is_code);
+    rest
 }
 
 /// Bytes of an object; fewer where it ends or can't be read.
@@ -184,6 +191,8 @@ impl Planner {
             if is_small {
                 self.soon(program, rest::around(&program.chunks, missed));
             } else if let Some(first) = program.chunks.first() {
+                let far = core.store.round_trip().is_some_and(|round_trip| round_trip >= FAR);
+                self.rest.hurries(far);
                 ask(core, key, program.wanted(first));
             }
         }
@@ -207,8 +216,8 @@ impl Planner {
             ask(core, key, wanted);
         }
         self.soon(&program, &told.soon);
-        for chunk in &told.rest {
-            self.rest.push(&program.path, program.guess(chunk));
+        for (chunk, is_code) in &told.rest {
+            self.rest.push(&program.path, program.guess(chunk), *is_code);
         }
     }
 

@@ -61,8 +61,8 @@ impl Readers {
     }
 }
 
-/// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows when nothing else
-/// happens, so that it takes no processor from a program that starts. What is read of a file that a bundle names, the
+/// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows after everything
+/// else and, but for the code from a far server, only when nothing else happens, so that it takes no processor from a program that starts. What is read of a file that a bundle names, the
 /// bundle tells, so that a read beside it brings no more than in any other file. While a bundle is on its way, all of this
 /// waits for it.
 #[derive(Default)]
@@ -72,11 +72,20 @@ pub(super) struct Rests {
     announced: HashSet<Box<[u8]>>,
     /// With the paths of the files.
     soon: VecDeque<(Box<[u8]>, Guess)>,
-    line: VecDeque<(Box<[u8]>, Guess)>,
+    line: VecDeque<Rest>,
     /// Since when there is a rest.
     since: Option<Instant>,
     /// Nothing was read for a while.
     quiet: bool,
+    /// Code doesn't wait for that.
+    hurries: bool,
+}
+
+/// A chunk of the rest.
+struct Rest {
+    path: Box<[u8]>,
+    guess: Guess,
+    is_code: bool,
 }
 
 impl Rests {
@@ -84,9 +93,14 @@ impl Rests {
         self.soon.push_back((path.into(), guess));
     }
 
-    pub(super) fn push(&mut self, path: &[u8], guess: Guess) {
+    pub(super) fn push(&mut self, path: &[u8], guess: Guess, is_code: bool) {
         self.since.get_or_insert_with(Instant::now);
-        self.line.push_back((path.into(), guess));
+        self.line.push_back(Rest { path: path.into(), guess, is_code });
+    }
+
+    /// Whether code comes at once, or waits for a time when nothing else happens, too.
+    pub(super) fn hurries(&mut self, hurries: bool) {
+        self.hurries = hurries;
     }
 
     /// How long nothing may happen until the rest is to begin; none if there is none, or it has begun.
@@ -135,7 +149,7 @@ impl Rests {
         }
         let files: HashSet<&[u8]> = files.collect();
         let mut left = Vec::new();
-        self.line.retain(|(path, _)| !files.contains(&**path));
+        self.line.retain(|rest| !files.contains(&*rest.path));
         self.soon.retain(|(path, guess)| {
             let stays = !files.contains(&**path);
             if !stays {
@@ -156,16 +170,20 @@ impl Rests {
 
     /// The next of the rest that isn't asked for already, if this is the time for it.
     pub(super) fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Guess> {
-        let is_time = self.quiet || self.since.is_some_and(|since| since.elapsed() > LONG);
-        if self.specs_awaited > 0 || !is_time {
+        if self.specs_awaited > 0 {
             return None;
         }
-        while let Some((_, guess)) = self.line.pop_front() {
+        let is_time = self.quiet || self.since.is_some_and(|since| since.elapsed() > LONG);
+        let comes_now = |rest: &Rest| is_time || self.hurries && rest.is_code;
+        while let Some(number) = self.line.iter().position(comes_now) {
+            let Rest { guess, .. } = self.line.remove(number)?;
             if !is_asked_for(&guess.wanted.key()) {
                 return Some(guess);
             }
         }
-        self.since = None;
+        if self.line.is_empty() {
+            self.since = None;
+        }
         None
     }
 
@@ -187,8 +205,10 @@ pub(crate) fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use esker_format::compress::Compression;
     use esker_format::hash::{ContentHash, HashAlgorithm};
 
+    use super::super::objects;
     use super::*;
 
     const SIZE: u64 = 4 << 20;
@@ -242,6 +262,51 @@ mod tests {
             let more = readers.missed(NodeKey([3; 16]), &chunks, 0).len() as u64;
             assert!(more * SIZE <= AHEAD_MAX);
         }
+    }
+
+    fn guess(chunk: &Chunk) -> Guess {
+        Guess { wanted: objects::chunk(chunk, Compression::Zlib, "/lib.so"), size: chunk.size }
+    }
+
+    #[test]
+    fn the_rest_waits_for_quiet_and_code_may_hurry() {
+        let chunks = file(4);
+        let mut rests = Rests::default();
+        assert!(rests.patience().is_none() && !rests.begin(), "there is none");
+        for (chunk, is_code) in chunks.iter().zip([false, false, true, true]) {
+            rests.push(b"/lib.so", guess(chunk), is_code);
+        }
+        let next = |rests: &mut Rests| rests.take(|_| false).map(|guess| guess.wanted.name.hash);
+        assert_eq!((next(&mut rests), rests.patience()), (None, Some(QUIET)));
+        assert!(rests.begin());
+        assert_eq!((next(&mut rests), rests.patience()), (Some(chunks[0].hash), None));
+        rests.wait();
+        assert_eq!((next(&mut rests), rests.patience()), (None, Some(QUIET)), "something was read");
+        rests.hurries(true);
+        rests.await_spec();
+        assert_eq!(next(&mut rests), None, "a bundle is on its way");
+        rests.spec_came();
+        let asked_for = guess(&chunks[2]).wanted.key();
+        assert_eq!(
+            rests.take(|key| *key == asked_for).map(|guess| guess.wanted.name.hash),
+            Some(chunks[3].hash)
+        );
+        assert_eq!((next(&mut rests), rests.patience()), (None, Some(QUIET)), "only code hurries");
+        assert!(rests.begin());
+        assert_eq!((next(&mut rests), next(&mut rests)), (Some(chunks[1].hash), None));
+    }
+
+    #[test]
+    fn what_will_be_read_soon_comes_first_and_a_bundle_takes_it_all_over() {
+        let chunks = file(3);
+        let mut rests = Rests::default();
+        rests.push_soon(b"/lib.so", guess(&chunks[0]));
+        rests.push_soon(b"/other.so", guess(&chunks[1]));
+        rests.push(b"/lib.so", guess(&chunks[2]), true);
+        assert_eq!(rests.leave([&b"/lib.so"[..]].into_iter()), [guess(&chunks[0]).wanted.key()]);
+        assert_eq!(rests.take_soon().map(|guess| guess.wanted.name.hash), Some(chunks[1].hash));
+        rests.hurries(true);
+        assert!(rests.take_soon().is_none() && rests.take(|_| false).is_none());
     }
 
     #[test]
