@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn headers_tell_what_is_mapped_and_what_is_written() {
         let layout = library();
-        assert_eq!(layout.written().collect::<Vec<_>>(), [1500..1800]);
+        assert!(layout.written().eq(std::iter::once(1500..1800)));
         assert_eq!(layout.dynamic, Some(1600..1696));
         for (part, mapped) in [
             (0..10, true),
@@ -213,7 +213,10 @@ mod tests {
                     .collect::<Vec<_>>(),
             )
         };
-        assert_eq!(tables(9299, u64::MAX), [1799..1800], "cut where the segment ends");
+        assert!(
+            tables(9299, u64::MAX).into_iter().eq(std::iter::once(1799..1800)),
+            "cut where the segment ends"
+        );
         for address in [1000, 4999, 9300, u64::MAX] {
             assert!(tables(address, 8).is_empty(), "{address}");
         }
