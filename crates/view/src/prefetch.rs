@@ -279,7 +279,9 @@ pub(crate) fn start(
                     keeper.save(&mut planner.learned);
                     planner.quiet();
                 }
-                planner.go_on(&core);
+                if !core.prefetch.errand.is_over() {
+                    planner.go_on(&core);
+                }
                 continue;
             };
             if matches!(event, Event::Missed(_) | Event::Touched(_)) {

@@ -33,7 +33,8 @@ impl Listings {
     /// Forgets what is not of this revision.
     fn turn_to(&mut self, serial: u64) {
         if self.serial != serial {
-            *self = Self { serial, ..Self::default() };
+            self.forget();
+            self.serial = serial;
         }
     }
 
@@ -50,7 +51,7 @@ impl Listings {
 
     /// Forgets all of them.
     pub(super) fn forget(&mut self) {
-        self.turn_to(self.serial.wrapping_add(1));
+        (self.folders, self.entries) = Default::default();
     }
 }
 

@@ -58,11 +58,28 @@ impl Program {
         Guess { wanted: self.wanted(chunk), size: chunk.size }
     }
 
-    /// The chunks with these bytes.
-    fn chunks_of(&self, part: &Range<u64>) -> &[Chunk] {
+    /// The numbers of the chunks with these bytes.
+    fn numbers_of(&self, part: &Range<u64>) -> Range<usize> {
         let first = rest::chunk_at(&self.chunks, part.start);
         let last = rest::chunk_at(&self.chunks, part.end.saturating_sub(1));
-        self.chunks.get(first..(last + 1).min(self.chunks.len())).unwrap_or_default()
+        first..last.saturating_add(1).min(self.chunks.len())
+    }
+
+    /// The chunks with any of these bytes, each once, however often headers name it.
+    fn chunks_of(&self, parts: impl IntoIterator<Item = Range<u64>>) -> Vec<Chunk> {
+        let mut is_taken = vec![false; self.chunks.len()];
+        let mut taken = Vec::new();
+        for number in parts.into_iter().flat_map(|part| self.numbers_of(&part)) {
+            if !std::mem::replace(&mut is_taken[number], true) {
+                taken.push(self.chunks[number]);
+            }
+        }
+        taken
+    }
+
+    /// The chunk that the dynamic section begins in.
+    fn chunk_with_dynamic(&self, layout: &Layout) -> Option<&Chunk> {
+        self.chunks.get(rest::chunk_at(&self.chunks, layout.dynamic.as_ref()?.start))
     }
 }
 
@@ -133,9 +150,8 @@ impl Programs {
         match awaited {
             Awaited::Head => match handle.and_then(|it| Layout::of(&read(it, 0, HEAD))) {
                 Some(layout) => {
-                    told.soon = layout.written().flat_map(|part| program.chunks_of(&part).to_vec()).collect();
-                    let dynamic = layout.dynamic.as_ref().and_then(|part| program.chunks_of(part).first());
-                    told.next = dynamic.map(|chunk| program.wanted(chunk));
+                    told.soon = program.chunks_of(layout.written());
+                    told.next = program.chunk_with_dynamic(&layout).map(|chunk| program.wanted(chunk));
                     if told.next.is_some() {
                         known.awaited = Some((program.clone(), Awaited::Dynamic(layout)));
                     } else {
@@ -147,12 +163,10 @@ impl Programs {
             },
             Awaited::Dynamic(layout) => {
                 let part = layout.dynamic.clone().unwrap_or_default();
-                let start = program.chunks_of(&part).first().map_or(0, |chunk| chunk.offset);
+                let start = program.chunk_with_dynamic(&layout).map_or(0, |chunk| chunk.offset);
                 let len = usize::try_from(part.end - part.start).unwrap_or(0);
                 let dynamic = handle.map(|it| read(it, part.start.saturating_sub(start), len));
-                for table in layout.tables(&dynamic.unwrap_or_default()) {
-                    told.soon.extend(program.chunks_of(&table));
-                }
+                told.soon = program.chunks_of(layout.tables(&dynamic.unwrap_or_default()));
                 told.rest = mapped(&program, &layout);
             }
         }
@@ -178,7 +192,7 @@ fn read(handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
 }
 
 impl Planner {
-    /// A chunk of a library or executable was missed, though it was `expected` or not.
+    /// A chunk of a library or executable was missed, whether it was `expected` or not.
     pub(super) fn program_missed(
         &mut self,
         core: &Arc<Core>,

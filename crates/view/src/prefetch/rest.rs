@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// … and one that never pauses doesn't keep it away for longer.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Most chunks of the rest; with more, some are left where they are.
+const LINE_MAX: usize = 1 << 16;
+
 /// Where programs read in large files.
 #[derive(Default)]
 pub(crate) struct Readers(HashMap<NodeKey, Reader>);
@@ -62,9 +65,9 @@ impl Readers {
 }
 
 /// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows after everything
-/// else and, but for the code from a far server, only when nothing else happens, so that it takes no processor from a program that starts. What is read of a file that a bundle names, the
-/// bundle tells, so that a read beside it brings no more than in any other file. While a bundle is on its way, all of this
-/// waits for it.
+/// else and, but for the code from a far server, only when nothing else happens, so that it takes no processor from a
+/// program that starts. What is read of a file that a bundle names, the bundle tells, so that a read beside it brings no
+/// more than in any other file. While a bundle is on its way, all of this waits for it.
 #[derive(Default)]
 pub(super) struct Rests {
     specs_awaited: usize,
@@ -94,8 +97,10 @@ impl Rests {
     }
 
     pub(super) fn push(&mut self, path: &[u8], guess: Guess, is_code: bool) {
-        self.since.get_or_insert_with(Instant::now);
-        self.line.push_back(Rest { path: path.into(), guess, is_code });
+        if self.line.len() < LINE_MAX {
+            self.since.get_or_insert_with(Instant::now);
+            self.line.push_back(Rest { path: path.into(), guess, is_code });
+        }
     }
 
     /// Whether code comes at once, or waits for a time when nothing else happens, too.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
@@ -15,6 +16,8 @@ use crate::watched;
 const CHUNK: u64 = 4 << 20;
 const COUNT: u64 = 12;
 const CHUNKED: u64 = 1 << 6;
+/// After so long what is waited for doesn't come any more.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers in the form of headers.
 fn words(words: &[u64]) -> Vec<u8> {
@@ -50,7 +53,7 @@ fn library() -> Vec<Vec<u8>> {
 }
 
 /// What is fetched ahead after the first read of a library, as numbers of its chunks, or of other files, as paths.
-fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str))) {
+fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64))) {
     let site = Site::of(FULL);
     let root = Draft::new("");
     for path in ["", "/probe"] {
@@ -75,11 +78,11 @@ fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String
         inner.warm(wanted, errand, done);
     };
     let view = watched::open(&site, true, warm);
-    let go = |path: &str| {
+    let go = |path: &str, offset: u64| {
         let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
-        view.read_at(&found.node, 0, 4).unwrap();
+        view.read_at(&found.node, offset, 4).unwrap();
     };
-    go("/lib.so");
+    go("/lib.so", 0);
     read(&asked, &go);
 }
 
@@ -88,7 +91,7 @@ fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64>
     let wanted = BTreeSet::from_iter(wanted.iter().copied());
     let mut seen = BTreeSet::new();
     while !seen.is_superset(&wanted) {
-        seen.extend(asked.recv().unwrap());
+        seen.extend(asked.recv_timeout(PATIENCE).expect("they are asked for"));
     }
     seen
 }
@@ -101,9 +104,19 @@ fn what_the_loader_reads_comes_first_then_what_is_mapped_and_nothing_else() {
         let rest = until(asked, &[3, 5, 6, 7]);
         assert!(rest.iter().all(|chunk| *chunk <= 8), "what isn't mapped stays away: {rest:?}");
         // The neighbour of another file is asked for after everything that was queued before.
-        go("/probe/a.probe");
+        go("/probe/a.probe", 0);
         let others: Vec<_> = asked.iter().take_while(|it| *it != Err("/probe/b.probe".into())).collect();
         assert!(others.iter().all(|it| it.as_ref().is_ok_and(|chunk| *chunk <= 8)), "{others:?}");
+    });
+}
+
+#[test]
+fn what_lies_around_several_missed_chunks_comes_too() {
+    first_read(&library(), |asked, go| {
+        // Of these nothing is mapped, so nothing else asks for their neighbour.
+        go("/lib.so", 9 * CHUNK);
+        go("/lib.so", 10 * CHUNK);
+        assert!(until(asked, &[11]).contains(&11));
     });
 }
 
