@@ -453,10 +453,7 @@ impl ObjectStore for Shared {
     }
 
     fn round_trip(&self) -> Option<Duration> {
-        match self.own_store() {
-            Some(store) => store.round_trip(),
-            None => self.known_status().network.round_trip(),
-        }
+        self.known_status().network.round_trip()
     }
 
     fn status(&self) -> StoreStatus {

@@ -162,6 +162,11 @@ mod tests {
         head
     }
 
+    /// A dynamic section with these tags and values.
+    fn section(entries: &[(u64, u64)]) -> Vec<u8> {
+        entries.iter().flat_map(|(tag, value)| [tag.to_le_bytes(), value.to_le_bytes()].concat()).collect()
+    }
+
     fn library() -> Layout {
         Layout::of(&head(&[
             (PT_LOAD, 4, 0, 0, 1000),
@@ -193,26 +198,14 @@ mod tests {
     fn the_dynamic_section_tells_where_tables_are() {
         let entries =
             [(6, 100), (5, 400), (10, 50), (7, 500), (8, 24), (0x6fff_fef5, 300), (0, 0), (23, 1), (2, 1)];
-        let dynamic: Vec<u8> = entries
-            .iter()
-            .flat_map(|(tag, value): &(u64, u64)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
-            .collect();
         // Relocations, symbols up to the hashes, hashes up to the names, names; nothing behind the end of the entries.
-        assert_eq!(library().tables(&dynamic), [500..524, 100..300, 300..400, 400..450]);
+        assert_eq!(library().tables(&section(&entries)), [500..524, 100..300, 300..400, 400..450]);
     }
 
     #[test]
     fn tables_outside_of_the_file_are_none() {
         let layout = library();
-        let tables = |address: u64, len: u64| {
-            let entries = [(7, address), (8, len)];
-            layout.tables(
-                &entries
-                    .iter()
-                    .flat_map(|(tag, value): &(u64, u64)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
-                    .collect::<Vec<_>>(),
-            )
-        };
+        let tables = |address: u64, len: u64| layout.tables(&section(&[(7, address), (8, len)]));
         assert!(
             tables(9299, u64::MAX).into_iter().eq(std::iter::once(1799..1800)),
             "cut where the segment ends"

@@ -96,7 +96,7 @@ fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64>
     seen
 }
 
-/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not.
+/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless somebody reads there.
 #[test]
 fn what_the_loader_reads_comes_first_then_what_is_mapped_and_nothing_else() {
     first_read(&library(), |asked, go| {
