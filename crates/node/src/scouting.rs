@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use esker_fuse::{Log, Severity};
 use esker_trails::{Keeper, Launch, Near, Scouted};
-use esker_view::{Arrival, View};
+use esker_view::{Arrival, Foreseen, View};
 use parking_lot::Mutex;
 
 use crate::mounted::ImageMount;
@@ -25,8 +25,12 @@ pub fn in_repository(
     let keeper = Keeper::new(Some(repository.starts()));
     let scouted = or_say_why(Scouted::new(view.clone(), keeper, launch, is_calm(view)), log)?;
     let scout = Arc::downgrade(&scouted);
-    view.tell_of_arrivals(Box::new(move |Arrival { path, range, ends }| {
-        scout.upgrade().iter().for_each(|scout| scout.arrived(path, range.clone(), *ends));
+    view.tell_what_is_foreseen(Box::new(move |what| {
+        let Some(scout) = scout.upgrade() else { return };
+        match what {
+            Foreseen::Bytes(Arrival { path, range, ends }) => scout.arrived(path, range.clone(), *ends),
+            Foreseen::Folder(path) => scout.foreseen(path),
+        }
     }));
     Some(scouted)
 }

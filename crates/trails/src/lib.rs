@@ -1,6 +1,7 @@
 //! What programs read one after the other, remembered on the node, and a scout who goes such a trail ahead of them.
 #![forbid(unsafe_code)]
 
+mod customs;
 mod learned;
 mod paths;
 mod scout;

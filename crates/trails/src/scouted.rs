@@ -13,11 +13,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Attr, Cookie, Data, Found, Listing, Node, NodeKey, Reply, StatFs, Tree, TreeError, Watcher};
+use esker_vfs::{
+    Attr, Cookie, Data, ErrorKind, Found, Listing, Node, NodeKey, Reply, StatFs, Tree, TreeError, Watcher,
+};
 use parking_lot::{Condvar, Mutex};
 
+use crate::customs::Customs;
 use crate::learned::UNIT;
-use crate::paths::{Paths, join};
+use crate::paths::{Paths, ROOT, join};
 use crate::scout::Scout;
 use crate::{Keeper, Launch, Learned, NAME, NAMES, NamedStep, Sight};
 
@@ -50,6 +53,7 @@ struct Shared {
 struct Notes {
     learned: Learned,
     paths: Paths,
+    customs: Customs,
     /// When something arrived last: see [`Scouted::arrived`].
     arrived: Option<Instant>,
 }
@@ -84,6 +88,7 @@ impl Scouted {
         let notes = Notes {
             learned: keeper.load(Sight::Gaps),
             paths: Paths::new(tree.root().node.key),
+            customs: Customs::default(),
             arrived: None,
         };
         let shared = Arc::new(Shared { notes: Mutex::new(notes), inbox: Inbox::default(), near });
@@ -99,12 +104,25 @@ impl Scouted {
     /// can't be seen meanwhile, so it is not learned.
     pub fn arrived(&self, path: &[u8], range: Range<u64>, ends: bool) {
         self.shared.notes.lock().arrived = Some(Instant::now());
+        if let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
+            self.foreseen(&path[..at]);
+        }
         let end = if ends { range.end.div_ceil(UNIT) } else { range.end / UNIT };
         let path: Arc<[u8]> = path.into();
         let units = range.start.div_ceil(UNIT)..end.min(NAMES.into());
         let steps =
             units.take(WAITING_MAX).filter_map(|unit| Some((Arc::clone(&path), u32::try_from(unit).ok()?)));
         self.shared.inbox.put(steps.collect());
+    }
+
+    /// Programs will probably read files of this folder, and what is in it can be told without waiting: the scout asks for
+    /// the names there and around it, and for those that programs look for in vain wherever they go.
+    pub fn foreseen(&self, folder: &[u8]) {
+        let folder = if folder.is_empty() { ROOT } else { folder };
+        let steps = self.shared.notes.lock().customs.ahead(folder);
+        if !steps.is_empty() {
+            self.shared.inbox.put(steps);
+        }
     }
 
     /// Calls the scout back, so that it holds nothing of the mount. It goes again when somebody comes to a trail.
@@ -138,6 +156,7 @@ impl Shared {
         while let Some(steps) = self.inbox.next(|stirred| stirred || scout.is_out()) {
             if steps.is_empty() {
                 scout.call_back();
+                self.notes.lock().customs.begin_anew();
                 self.inbox.has_rested();
                 keeper.save_shared(&self.notes);
             } else {
@@ -171,8 +190,11 @@ impl Shared {
         Some(path)
     }
 
-    fn name(&self, key: NodeKey, path: Arc<[u8]>) {
-        self.notes.lock().paths.note(key, path);
+    /// Notes that there is nothing by this path.
+    fn in_vain(&self, path: &[u8]) {
+        if let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
+            self.notes.lock().customs.in_vain(&path[..at], &path[at + 1..]);
+        }
     }
 }
 
@@ -233,8 +255,10 @@ impl Tree for Scouted {
         let Some(path) = noted else { return self.tree.lookup(dir, name, reply) };
         let shared = Arc::clone(&self.shared);
         let named = move |answer: Result<Found, TreeError>| {
-            if let Ok(found) = &answer {
-                shared.name(found.node.key, path);
+            match &answer {
+                Ok(found) => shared.notes.lock().paths.note(found.node.key, path),
+                Err(error) if error.kind == ErrorKind::NotFound => shared.in_vain(&path),
+                Err(_) => {}
             }
             reply.give(answer);
         };

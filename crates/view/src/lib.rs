@@ -38,7 +38,7 @@ pub use magic::{About, Protected, Visibility, is_magic};
 pub use observe::Observer;
 pub use options::{IdMap, Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
-pub use prefetch::{Arrival, Arrivals};
+pub use prefetch::{Arrival, Foreseen, Foresight};
 pub use published::Published;
 pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus, chain};
 pub use view::View;

@@ -35,7 +35,7 @@ use crate::core::Core;
 use crate::payload::Notes;
 
 use self::announced::Cluster;
-pub use self::arriving::{Arrival, Arrivals};
+pub use self::arriving::{Arrival, Foreseen, Foresight};
 use self::credit::Credit;
 use self::plan::Planner;
 use self::touched::Touched;
@@ -142,8 +142,8 @@ pub(crate) struct Prefetch {
     touched: Touched<CacheKey>,
     /// Parts of large objects, by the number of the part.
     touched_parts: Touched<(CacheKey, u64)>,
-    /// Who hears of what was announced and has come.
-    arrivals: OnceLock<Arrivals>,
+    /// Who hears of what is foreseen.
+    foresight: OnceLock<Foresight>,
     /// The planner.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// All that is fetched ahead; ends with the view.
@@ -162,7 +162,7 @@ impl Prefetch {
             learned: Credit::default(),
             touched: Touched::default(),
             touched_parts: Touched::default(),
-            arrivals: OnceLock::new(),
+            foresight: OnceLock::new(),
             thread: Mutex::default(),
             errand: Errand::new(),
         }

@@ -7,8 +7,17 @@ use esker_store::CacheKey;
 
 use crate::view::View;
 
-/// Hears of what has come. Must not wait.
-pub type Arrivals = Box<dyn Fn(&Arrival) + Send + Sync>;
+/// What programs will probably ask for.
+#[derive(Clone, Copy, Debug)]
+pub enum Foreseen<'a> {
+    /// Bytes that publishers announced, and that are in the cache now.
+    Bytes(&'a Arrival),
+    /// Files in this folder, by a guess. What is in it can be told without waiting.
+    Folder(&'a [u8]),
+}
+
+/// Hears of what is foreseen. Must not wait.
+pub type Foresight = Box<dyn Fn(Foreseen<'_>) + Send + Sync>;
 
 /// As many are remembered as can be queued.
 const ARRIVING_MAX: usize = 1 << 16;
@@ -55,8 +64,8 @@ impl Arrival {
 }
 
 impl View {
-    /// Tells of everything that publishers announced and that has come since. A view tells one; later ones hear nothing.
-    pub fn tell_of_arrivals(&self, arrivals: Arrivals) {
-        let _ = self.core.prefetch.arrivals.set(arrivals);
+    /// Tells of everything that is foreseen from now on. A view tells one; later ones hear nothing.
+    pub fn tell_what_is_foreseen(&self, foresight: Foresight) {
+        let _ = self.core.prefetch.foresight.set(foresight);
     }
 }

@@ -88,6 +88,10 @@ impl Leaf {
         &self.file().name
     }
 
+    pub(crate) fn folder(&self) -> Rc<Folder> {
+        Rc::clone(&self.folder)
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.file().size
     }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,10 +19,10 @@ use crate::lookup::Scene;
 use crate::payload::Notes;
 
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
-use super::arriving::Arriving;
+use super::arriving::{Arriving, Foreseen};
 use super::credit::Credit;
 use super::near::{Listings, Near};
-use super::neighbours::{Folders, Leaf, Neighbours, is_library};
+use super::neighbours::{Folder, Folders, Leaf, Neighbours, is_library};
 use super::programs::{Program, Programs};
 use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
@@ -55,6 +56,19 @@ const EXECUTABLE: u32 = 0o111;
 pub(super) struct Guess {
     pub(super) wanted: Wanted,
     pub(super) size: u64,
+    /// Where it is, if that is a guess at where programs go.
+    folder: Option<Rc<Folder>>,
+}
+
+impl Guess {
+    pub(super) fn new(wanted: Wanted, size: u64) -> Self {
+        Self { wanted, size, folder: None }
+    }
+
+    /// That this file and others around it are read.
+    fn of(leaf: &Leaf) -> Self {
+        Self { wanted: leaf.wanted(), size: leaf.size(), folder: Some(leaf.folder()) }
+    }
 }
 
 /// What [`Neighbours`] make of a file that is read.
@@ -133,6 +147,8 @@ pub(super) struct Planner {
     under_way: HashMap<CacheKey, u64>,
     /// Of what is announced, where it will be read.
     arriving: Arriving,
+    /// The folder that was foreseen last.
+    foreseen: Option<Rc<Folder>>,
     failures: u32,
 }
 
@@ -157,6 +173,7 @@ impl Planner {
             queued: HashSet::new(),
             under_way: HashMap::new(),
             arriving: Arriving::default(),
+            foreseen: None,
             failures: 0,
         }
     }
@@ -275,19 +292,19 @@ impl Planner {
             if cluster.learned {
                 // Most of it is in the cache, and comes from its disk.
                 if !core.store.read_ahead(&wanted, range) && self.admit(wanted.key()) {
-                    self.trails.push_back(Guess { wanted, size });
+                    self.trails.push_back(Guess::new(wanted, size));
                 }
                 continue;
             }
             if chunk {
                 self.rest.announce(&arrival.path);
             }
-            if core.prefetch.arrivals.get().is_some() {
+            if core.prefetch.foresight.get().is_some() {
                 self.arriving.expect(wanted.key(), arrival);
             }
             if self.admit(wanted.key()) {
                 let place = (Reverse(cluster.serial), read, part);
-                self.announced.insert(place, Guess { wanted, size });
+                self.announced.insert(place, Guess::new(wanted, size));
             }
         }
         match turn.next {
@@ -347,7 +364,7 @@ impl Planner {
         // The newest miss tells best what comes next.
         for leaf in files.into_iter().rev() {
             if self.admit(leaf.key()) {
-                self.likely.push_front(Guess { wanted: leaf.wanted(), size: leaf.size() });
+                self.likely.push_front(Guess::of(&leaf));
             }
         }
         if tries < TRIES_MAX {
@@ -380,7 +397,7 @@ impl Planner {
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = objects::chunk(chunk, compression, &what);
                 if self.admit(wanted.key()) {
-                    self.likely.push_back(Guess { wanted, size: chunk.size });
+                    self.likely.push_back(Guess::new(wanted, chunk.size));
                 }
             }
         }
@@ -397,7 +414,8 @@ impl Planner {
             && self.under_way.len() < UNDER_WAY_MAX
             && self.bytes_under_way() < UNDER_WAY_BYTES
         {
-            let Some(Guess { wanted, size }) = self.next(core) else { return };
+            let Some(Guess { wanted, size, folder }) = self.next(core) else { return };
+            self.foresee(core, folder);
             let key = wanted.key();
             self.under_way.insert(key, size);
             let core_then = self.core.clone();
@@ -413,6 +431,17 @@ impl Planner {
             };
             core.store.warm(wanted, &core.prefetch.errand, Done::new(came));
         }
+    }
+
+    /// Tells that programs are expected in a folder. Most guesses at one come one after the other.
+    fn foresee(&mut self, core: &Core, folder: Option<Rc<Folder>>) {
+        let Some(folder) = folder else { return };
+        if self.foreseen.as_ref().is_none_or(|last| !Rc::ptr_eq(last, &folder))
+            && let Some(tell) = core.prefetch.foresight.get()
+        {
+            tell(Foreseen::Folder(&folder.path));
+        }
+        self.foreseen = Some(folder);
     }
 
     /// The next guess that is allowed and that nobody has asked for in the meantime.
@@ -445,8 +474,8 @@ impl Planner {
     fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
         let arrived = self.arriving.take(key).filter(|_| outcome != Outcome::Failed);
-        if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.arrivals.get()) {
-            tell(&arrival);
+        if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.foresight.get()) {
+            tell(Foreseen::Bytes(&arrival));
         }
         if outcome != Outcome::Fetched {
             core.prefetch.credit.forget(key);

@@ -55,7 +55,7 @@ impl Program {
     }
 
     fn guess(&self, chunk: &Chunk) -> Guess {
-        Guess { wanted: self.wanted(chunk), size: chunk.size }
+        Guess::new(self.wanted(chunk), chunk.size)
     }
 
     /// The numbers of the chunks with these bytes.

@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn guess(chunk: &Chunk) -> Guess {
-        Guess { wanted: objects::chunk(chunk, Compression::Zlib, "/lib.so"), size: chunk.size }
+        Guess::new(objects::chunk(chunk, Compression::Zlib, "/lib.so"), chunk.size)
     }
 
     #[test]

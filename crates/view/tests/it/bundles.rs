@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_store::{Done, Errand, ObjectStore, StoreError, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{Arrival, LastLink, View};
+use esker_view::{Arrival, Foreseen, LastLink, View};
 
 use crate::support::{Site, digest};
 use crate::watched;
@@ -154,7 +154,11 @@ fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
     made.announce("trigger", r#""/one.x","/large","/gone""#, r#","esker-reads":["1:4-8","0","1:10-99"]"#);
     let (_site, view, _asked) = made.publish(false);
     let (told, arrivals) = channel();
-    view.tell_of_arrivals(Box::new(move |arrival| told.send(arrival.clone()).unwrap()));
+    view.tell_what_is_foreseen(Box::new(move |what| {
+        if let Foreseen::Bytes(arrival) = what {
+            told.send(arrival.clone()).unwrap();
+        }
+    }));
     read(&view, "/trigger");
     let mut arrived: Vec<_> = arrivals.iter().take(4).collect();
     arrived.sort_by_key(|arrival| (arrival.path.clone(), arrival.range.start));
