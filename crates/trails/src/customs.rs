@@ -4,6 +4,9 @@
 //! header in all of its folders. So what was not there in several folders will be asked for in the next one, too. That is
 //! no guess at where a program goes, but at what it does there.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use foldhash::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -16,21 +19,32 @@ const FOLDERS: usize = 8;
 const SORTS: usize = 4;
 /// After so many folders of a sort that nobody looked in for a name it isn't looked for in others of that sort.
 const OF_A_SORT: u32 = 4;
-/// Most names that are asked for in one folder.
-const NAMES_MAX: usize = 16;
-/// Most names that are noted, and most folders that are remembered.
+/// Most customs, as each question passes them, and most sorts of folder that are noted of one.
+const USUAL_MAX: usize = 64;
+const SORTS_MAX: usize = 1024;
+/// Most names that are noted and aren't customs yet, and most folders that are remembered.
 const NOTED_MAX: usize = 1 << 12;
 const GONE_MAX: usize = 1 << 16;
+/// To so many folders somebody goes again when a custom is noticed.
+const LATELY_MAX: usize = 1 << 10;
 
 /// What programs look for in vain, and where somebody went ahead of them.
 #[derive(Default)]
 pub(crate) struct Customs {
+    usual: Vec<Usual>,
     absent: HashMap<Box<[u8]>, Absent>,
-    /// Those of them that are customs, in the order in which they became so.
-    usual: Vec<Box<[u8]>>,
     /// Folders that were gone to, and how many of each sort.
     gone: HashSet<u64>,
     sorts: HashMap<u64, u32>,
+    /// The last of these folders.
+    lately: VecDeque<Arc<[u8]>>,
+}
+
+/// A name for which programs look in vain wherever they go.
+struct Usual {
+    name: Box<[u8]>,
+    /// The sorts of folder in which it was looked for.
+    sorts: HashSet<u64>,
 }
 
 /// Where a name was not.
@@ -41,28 +55,39 @@ struct Absent {
 }
 
 impl Customs {
-    /// A program looked for a name in a folder in vain.
-    pub(crate) fn in_vain(&mut self, folder: &[u8], name: &[u8]) {
+    /// A program looked for a name in a folder in vain. If that turns out to be a custom, where to ask for it, too: folders
+    /// to which somebody went before it was one.
+    pub(crate) fn in_vain(&mut self, folder: &[u8], name: &[u8]) -> Vec<NamedStep> {
+        let (sort, folder) = (sort_of(folder), xxh3_64(folder));
+        if let Some(usual) = self.usual.iter_mut().find(|usual| *usual.name == *name) {
+            if usual.sorts.len() < SORTS_MAX {
+                usual.sorts.insert(sort);
+            }
+            return Vec::new();
+        }
         if self.absent.len() >= NOTED_MAX {
-            self.absent.retain(|_, absent| absent.is_usual());
+            self.absent.clear();
         }
-        if !self.absent.contains_key(name) {
-            if self.absent.len() >= NOTED_MAX {
-                return;
-            }
-            self.absent.insert(name.into(), Absent::default());
-        }
-        let Some(absent) = self.absent.get_mut(name) else { return };
-        if absent.sorts.len() < NOTED_MAX {
-            absent.sorts.insert(sort(folder));
-        }
-        let (was_usual, folder) = (absent.is_usual(), xxh3_64(folder));
-        if !was_usual && !absent.folders.contains(&folder) {
+        let absent = self.absent.entry(name.into()).or_default();
+        absent.sorts.insert(sort);
+        if !absent.folders.contains(&folder) {
             absent.folders.push(folder);
-            if absent.is_usual() {
-                self.usual.push(name.into());
-            }
         }
+        if absent.folders.len() < FOLDERS {
+            return Vec::new();
+        }
+        let Some((name, Absent { sorts, .. })) = self.absent.remove_entry(name) else { return Vec::new() };
+        if self.usual.len() >= USUAL_MAX {
+            return Vec::new();
+        }
+        let usual = Usual { name, sorts };
+        let steps = self.lately.iter().filter(|folder| {
+            let sort = sort_of(folder);
+            usual.is_looked_for_in(sort, self.is_common(sort))
+        });
+        let steps = steps.map(|folder| (join(folder, &usual.name), NAME)).collect();
+        self.usual.push(usual);
+        steps
     }
 
     /// What to ask ahead of a program that will go to this folder: the names in it and around it, and what is looked for
@@ -71,42 +96,46 @@ impl Customs {
         let mut steps = Vec::new();
         for folder in [around(folder), folder] {
             if self.gone.len() >= GONE_MAX {
-                self.gone.clear();
+                (self.gone, self.sorts) = Default::default();
             }
             if folder.is_empty() || !self.gone.insert(xxh3_64(folder)) {
                 continue;
             }
-            let sort = sort(folder);
-            let of_it = self.sorts.entry(sort).or_default();
-            *of_it = of_it.saturating_add(1);
-            let is_common = *of_it > OF_A_SORT;
-            steps.push((folder.into(), NAMES));
-            let usual = self.usual.iter().filter(|name| {
-                self.absent.get(&***name).is_some_and(|absent| absent.is_looked_for_in(sort, is_common))
-            });
-            steps.extend(usual.take(NAMES_MAX).map(|name| (join(folder, name), NAME)));
+            let sort = sort_of(folder);
+            *self.sorts.entry(sort).or_default() += 1;
+            let is_common = self.is_common(sort);
+            let path: Arc<[u8]> = folder.into();
+            self.lately.push_back(Arc::clone(&path));
+            if self.lately.len() > LATELY_MAX {
+                self.lately.pop_front();
+            }
+            steps.push((path, NAMES));
+            let usual = self.usual.iter().filter(|usual| usual.is_looked_for_in(sort, is_common));
+            steps.extend(usual.map(|usual| (join(folder, &usual.name), NAME)));
         }
         steps
+    }
+
+    /// Whether somebody has gone to several folders of a sort.
+    fn is_common(&self, sort: u64) -> bool {
+        self.sorts.get(&sort).is_some_and(|folders| *folders > OF_A_SORT)
     }
 
     /// Forgets where somebody has gone: the kernel may have forgotten what it was told.
     pub(crate) fn begin_anew(&mut self) {
         self.gone.clear();
+        self.lately.clear();
     }
 }
 
-impl Absent {
-    fn is_usual(&self) -> bool {
-        self.folders.len() >= FOLDERS
-    }
-
+impl Usual {
     fn is_looked_for_in(&self, sort: u64, is_common: bool) -> bool {
         self.sorts.contains(&sort) || (!is_common && self.sorts.len() >= SORTS)
     }
 }
 
 /// Folders called alike are of one sort.
-fn sort(folder: &[u8]) -> u64 {
+fn sort_of(folder: &[u8]) -> u64 {
     xxh3_64(folder.rsplit(|byte| *byte == b'/').next().unwrap_or_default())
 }
 
@@ -142,15 +171,37 @@ mod tests {
     fn what_was_in_vain_in_several_folders_is_asked_for_in_others() {
         let mut customs = Customs::default();
         for number in 0..FOLDERS {
-            assert_eq!(steps(&mut customs, &format!("/lib/p{number}")).last(), Some(&format!("/lib/p{number}/")));
+            assert_eq!(
+                steps(&mut customs, &format!("/lib/p{number}")).last(),
+                Some(&format!("/lib/p{number}/"))
+            );
             import(&mut customs, &format!("/lib/p{number}"));
         }
         customs.in_vain(b"/lib/p0", b"once");
-        let all = ["/new/", "/new/__init__.abi3.so", "/new/__init__.so"];
-        assert_eq!(steps(&mut customs, "/new"), [&["//"], &all[..]].concat());
+        let root = ["//", "/__init__.abi3.so", "/__init__.so"];
+        let new = ["/new/", "/new/__init__.abi3.so", "/new/__init__.so"];
+        assert_eq!(steps(&mut customs, "/new"), [root, new].concat());
         assert!(steps(&mut customs, "/new").is_empty(), "each folder once");
         customs.begin_anew();
-        assert_eq!(steps(&mut customs, "/new").len(), 4);
+        assert_eq!(steps(&mut customs, "/new").len(), 6);
+    }
+
+    #[test]
+    fn a_custom_that_is_noticed_late_is_asked_for_where_somebody_has_gone_before() {
+        let mut customs = Customs::default();
+        for number in 0..2 * LATELY_MAX {
+            customs.ahead(format!("/lib/p{number}/doc").as_bytes());
+        }
+        let told =
+            (0..FOLDERS).map(|number| customs.in_vain(format!("/lib/p{number}").as_bytes(), b"absent"));
+        let told: Vec<_> = told.collect();
+        let (last, before) = told.split_last().expect("some");
+        assert!(before.iter().all(Vec::is_empty));
+        // Half of those that are remembered are called `doc`.
+        assert_eq!(last.len(), LATELY_MAX / 2);
+        assert!(last.iter().all(|(path, part)| path.ends_with(b"/absent") && *part == NAME));
+        customs.begin_anew();
+        (0..FOLDERS).for_each(|number| assert!(customs.in_vain(&[b'/', number as u8], b"other").is_empty()));
     }
 
     #[test]
@@ -190,9 +241,16 @@ mod tests {
         }
         for number in 0..2 * NOTED_MAX {
             customs.in_vain(b"/a", number.to_string().as_bytes());
+            customs.in_vain(format!("/{number}").as_bytes(), b"custom");
         }
         assert!(customs.absent.len() <= NOTED_MAX);
-        assert_eq!(customs.usual.len(), 1);
+        assert_eq!((customs.usual.len(), customs.usual[0].sorts.len()), (1, SORTS_MAX));
+        for number in 0..2 * USUAL_MAX {
+            for folder in 0..FOLDERS {
+                customs.in_vain(&[b'/', folder as u8], &number.to_le_bytes());
+            }
+        }
+        assert_eq!(customs.usual.len(), USUAL_MAX);
         (0..2 * GONE_MAX).for_each(|number| drop(customs.ahead(number.to_string().as_bytes())));
         assert!(customs.gone.len() <= GONE_MAX);
     }

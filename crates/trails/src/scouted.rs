@@ -6,7 +6,10 @@
 //! that aren't there too, lists the directories and has the parts of files read. The program then finds the answers in
 //! the kernel's memory, and nobody is asked.
 //!
-//! The notes are locked for less than a microsecond at a time, by those who ask anyway, and never while the disk is waited for.
+//! The first time nobody knows the order, but perhaps in which folders programs will read, and what they do wherever they
+//! go ([`Customs`]).
+//!
+//! The notes are locked for a microsecond or two at a time, by those who ask anyway, and never while the disk is waited for.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -192,8 +195,10 @@ impl Shared {
 
     /// Notes that there is nothing by this path.
     fn in_vain(&self, path: &[u8]) {
-        if let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
-            self.notes.lock().customs.in_vain(&path[..at], &path[at + 1..]);
+        let Some(at) = path.iter().rposition(|byte| *byte == b'/') else { return };
+        let steps = self.notes.lock().customs.in_vain(&path[..at], &path[at + 1..]);
+        if !steps.is_empty() {
+            self.inbox.put(steps);
         }
     }
 }

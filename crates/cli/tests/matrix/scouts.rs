@@ -151,6 +151,60 @@ fn an_image_brings_what_was_learned_elsewhere() {
     }
 }
 
+/// > A6: Where files are brought into the cache ahead on a guess or a bundle's word, the names around them, and those that programs look for in vain wherever they go, are asked for ahead, too.
+#[test]
+fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
+    /// Folders in which the program is seen, and all.
+    const SEEN: usize = 20;
+    const ALL: usize = 200;
+    for person in Person::all() {
+        let workshop = Workshop::with(person, |tree| {
+            for number in 0..ALL {
+                let dir = tree.join(number.to_string()).join("inner");
+                fs::create_dir_all(&dir).expect("a folder");
+                fs::write(dir.join("file"), number.to_string()).expect("a file");
+            }
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let key = workshop.home(&format!("keys/{NAME}.pub"));
+        fs::copy(key, workshop.world.path("key.pub")).expect("the key");
+        let url = format!("file://{}/{NAME}", workshop.home("storage"));
+        let visit = |mounted: &Mounted<'_>, numbers: std::ops::Range<usize>| {
+            mounted.does(|| {
+                for number in numbers {
+                    let dir = mounted.path(&number.to_string());
+                    assert!(!dir.join("absent").exists());
+                    let file = fs::read_to_string(dir.join("inner/file")).expect("reading");
+                    assert_eq!(file, number.to_string());
+                }
+            });
+        };
+        for options in [&[][..], &["--fixed"]] {
+            workshop.world.empty_cache();
+            let mounted = workshop.world.mount_of(&url, options);
+            visit(&mounted, 0..SEEN);
+            // Of each that was not visited two listings, its own name, and the one that is looked for in vain.
+            mounted.wait_until("going ahead", |status| {
+                let asked = requests(status);
+                let of = |name: &str| asked.get(name).copied().unwrap_or(0);
+                of("READDIRPLUS") >= 2 * (ALL - SEEN) as u64 && of("LOOKUP") >= 2 * ALL as u64
+            });
+            mounted.wait_until("guesses", |status| status["fetched"]["objects"].as_u64() >= Some(ALL as u64));
+            let before = count(&mounted, "LOOKUP");
+            visit(&mounted, SEEN..ALL);
+            let asked = count(&mounted, "LOOKUP") - before;
+            assert!(asked < ALL as u64 / 4, "{person:?} {options:?}: {asked} names were asked for");
+            drop(mounted);
+
+            workshop.world.empty_cache();
+            let alone = workshop.world.mount_of(&url, &[options, &["--no-prefetch"]].concat());
+            visit(&alone, 0..ALL);
+            assert!(count(&alone, "LOOKUP") > 3 * ALL as u64, "nobody went ahead");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
     let world = World::new(Person::ordinary(), fixture::RMD);

@@ -112,11 +112,34 @@ fn what_has_arrived_is_gone_ahead_whole_and_nothing_is_learned_of_it() {
         mount.arrived(path.as_bytes(), range, ends);
     }
     (0..FILES).for_each(|number| visit(&mount, number));
-    until_told(folder.path(), &("/large".to_owned(), 5));
+    until_told(folder.path(), &("/0/absent".to_owned(), NAME));
     mount.close();
-    let parts = [("/0/file", 0), ("/large", 2), ("/large", 3), ("/large", 4), ("/large", 5)];
-    assert_eq!(told(folder.path()), parts.map(|(path, part)| (path.to_owned(), part)));
+    let steps = [("/", NAMES), ("/0", NAMES), ("/0/file", 0)];
+    let parts = [("/large", 2), ("/large", 3), ("/large", 4), ("/large", 5)];
+    // What the program does wherever it goes is noticed when it has been in some folders.
+    let customs = [("/absent", NAME), ("/0/absent", NAME)];
+    let expected = steps.into_iter().chain(parts).chain(customs);
+    let expected = expected.map(|(path, part)| (path.to_owned(), part));
+    assert_eq!(told(folder.path()), expected.collect::<Vec<_>>());
     assert!(!folder.path().join("trails/one").exists());
+}
+
+#[test]
+fn where_a_program_is_expected_its_customs_are_gone_ahead_even_if_somebody_waits_for_a_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mount = mount(folder.path(), false);
+    (0..FILES / 2).for_each(|number| visit(&mount, number));
+    assert_eq!(told(folder.path()), []);
+    mount.foreseen(b"/900");
+    mount.foreseen(b"/900");
+    mount.foreseen(b"/901");
+    until_told(folder.path(), &("/901/absent".to_owned(), NAME));
+    mount.close();
+    let root = [("/", NAMES), ("/absent", NAME)];
+    let expected = [("/900", NAMES), ("/900/absent", NAME), ("/901", NAMES), ("/901/absent", NAME)];
+    let expected = root.into_iter().chain(expected).map(|(path, part)| (path.to_owned(), part));
+    assert_eq!(told(folder.path()), expected.collect::<Vec<_>>());
+    assert!(folder.path().join("trails/one").exists(), "what it did is learned all the same");
 }
 
 #[test]

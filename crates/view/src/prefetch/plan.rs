@@ -45,6 +45,8 @@ const CATALOGS_MAX: usize = 16;
 const TRIES_MAX: u32 = 8;
 /// After so many failures in a row nothing more is asked for until the next miss.
 const FAILURES_MAX: u32 = 8;
+/// Of a folder with more in it than this nobody is told that programs are expected there: to list it takes too long.
+const FORESEEN_MAX: usize = 1 << 12;
 
 /// What was read from the cache's disk is not read ahead again for so long.
 const IN_MEMORY: Duration = Duration::from_secs(60);
@@ -436,7 +438,9 @@ impl Planner {
     /// Tells that programs are expected in a folder. Most guesses at one come one after the other.
     fn foresee(&mut self, core: &Core, folder: Option<Rc<Folder>>) {
         let Some(folder) = folder else { return };
-        if self.foreseen.as_ref().is_none_or(|last| !Rc::ptr_eq(last, &folder))
+        let is_large = folder.files.len() + folder.folders.len() > FORESEEN_MAX;
+        if !is_large
+            && self.foreseen.as_ref().is_none_or(|last| !Rc::ptr_eq(last, &folder))
             && let Some(tell) = core.prefetch.foresight.get()
         {
             tell(Foreseen::Folder(&folder.path));

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
 use esker_testkit::fixture::FULL;
-use esker_view::{LastLink, View};
+use esker_view::{Foreseen, LastLink, View};
 
 use crate::fixtures::read_all;
 use crate::support::Site;
@@ -44,6 +44,19 @@ fn the_neighbours_of_a_missed_file_are_there_when_they_are_read() {
     let misses = view.status().counters.misses;
     read(&view, "/perm/m0755");
     assert_eq!(view.status().counters.misses, misses, "it was there: {ahead:?}");
+}
+
+#[test]
+fn a_guess_says_where_programs_are_expected() {
+    let site = Site::of(FULL);
+    let (view, _warmed) = open(&site, true);
+    let (told, folders) = channel();
+    view.tell_what_is_foreseen(Box::new(move |what| match what {
+        Foreseen::Folder(path) => drop(told.send(path.to_vec())),
+        Foreseen::Bytes(arrival) => panic!("nobody announced {arrival:?}"),
+    }));
+    read(&view, "/perm/m0644");
+    assert!(folders.iter().any(|folder| folder == b"/perm"));
 }
 
 #[test]
