@@ -485,6 +485,9 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
     let view = view.status();
     let store = repository.store.status();
     let head = repository.heads.current();
+    let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
+    errors.extend(store.cache.disk_failure.map(status::Failure::of_cache));
+    errors.sort_by_key(|error| error.time);
     MountStatus {
         revision: view.revision,
         fixed: view.pinned,
@@ -497,7 +500,7 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
         offline: view
             .offline
             .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
-        errors: view.failures.into_iter().map(status::Failure::from).collect(),
+        errors,
         view: status::View::from(&view.counters),
         fetched: status::Fetched::from(&store.traffic),
         network: status::Network::from(&store.network),

@@ -333,6 +333,14 @@ impl From<Lower> for LowerStatus {
     }
 }
 
+impl Failure {
+    /// What the disk of the cache failed to do, and when. It costs no read as long as a server has the object, but each
+    /// time its bytes.
+    pub(crate) fn of_cache((time, cause): (u64, String)) -> Self {
+        Self { time, object: "the cache".into(), cause, caller: None }
+    }
+}
+
 impl From<esker_view::Failure> for Failure {
     fn from(failure: esker_view::Failure) -> Self {
         let esker_view::Failure { time, object, cause, caller } = failure;

@@ -46,11 +46,11 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::below::{Below, Lower};
 use crate::engine::Engine;
-use crate::error::{Cause, StoreError};
+use crate::error::{Cause, StoreError, is_full};
 use crate::file_lock::FileLock;
 use crate::flight::Flights;
 use crate::pool::Pool;
-use crate::status::{CacheStatus, Room};
+use crate::status::{CacheStatus, Room, unix_now};
 use crate::store::Holder;
 use crate::urgency::Urgency;
 use crate::wanted::CacheKey;
@@ -143,6 +143,7 @@ pub(crate) struct Inner {
     evicted: AtomicU64,
     spared: AtomicU64,
     disk_errors: AtomicU64,
+    disk_failure: Mutex<Option<(u64, String)>>,
     damaged: AtomicU64,
     /// Set when a file is left that no entry stands for; the next start has to look for it.
     no_index: AtomicBool,
@@ -255,6 +256,7 @@ impl Inner {
             evicted: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
+            disk_failure: Mutex::default(),
             damaged: AtomicU64::new(0),
             no_index: AtomicBool::new(false),
             opened_unclean: opened.unclean,
@@ -297,8 +299,16 @@ impl Inner {
     }
 
     fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> Cause {
-        self.disk_errors.fetch_add(1, Ordering::Relaxed);
+        self.note_failure(doing, path, &source);
         Cause::Disk { doing, path: path.to_owned(), source }
+    }
+
+    /// Counts an operation on the disk that failed, and keeps what was wrong for whoever asks.
+    fn note_failure(&self, doing: &str, path: &Path, error: &io::Error) {
+        self.disk_errors.fetch_add(1, Ordering::Relaxed);
+        let mend = if is_full(error) { ": make room there, or give it a smaller quota" } else { "" };
+        let text = format!("{doing} `{}` failed: {error}{mend}", path.display());
+        *self.disk_failure.lock() = Some((unix_now(), text));
     }
 
     fn is_lost(&self) -> bool {
@@ -341,6 +351,7 @@ impl Inner {
             over_quota: self.space.over_quota(),
             unkept: self.unkept_files.served() + self.unkept_memory.served(),
             disk_errors: get(&self.disk_errors),
+            disk_failure: self.disk_failure.lock().clone(),
             damaged: get(&self.damaged),
             unchecked: self.table.unchecked(),
             opened_unclean: self.opened_unclean,

@@ -57,6 +57,8 @@ pub struct CacheStatus {
     pub unkept: u64,
     /// Local file operations that failed.
     pub disk_errors: u64,
+    /// The last of them: when, in Unix time, and what was wrong.
+    pub disk_failure: Option<(u64, String)>,
     /// Entries that were found damaged on disk and dropped.
     pub damaged: u64,
     /// Entries that will be checked before their first use.
@@ -213,6 +215,11 @@ impl Amount {
     }
 }
 
+/// Seconds of Unix time.
+pub(crate) fn unix_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 impl Traffic {
     pub(crate) fn note_fetch(&self, stored_bytes: u64, is_prefetch: bool) {
         self.fetched.add(stored_bytes);
@@ -234,12 +241,11 @@ impl Traffic {
 
     pub(crate) fn note_failure(&self, error: &StoreError) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut errors = self.errors.lock();
         if errors.len() == ERRORS_KEPT {
             errors.pop_front();
         }
-        errors.push_back((now, error.full_text()));
+        errors.push_back((unix_now(), error.full_text()));
     }
 
     pub(crate) fn status(&self, cache: CacheStatus) -> StoreStatus {

@@ -387,6 +387,7 @@ impl StatusMessage {
             over_quota: cache.over_quota,
             unkept: cache.unkept,
             disk_errors: cache.disk_errors,
+            disk_failure: cache.disk_failure.clone(),
             damaged: cache.damaged,
             unchecked: cache.unchecked,
             opened_unclean: cache.opened_unclean,

@@ -215,6 +215,8 @@ pub(super) struct StatusMessage {
     pub(super) over_quota: u64,
     pub(super) unkept: u64,
     pub(super) disk_errors: u64,
+    #[serde(default)]
+    pub(super) disk_failure: Option<(u64, String)>,
     pub(super) damaged: u64,
     pub(super) unchecked: u64,
     pub(super) opened_unclean: bool,
@@ -239,6 +241,7 @@ impl From<StatusMessage> for StoreStatus {
             over_quota: status.over_quota,
             unkept: status.unkept,
             disk_errors: status.disk_errors,
+            disk_failure: status.disk_failure,
             damaged: status.damaged,
             unchecked: status.unchecked,
             opened_unclean: status.opened_unclean,

@@ -150,9 +150,9 @@ impl Inner {
         match self.disk.remove(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => {
+            Err(error) => {
                 // It takes its space still, so it stays in the account.
-                self.disk_errors.fetch_add(1, Ordering::Relaxed);
+                self.note_failure("removing", &path, &error);
                 return false;
             }
         }
@@ -178,9 +178,11 @@ impl Inner {
         self.damaged.fetch_add(1, Ordering::Relaxed);
         self.table.remove(entry);
         self.space.release(self.charge_of(entry.plain_len));
-        let removed = self.disk.remove(&self.layout.object(&entry.key));
-        if removed.is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
-            self.disk_errors.fetch_add(1, Ordering::Relaxed);
+        let path = self.layout.object(&entry.key);
+        if let Err(error) = self.disk.remove(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            self.note_failure("removing", &path, &error);
             self.keep_no_index();
         }
         self.close_unused(entry);

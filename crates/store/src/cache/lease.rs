@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -87,9 +86,9 @@ impl Inner {
                 self.discard(entry);
                 Leased::Gone
             }
-            Err(_) => {
+            Err(error) => {
                 // An unreadable file is as good as a damaged one; the object can be fetched again.
-                self.disk_errors.fetch_add(1, Ordering::Relaxed);
+                self.note_failure("reading", &self.layout.object(&entry.key), &error);
                 drop(file);
                 self.discard(entry);
                 Leased::Gone

@@ -166,7 +166,10 @@ fn vanished_files_are_fetched_again() {
     }
     assert_eq!(shelf.asked().len(), 20);
     assert_eq!(cache.status().unkept, 20, "without the folder nothing can be kept, but all is served");
-    assert!(cache.status().disk_errors > 0);
+    let status = cache.status();
+    assert!(status.disk_errors > 0);
+    let (_, failure) = status.disk_failure.expect("what was wrong");
+    assert!(failure.contains("objects/") && failure.contains("No such file"), "{failure}");
 }
 
 #[test]

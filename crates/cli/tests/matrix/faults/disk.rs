@@ -105,6 +105,12 @@ fn a_disk_that_fails_in_any_way_costs_no_read() {
         let met = number(&mount, "unkept") + number(&mount, "disk_errors") + number(&mount, "evicted");
         // A cache that is anew already has counted nothing yet.
         assert!(met > before || fault == Fault::Removed, "{fault:?} was not met: {:#}", mount.status());
+        if number(&mount, "disk_errors") > 0 {
+            let status = mount.status();
+            let told =
+                status["errors"].as_array().expect("errors").iter().any(|it| it["object"] == "the cache");
+            assert!(told, "{fault:?} is not among the errors: {status:#}");
+        }
         if fault != Fault::Full {
             script(&client, &second, fault.begin());
         }
