@@ -38,6 +38,8 @@ pub(crate) struct Customs {
     sorts: HashMap<u64, u32>,
     /// The last of these folders.
     lately: VecDeque<Arc<[u8]>>,
+    /// Paths that somebody was told to ask for, who is not to be taken for a program.
+    told: HashSet<u64>,
 }
 
 /// A name for which programs look in vain wherever they go.
@@ -55,9 +57,14 @@ struct Absent {
 }
 
 impl Customs {
-    /// A program looked for a name in a folder in vain. If that turns out to be a custom, where to ask for it, too: folders
-    /// to which somebody went before it was one.
-    pub(crate) fn in_vain(&mut self, folder: &[u8], name: &[u8]) -> Vec<NamedStep> {
+    /// Somebody looked for this path in vain. If its last name turns out to be a custom, where to ask for it, too: folders to
+    /// which somebody went before it was one.
+    pub(crate) fn in_vain(&mut self, path: &[u8]) -> Vec<NamedStep> {
+        let Some(at) = path.iter().rposition(|byte| *byte == b'/') else { return Vec::new() };
+        if self.told.remove(&xxh3_64(path)) {
+            return Vec::new();
+        }
+        let (folder, name) = (&path[..at], &path[at + 1..]);
         let (sort, folder) = (sort_of(folder), xxh3_64(folder));
         if let Some(usual) = self.usual.iter_mut().find(|usual| *usual.name == *name) {
             if usual.sorts.len() < SORTS_MAX {
@@ -87,7 +94,7 @@ impl Customs {
         });
         let steps = steps.map(|folder| (join(folder, &usual.name), NAME)).collect();
         self.usual.push(usual);
-        steps
+        self.tell(steps)
     }
 
     /// What to ask ahead of a program that will go to this folder: the names in it and around it, and what is looked for
@@ -113,6 +120,15 @@ impl Customs {
             let usual = self.usual.iter().filter(|usual| usual.is_looked_for_in(sort, is_common));
             steps.extend(usual.map(|usual| (join(folder, &usual.name), NAME)));
         }
+        self.tell(steps)
+    }
+
+    /// Remembers what somebody is told to ask for.
+    fn tell(&mut self, steps: Vec<NamedStep>) -> Vec<NamedStep> {
+        if self.told.len() + steps.len() > GONE_MAX {
+            self.told.clear();
+        }
+        self.told.extend(steps.iter().filter(|(_, part)| *part == NAME).map(|(path, _)| xxh3_64(path)));
         steps
     }
 
@@ -123,8 +139,7 @@ impl Customs {
 
     /// Forgets where somebody has gone: the kernel may have forgotten what it was told.
     pub(crate) fn begin_anew(&mut self) {
-        self.gone.clear();
-        self.lately.clear();
+        (self.gone, self.sorts, self.lately, self.told) = Default::default();
     }
 }
 
@@ -163,7 +178,7 @@ mod tests {
     /// What an interpreter does with a package.
     fn import(customs: &mut Customs, package: &str) {
         for name in ["__init__.abi3.so", "__init__.so"] {
-            customs.in_vain(package.as_bytes(), name.as_bytes());
+            customs.in_vain(format!("{package}/{name}").as_bytes());
         }
     }
 
@@ -177,7 +192,7 @@ mod tests {
             );
             import(&mut customs, &format!("/lib/p{number}"));
         }
-        customs.in_vain(b"/lib/p0", b"once");
+        customs.in_vain(b"/lib/p0/once");
         let root = ["//", "/__init__.abi3.so", "/__init__.so"];
         let new = ["/new/", "/new/__init__.abi3.so", "/new/__init__.so"];
         assert_eq!(steps(&mut customs, "/new"), [root, new].concat());
@@ -192,8 +207,7 @@ mod tests {
         for number in 0..2 * LATELY_MAX {
             customs.ahead(format!("/lib/p{number}/doc").as_bytes());
         }
-        let told =
-            (0..FOLDERS).map(|number| customs.in_vain(format!("/lib/p{number}").as_bytes(), b"absent"));
+        let told = (0..FOLDERS).map(|number| customs.in_vain(format!("/lib/p{number}/absent").as_bytes()));
         let told: Vec<_> = told.collect();
         let (last, before) = told.split_last().expect("some");
         assert!(before.iter().all(Vec::is_empty));
@@ -201,7 +215,8 @@ mod tests {
         assert_eq!(last.len(), LATELY_MAX / 2);
         assert!(last.iter().all(|(path, part)| path.ends_with(b"/absent") && *part == NAME));
         customs.begin_anew();
-        (0..FOLDERS).for_each(|number| assert!(customs.in_vain(&[b'/', number as u8], b"other").is_empty()));
+        (0..FOLDERS)
+            .for_each(|number| assert!(customs.in_vain(format!("/{number}/other").as_bytes()).is_empty()));
     }
 
     #[test]
@@ -209,10 +224,15 @@ mod tests {
         let mut customs = Customs::default();
         for number in 0..100 {
             import(&mut customs, &format!("/lib/p{number}"));
-            customs.in_vain(format!("/lib/p{number}/cache").as_bytes(), b"lock");
+            customs.in_vain(format!("/lib/p{number}/cache/lock").as_bytes());
         }
         for number in 0..OF_A_SORT {
-            steps(&mut customs, &format!("/lib/p{number}/doc"));
+            let asked = steps(&mut customs, &format!("/lib/p{number}/doc"));
+            // Whoever was told to ask there says nothing of what programs do.
+            asked
+                .iter()
+                .filter(|path| !path.ends_with('/'))
+                .for_each(|path| drop(customs.in_vain(path.as_bytes())));
         }
         let of = |folder: &str, names: &[&str]| -> Vec<String> {
             let inside = names.iter().map(|name| format!("{folder}/{name}"));
@@ -237,21 +257,21 @@ mod tests {
     fn only_so_much_is_noted() {
         let mut customs = Customs::default();
         for folder in 0..FOLDERS {
-            customs.in_vain(&[b'/', b'0' + folder as u8], b"custom");
+            customs.in_vain(format!("/{folder}/custom").as_bytes());
         }
         for number in 0..2 * NOTED_MAX {
-            customs.in_vain(b"/a", number.to_string().as_bytes());
-            customs.in_vain(format!("/{number}").as_bytes(), b"custom");
+            customs.in_vain(format!("/a/{number}").as_bytes());
+            customs.in_vain(format!("/{number}/custom").as_bytes());
         }
         assert!(customs.absent.len() <= NOTED_MAX);
         assert_eq!((customs.usual.len(), customs.usual[0].sorts.len()), (1, SORTS_MAX));
         for number in 0..2 * USUAL_MAX {
             for folder in 0..FOLDERS {
-                customs.in_vain(&[b'/', folder as u8], &number.to_le_bytes());
+                customs.in_vain(format!("/{folder}/usual {number}").as_bytes());
             }
         }
         assert_eq!(customs.usual.len(), USUAL_MAX);
         (0..2 * GONE_MAX).for_each(|number| drop(customs.ahead(number.to_string().as_bytes())));
-        assert!(customs.gone.len() <= GONE_MAX);
+        assert!(customs.gone.len() <= GONE_MAX && customs.told.len() <= GONE_MAX);
     }
 }

@@ -195,8 +195,7 @@ impl Shared {
 
     /// Notes that there is nothing by this path.
     fn in_vain(&self, path: &[u8]) {
-        let Some(at) = path.iter().rposition(|byte| *byte == b'/') else { return };
-        let steps = self.notes.lock().customs.in_vain(&path[..at], &path[at + 1..]);
+        let steps = self.notes.lock().customs.in_vain(path);
         if !steps.is_empty() {
             self.inbox.put(steps);
         }
