@@ -9,7 +9,7 @@ mod saved;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::error::{Cause, StoreError};
 use crate::pool::Pool;
 use crate::source::Source;
+use crate::status::unix_now;
 use crate::store::ObjectStore;
 use crate::urgency::Urgency;
 use check::{Check, Checked};
@@ -53,10 +54,7 @@ const CONFIRMED_STEP: i64 = 3600;
 impl HeadOptions {
     /// The usual options with the system's clock.
     pub fn new(name: RepositoryName, keys: MasterKeys) -> Self {
-        let now = || {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
-        };
+        let now = || UnixTime(i64::try_from(unix_now()).unwrap_or(i64::MAX));
         Self {
             name,
             keys,

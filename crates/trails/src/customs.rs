@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::paths::{ROOT, join};
+use crate::paths::{join, split};
 use crate::{NAME, NAMES, NamedStep};
 
 /// A name was in vain in so many folders before it is a custom…
@@ -60,11 +60,10 @@ impl Customs {
     /// Somebody looked for this path in vain. If its last name turns out to be a custom, where to ask for it, too: folders to
     /// which somebody went before it was one.
     pub(crate) fn in_vain(&mut self, path: &[u8]) -> Vec<NamedStep> {
-        let Some(at) = path.iter().rposition(|byte| *byte == b'/') else { return Vec::new() };
+        let Some((folder, name)) = split(path) else { return Vec::new() };
         if self.told.remove(&xxh3_64(path)) {
             return Vec::new();
         }
-        let (folder, name) = (&path[..at], &path[at + 1..]);
         let (sort, folder) = (sort_of(folder), xxh3_64(folder));
         if let Some(usual) = self.usual.iter_mut().find(|usual| *usual.name == *name) {
             if usual.sorts.len() < SORTS_MAX {
@@ -101,7 +100,9 @@ impl Customs {
     /// there in vain. Nothing if that was told before.
     pub(crate) fn ahead(&mut self, folder: &[u8]) -> Vec<NamedStep> {
         let mut steps = Vec::new();
-        for folder in [around(folder), folder] {
+        // Nothing is around the root.
+        let around = split(folder).map(|(around, _)| around);
+        for folder in around.into_iter().chain([folder]) {
             if self.gone.len() >= GONE_MAX {
                 (self.gone, self.sorts) = Default::default();
             }
@@ -151,16 +152,7 @@ impl Usual {
 
 /// Folders called alike are of one sort.
 fn sort_of(folder: &[u8]) -> u64 {
-    xxh3_64(folder.rsplit(|byte| *byte == b'/').next().unwrap_or_default())
-}
-
-/// The folder that a folder is in; nothing around the root.
-fn around(folder: &[u8]) -> &[u8] {
-    match folder.iter().rposition(|byte| *byte == b'/') {
-        Some(0) if folder != ROOT => ROOT,
-        Some(at) => &folder[..at],
-        None => b"",
-    }
+    xxh3_64(split(folder).map_or(folder, |(_, name)| name))
 }
 
 #[cfg(test)]

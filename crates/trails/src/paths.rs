@@ -101,12 +101,26 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Arc<[u8]> {
     [dir, between, name].concat().into()
 }
 
+/// The directory and the name of a path; the root has neither.
+pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = path.iter().rposition(|byte| *byte == b'/').filter(|_| path != ROOT)?;
+    Some((if at == 0 { ROOT } else { &path[..at] }, &path[at + 1..]))
+}
+
 #[cfg(test)]
 mod tests {
     use esker_vfs::memory::{Entry, MemoryTree};
     use esker_vfs::{Cookie, Reply, Tree};
 
     use super::*;
+
+    #[test]
+    fn a_path_is_its_directory_and_its_name() {
+        for (dir, name) in [(ROOT, &b"a"[..]), (b"/a", b"b"), (b"/a/b", b"c")] {
+            assert_eq!(split(&join(dir, name)), Some((dir, name)));
+        }
+        assert_eq!((split(ROOT), split(b"")), (None, None));
+    }
 
     #[test]
     fn nodes_are_known_by_the_path_they_were_given_out_by() {

@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::customs::Customs;
 use crate::learned::UNIT;
-use crate::paths::{Paths, ROOT, join};
+use crate::paths::{Paths, ROOT, join, split};
 use crate::scout::Scout;
 use crate::{Keeper, Launch, Learned, NAME, NAMES, NamedStep, Sight};
 
@@ -106,16 +106,16 @@ impl Scouted {
     /// byte beyond them unless the file `ends` there, since that would have to be fetched. In which order programs ask
     /// can't be seen meanwhile, so it is not learned.
     pub fn arrived(&self, path: &[u8], range: Range<u64>, ends: bool) {
-        self.shared.notes.lock().arrived = Some(Instant::now());
-        if let Some(at) = path.iter().rposition(|byte| *byte == b'/') {
-            self.foreseen(&path[..at]);
-        }
+        let mut notes = self.shared.notes.lock();
+        notes.arrived = Some(Instant::now());
+        let mut steps = split(path).map_or_else(Vec::new, |(folder, _)| notes.customs.ahead(folder));
+        drop(notes);
         let end = if ends { range.end.div_ceil(UNIT) } else { range.end / UNIT };
         let path: Arc<[u8]> = path.into();
         let units = range.start.div_ceil(UNIT)..end.min(NAMES.into());
-        let steps =
-            units.take(WAITING_MAX).filter_map(|unit| Some((Arc::clone(&path), u32::try_from(unit).ok()?)));
-        self.shared.inbox.put(steps.collect());
+        let units = units.take(WAITING_MAX.saturating_sub(steps.len()));
+        steps.extend(units.filter_map(|unit| Some((Arc::clone(&path), u32::try_from(unit).ok()?))));
+        self.shared.inbox.put(steps);
     }
 
     /// Programs will probably read files of this folder, and what is in it can be told without waiting: the scout asks for

@@ -98,13 +98,11 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
         });
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
-        fs::copy(workshop.home(&format!("keys/{NAME}.pub")), workshop.world.path("key.pub"))
-            .expect("the key");
         workshop
     };
     for (marked, may_map) in [(false, true), (true, true), (false, false)] {
         let workshop = tree(marked);
-        let url = format!("file://{}/{NAME}", workshop.home("storage"));
+        let url = workshop.published();
         let mounted = root.does(|| {
             if !may_map {
                 // What a container may lack: without it nobody says who is known in a user namespace.

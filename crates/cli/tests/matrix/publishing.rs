@@ -41,6 +41,12 @@ impl Workshop {
         self.home("tree")
     }
 
+    /// The URL of what is published, whose key mounts trust from now on.
+    pub(crate) fn published(&self) -> String {
+        fs::copy(self.home(&format!("keys/{NAME}.pub")), self.world.path("key.pub")).expect("the key");
+        format!("file://{}/{NAME}", self.home("storage"))
+    }
+
     pub(crate) fn esker(&self, arguments: &[&str]) -> Output {
         let (storage, keys) = (self.home("storage"), self.home("keys"));
         let places = ["--storage", &storage, "--keys", &keys];

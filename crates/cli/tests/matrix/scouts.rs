@@ -167,9 +167,7 @@ fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
         });
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
-        let key = workshop.home(&format!("keys/{NAME}.pub"));
-        fs::copy(key, workshop.world.path("key.pub")).expect("the key");
-        let url = format!("file://{}/{NAME}", workshop.home("storage"));
+        let url = workshop.published();
         let visit = |mounted: &Mounted<'_>, numbers: std::ops::Range<usize>| {
             mounted.does(|| {
                 for number in numbers {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -12,7 +12,7 @@ use super::trip::Trip;
 use super::ways::{Exit, Way};
 use crate::engine::Log;
 use crate::error::StoreError;
-use crate::status::{Reach, RouteStatus};
+use crate::status::{Reach, RouteStatus, unix_now};
 
 /// What was only suspected is looked at again after so long.
 const SOON: Duration = Duration::from_secs(10);
@@ -38,8 +38,7 @@ impl Notes {
     }
 
     pub(super) fn error(&self, error: &StoreError) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        *self.last.lock() = Some((now, error.full_text()));
+        *self.last.lock() = Some((unix_now(), error.full_text()));
     }
 
     pub(super) fn say(&self, text: &str) {
