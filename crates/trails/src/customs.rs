@@ -124,6 +124,12 @@ impl Customs {
         self.tell(steps)
     }
 
+    /// Whether somebody was told to ask for this.
+    pub(crate) fn has_told(&self, path: &[u8], part: u32) -> bool {
+        let told = if part == NAMES { &self.gone } else { &self.told };
+        part >= NAMES && told.contains(&xxh3_64(path))
+    }
+
     /// Remembers what somebody is told to ask for.
     fn tell(&mut self, steps: Vec<NamedStep>) -> Vec<NamedStep> {
         if self.told.len() + steps.len() > GONE_MAX {

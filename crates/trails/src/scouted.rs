@@ -182,9 +182,13 @@ impl Shared {
         let path = name.map_or(known.clone(), |name| join(&known, name));
         let (now, was_changed) = (Instant::now(), notes.learned.is_changed());
         let arriving = notes.arrived.is_some_and(|last| now.saturating_duration_since(last) < ARRIVING);
-        let hear = if arriving { Learned::pass } else { Learned::read };
-        let next: Vec<NamedStep> =
-            parts.flat_map(|part| hear(&mut notes.learned, &path, part, now).next).collect();
+        let mut next = Vec::new();
+        for part in parts {
+            // What the scout was told to ask is no step of a program: nobody would come by it the next time.
+            let passes = arriving || notes.customs.has_told(&path, part);
+            let hear = if passes { Learned::pass } else { Learned::read };
+            next.extend(hear(&mut notes.learned, &path, part, now).next);
+        }
         let stirs = notes.learned.is_changed() && !was_changed;
         drop(notes);
         if stirs || !next.is_empty() {
