@@ -6,15 +6,18 @@
 //! in use: what the loader reads of them comes at once, and the rest of what is mapped when nothing else happens, so that a
 //! later outage doesn't fault a running job, unless a publisher announced what is read.
 
+mod again;
 mod announced;
 mod arriving;
 mod credit;
 mod elf;
+mod modules;
 mod near;
 mod neighbours;
 mod objects;
 mod plan;
 mod programs;
+mod pyc;
 mod rest;
 mod touched;
 
@@ -37,6 +40,7 @@ use crate::payload::Notes;
 use self::announced::Cluster;
 pub use self::arriving::{Arrival, Foreseen, Foresight};
 use self::credit::Credit;
+use self::modules::Module;
 use self::plan::Planner;
 use self::touched::Touched;
 use esker_trails::{Keeper, PART, Sight};
@@ -67,6 +71,8 @@ pub(crate) enum Event {
     Announced(Node),
     /// The bundle of a trigger in this directory is there, or is not to be had now.
     Spec { directory: Vec<u8>, handle: Option<Handle> },
+    /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
+    Module { module: Module, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
     /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
     Part { file: NodeKey, handle: Option<Handle> },
     /// A cluster goes on; catalogs that it needed are attached.

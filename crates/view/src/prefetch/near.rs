@@ -83,18 +83,18 @@ impl<'s, 'a> Near<'s, 'a> {
         let own = mount.key_of(path);
         // What can't be read is no guess; whoever asks for it hears of the damage.
         let children = mount.attached.catalog.children(own).ok()?;
-        let mut folder = Folder { path: path.into(), ..Folder::default() };
+        let (mut folders, mut files) = (Vec::new(), Vec::new());
         for row in children.take(ROWS_MAX).flatten() {
             if row.flags().has(Flags::HIDDEN) || row.key() == own || !is_name(row.name()) {
                 continue;
             }
             match row.kind() {
-                EntryKind::Directory => folder.folders.push(row.name().into()),
-                EntryKind::File => folder.files.extend(small(&row)),
+                EntryKind::Directory => folders.push(row.name().into()),
+                EntryKind::File => files.extend(small(&row)),
                 _ => {}
             }
         }
-        Some(folder)
+        Some(Folder::new(path, folders, files))
     }
 }
 

@@ -58,10 +58,26 @@ pub(crate) trait Folders {
 pub(crate) struct Folder {
     /// Where it is.
     pub(crate) path: Box<[u8]>,
-    /// The names of its folders.
+    /// The names of its folders, sorted.
     pub(crate) folders: Vec<Box<[u8]>>,
-    /// Its small files.
+    /// Its small files, sorted by name.
     pub(crate) files: Vec<SmallFile>,
+}
+
+impl Folder {
+    pub(crate) fn new(path: &[u8], mut folders: Vec<Box<[u8]>>, mut files: Vec<SmallFile>) -> Self {
+        folders.sort_unstable();
+        files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Self { path: path.into(), folders, files }
+    }
+
+    pub(crate) fn has_folder(&self, name: &[u8]) -> bool {
+        self.folders.binary_search_by(|known| (**known).cmp(name)).is_ok()
+    }
+
+    pub(crate) fn has_file(&self, name: &[u8]) -> bool {
+        self.files.binary_search_by(|known| (*known.name).cmp(name)).is_ok()
+    }
 }
 
 /// A small file of a folder.
@@ -80,6 +96,24 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
+    /// The small file of this name in a folder.
+    pub(crate) fn find(folder: &Rc<Folder>, name: &[u8]) -> Option<Self> {
+        let number = folder.files.binary_search_by(|file| (*file.name).cmp(name)).ok()?;
+        Some(Self { folder: Rc::clone(folder), number })
+    }
+
+    /// The first small file in a folder whose name begins so and that passes.
+    pub(crate) fn first_with(
+        folder: &Rc<Folder>,
+        start: &[u8],
+        passes: impl Fn(&[u8]) -> bool,
+    ) -> Option<Self> {
+        let from = folder.files.partition_point(|file| *file.name < *start);
+        let mut named = folder.files[from..].iter().take_while(|file| file.name.starts_with(start));
+        let number = from + named.position(|file| passes(&file.name))?;
+        Some(Self { folder: Rc::clone(folder), number })
+    }
+
     fn file(&self) -> &SmallFile {
         &self.folder.files[self.number]
     }
@@ -100,10 +134,13 @@ impl Leaf {
         self.file().content
     }
 
+    pub(crate) fn path(&self) -> Vec<u8> {
+        join(&self.folder.path, self.name())
+    }
+
     /// Its object.
     pub(crate) fn wanted(&self) -> Wanted {
-        let path = join(&self.folder.path, self.name());
-        objects::file(self.key(), self.size(), &path)
+        objects::file(self.key(), self.size(), &self.path())
     }
 }
 
@@ -170,35 +207,55 @@ impl Neighbours {
         self.around(folders, path, None)
     }
 
+    /// A small file was missed that tells by itself what is read with it: only what is in its folder.
+    pub(crate) fn beside(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        split(path).map(|(own, name)| self.own(folders, own, name, self.stale).0).unwrap_or_default()
+    }
+
     fn around(&mut self, folders: &mut dyn Folders, path: &[u8], stale: Option<u8>) -> Vec<Leaf> {
         let Some((own, name)) = split(path) else { return Vec::new() };
         let kind = kind(name);
-        if self.known.len() + self.beside.len() >= KNOWN_MAX {
-            self.known.clear();
-            self.beside.clear();
+        let (mut files, is_all) = self.own(folders, own, name, stale);
+        if !is_all {
+            return files;
         }
-        if self.is_taken(own, kind, stale) {
-            return Vec::new();
-        }
-        let mut files = match below(folders, own, kind, false, WIDE) {
-            Found::All(mut files) => {
-                self.known(own, kind).own = true;
-                start_after(&mut files, name);
-                files
-            }
-            Found::TooMany(mut files) => {
-                start_after(&mut files, name);
-                files.truncate(WINDOW);
-                // The next miss may be beyond the window, and there is no use in looking further up.
-                return files;
-            }
-        };
         files.extend(self.climb(folders, own, kind));
         files.extend(self.sideways(folders, own, kind));
         if !folders.is_complete() {
             self.known(own, kind).own = false;
         }
         files
+    }
+
+    /// The files of this kind in the folder, and whether these are all of them and new.
+    fn own(
+        &mut self,
+        folders: &mut dyn Folders,
+        own: &[u8],
+        name: &[u8],
+        stale: Option<u8>,
+    ) -> (Vec<Leaf>, bool) {
+        let kind = kind(name);
+        if self.known.len() + self.beside.len() >= KNOWN_MAX {
+            self.known.clear();
+            self.beside.clear();
+        }
+        if self.is_taken(own, kind, stale) {
+            return (Vec::new(), false);
+        }
+        match below(folders, own, kind, false, WIDE) {
+            Found::All(mut files) => {
+                self.known(own, kind).own = true;
+                start_after(&mut files, name);
+                (files, true)
+            }
+            Found::TooMany(mut files) => {
+                start_after(&mut files, name);
+                files.truncate(WINDOW);
+                // The next miss may be beyond the window, and there is no use in looking further up.
+                (files, false)
+            }
+        }
     }
 
     /// The files of this kind in the largest folder around `own` that has few enough of them.

@@ -8,6 +8,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{CacheKey, Done, Handle, Wanted};
 
 use crate::core::Core;
+use crate::payload::Notes;
 
 use super::Event;
 
@@ -29,6 +30,12 @@ pub(super) fn whole(row: &Row<'_>, path: &[u8]) -> Option<Wanted> {
 pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> Wanted {
     let object = ObjectName::new(content.hash, ObjectKind::File);
     Wanted::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
+}
+
+/// The object of a file that is one; `path` is for messages.
+pub(super) fn of_notes(notes: &Notes, path: &[u8]) -> Option<Wanted> {
+    let content = CacheKey { hash: notes.content?, compression: notes.compression? };
+    Some(file(content, notes.size, path))
 }
 
 /// The object of a chunk; `what` is its file's path.
@@ -56,4 +63,12 @@ pub(super) fn open(
         (Ok(_), None) => {}
     };
     core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
+}
+
+/// Bytes of an object; fewer where it ends or can't be read.
+pub(super) fn read(handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let read = handle.read_at(&mut bytes, offset).unwrap_or(0);
+    bytes.truncate(read);
+    bytes
 }

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use esker_store::{CacheKey, Done, Wanted, Warmed};
 use esker_vfs::{Node, NodeKey};
-use parking_lot::Mutex;
 
-use crate::catalogs::{Attached, WantedCatalog};
 use crate::core::Core;
 use crate::failure::Blocked;
 use crate::lookup::Scene;
 use crate::payload::Notes;
 
+use super::again::{Again, TRIES_MAX, attach};
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::arriving::{Arriving, Foreseen};
 use super::credit::Credit;
+use super::modules::{Modules, is_module};
 use super::near::{Listings, Near};
 use super::neighbours::{Folder, Folders, Leaf, Neighbours, is_library};
 use super::programs::{Program, Programs};
@@ -39,10 +39,6 @@ const REST_BYTES: u64 = 32 << 20;
 const QUEUE_MAX: usize = 1 << 16;
 /// A library or executable above this is not fetched whole because a part of it is used.
 const WHOLE_MAX: u64 = 2 << 30;
-/// Catalogs fetched at once for one guess…
-const CATALOGS_MAX: usize = 16;
-/// … and how often, as those found may name more.
-const TRIES_MAX: u32 = 8;
 /// After so many failures in a row nothing more is asked for until the next miss.
 const FAILURES_MAX: u32 = 8;
 /// Of a folder with more in it than this nobody is told that programs are expected there: to list it takes too long.
@@ -68,7 +64,7 @@ impl Guess {
     }
 
     /// That this file and others around it are read.
-    fn of(leaf: &Leaf) -> Self {
+    pub(super) fn of(leaf: &Leaf) -> Self {
         Self { wanted: leaf.wanted(), size: leaf.size(), folder: Some(leaf.folder()) }
     }
 }
@@ -125,8 +121,8 @@ fn affordable(
 /// Guesses, and keeps the store busy with them.
 pub(super) struct Planner {
     core: Weak<Core>,
-    listings: Listings,
-    neighbours: Neighbours,
+    pub(super) listings: Listings,
+    pub(super) neighbours: Neighbours,
     readers: Readers,
     /// The same for what is in the cache and comes from its disk, since a while ago.
     cached_neighbours: Neighbours,
@@ -143,6 +139,7 @@ pub(super) struct Planner {
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
     pub(super) programs: Programs,
+    pub(super) modules: Modules,
     pub(super) rest: Rests,
     /// The keys of all.
     queued: HashSet<CacheKey>,
@@ -171,6 +168,7 @@ impl Planner {
             announced: BTreeMap::new(),
             likely: VecDeque::new(),
             programs: Programs::default(),
+            modules: Modules::default(),
             rest: Rests::default(),
             queued: HashSet::new(),
             under_way: HashMap::new(),
@@ -206,6 +204,10 @@ impl Planner {
                     }
                     self.cluster(core, Box::new(cluster));
                 }
+            }
+            Event::Module { module, handle, attached } => {
+                self.module_came(core, module, handle);
+                drop(attached);
             }
             Event::Part { file, handle } => self.program_came(core, file, handle.as_ref()),
             Event::Cluster { cluster, attached } => {
@@ -272,8 +274,7 @@ impl Planner {
             && !guided
             && let Some(path) = path
         {
-            // One that was guessed says what comes next as well, but not that anything was evicted.
-            self.near(core, &path, if expected { Neighbours::came } else { Neighbours::missed }, 0);
+            self.small_read(core, &notes, &path, !expected);
         }
     }
 
@@ -330,7 +331,7 @@ impl Planner {
                 && !notes.bundle
                 && let Some(path) = path
             {
-                self.near(core, &path, Neighbours::came, 0);
+                self.small_read(core, &notes, &path, false);
             }
             return;
         }
@@ -356,13 +357,23 @@ impl Planner {
         }
     }
 
-    /// Guesses what is read with a small file.
-    fn near(&mut self, core: &Arc<Core>, path: &[u8], guess: Guesser, tries: u32) {
+    /// Guesses what is read with a small file that a program reads, or waits for though nothing foresaw it.
+    fn small_read(&mut self, core: &Arc<Core>, notes: &Notes, path: &[u8], missed: bool) {
+        if let Some(wanted) = objects::of_notes(notes, path).filter(|_| is_module(path)) {
+            self.module_read(core, path, wanted, missed);
+        } else {
+            // One that was guessed says what comes next as well, but not that anything was evicted.
+            self.near(core, path, if missed { Neighbours::missed } else { Neighbours::came }, 0);
+        }
+    }
+
+    /// Guesses what is read with a small file, by where it is.
+    pub(super) fn near(&mut self, core: &Arc<Core>, path: &[u8], guess: Guesser, tries: u32) {
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
         let mut near = Near::new(&scene, &mut self.listings);
         let files = guess(&mut self.neighbours, &mut near, path);
-        let mut missing = near.missing;
+        let missing = near.missing;
         // The newest miss tells best what comes next.
         for leaf in files.into_iter().rev() {
             if self.admit(leaf.key()) {
@@ -370,7 +381,6 @@ impl Planner {
             }
         }
         if tries < TRIES_MAX {
-            missing.truncate(CATALOGS_MAX);
             attach(core, Again::Near { path: path.to_vec(), tries: tries + 1 }, missing);
         }
     }
@@ -408,6 +418,15 @@ impl Planner {
     /// Whether an object is to be queued.
     pub(super) fn admit(&mut self, key: CacheKey) -> bool {
         self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)
+    }
+
+    /// Queues a guess before all others that are as likely.
+    pub(super) fn queue_first(&mut self, guess: Guess) {
+        let key = guess.wanted.key();
+        // What is queued already is passed over where it was.
+        if self.queued.contains(&key) || self.admit(key) {
+            self.likely.push_front(guess);
+        }
     }
 
     /// Asks the store for the next guesses.
@@ -475,8 +494,9 @@ impl Planner {
         self.under_way.values().sum()
     }
 
-    fn warmed(&mut self, core: &Core, key: &CacheKey, outcome: Outcome) {
+    fn warmed(&mut self, core: &Arc<Core>, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
+        self.module_arrived(core, key, outcome != Outcome::Failed);
         let arrived = self.arriving.take(key).filter(|_| outcome != Outcome::Failed);
         if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.foresight.get()) {
             tell(Foreseen::Bytes(&arrival));
@@ -494,49 +514,7 @@ impl Planner {
             self.rest.clear();
             self.queued.clear();
             self.arriving.clear();
-        }
-    }
-}
-
-/// Fetches the catalogs that a guess lacked, then makes it again.
-fn attach(core: &Arc<Core>, again: Again, missing: Vec<WantedCatalog>) {
-    if missing.is_empty() {
-        return;
-    }
-    let again = Mutex::new(Some(again));
-    let waiting = Arc::new(Waiting { core: Arc::downgrade(core), again, attached: Mutex::default() });
-    for wanted in missing {
-        let waiting = Arc::clone(&waiting);
-        let came = move |answer: Result<Arc<Attached>, _>| waiting.attached.lock().extend(answer);
-        core.catalogs.attach_ahead(wanted, &core.prefetch.errand, Box::new(came));
-    }
-}
-
-/// What is tried again once catalogs have come.
-enum Again {
-    Near { path: Vec<u8>, tries: u32 },
-    Cluster(Box<Cluster>),
-}
-
-/// A guess that waits for catalogs; made again when the last of them has come or failed and let go of this.
-struct Waiting {
-    core: Weak<Core>,
-    again: Mutex<Option<Again>>,
-    attached: Mutex<Vec<Arc<Attached>>>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let attached = std::mem::take(self.attached.get_mut());
-        // If none came, it would only be tried in vain again.
-        if !attached.is_empty()
-            && let Some(core) = self.core.upgrade()
-            && let Some(again) = self.again.get_mut().take()
-        {
-            core.prefetch.tell(match again {
-                Again::Near { path, tries } => Event::Catalogs { path, attached, tries },
-                Again::Cluster(cluster) => Event::Cluster { cluster, attached },
-            });
+            self.modules.clear();
         }
     }
 }

@@ -148,7 +148,7 @@ impl Programs {
         let known = self.known.get_mut(key)?;
         let (program, awaited) = known.awaited.take()?;
         match awaited {
-            Awaited::Head => match handle.and_then(|it| Layout::of(&read(it, 0, HEAD))) {
+            Awaited::Head => match handle.and_then(|it| Layout::of(&objects::read(it, 0, HEAD))) {
                 Some(layout) => {
                     told.soon = program.chunks_of(layout.written());
                     told.next = program.chunk_with_dynamic(&layout).map(|chunk| program.wanted(chunk));
@@ -165,7 +165,7 @@ impl Programs {
                 let part = layout.dynamic.clone().unwrap_or_default();
                 let start = program.chunk_with_dynamic(&layout).map_or(0, |chunk| chunk.offset);
                 let len = usize::try_from(part.end - part.start).unwrap_or(0);
-                let dynamic = handle.map(|it| read(it, part.start.saturating_sub(start), len));
+                let dynamic = handle.map(|it| objects::read(it, part.start.saturating_sub(start), len));
                 told.soon = program.chunks_of(layout.tables(&dynamic.unwrap_or_default()));
                 told.rest = mapped(&program, &layout);
             }
@@ -181,14 +181,6 @@ fn mapped(program: &Program, layout: &Layout) -> Vec<(Chunk, bool)> {
     let mut rest: Vec<_> = mapped.map(|chunk| (*chunk, layout.is_code(&part(chunk)))).collect();
     rest.sort_by_key(|(_, is_code)| !is_code);
     rest
-}
-
-/// Bytes of an object; fewer where it ends or can't be read.
-fn read(handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    let read = handle.read_at(&mut bytes, offset).unwrap_or(0);
-    bytes.truncate(read);
-    bytes
 }
 
 impl Planner {

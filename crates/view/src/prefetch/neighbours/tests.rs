@@ -38,25 +38,25 @@ impl Folders for Paths {
             return Rc::default();
         }
         let below = format!("{path}/");
-        let mut content = Folder { path: path.as_bytes().into(), ..Folder::default() };
+        let (mut folders, mut files) = (Vec::<Box<[u8]>>::new(), Vec::new());
         for (file, size) in self.files.range(below.clone()..) {
             let Some(rest) = file.strip_prefix(&below) else { break };
             match rest.split_once('/') {
                 Some((folder, _)) => {
                     let folder: Box<[u8]> = folder.as_bytes().into();
-                    if content.folders.last() != Some(&folder) {
-                        content.folders.push(folder);
+                    if folders.last() != Some(&folder) {
+                        folders.push(folder);
                     }
                 }
                 None if *size <= small_max(kind(rest.as_bytes())) => {
                     let hash = ContentHash::new(HashAlgorithm::Sha1, [0; 20]);
                     let key = CacheKey { hash, compression: Compression::Zlib };
-                    content.files.push(SmallFile { name: rest.as_bytes().into(), content: key, size: *size });
+                    files.push(SmallFile { name: rest.as_bytes().into(), content: key, size: *size });
                 }
                 None => {}
             }
         }
-        Rc::new(content)
+        Rc::new(Folder::new(path.as_bytes(), folders, files))
     }
 
     fn is_complete(&self) -> bool {

@@ -1,0 +1,272 @@
+//! Compiled Python modules: what one imports comes ahead, and what those import.
+//!
+//! Each tells what it imports ([`pyc`](super::pyc)), so from the first one on the modules of a program are known before it
+//! asks for them, one round trip for each step, and without those beside them that it doesn't use. Where modules lie is
+//! known from those that were read: below the folder that holds their package, the one that the interpreter looks through.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use esker_store::{CacheKey, Handle, Wanted};
+
+use crate::core::Core;
+use crate::lookup::{Scene, join, split};
+
+use super::again::{Again, TRIES_MAX, attach};
+use super::near::Near;
+use super::neighbours::{Folders, Leaf, Neighbours, is_library};
+use super::plan::{Guess, Planner};
+use super::pyc::{self, Import};
+use super::{Event, objects};
+
+/// Where compiled modules lie beside their sources.
+const COMPILED: &[u8] = b"__pycache__";
+/// What a package's own module is called.
+const PACKAGE: &[u8] = b"__init__";
+/// The ending of compiled modules.
+const ENDING: &[u8] = b".pyc";
+
+/// Most bytes of a module that are looked at: what is larger is no small file.
+const MODULE_MAX: usize = 1 << 20;
+/// Most folders that are looked through for modules.
+const ROOTS_MAX: usize = 64;
+/// Most modules of which it is remembered that they told.
+const TOLD_MAX: usize = 1 << 16;
+/// A module is not looked for in more packages around its importer than this.
+const AROUND_MAX: usize = 16;
+
+/// A compiled module that is to tell what it imports.
+#[derive(Clone, Debug)]
+pub(crate) struct Module {
+    path: Box<[u8]>,
+    wanted: Wanted,
+    /// A program waited for it, and nothing had foreseen it.
+    missed: bool,
+    /// How often it was looked at, as catalogs were lacking.
+    tries: u32,
+}
+
+/// Which modules told what they import, and where modules lie.
+#[derive(Default)]
+pub(super) struct Modules {
+    told: HashSet<CacheKey>,
+    /// Modules that come as guesses.
+    expected: HashMap<CacheKey, Module>,
+    /// Folders with modules and packages, that of the last miss at the end.
+    roots: Vec<Box<[u8]>>,
+}
+
+/// Where a module lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place<'p> {
+    /// The folder with its source.
+    folder: &'p [u8],
+    /// What compiled modules of its interpreter end with: `.cpython-311.pyc`.
+    ending: &'p [u8],
+}
+
+impl<'p> Place<'p> {
+    fn of(path: &'p [u8]) -> Option<Self> {
+        let (compiled, name) = split(path).filter(|(_, name)| name.ends_with(ENDING))?;
+        let (folder, _) = split(compiled).filter(|(_, last)| *last == COMPILED)?;
+        let stem = name.iter().position(|byte| *byte == b'.')?;
+        Some(Self { folder, ending: &name[stem..] })
+    }
+
+    /// The compiled module of this name in a folder.
+    fn compiled(&self, folders: &mut dyn Folders, at: &[u8], name: &[u8]) -> Option<Leaf> {
+        if !folders.list(at).has_folder(COMPILED) {
+            return None;
+        }
+        Leaf::find(&folders.list(&join(at, COMPILED)), &[name, self.ending].concat())
+    }
+
+    /// What is imported by this name from a folder, and the folder that it is, if it is a package.
+    fn find(&self, folders: &mut dyn Folders, at: &[u8], name: &[u8]) -> Option<Found> {
+        let here = folders.list(at);
+        if here.has_folder(name) {
+            let package = join(at, name);
+            let leaf = self.compiled(folders, &package, PACKAGE);
+            return Some(Found { leaf, package: Some(package) });
+        }
+        let library = |here| Leaf::first_with(here, &[name, b"."].concat(), is_library);
+        let leaf = self.compiled(folders, at, name).or_else(|| library(&here));
+        leaf.map(|leaf| Found { leaf: Some(leaf), package: None })
+    }
+}
+
+struct Found {
+    leaf: Option<Leaf>,
+    package: Option<Vec<u8>>,
+}
+
+/// Whether this is the path of a compiled module.
+pub(super) fn is_module(path: &[u8]) -> bool {
+    Place::of(path).is_some()
+}
+
+/// The packages around a folder, it first, and the folder that holds the outermost.
+fn around<'p>(folders: &mut dyn Folders, folder: &'p [u8]) -> (Vec<&'p [u8]>, &'p [u8]) {
+    let mut packages = Vec::new();
+    let mut at = folder;
+    while packages.len() < AROUND_MAX && folders.list(at).has_file(b"__init__.py") {
+        let Some((above, _)) = split(at) else { break };
+        packages.push(at);
+        at = above;
+    }
+    (packages, at)
+}
+
+impl Modules {
+    /// Notes that a module is to tell what it imports; whether that is new.
+    fn is_new(&mut self, key: CacheKey) -> bool {
+        if self.told.len() >= TOLD_MAX {
+            self.clear();
+        }
+        self.told.insert(key)
+    }
+
+    /// Forgets what was told and what is to tell.
+    pub(super) fn clear(&mut self) {
+        self.told.clear();
+        self.expected.clear();
+    }
+
+    /// Notes where a module lies that a program reads.
+    fn root(&mut self, root: &[u8]) {
+        self.roots.retain(|known| **known != *root);
+        if self.roots.len() >= ROOTS_MAX {
+            self.roots.remove(0);
+        }
+        self.roots.push(root.into());
+    }
+
+    /// The folders that modules of no package around are looked for in: the nearest first, and of those as near the one of
+    /// the last miss.
+    fn roots_for(&self, path: &[u8]) -> Vec<Box<[u8]>> {
+        let is_slash = |byte: &u8| *byte == b'/';
+        let common = |root: &[u8]| {
+            root.split(is_slash).zip(path.split(is_slash)).take_while(|(a, b)| a == b).count()
+        };
+        let mut roots: Vec<_> = self.roots.iter().rev().cloned().collect();
+        roots.sort_by_key(|root| Reverse(common(root)));
+        roots
+    }
+
+    /// That a guess is to tell what it imports, if it is a module and hasn't told.
+    fn expect(&mut self, leaf: &Leaf) {
+        let path = leaf.path();
+        if Place::of(&path).is_some() && self.is_new(leaf.key()) {
+            let module = Module { path: path.into(), wanted: leaf.wanted(), missed: false, tries: 0 };
+            self.expected.insert(leaf.key(), module);
+        }
+    }
+
+    /// What a module imports, in order.
+    fn imported(&mut self, folders: &mut dyn Folders, module: &Module, imports: &[Import<'_>]) -> Vec<Leaf> {
+        let Some(place) = Place::of(&module.path) else { return Vec::new() };
+        let (packages, root) = around(folders, place.folder);
+        if module.missed || !self.roots.iter().any(|known| **known == *root) {
+            self.root(root);
+        }
+        let roots = self.roots_for(root);
+        let mut leaves = Vec::new();
+        for Import { module, names } in imports {
+            let mut take = |from: &[u8], module: &[u8]| {
+                let Some(at) = follow(&place, folders, from, module, &mut leaves) else { return false };
+                for name in names.iter().filter(|_| at.is_package) {
+                    leaves.extend(place.find(folders, &at.path, name).and_then(|found| found.leaf));
+                }
+                true
+            };
+            for package in &packages {
+                take(package, module);
+            }
+            if !module.is_empty() {
+                let _ = roots.iter().any(|root| take(root, module));
+            }
+        }
+        leaves
+    }
+}
+
+/// Where the last part of a dotted name leads.
+struct Reached {
+    path: Vec<u8>,
+    is_package: bool,
+}
+
+/// Follows a dotted name from a folder, and takes all modules on the way; none if it leads nowhere.
+fn follow(
+    place: &Place<'_>,
+    folders: &mut dyn Folders,
+    from: &[u8],
+    module: &[u8],
+    leaves: &mut Vec<Leaf>,
+) -> Option<Reached> {
+    let mut reached = Reached { path: from.to_vec(), is_package: true };
+    let mut first = true;
+    for part in module.split(|byte| *byte == b'.').filter(|part| !part.is_empty()) {
+        let found = reached.is_package.then(|| place.find(folders, &reached.path, part)).flatten();
+        let Some(Found { leaf, package }) = found else { return if first { None } else { Some(reached) } };
+        leaves.extend(leaf);
+        first = false;
+        reached.is_package = package.is_some();
+        reached.path = package.unwrap_or_default();
+    }
+    Some(reached)
+}
+
+impl Planner {
+    /// A program reads a module, or waits for one that nothing foresaw: has it tell what it imports.
+    pub(super) fn module_read(&mut self, core: &Arc<Core>, path: &[u8], wanted: Wanted, missed: bool) {
+        // One that is missed again was evicted, and so perhaps were those that it imports.
+        if self.modules.is_new(wanted.key()) || missed {
+            ask(core, Module { path: path.into(), wanted, missed, tries: 0 });
+        }
+    }
+
+    /// An object has come; if it is a module that was guessed, it tells what it imports.
+    pub(super) fn module_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
+        if let Some(module) = self.modules.expected.remove(key).filter(|_| is_here) {
+            ask(core, module);
+        }
+    }
+
+    /// The content of a module is there, or is not to be had now.
+    pub(super) fn module_came(&mut self, core: &Arc<Core>, module: Module, handle: Option<Handle>) {
+        let Some(handle) = handle else { return };
+        let content = objects::read(&handle, 0, usize::try_from(handle.len()).unwrap_or(0).min(MODULE_MAX));
+        let Some(imports) = pyc::imports(&content) else {
+            self.near(core, &module.path, Neighbours::came, 0);
+            return;
+        };
+        let revision = core.current.load();
+        let scene = Scene::new(core, &revision);
+        let mut near = Near::new(&scene, &mut self.listings);
+        let imported = self.modules.imported(&mut near, &module, &imports);
+        let beside = if module.missed { self.neighbours.beside(&mut near, &module.path) } else { Vec::new() };
+        let missing = near.missing;
+        for leaf in beside.iter().rev() {
+            self.queue_first(Guess::of(leaf));
+        }
+        for leaf in imported.iter().rev() {
+            self.modules.expect(leaf);
+            self.queue_first(Guess::of(leaf));
+        }
+        if module.tries < TRIES_MAX {
+            let module = Module { tries: module.tries + 1, ..module };
+            attach(core, Again::Module { module, handle }, missing);
+        }
+    }
+}
+
+/// Has a module opened.
+fn ask(core: &Arc<Core>, module: Module) {
+    let wanted = module.wanted.clone();
+    objects::open(core, wanted, |handle| Event::Module { module, handle, attached: Vec::new() });
+}
+
+#[cfg(test)]
+mod tests;

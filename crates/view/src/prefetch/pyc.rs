@@ -1,0 +1,280 @@
+//! What a compiled Python module imports while it is loaded, as its own code tells.
+//!
+//! A `.pyc` file has a magic number of the interpreter's version, twelve bytes about its source, and a code object in the
+//! form of the module `marshal` (CPython, `Python/marshal.c`; PEP 552 has the twelve bytes). Of the code object only what
+//! runs at once matters, so code of functions is gone through for its length alone. Which of a code's names are imported
+//! its instructions tell, whose numbers change between versions; of a version whose numbers aren't known here all names
+//! may be those of modules.
+
+use std::rc::Rc;
+
+/// The magic number, and what follows it.
+const HEADER_LEN: usize = 16;
+/// Code in code, and tuples in tuples, no deeper than this.
+const DEPTH_MAX: usize = 48;
+/// Types that can be referred to later have this bit.
+const KEPT: u8 = 0x80;
+
+/// An import of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Import<'a> {
+    /// Its dotted name; empty for the folder of the importer or one around it, as in `from . import names`.
+    pub(super) module: &'a [u8],
+    /// What is taken of it, which may be modules as well.
+    pub(super) names: Rc<[&'a [u8]]>,
+}
+
+/// The imports of a compiled module, in order; none if this isn't one, or of a form that isn't known.
+pub(super) fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
+    let (header, body) = file.split_at_checked(HEADER_LEN)?;
+    let magic = u16::from_le_bytes([header[0], header[1]]);
+    if header[2..4] != *b"\r\n" {
+        return None;
+    }
+    let version = Version::of(magic)?;
+    let mut reader = Reader { rest: body, version, kept: Vec::new() };
+    if reader.byte()? & !KEPT != b'c' {
+        return None;
+    }
+    reader.keep();
+    let Code { instructions, constants, names } = reader.code(0)?;
+    let names: Vec<&[u8]> = names.texts().collect();
+    Some(match version.numbers {
+        Some(numbers) => imported(instructions, &names, numbers),
+        None => all(&constants, &names),
+    })
+}
+
+/// What differs between versions of the interpreter.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    /// How many numbers a code object begins with.
+    counts: usize,
+    /// How many tables of lines and exceptions it ends with.
+    tables: usize,
+    numbers: Option<Numbers>,
+}
+
+/// The numbers of instructions.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    import_name: u8,
+    import_from: u8,
+    extended: u8,
+}
+
+impl Version {
+    /// The magic numbers are in CPython's `Lib/importlib/_bootstrap_external.py`, the numbers of instructions in its
+    /// `Lib/opcode.py`.
+    fn of(magic: u16) -> Option<Self> {
+        const TO_3_12: Numbers = Numbers { import_name: 108, import_from: 109, extended: 144 };
+        const OF_3_13: Numbers = Numbers { import_name: 75, import_from: 74, extended: 71 };
+        let (counts, tables, numbers) = match magic {
+            // 3.7
+            3390..=3399 => (5, 1, Some(TO_3_12)),
+            // 3.8 to 3.10
+            3400..=3449 => (6, 1, Some(TO_3_12)),
+            // 3.11 and 3.12
+            3450..=3549 => (5, 2, Some(TO_3_12)),
+            3550..=3599 => (5, 2, Some(OF_3_13)),
+            3600.. => (5, 2, None),
+            _ => return None,
+        };
+        Some(Self { counts, tables, numbers })
+    }
+}
+
+/// An object, as far as it matters.
+#[derive(Clone, Debug)]
+enum Value<'a> {
+    Bytes(&'a [u8]),
+    Text(&'a [u8]),
+    Tuple(Rc<[Value<'a>]>),
+    Other,
+}
+
+impl<'a> Value<'a> {
+    fn items(&self) -> &[Value<'a>] {
+        if let Self::Tuple(items) = self { items } else { &[] }
+    }
+
+    /// The texts of a tuple. What isn't one is an empty text, so that the others keep their places.
+    fn texts(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.items().iter().map(|item| if let Value::Text(text) = item { *text } else { &[][..] })
+    }
+}
+
+/// A code object.
+struct Code<'a> {
+    instructions: &'a [u8],
+    constants: Value<'a>,
+    names: Value<'a>,
+}
+
+/// Goes through marshalled objects.
+struct Reader<'a> {
+    rest: &'a [u8],
+    version: Version,
+    /// What can be referred to, by its number.
+    kept: Vec<Value<'a>>,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+
+    fn len(&mut self) -> Option<usize> {
+        usize::try_from(self.number()?).ok()
+    }
+
+    /// Makes room for what is referred to by its number, which is given before what it holds is read.
+    fn keep(&mut self) -> usize {
+        self.kept.push(Value::Other);
+        self.kept.len() - 1
+    }
+
+    fn value(&mut self, depth: usize) -> Option<Value<'a>> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        let kind = self.byte()?;
+        let place = (kind & KEPT != 0).then(|| self.keep());
+        let value = match kind & !KEPT {
+            b'0' | b'N' | b'F' | b'T' | b'S' | b'.' => Value::Other,
+            b'i' => self.skip(4)?,
+            b'I' | b'g' => self.skip(8)?,
+            b'y' => self.skip(16)?,
+            b'l' => {
+                // Digits of 15 bits; the number's sign is that of their count.
+                let digits = self.number()?.cast_signed().unsigned_abs();
+                self.skip(usize::try_from(digits).ok()?.checked_mul(2)?)?
+            }
+            b's' => {
+                let len = self.len()?;
+                Value::Bytes(self.take(len)?)
+            }
+            b't' | b'u' | b'a' | b'A' => {
+                let len = self.len()?;
+                Value::Text(self.take(len)?)
+            }
+            b'z' | b'Z' => {
+                let len = self.byte()?;
+                Value::Text(self.take(len.into())?)
+            }
+            b')' => {
+                let len = self.byte()?;
+                self.tuple(len.into(), depth)?
+            }
+            b'(' | b'[' | b'<' | b'>' => {
+                let len = self.len()?;
+                self.tuple(len, depth)?
+            }
+            b'{' => self.pairs(depth)?,
+            b':' => self.tuple(3, depth)?,
+            b'c' => {
+                self.code(depth)?;
+                Value::Other
+            }
+            b'r' => {
+                let number = self.len()?;
+                self.kept.get(number)?.clone()
+            }
+            _ => return None,
+        };
+        if let Some(place) = place {
+            self.kept[place] = value.clone();
+        }
+        Some(value)
+    }
+
+    fn skip(&mut self, len: usize) -> Option<Value<'a>> {
+        self.take(len).map(|_| Value::Other)
+    }
+
+    fn tuple(&mut self, len: usize, depth: usize) -> Option<Value<'a>> {
+        // Each takes a byte or more.
+        if len > self.rest.len() {
+            return None;
+        }
+        let items: Option<Vec<_>> = (0..len).map(|_| self.value(depth + 1)).collect();
+        Some(Value::Tuple(items?.into()))
+    }
+
+    fn pairs(&mut self, depth: usize) -> Option<Value<'a>> {
+        while *self.rest.first()? != b'0' {
+            self.value(depth + 1)?;
+            self.value(depth + 1)?;
+        }
+        self.skip(1)
+    }
+
+    fn code(&mut self, depth: usize) -> Option<Code<'a>> {
+        self.skip(4 * self.version.counts)?;
+        let instructions = match self.value(depth + 1)? {
+            Value::Bytes(bytes) => bytes,
+            _ => return None,
+        };
+        let constants = self.value(depth + 1)?;
+        let names = self.value(depth + 1)?;
+        if depth > 0 {
+            // Names of variables, of the source, and of the function; its line; tables.
+            for _ in 0..5 {
+                self.value(depth + 1)?;
+            }
+            self.skip(4)?;
+            for _ in 0..self.version.tables {
+                self.value(depth + 1)?;
+            }
+        }
+        Some(Code { instructions, constants, names })
+    }
+}
+
+/// What these instructions import.
+fn imported<'a>(instructions: &[u8], names: &[&'a [u8]], numbers: Numbers) -> Vec<Import<'a>> {
+    let mut found: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    let mut high = 0_usize;
+    for pair in instructions.chunks_exact(2) {
+        let argument = high << 8 | usize::from(pair[1]);
+        high = 0;
+        match pair[0] {
+            number if number == numbers.extended => high = argument,
+            number if number == numbers.import_name => {
+                found.extend(names.get(argument).map(|name| (*name, Vec::new())));
+            }
+            number if number == numbers.import_from => {
+                if let (Some((_, taken)), Some(name)) = (found.last_mut(), names.get(argument)) {
+                    taken.push(name);
+                }
+            }
+            _ => {}
+        }
+    }
+    found.into_iter().map(|(module, names)| Import { module, names: names.into() }).collect()
+}
+
+/// Everything that may be an import.
+fn all<'a>(constants: &Value<'a>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
+    let tuples = constants.items().iter().flat_map(Value::texts);
+    let taken: Rc<[&[u8]]> = tuples.filter(|text| !text.is_empty()).collect();
+    let own: &[u8] = &[];
+    let modules = names.iter().copied().chain([own]);
+    modules.map(|module| Import { module, names: Rc::clone(&taken) }).collect()
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod tests;

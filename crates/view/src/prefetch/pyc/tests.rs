@@ -1,0 +1,108 @@
+use super::*;
+
+/// `compiled/imports.py`, compiled by several versions of CPython.
+const COMPILED: [(&str, &[u8]); 6] = [
+    ("3.7", include_bytes!("compiled/python3.7.pyc")),
+    ("3.8", include_bytes!("compiled/python3.8.pyc")),
+    ("3.10", include_bytes!("compiled/python3.10.pyc")),
+    ("3.11", include_bytes!("compiled/python3.11.pyc")),
+    ("3.12", include_bytes!("compiled/python3.12.pyc")),
+    ("3.13", include_bytes!("compiled/python3.13.pyc")),
+];
+
+/// A version whose instructions have other numbers.
+const UNKNOWN: [u8; 2] = 3627_u16.to_le_bytes();
+
+fn told(file: &[u8]) -> Vec<String> {
+    let join = |names: &[&[u8]]| String::from_utf8(names.join(&b' ')).unwrap();
+    let import = |it: &Import<'_>| format!("{}: {}", str::from_utf8(it.module).unwrap(), join(&it.names));
+    imports(file).unwrap().iter().map(import).collect()
+}
+
+fn of_another_version() -> Vec<u8> {
+    [&UNKNOWN, &COMPILED[5].1[2..]].concat()
+}
+
+#[test]
+fn what_runs_at_once_is_imported_in_order() {
+    let expected = ["os: ", "a.b: ", "a.c: c", ": own", "up.more: name other", "maybe: ", "d.e: "];
+    for (version, file) in COMPILED {
+        assert_eq!(told(file), expected, "{version}");
+    }
+}
+
+#[test]
+fn of_an_unknown_version_all_names_may_be_modules() {
+    let file = of_another_version();
+    let imports = imports(&file).unwrap();
+    let modules: Vec<_> = imports.iter().map(|it| str::from_utf8(it.module).unwrap()).collect();
+    for module in ["os", "a.b", "a.c", "", "up.more", "maybe", "d.e"] {
+        assert!(modules.contains(&module), "{module} of {modules:?}");
+    }
+    assert!(!modules.contains(&"never") && !modules.contains(&"inner"));
+    let names = &imports[0].names;
+    assert!([&b"own"[..], b"name", b"other"].iter().all(|name| names.contains(name)));
+    assert!(imports.iter().all(|it| Rc::ptr_eq(&it.names, names)));
+}
+
+#[test]
+fn what_is_cut_off_tells_nothing_or_what_came_before_its_end() {
+    for (version, file) in COMPILED {
+        let whole = told(file);
+        for len in 0..file.len() {
+            let told = imports(&file[..len]).map(|it| it.len());
+            assert!(told.is_none_or(|count| count == whole.len()), "{version}, {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn damaged_files_tell_something_or_nothing() {
+    let other = of_another_version();
+    let files = COMPILED.iter().map(|(_, file)| *file).chain([&*other]);
+    for file in files {
+        for place in 4..file.len() {
+            for byte in [0, 1, b'(', b'r', b'{' | KEPT, b'c' | KEPT, 0x7f, 0xff] {
+                let mut damaged = file.to_vec();
+                damaged[place] = byte;
+                imports(&damaged);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_nested_without_an_end_is_no_module() {
+    let mut nested = COMPILED[3].1[..HEADER_LEN].to_vec();
+    nested.push(b'c');
+    nested.extend([0; 20]);
+    nested.extend([b's', 0, 0, 0, 0]);
+    nested.extend([b')', 1].repeat(1 << 19));
+    assert!(imports(&nested).is_none());
+    // So many that they can't be there.
+    let len = nested.len() - (2 << 19);
+    nested.truncate(len);
+    nested.extend([b'(', 0xff, 0xff, 0xff, 0x7f]);
+    assert!(imports(&nested).is_none());
+}
+
+#[test]
+fn what_refers_to_itself_ends() {
+    let mut file = COMPILED[3].1[..HEADER_LEN].to_vec();
+    file.push(b'c');
+    file.extend([0; 20]);
+    file.extend([b's', 0, 0, 0, 0]);
+    // A tuple of itself, and names that are the same tuple.
+    file.extend([b')' | KEPT, 1, b'r', 0, 0, 0, 0]);
+    file.extend([b'r', 0, 0, 0, 0]);
+    assert_eq!(imports(&file), Some(Vec::new()));
+}
+
+#[test]
+fn what_is_no_module_tells_nothing() {
+    for file in [&b""[..], b"\x7fELF", &[0; 64], &[b'\r'; 64]] {
+        assert!(imports(file).is_none());
+    }
+    let older = [&3379_u16.to_le_bytes(), &COMPILED[0].1[2..]].concat();
+    assert!(imports(&older).is_none(), "its header is shorter");
+}
