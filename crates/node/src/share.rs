@@ -453,7 +453,10 @@ impl ObjectStore for Shared {
     }
 
     fn round_trip(&self) -> Option<Duration> {
-        self.known_status().network.round_trip()
+        match self.own_store() {
+            Some(store) => store.round_trip(),
+            None => self.known_status().network.round_trip(),
+        }
     }
 
     fn status(&self) -> StoreStatus {

@@ -1,8 +1,9 @@
 //! What the dynamic loader reads of a library or executable, as its headers tell.
 //!
 //! Of a library the loader goes through the tables of symbols and relocations, and writes to the data that these name.
-//! Of its code and its constants only what runs is read, and what isn't mapped, as names for debuggers, nobody reads: in
-//! large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`); libraries of 32 bits
+//! Then it calls the functions that an array of addresses lists, constructors for the most part, which may lie all over the
+//! code. Of the rest of its code and its constants only what runs is read, and what isn't mapped, as names for debuggers,
+//! nobody reads: in large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`); libraries of 32 bits
 //! and of big-endian machines are not looked into.
 
 use std::ops::Range;
@@ -12,17 +13,26 @@ pub(super) const HEAD: usize = 8192;
 /// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
 pub(super) const DYNAMIC_MAX: u64 = 64 << 10;
 
+/// Bytes of relocations that are gone through for addresses of constructors, at most.
+const RELOCATIONS_MAX: u64 = 64 << 20;
+
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 const PROGRAM_HEADER_LEN: usize = 56;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_INIT_ARRAY: u64 = 25;
+const DT_INIT_ARRAYSZ: u64 = 27;
+/// A relocation: where it writes, its kind, and what it adds to the address that the file is loaded at.
+const RELOCATION_LEN: u64 = 24;
 
 /// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
 /// loader comes to them.
 const TABLES: [(u64, Option<u64>); 9] = [
-    (7, Some(8)),        // DT_RELA, DT_RELASZ
+    (DT_RELA, Some(DT_RELASZ)),
     (36, Some(35)),      // DT_RELR, DT_RELRSZ
     (23, Some(2)),       // DT_JMPREL, DT_PLTRELSZ
     (6, None),           // DT_SYMTAB
@@ -95,25 +105,33 @@ impl Layout {
         self.segments.iter().any(|segment| segment.flags & PF_X != 0 && segment.meets(part))
     }
 
-    /// The tables that the bytes of the dynamic section name, in the order in which they are read.
-    pub(super) fn tables(&self, dynamic: &[u8]) -> Vec<Range<u64>> {
-        let mut entries: Vec<(u64, u64)> = Vec::new();
-        for entry in dynamic.chunks_exact(16) {
-            match (u64_at(entry, 0), u64_at(entry, 8)) {
-                (Some(tag), Some(value)) if tag != 0 => entries.push((tag, value)),
-                _ => break,
-            }
-        }
-        let value = |tag: u64| entries.iter().find(|entry| entry.0 == tag).map(|entry| entry.1);
-        let starts: Vec<u64> = TABLES.iter().filter_map(|(tag, _)| value(*tag)).collect();
+    /// The tables that the dynamic section names, in the order in which they are read.
+    pub(super) fn tables(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
+        let starts: Vec<u64> = TABLES.iter().filter_map(|(tag, _)| dynamic.value(*tag)).collect();
         let table = |(tag, length): &(u64, Option<u64>)| {
-            let start = value(*tag)?;
+            let start = dynamic.value(*tag)?;
             // One whose length isn't told ends where the next begins.
             let next = || Some(starts.iter().filter(|other| **other > start).min()? - start);
-            let len = length.and_then(value).or_else(next).unwrap_or(1);
+            let len = length.and_then(|tag| dynamic.value(tag)).or_else(next).unwrap_or(1);
             self.in_file(start, len)
         };
         TABLES.iter().filter_map(table).collect()
+    }
+
+    /// What tells which functions are called when the file is loaded.
+    pub(super) fn constructors(&self, dynamic: &Dynamic) -> Option<Constructors> {
+        let (start, len) = (dynamic.value(DT_INIT_ARRAY)?, dynamic.value(DT_INIT_ARRAYSZ)?);
+        let table = || self.in_file(dynamic.value(DT_RELA)?, dynamic.value(DT_RELASZ)?.min(RELOCATIONS_MAX));
+        Some(Constructors {
+            addresses: start..start.checked_add(len)?,
+            array: self.in_file(start, len)?,
+            relocations: table(),
+        })
+    }
+
+    /// The parts of the file with the functions at these addresses, in this order.
+    fn functions(&self, addresses: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+        addresses.filter_map(|address| self.in_file(address, 1)).collect()
     }
 
     /// Where in the file the bytes at an address lie, as far as they are of one segment.
@@ -123,6 +141,57 @@ impl Layout {
             let end = start.saturating_add(len).min(segment.file.end);
             (start < end).then_some(start..end)
         })
+    }
+}
+
+/// The entries of a dynamic section: tags and values.
+#[derive(Debug, Default)]
+pub(super) struct Dynamic(Vec<(u64, u64)>);
+
+impl Dynamic {
+    pub(super) fn of(section: &[u8]) -> Self {
+        let entry = |entry: &[u8]| u64_at(entry, 0).zip(u64_at(entry, 8)).filter(|(tag, _)| *tag != 0);
+        Self(section.chunks_exact(16).map_while(entry).collect())
+    }
+
+    fn value(&self, tag: u64) -> Option<u64> {
+        self.0.iter().find(|entry| entry.0 == tag).map(|entry| entry.1)
+    }
+}
+
+/// Where it stands which functions are called when a file is loaded.
+#[derive(Clone, Debug)]
+pub(super) struct Constructors {
+    /// Where the array of their addresses is put…
+    addresses: Range<u64>,
+    /// … and where that lies in the file.
+    pub(super) array: Range<u64>,
+    /// The relocations that write to it, among others; where in the file.
+    pub(super) relocations: Option<Range<u64>>,
+}
+
+impl Constructors {
+    /// Those that the bytes of the array tell. Where relocations tell, most linkers leave zeros there.
+    pub(super) fn in_place(&self, layout: &Layout, array: &[u8]) -> Vec<Range<u64>> {
+        let addresses = array.chunks_exact(8).filter_map(|entry| u64_at(entry, 0));
+        layout.functions(addresses.filter(|address| *address != 0))
+    }
+
+    /// Those that relocations tell, given bytes of the file from `start` on. What isn't there whole tells nothing.
+    pub(super) fn relocated(&self, layout: &Layout, bytes: &[u8], start: u64) -> Vec<Range<u64>> {
+        let Some(table) = &self.relocations else { return Vec::new() };
+        // Where the first whole one begins.
+        let skipped = match start.checked_sub(table.start) {
+            Some(into) => into.next_multiple_of(RELOCATION_LEN) - into,
+            None => table.start - start,
+        };
+        let end = table.end.saturating_sub(start).min(bytes.len() as u64);
+        let whole = bytes.get(skipped as usize..end as usize).unwrap_or_default();
+        let writes_there = |entry: &[u8]| {
+            let place = u64_at(entry, 0).filter(|place| self.addresses.contains(place));
+            place.and_then(|_| u64_at(entry, 16))
+        };
+        layout.functions(whole.chunks_exact(RELOCATION_LEN as usize).filter_map(writes_there))
     }
 }
 
@@ -199,13 +268,17 @@ mod tests {
         let entries =
             [(6, 100), (5, 400), (10, 50), (7, 500), (8, 24), (0x6fff_fef5, 300), (0, 0), (23, 1), (2, 1)];
         // Relocations, symbols up to the hashes, hashes up to the names, names; nothing behind the end of the entries.
-        assert_eq!(library().tables(&section(&entries)), [500..524, 100..300, 300..400, 400..450]);
+        assert_eq!(
+            library().tables(&Dynamic::of(&section(&entries))),
+            [500..524, 100..300, 300..400, 400..450]
+        );
     }
 
     #[test]
     fn tables_outside_of_the_file_are_none() {
         let layout = library();
-        let tables = |address: u64, len: u64| layout.tables(&section(&[(7, address), (8, len)]));
+        let tables =
+            |address: u64, len: u64| layout.tables(&Dynamic::of(&section(&[(7, address), (8, len)])));
         assert!(
             tables(9299, u64::MAX).into_iter().eq(std::iter::once(1799..1800)),
             "cut where the segment ends"
@@ -231,7 +304,7 @@ mod tests {
         let layout = Layout::of(&bytes[..HEAD.min(bytes.len())]).unwrap();
         let dynamic = layout.dynamic.clone().unwrap();
         assert!(layout.written().any(|part| part.start <= dynamic.start && dynamic.end <= part.end));
-        let tables = layout.tables(&bytes[dynamic.start as usize..dynamic.end as usize]);
+        let tables = layout.tables(&Dynamic::of(&bytes[dynamic.start as usize..dynamic.end as usize]));
         assert!(tables.len() >= 4 && tables.iter().all(|table| layout.is_mapped(table)), "{tables:?}");
         // The first entry of a table of symbols is empty, and so is the first name.
         assert!(tables.iter().any(|table| bytes[table.start as usize..][..24] == [0; 24]));
@@ -248,7 +321,7 @@ mod tests {
                 bytes[54..58].copy_from_slice(&[56, 0, headers, 0]);
             }
             if let Some(layout) = Layout::of(&bytes) {
-                for table in layout.tables(&dynamic) {
+                for table in layout.tables(&Dynamic::of(&dynamic)) {
                     prop_assert!(table.start < table.end);
                 }
             }

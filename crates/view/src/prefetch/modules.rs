@@ -15,7 +15,7 @@ use crate::lookup::{Scene, join, split};
 
 use super::again::{Again, TRIES_MAX, attach};
 use super::near::Near;
-use super::neighbours::{Folders, Leaf, Neighbours, is_library};
+use super::neighbours::{Folders, Leaf, is_library};
 use super::plan::{Guess, Planner};
 use super::pyc::{self, Import};
 use super::{Event, objects};
@@ -31,7 +31,7 @@ const ENDING: &[u8] = b".pyc";
 const MODULE_MAX: usize = 1 << 20;
 /// Most folders that are looked through for modules.
 const ROOTS_MAX: usize = 64;
-/// Most modules of which it is remembered that they told.
+/// Most modules, and folders of them, of which something is remembered.
 const TOLD_MAX: usize = 1 << 16;
 /// A module is not looked for in more packages around its importer than this.
 const AROUND_MAX: usize = 16;
@@ -55,6 +55,8 @@ pub(super) struct Modules {
     expected: HashMap<CacheKey, Module>,
     /// Folders with modules and packages, that of the last miss at the end.
     roots: Vec<Box<[u8]>>,
+    /// Folders in which a module was missed.
+    missed_in: HashSet<Box<[u8]>>,
 }
 
 /// Where a module lies.
@@ -142,16 +144,30 @@ impl Modules {
         self.roots.push(root.into());
     }
 
+    /// A module was missed that nothing foresaw; whether another one in its folder was before.
+    fn is_missed_again(&mut self, path: &[u8]) -> bool {
+        let Some((folder, _)) = split(path) else { return false };
+        if self.missed_in.len() >= TOLD_MAX {
+            self.missed_in.clear();
+        }
+        !self.missed_in.insert(folder.into())
+    }
+
     /// The folders that modules of no package around are looked for in: the nearest first, and of those as near the one of
     /// the last miss.
     fn roots_for(&self, path: &[u8]) -> Vec<Box<[u8]>> {
         let is_slash = |byte: &u8| *byte == b'/';
-        let common = |root: &[u8]| {
-            root.split(is_slash).zip(path.split(is_slash)).take_while(|(a, b)| a == b).count()
-        };
+        let common =
+            |root: &[u8]| root.split(is_slash).zip(path.split(is_slash)).take_while(|(a, b)| a == b).count();
         let mut roots: Vec<_> = self.roots.iter().rev().cloned().collect();
         roots.sort_by_key(|root| Reverse(common(root)));
         roots
+    }
+
+    /// Whether modules that tell what they import lie around a file.
+    pub(super) fn lie_around(&self, path: &[u8]) -> bool {
+        let is_below = |root: &[u8]| path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/"));
+        self.roots.iter().any(|root| is_below(root))
     }
 
     /// That a guess is to tell what it imports, if it is a module and hasn't told.
@@ -172,19 +188,25 @@ impl Modules {
         }
         let roots = self.roots_for(root);
         let mut leaves = Vec::new();
-        for Import { module, names } in imports {
-            let mut take = |from: &[u8], module: &[u8]| {
+        for Import { level, module, names } in imports {
+            let mut take = |from: &[u8]| {
                 let Some(at) = follow(&place, folders, from, module, &mut leaves) else { return false };
                 for name in names.iter().filter(|_| at.is_package) {
                     leaves.extend(place.find(folders, &at.path, name).and_then(|found| found.leaf));
                 }
                 true
             };
-            for package in &packages {
-                take(package, module);
+            let inner = match *level {
+                // Whatever the packages around have may be meant.
+                None => &packages[..],
+                Some(0) => &[],
+                Some(level) => packages.get(level as usize - 1..level as usize).unwrap_or_default(),
+            };
+            for package in inner {
+                take(package);
             }
-            if !module.is_empty() {
-                let _ = roots.iter().any(|root| take(root, module));
+            if level.is_none_or(|level| level == 0) && !module.is_empty() {
+                let _ = roots.iter().any(|root| take(root));
             }
         }
         leaves
@@ -239,20 +261,26 @@ impl Planner {
         let Some(handle) = handle else { return };
         let content = objects::read(&handle, 0, usize::try_from(handle.len()).unwrap_or(0).min(MODULE_MAX));
         let Some(imports) = pyc::imports(&content) else {
-            self.near(core, &module.path, Neighbours::came, 0);
+            self.near(core, &module.path, false, 0);
             return;
         };
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
-        let mut near = Near::new(&scene, &mut self.listings);
+        let mut near = Near::new(&scene, &mut self.listings, self.far);
         let imported = self.modules.imported(&mut near, &module, &imports);
-        let beside = if module.missed { self.neighbours.beside(&mut near, &module.path) } else { Vec::new() };
+        // One alone is imported in a way that isn't told; with a second one, others will be, too.
+        let beside = if module.missed && self.modules.is_missed_again(&module.path) {
+            self.neighbours.beside(&mut near, &module.path)
+        } else {
+            Vec::new()
+        };
         let missing = near.missing;
         for leaf in beside.iter().rev() {
             self.queue_first(Guess::of(leaf));
         }
         for leaf in imported.iter().rev() {
             self.modules.expect(leaf);
+            self.foresee_bytes(core, leaf);
             self.queue_first(Guess::of(leaf));
         }
         if module.tries < TRIES_MAX {
@@ -267,6 +295,3 @@ fn ask(core: &Arc<Core>, module: Module) {
     let wanted = module.wanted.clone();
     objects::open(core, wanted, |handle| Event::Module { module, handle, attached: Vec::new() });
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,7 +9,7 @@ use crate::catalogs::WantedCatalog;
 use crate::failure::Blocked;
 use crate::lookup::{Scene, is_name};
 
-use super::neighbours::{Folder, Folders, SmallFile, kind, small_max};
+use super::neighbours::{FOLDERS_MAX, FOLDERS_NEARBY, Folder, Folders, SmallFile, kind, small_max};
 use super::objects;
 
 /// Most rows looked at in one folder.
@@ -60,12 +60,14 @@ pub(super) struct Near<'s, 'a> {
     scene: &'s Scene<'a>,
     listings: &'s mut Listings,
     pub(super) missing: Vec<WantedCatalog>,
+    /// Whether the server is far.
+    far: bool,
 }
 
 impl<'s, 'a> Near<'s, 'a> {
-    pub(super) fn new(scene: &'s Scene<'a>, listings: &'s mut Listings) -> Self {
+    pub(super) fn new(scene: &'s Scene<'a>, listings: &'s mut Listings, far: bool) -> Self {
         listings.turn_to(scene.revision.label.serial);
-        Self { scene, listings, missing: Vec::new() }
+        Self { scene, listings, missing: Vec::new(), far }
     }
 
     /// What is in a folder, unless that can't be told now.
@@ -106,6 +108,10 @@ impl Folders for Near<'_, '_> {
         let Some(folder) = self.read(path).map(Rc::new) else { return Rc::default() };
         self.listings.remember(&folder);
         folder
+    }
+
+    fn worth(&self) -> usize {
+        if self.far { FOLDERS_MAX } else { FOLDERS_NEARBY }
     }
 
     fn is_complete(&self) -> bool {

@@ -35,8 +35,10 @@ const BESIDE_LEVELS: usize = 3;
 
 /// Most files taken at once.
 const FILES_MAX: usize = 8192;
-/// Most folders looked at for it, which bounds the time a guess takes to some tens of milliseconds.
-const FOLDERS_MAX: usize = 8192;
+/// Most folders looked at for it, which bounds the time a guess takes to some tens of milliseconds…
+pub(crate) const FOLDERS_MAX: usize = 8192;
+/// … and to few, where that is longer than to fetch what is missed.
+pub(crate) const FOLDERS_NEARBY: usize = 256;
 /// In a folder with more of them, this many are taken after the one that was missed.
 const WINDOW: usize = 64;
 /// Most folders of which something is remembered.
@@ -51,6 +53,9 @@ pub(crate) trait Folders {
 
     /// Whether everything that was listed could be told.
     fn is_complete(&self) -> bool;
+
+    /// How many of them are worth looking at for a guess.
+    fn worth(&self) -> usize;
 }
 
 /// What is in a folder.
@@ -216,7 +221,8 @@ impl Neighbours {
         let Some((own, name)) = split(path) else { return Vec::new() };
         let kind = kind(name);
         let (mut files, is_all) = self.own(folders, own, name, stale);
-        if !is_all {
+        // Names without an ending have nothing in common.
+        if !is_all || kind.is_empty() {
             return files;
         }
         files.extend(self.climb(folders, own, kind));
@@ -364,7 +370,7 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
         let folder = folders.list(&path);
         bytes = take(&mut files, &folder, kind, bytes);
         looked += 1;
-        if bytes > limit || files.len() > FILES_MAX || looked > FOLDERS_MAX {
+        if bytes > limit || files.len() > FILES_MAX || looked > folders.worth() {
             return Found::TooMany(files);
         }
         if deep {
@@ -378,16 +384,17 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
 fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -> Option<Vec<Leaf>> {
     let around = folders.list(above);
     let branches = &around.folders;
+    let worth = folders.worth();
     let mut files = Vec::new();
     let mut bytes = 0_u64;
-    for name in branches.iter().take(FOLDERS_MAX) {
+    for name in branches.iter().take(worth) {
         let folder = folders.list(&[&*join(above, name), place].concat());
         bytes = take(&mut files, &folder, kind, bytes);
         if bytes > BESIDE || files.len() > FILES_MAX {
             return None;
         }
     }
-    (branches.len() <= FOLDERS_MAX).then_some(files)
+    (branches.len() <= worth).then_some(files)
 }
 
 /// Takes the files of this kind in a folder; how many bytes everything taken has then.

@@ -18,11 +18,11 @@ use crate::payload::Notes;
 
 use super::again::{Again, TRIES_MAX, attach};
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
-use super::arriving::{Arriving, Foreseen};
+use super::arriving::{Arrival, Arriving, Foreseen};
 use super::credit::Credit;
 use super::modules::{Modules, is_module};
 use super::near::{Listings, Near};
-use super::neighbours::{Folder, Folders, Leaf, Neighbours, is_library};
+use super::neighbours::{Folder, Leaf, Neighbours, is_library};
 use super::programs::{Program, Programs};
 use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
@@ -43,6 +43,10 @@ const WHOLE_MAX: u64 = 2 << 30;
 const FAILURES_MAX: u32 = 8;
 /// Of a folder with more in it than this nobody is told that programs are expected there: to list it takes too long.
 const FORESEEN_MAX: usize = 1 << 12;
+
+/// The round trip from which on a miss costs more than what a guess in vain, or the rest of a library's code, takes of the
+/// processors.
+const FAR: Duration = Duration::from_millis(2);
 
 /// What was read from the cache's disk is not read ahead again for so long.
 const IN_MEMORY: Duration = Duration::from_secs(60);
@@ -68,9 +72,6 @@ impl Guess {
         Self { wanted: leaf.wanted(), size: leaf.size(), folder: Some(leaf.folder()) }
     }
 }
-
-/// What [`Neighbours`] make of a file that is read.
-type Guesser = fn(&mut Neighbours, &mut dyn Folders, &[u8]) -> Vec<Leaf>;
 
 /// Guesses in the order in which they are made.
 trait Line {
@@ -149,6 +150,8 @@ pub(super) struct Planner {
     /// The folder that was foreseen last.
     foreseen: Option<Rc<Folder>>,
     failures: u32,
+    /// Whether a miss costs more than what comes in vain: the server is far.
+    pub(super) far: bool,
 }
 
 impl Planner {
@@ -175,6 +178,7 @@ impl Planner {
             arriving: Arriving::default(),
             foreseen: None,
             failures: 0,
+            far: false,
         }
     }
 
@@ -184,7 +188,7 @@ impl Planner {
             Event::Missed(miss) => self.missed(core, miss),
             Event::Touched(touch) => self.touched(core, &touch),
             Event::Catalogs { path, attached, tries } => {
-                self.near(core, &path, Neighbours::came, tries);
+                self.near(core, &path, false, tries);
                 // Mounted by now, if they were of any use.
                 drop(attached);
             }
@@ -259,6 +263,7 @@ impl Planner {
     fn missed(&mut self, core: &Arc<Core>, miss: Miss) {
         let Ok(notes) = Notes::of(&miss.node) else { return };
         self.failures = 0;
+        self.far = core.store.round_trip().is_some_and(|round_trip| round_trip >= FAR);
         self.arriving.take(&miss.read.key);
         // Whoever waits has fetched it already.
         let expected =
@@ -342,7 +347,7 @@ impl Planner {
         let scene = Scene::new(core, &revision);
         if !notes.chunked {
             let Some(path) = path else { return };
-            let mut near = Near::new(&scene, &mut self.listings);
+            let mut near = Near::new(&scene, &mut self.listings, self.far);
             for leaf in self.cached_neighbours.missed(&mut near, &path) {
                 core.store.read_ahead(&leaf.wanted(), 0..u64::MAX);
             }
@@ -361,17 +366,25 @@ impl Planner {
     fn small_read(&mut self, core: &Arc<Core>, notes: &Notes, path: &[u8], missed: bool) {
         if let Some(wanted) = objects::of_notes(notes, path).filter(|_| is_module(path)) {
             self.module_read(core, path, wanted, missed);
-        } else {
-            // One that was guessed says what comes next as well, but not that anything was evicted.
-            self.near(core, path, if missed { Neighbours::missed } else { Neighbours::came }, 0);
+            return;
         }
+        self.near(core, path, missed, 0);
     }
 
     /// Guesses what is read with a small file, by where it is.
-    pub(super) fn near(&mut self, core: &Arc<Core>, path: &[u8], guess: Guesser, tries: u32) {
+    pub(super) fn near(&mut self, core: &Arc<Core>, path: &[u8], missed: bool, tries: u32) {
         let revision = core.current.load();
         let scene = Scene::new(core, &revision);
-        let mut near = Near::new(&scene, &mut self.listings);
+        let mut near = Near::new(&scene, &mut self.listings, self.far);
+        let guess = if self.modules.lie_around(path) && !self.far {
+            // Most of what is read there its modules tell, and a miss takes less than what else would come in vain.
+            Neighbours::beside
+        } else if missed {
+            Neighbours::missed
+        } else {
+            // One that was guessed says what comes next as well, but not that anything was evicted.
+            Neighbours::came
+        };
         let files = guess(&mut self.neighbours, &mut near, path);
         let missing = near.missing;
         // The newest miss tells best what comes next.
@@ -451,6 +464,14 @@ impl Planner {
                 }
             };
             core.store.warm(wanted, &core.prefetch.errand, Done::new(came));
+        }
+    }
+
+    /// Has it told when a small file has come that will surely be read.
+    pub(super) fn foresee_bytes(&mut self, core: &Core, leaf: &Leaf) {
+        if core.prefetch.foresight.get().is_some() {
+            let arrival = Arrival { path: leaf.path().into(), range: 0..leaf.size(), ends: true };
+            self.arriving.expect(leaf.key(), arrival);
         }
     }
 

@@ -1,14 +1,13 @@
 //! Libraries and executables in use: which of their chunks come ahead of their use.
 //!
-//! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]): that comes at
-//! once. Code runs here and there, but what runs together was put together by the linker, so once several chunks near each
+//! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]), and its
+//! relocations which functions it will call ([`Constructors`]): that comes at once. Other code runs here and there, but what runs together was put together by the linker, so once several chunks near each
 //! other were missed, those around them come too ([`Regions`]). All else that is mapped is the rest
 //! ([`Rests`](super::rest::Rests)).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
@@ -17,7 +16,7 @@ use esker_vfs::NodeKey;
 
 use crate::core::Core;
 
-use super::elf::{HEAD, Layout};
+use super::elf::{Constructors, Dynamic, HEAD, Layout};
 use super::plan::{Guess, Planner};
 use super::rest;
 use super::{Event, objects};
@@ -28,9 +27,6 @@ const SMALL_MAX: u64 = 32 << 20;
 /// `import tensorflow` misses in three libraries: 20 misses in place of 56 for 10 chunks in vain; the same a miss earlier
 /// leaves 16 for 39, a miss later 23 for 7.
 const REGIONS: [(usize, usize); 2] = [(4, 2), (16, 3)];
-/// The round trip from which on a miss costs more than what the rest of the code takes of the processors: then that
-/// doesn't wait for a time when nothing else happens.
-const FAR: Duration = Duration::from_millis(2);
 /// Most files that are known.
 const PROGRAMS_MAX: usize = 1024;
 /// Most misses that are remembered of one.
@@ -77,16 +73,28 @@ impl Program {
         taken
     }
 
-    /// The chunk that the dynamic section begins in.
-    fn chunk_with_dynamic(&self, layout: &Layout) -> Option<&Chunk> {
-        self.chunks.get(rest::chunk_at(&self.chunks, layout.dynamic.as_ref()?.start))
+    /// The bytes of a part of the file, as far as the chunk that has come has them.
+    fn read(&self, came: &Came<'_>, part: &Range<u64>) -> Vec<u8> {
+        let (Some(chunk), Some(handle)) = (self.chunks.get(came.number), came.handle) else {
+            return Vec::new();
+        };
+        let start = part.start.max(chunk.offset);
+        let len = part.end.min(chunk.offset.saturating_add(chunk.size)).saturating_sub(start);
+        objects::read(handle, start - chunk.offset, usize::try_from(len).unwrap_or(0))
     }
 }
 
-/// What is on its way of a file to tell what the loader reads.
+/// What is on its way of a file to tell what is read of it next.
 enum Awaited {
     Head,
     Dynamic(Layout),
+    Relocations(Layout, Constructors),
+}
+
+/// The chunk that was awaited, or that it is not to be had.
+struct Came<'h> {
+    number: usize,
+    handle: Option<&'h Handle>,
 }
 
 /// The files, and what is awaited of them.
@@ -97,22 +105,37 @@ pub(super) struct Programs {
 
 #[derive(Default)]
 struct Known {
-    awaited: Option<(Program, Awaited)>,
+    /// With the number of its chunk.
+    awaited: Option<(Program, usize, Awaited)>,
     regions: Regions,
 }
 
 /// The chunks of a file that were missed.
 #[derive(Default)]
-struct Regions(BTreeSet<usize>);
+struct Regions {
+    missed: BTreeSet<usize>,
+    /// Those that the loader reads, whatever runs. They say nothing of what lies around them.
+    loaded: BTreeSet<usize>,
+}
 
 impl Regions {
+    /// The loader reads these.
+    fn loaded(&mut self, chunks: impl IntoIterator<Item = usize>) {
+        self.loaded.extend(chunks);
+    }
+
     /// One more was missed of so many: those that will probably be read with it.
     fn missed(&mut self, chunk: usize, of: usize) -> Range<usize> {
-        if self.0.len() < MISSES_MAX {
-            self.0.insert(chunk);
+        if self.loaded.contains(&chunk) {
+            return chunk..chunk;
+        }
+        if self.missed.len() < MISSES_MAX {
+            self.missed.insert(chunk);
         }
         let around = |size: usize| chunk / size * size..(chunk / size * size).saturating_add(size).min(of);
-        let is_used = |(size, misses): &&(usize, usize)| self.0.range(around(*size)).count() >= *misses;
+        let is_used = |(size, misses): &&(usize, usize)| {
+            self.missed.range(around(*size)).filter(|missed| !self.loaded.contains(missed)).count() >= *misses
+        };
         REGIONS.iter().rfind(is_used).map_or(chunk..chunk, |(size, _)| around(*size))
     }
 }
@@ -124,8 +147,8 @@ struct Told {
     soon: Vec<Chunk>,
     /// What else is mapped, and whether that is code.
     rest: Vec<(Chunk, bool)>,
-    /// The chunk that tells more.
-    next: Option<Wanted>,
+    /// The number of the chunk that tells more, and what that is.
+    next: Option<(usize, Awaited)>,
 }
 
 impl Programs {
@@ -137,40 +160,80 @@ impl Programs {
         if self.known.len() >= PROGRAMS_MAX {
             self.known.clear();
         }
-        let awaited = (program.len() > SMALL_MAX).then(|| (program.clone(), Awaited::Head));
+        let awaited = (program.len() > SMALL_MAX).then(|| (program.clone(), 0, Awaited::Head));
         self.known.insert(key, Known { awaited, ..Known::default() });
         true
     }
 
     /// The chunk that was awaited is there, or is not to be had.
     fn came(&mut self, key: &NodeKey, handle: Option<&Handle>) -> Option<(Program, Told)> {
-        let mut told = Told::default();
         let known = self.known.get_mut(key)?;
-        let (program, awaited) = known.awaited.take()?;
-        match awaited {
-            Awaited::Head => match handle.and_then(|it| Layout::of(&objects::read(it, 0, HEAD))) {
-                Some(layout) => {
-                    told.soon = program.chunks_of(layout.written());
-                    told.next = program.chunk_with_dynamic(&layout).map(|chunk| program.wanted(chunk));
-                    if told.next.is_some() {
-                        known.awaited = Some((program.clone(), Awaited::Dynamic(layout)));
-                    } else {
-                        told.rest = mapped(&program, &layout);
-                    }
-                }
-                // Whatever it is, all of it may be read.
-                None => told.rest = program.chunks.iter().map(|chunk| (*chunk, true)).collect(),
-            },
-            Awaited::Dynamic(layout) => {
-                let part = layout.dynamic.clone().unwrap_or_default();
-                let start = program.chunk_with_dynamic(&layout).map_or(0, |chunk| chunk.offset);
-                let len = usize::try_from(part.end - part.start).unwrap_or(0);
-                let dynamic = handle.map(|it| objects::read(it, part.start.saturating_sub(start), len));
-                told.soon = program.chunks_of(layout.tables(&dynamic.unwrap_or_default()));
-                told.rest = mapped(&program, &layout);
+        let (program, number, awaited) = known.awaited.take()?;
+        let came = Came { number, handle };
+        let mut told = match awaited {
+            Awaited::Head => head_came(&program, &came),
+            Awaited::Dynamic(layout) => dynamic_came(&program, layout, &came),
+            Awaited::Relocations(layout, constructors) => {
+                relocations_came(&program, layout, constructors, &came)
             }
-        }
+        };
+        let number_of = |chunk: &Chunk| rest::chunk_at(&program.chunks, chunk.offset);
+        known.regions.loaded(told.soon.iter().map(number_of).chain([came.number]));
+        known.awaited = told.next.take().map(|(number, awaited)| (program.clone(), number, awaited));
         Some((program, told))
+    }
+
+    /// The object that is awaited of a file.
+    fn awaited(&self, key: &NodeKey) -> Option<Wanted> {
+        let (program, number, _) = self.known.get(key)?.awaited.as_ref()?;
+        Some(program.wanted(program.chunks.get(*number)?))
+    }
+}
+
+fn head_came(program: &Program, came: &Came<'_>) -> Told {
+    let Some(layout) = Layout::of(&program.read(came, &(0..HEAD as u64))) else {
+        // Whatever it is, all of it may be read.
+        let rest = program.chunks.iter().map(|chunk| (*chunk, true)).collect();
+        return Told { rest, ..Told::default() };
+    };
+    let soon = program.chunks_of(layout.written());
+    match &layout.dynamic {
+        Some(dynamic) => {
+            let number = rest::chunk_at(&program.chunks, dynamic.start);
+            Told { soon, next: Some((number, Awaited::Dynamic(layout))), ..Told::default() }
+        }
+        None => Told { soon, rest: mapped(program, &layout), next: None },
+    }
+}
+
+fn dynamic_came(program: &Program, layout: Layout, came: &Came<'_>) -> Told {
+    let dynamic = Dynamic::of(&program.read(came, &layout.dynamic.clone().unwrap_or_default()));
+    let mut parts = layout.tables(&dynamic);
+    let rest = mapped(program, &layout);
+    let mut next = None;
+    if let Some(constructors) = layout.constructors(&dynamic) {
+        let in_place = constructors.in_place(&layout, &program.read(came, &constructors.array));
+        if in_place.is_empty()
+            && let Some(table) = &constructors.relocations
+        {
+            let number = rest::chunk_at(&program.chunks, table.start);
+            next = Some((number, Awaited::Relocations(layout, constructors)));
+        }
+        parts.extend(in_place);
+    }
+    Told { soon: program.chunks_of(parts), rest, next }
+}
+
+fn relocations_came(program: &Program, layout: Layout, constructors: Constructors, came: &Came<'_>) -> Told {
+    let table = constructors.relocations.clone().unwrap_or_default();
+    let start = program.chunks.get(came.number).map_or(0, |chunk| chunk.offset.max(table.start));
+    let functions = constructors.relocated(&layout, &program.read(came, &table), start);
+    let next = came.number.saturating_add(1);
+    let goes_on = came.handle.is_some() && program.chunks.get(next).is_some_and(|it| it.offset < table.end);
+    Told {
+        soon: program.chunks_of(functions),
+        next: goes_on.then_some((next, Awaited::Relocations(layout, constructors))),
+        ..Told::default()
     }
 }
 
@@ -197,8 +260,7 @@ impl Planner {
             if is_small {
                 self.soon(program, rest::around(&program.chunks, missed));
             } else if let Some(first) = program.chunks.first() {
-                let far = core.store.round_trip().is_some_and(|round_trip| round_trip >= FAR);
-                self.rest.hurries(far);
+                self.rest.hurries(self.far);
                 ask(core, key, program.wanted(first));
             }
         }
@@ -211,14 +273,14 @@ impl Planner {
         }
     }
 
-    /// A part of such a file has come that tells what the loader reads.
+    /// A part of such a file has come that tells what is read of it.
     pub(super) fn program_came(&mut self, core: &Arc<Core>, key: NodeKey, handle: Option<&Handle>) {
         let Some((program, told)) = self.programs.came(&key, handle) else { return };
         // A bundle that came meanwhile knows better.
         if self.rest.is_announced(&program.path) {
             return;
         }
-        if let Some(wanted) = told.next {
+        if let Some(wanted) = self.programs.awaited(&key) {
             ask(core, key, wanted);
         }
         self.soon(&program, &told.soon);
@@ -238,7 +300,7 @@ impl Planner {
     }
 }
 
-/// Has a chunk opened that tells what the loader reads.
+/// Has a chunk opened that tells what is read of its file.
 fn ask(core: &Arc<Core>, file: NodeKey, wanted: Wanted) {
     objects::open(core, wanted, move |handle| Event::Part { file, handle });
 }
@@ -259,5 +321,17 @@ mod tests {
         assert!(missed(32).is_empty());
         assert_eq!(missed(33), 32..36);
         assert_eq!(missed(39), 32..40, "up to the end of the file");
+    }
+
+    #[test]
+    fn what_the_loader_reads_says_nothing_of_what_lies_around() {
+        let mut regions = Regions::default();
+        assert!(regions.missed(0, 40).is_empty());
+        regions.loaded([0, 1, 2]);
+        for chunk in [1, 3, 2] {
+            assert!(regions.missed(chunk, 40).is_empty(), "{chunk}");
+        }
+        assert_eq!(regions.missed(5, 40), 5..5);
+        assert_eq!(regions.missed(6, 40), 0..16, "three that others read");
     }
 }

@@ -18,7 +18,10 @@ const KEPT: u8 = 0x80;
 /// An import of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Import<'a> {
-    /// Its dotted name; empty for the folder of the importer or one around it, as in `from . import names`.
+    /// How many packages further out than its importer it is looked for, the importer's own being 1; 0 if where modules of no
+    /// package lie, and none if that isn't known.
+    pub(super) level: Option<u32>,
+    /// Its dotted name; empty for the package itself, as in `from . import names`.
     pub(super) module: &'a [u8],
     /// What is taken of it, which may be modules as well.
     pub(super) names: Rc<[&'a [u8]]>,
@@ -40,7 +43,7 @@ pub(super) fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
     let Code { instructions, constants, names } = reader.code(0)?;
     let names: Vec<&[u8]> = names.texts().collect();
     Some(match version.numbers {
-        Some(numbers) => imported(instructions, &names, numbers),
+        Some(numbers) => imported(instructions, constants.items(), &names, numbers),
         None => all(&constants, &names),
     })
 }
@@ -58,6 +61,7 @@ struct Version {
 /// The numbers of instructions.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
+    load_const: u8,
     import_name: u8,
     import_from: u8,
     extended: u8,
@@ -67,8 +71,9 @@ impl Version {
     /// The magic numbers are in CPython's `Lib/importlib/_bootstrap_external.py`, the numbers of instructions in its
     /// `Lib/opcode.py`.
     fn of(magic: u16) -> Option<Self> {
-        const TO_3_12: Numbers = Numbers { import_name: 108, import_from: 109, extended: 144 };
-        const OF_3_13: Numbers = Numbers { import_name: 75, import_from: 74, extended: 71 };
+        const TO_3_12: Numbers =
+            Numbers { load_const: 100, import_name: 108, import_from: 109, extended: 144 };
+        const OF_3_13: Numbers = Numbers { load_const: 83, import_name: 75, import_from: 74, extended: 71 };
         let (counts, tables, numbers) = match magic {
             // 3.7
             3390..=3399 => (5, 1, Some(TO_3_12)),
@@ -89,6 +94,7 @@ impl Version {
 enum Value<'a> {
     Bytes(&'a [u8]),
     Text(&'a [u8]),
+    Number(u32),
     Tuple(Rc<[Value<'a>]>),
     Other,
 }
@@ -152,7 +158,7 @@ impl<'a> Reader<'a> {
         let place = (kind & KEPT != 0).then(|| self.keep());
         let value = match kind & !KEPT {
             b'0' | b'N' | b'F' | b'T' | b'S' | b'.' => Value::Other,
-            b'i' => self.skip(4)?,
+            b'i' => Value::Number(self.number()?),
             b'I' | b'g' => self.skip(8)?,
             b'y' => self.skip(16)?,
             b'l' => {
@@ -241,27 +247,36 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What these instructions import.
-fn imported<'a>(instructions: &[u8], names: &[&'a [u8]], numbers: Numbers) -> Vec<Import<'a>> {
-    let mut found: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+/// What these instructions import. Before a module is imported, its level and a tuple of the names are put on the stack.
+fn imported<'a>(
+    instructions: &[u8],
+    constants: &[Value<'a>],
+    names: &[&'a [u8]],
+    numbers: Numbers,
+) -> Vec<Import<'a>> {
+    let mut found: Vec<(Option<u32>, &[u8], Vec<&[u8]>)> = Vec::new();
     let mut high = 0_usize;
+    let mut loaded = [None; 2];
     for pair in instructions.chunks_exact(2) {
         let argument = high << 8 | usize::from(pair[1]);
         high = 0;
         match pair[0] {
             number if number == numbers.extended => high = argument,
+            number if number == numbers.load_const => loaded = [loaded[1], constants.get(argument)],
             number if number == numbers.import_name => {
-                found.extend(names.get(argument).map(|name| (*name, Vec::new())));
+                let level = if let Some(Value::Number(level)) = loaded[0] { Some(*level) } else { None };
+                found.extend(names.get(argument).map(|name| (level, *name, Vec::new())));
             }
             number if number == numbers.import_from => {
-                if let (Some((_, taken)), Some(name)) = (found.last_mut(), names.get(argument)) {
+                if let (Some((.., taken)), Some(name)) = (found.last_mut(), names.get(argument)) {
                     taken.push(name);
                 }
             }
             _ => {}
         }
     }
-    found.into_iter().map(|(module, names)| Import { module, names: names.into() }).collect()
+    let import = |(level, module, names): (_, _, Vec<_>)| Import { level, module, names: names.into() };
+    found.into_iter().map(import).collect()
 }
 
 /// Everything that may be an import.
@@ -270,11 +285,8 @@ fn all<'a>(constants: &Value<'a>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
     let taken: Rc<[&[u8]]> = tuples.filter(|text| !text.is_empty()).collect();
     let own: &[u8] = &[];
     let modules = names.iter().copied().chain([own]);
-    modules.map(|module| Import { module, names: Rc::clone(&taken) }).collect()
+    modules.map(|module| Import { level: None, module, names: Rc::clone(&taken) }).collect()
 }
-
-#[cfg(test)]
-mod tests;
 
 #[cfg(test)]
 mod tests;

@@ -59,6 +59,10 @@ impl Folders for Paths {
         Rc::new(Folder::new(path.as_bytes(), folders, files))
     }
 
+    fn worth(&self) -> usize {
+        FOLDERS_MAX
+    }
+
     fn is_complete(&self) -> bool {
         !self.met_absent
     }

@@ -15,7 +15,10 @@ const UNKNOWN: [u8; 2] = 3627_u16.to_le_bytes();
 
 fn told(file: &[u8]) -> Vec<String> {
     let join = |names: &[&[u8]]| String::from_utf8(names.join(&b' ')).unwrap();
-    let import = |it: &Import<'_>| format!("{}: {}", str::from_utf8(it.module).unwrap(), join(&it.names));
+    let import = |it: &Import<'_>| {
+        let level = it.level.unwrap();
+        format!("{level} {}: {}", str::from_utf8(it.module).unwrap(), join(&it.names))
+    };
     imports(file).unwrap().iter().map(import).collect()
 }
 
@@ -25,7 +28,8 @@ fn of_another_version() -> Vec<u8> {
 
 #[test]
 fn what_runs_at_once_is_imported_in_order() {
-    let expected = ["os: ", "a.b: ", "a.c: c", ": own", "up.more: name other", "maybe: ", "d.e: "];
+    let expected =
+        ["0 os: ", "0 a.b: ", "0 a.c: c", "1 : own", "2 up.more: name other", "0 maybe: ", "0 d.e: "];
     for (version, file) in COMPILED {
         assert_eq!(told(file), expected, "{version}");
     }
@@ -42,7 +46,7 @@ fn of_an_unknown_version_all_names_may_be_modules() {
     assert!(!modules.contains(&"never") && !modules.contains(&"inner"));
     let names = &imports[0].names;
     assert!([&b"own"[..], b"name", b"other"].iter().all(|name| names.contains(name)));
-    assert!(imports.iter().all(|it| Rc::ptr_eq(&it.names, names)));
+    assert!(imports.iter().all(|it| it.level.is_none() && Rc::ptr_eq(&it.names, names)));
 }
 
 #[test]
