@@ -280,7 +280,6 @@ impl Planner {
         }
         for leaf in imported.iter().rev() {
             self.modules.expect(leaf);
-            self.foresee_bytes(core, leaf);
             self.queue_first(Guess::of(leaf));
         }
         if module.tries < TRIES_MAX {

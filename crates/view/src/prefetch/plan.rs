@@ -18,7 +18,7 @@ use crate::payload::Notes;
 
 use super::again::{Again, TRIES_MAX, attach};
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
-use super::arriving::{Arrival, Arriving, Foreseen};
+use super::arriving::{Arriving, Foreseen};
 use super::credit::Credit;
 use super::modules::{Modules, is_module};
 use super::near::{Listings, Near};
@@ -464,14 +464,6 @@ impl Planner {
                 }
             };
             core.store.warm(wanted, &core.prefetch.errand, Done::new(came));
-        }
-    }
-
-    /// Has it told when a small file has come that will surely be read.
-    pub(super) fn foresee_bytes(&mut self, core: &Core, leaf: &Leaf) {
-        if core.prefetch.foresight.get().is_some() {
-            let arrival = Arrival { path: leaf.path().into(), range: 0..leaf.size(), ends: true };
-            self.arriving.expect(leaf.key(), arrival);
         }
     }
 
