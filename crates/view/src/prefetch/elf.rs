@@ -3,8 +3,8 @@
 //! Of a library the loader goes through the tables of symbols and relocations, and writes to the data that these name.
 //! Then it calls the functions that an array of addresses lists, constructors for the most part, which may lie all over the
 //! code. Of the rest of its code and its constants only what runs is read, and what isn't mapped, as names for debuggers,
-//! nobody reads: in large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`); libraries of 32 bits
-//! and of big-endian machines are not looked into.
+//! nobody reads: in large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`);
+//! libraries of 32 bits and of big-endian machines are not looked into.
 
 use std::ops::Range;
 
@@ -171,22 +171,20 @@ pub(super) struct Constructors {
 }
 
 impl Constructors {
-    /// Those that the bytes of the array tell. Where relocations tell, most linkers leave zeros there.
+    /// Those that the bytes of the array tell, if all are there. Where relocations tell, most linkers leave zeros.
     pub(super) fn in_place(&self, layout: &Layout, array: &[u8]) -> Vec<Range<u64>> {
+        if array.len() as u64 != self.array.end - self.array.start {
+            return Vec::new();
+        }
         let addresses = array.chunks_exact(8).filter_map(|entry| u64_at(entry, 0));
         layout.functions(addresses.filter(|address| *address != 0))
     }
 
-    /// Those that relocations tell, given bytes of the file from `start` on. What isn't there whole tells nothing.
-    pub(super) fn relocated(&self, layout: &Layout, bytes: &[u8], start: u64) -> Vec<Range<u64>> {
-        let Some(table) = &self.relocations else { return Vec::new() };
-        // Where the first whole one begins.
-        let skipped = match start.checked_sub(table.start) {
-            Some(into) => into.next_multiple_of(RELOCATION_LEN) - into,
-            None => table.start - start,
-        };
-        let end = table.end.saturating_sub(start).min(bytes.len() as u64);
-        let whole = bytes.get(skipped as usize..end as usize).unwrap_or_default();
+    /// Those that relocations tell, given bytes of their table and where in it these begin. What isn't there whole tells
+    /// nothing.
+    pub(super) fn relocated(&self, layout: &Layout, bytes: &[u8], into: u64) -> Vec<Range<u64>> {
+        let skipped = (into.next_multiple_of(RELOCATION_LEN) - into) as usize;
+        let whole = bytes.get(skipped..).unwrap_or_default();
         let writes_there = |entry: &[u8]| {
             let place = u64_at(entry, 0).filter(|place| self.addresses.contains(place));
             place.and_then(|_| u64_at(entry, 16))
@@ -286,6 +284,38 @@ mod tests {
         for address in [1000, 4999, 9300, u64::MAX] {
             assert!(tables(address, 8).is_empty(), "{address}");
         }
+    }
+
+    /// An array of three functions, at the end of what is written.
+    fn constructors(layout: &Layout, relocated: bool) -> Constructors {
+        let table: &[_] = if relocated { &[(7, 200), (8, 96)] } else { &[] };
+        let entries = [&[(25, 9276), (27, 24)], table].concat();
+        layout.constructors(&Dynamic::of(&section(&entries))).unwrap()
+    }
+
+    #[test]
+    fn constructors_stand_in_the_array_or_in_what_is_written_to_it() {
+        let layout = library();
+        let in_place = constructors(&layout, false);
+        assert_eq!((in_place.array.clone(), &in_place.relocations), (1776..1800, &None));
+        let array: Vec<u8> = [5007_u64, 0, 5400].iter().flat_map(|it| it.to_le_bytes()).collect();
+        assert_eq!(in_place.in_place(&layout, &array), [1007..1008, 1400..1401]);
+        assert!(in_place.in_place(&layout, &array[8..]).is_empty(), "not all of it is there");
+        assert!(in_place.in_place(&layout, &[0; 24]).is_empty());
+
+        let relocated = constructors(&layout, true);
+        assert_eq!(relocated.relocations, Some(200..296));
+        // The second writes elsewhere, the last names what isn't in the file.
+        let entries = [(9276, 5001), (9000, 5002), (9292, 5003), (9284, 9999)];
+        let words = entries.iter().flat_map(|(place, to)| [*place, 8, *to]);
+        let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        assert_eq!(relocated.relocated(&layout, &table, 0), [1001..1002, 1003..1004]);
+        for into in 1..table.len() {
+            let told = relocated.relocated(&layout, &table[into..], into as u64);
+            let rest = if into <= 48 { vec![1003..1004] } else { Vec::new() };
+            assert_eq!(told, rest, "what begins before {into} isn't whole");
+        }
+        assert!(relocated.relocated(&layout, &table[..23], 0).is_empty());
     }
 
     #[test]

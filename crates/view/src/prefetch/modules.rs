@@ -15,7 +15,7 @@ use crate::lookup::{Scene, join, split};
 
 use super::again::{Again, TRIES_MAX, attach};
 use super::near::Near;
-use super::neighbours::{Folders, Leaf, is_library};
+use super::neighbours::{Folders, Leaf, is_library, small_max};
 use super::plan::{Guess, Planner};
 use super::pyc::{self, Import};
 use super::{Event, objects};
@@ -24,17 +24,19 @@ use super::{Event, objects};
 const COMPILED: &[u8] = b"__pycache__";
 /// What a package's own module is called.
 const PACKAGE: &[u8] = b"__init__";
+/// The source of that.
+const SOURCE: &[u8] = b"__init__.py";
 /// The ending of compiled modules.
 const ENDING: &[u8] = b".pyc";
 
-/// Most bytes of a module that are looked at: what is larger is no small file.
-const MODULE_MAX: usize = 1 << 20;
 /// Most folders that are looked through for modules.
 const ROOTS_MAX: usize = 64;
 /// Most modules, and folders of them, of which something is remembered.
 const TOLD_MAX: usize = 1 << 16;
 /// A module is not looked for in more packages around its importer than this.
 const AROUND_MAX: usize = 16;
+/// Most names that are looked for on behalf of one importer.
+const LOOKS_MAX: usize = 1 << 14;
 
 /// A compiled module that is to tell what it imports.
 #[derive(Clone, Debug)]
@@ -75,32 +77,6 @@ impl<'p> Place<'p> {
         let stem = name.iter().position(|byte| *byte == b'.')?;
         Some(Self { folder, ending: &name[stem..] })
     }
-
-    /// The compiled module of this name in a folder.
-    fn compiled(&self, folders: &mut dyn Folders, at: &[u8], name: &[u8]) -> Option<Leaf> {
-        if !folders.list(at).has_folder(COMPILED) {
-            return None;
-        }
-        Leaf::find(&folders.list(&join(at, COMPILED)), &[name, self.ending].concat())
-    }
-
-    /// What is imported by this name from a folder, and the folder that it is, if it is a package.
-    fn find(&self, folders: &mut dyn Folders, at: &[u8], name: &[u8]) -> Option<Found> {
-        let here = folders.list(at);
-        if here.has_folder(name) {
-            let package = join(at, name);
-            let leaf = self.compiled(folders, &package, PACKAGE);
-            return Some(Found { leaf, package: Some(package) });
-        }
-        let library = |here| Leaf::first_with(here, &[name, b"."].concat(), is_library);
-        let leaf = self.compiled(folders, at, name).or_else(|| library(&here));
-        leaf.map(|leaf| Found { leaf: Some(leaf), package: None })
-    }
-}
-
-struct Found {
-    leaf: Option<Leaf>,
-    package: Option<Vec<u8>>,
 }
 
 /// Whether this is the path of a compiled module.
@@ -112,7 +88,7 @@ pub(super) fn is_module(path: &[u8]) -> bool {
 fn around<'p>(folders: &mut dyn Folders, folder: &'p [u8]) -> (Vec<&'p [u8]>, &'p [u8]) {
     let mut packages = Vec::new();
     let mut at = folder;
-    while packages.len() < AROUND_MAX && folders.list(at).has_file(b"__init__.py") {
+    while packages.len() < AROUND_MAX && Leaf::find(&folders.list(at), SOURCE).is_some() {
         let Some((above, _)) = split(at) else { break };
         packages.push(at);
         at = above;
@@ -173,7 +149,7 @@ impl Modules {
     /// That a guess is to tell what it imports, if it is a module and hasn't told.
     fn expect(&mut self, leaf: &Leaf) {
         let path = leaf.path();
-        if Place::of(&path).is_some() && self.is_new(leaf.key()) {
+        if is_module(&path) && self.is_new(leaf.key()) {
             let module = Module { path: path.into(), wanted: leaf.wanted(), missed: false, tries: 0 };
             self.expected.insert(leaf.key(), module);
         }
@@ -187,57 +163,82 @@ impl Modules {
             self.root(root);
         }
         let roots = self.roots_for(root);
-        let mut leaves = Vec::new();
-        for Import { level, module, names } in imports {
-            let mut take = |from: &[u8]| {
-                let Some(at) = follow(&place, folders, from, module, &mut leaves) else { return false };
-                for name in names.iter().filter(|_| at.is_package) {
-                    leaves.extend(place.find(folders, &at.path, name).and_then(|found| found.leaf));
-                }
-                true
-            };
-            let inner = match *level {
+        let mut search = Search { ending: place.ending, folders, leaves: Vec::new(), looks: LOOKS_MAX };
+        for import in imports {
+            let inner = match import.level {
                 // Whatever the packages around have may be meant.
                 None => &packages[..],
                 Some(0) => &[],
                 Some(level) => packages.get(level as usize - 1..level as usize).unwrap_or_default(),
             };
             for package in inner {
-                take(package);
+                search.import(package, import);
             }
-            if level.is_none_or(|level| level == 0) && !module.is_empty() {
-                let _ = roots.iter().any(|root| take(root));
+            if import.level.is_none_or(|level| level == 0) && !import.module.is_empty() {
+                let _ = roots.iter().any(|root| search.import(root, import));
             }
         }
-        leaves
+        search.leaves
     }
 }
 
-/// Where the last part of a dotted name leads.
-struct Reached {
-    path: Vec<u8>,
-    is_package: bool,
+/// Looks for what one module imports.
+struct Search<'s> {
+    /// What compiled modules of its interpreter end with.
+    ending: &'s [u8],
+    folders: &'s mut dyn Folders,
+    /// What was found.
+    leaves: Vec<Leaf>,
+    /// How many names may still be looked for.
+    looks: usize,
 }
 
-/// Follows a dotted name from a folder, and takes all modules on the way; none if it leads nowhere.
-fn follow(
-    place: &Place<'_>,
-    folders: &mut dyn Folders,
-    from: &[u8],
-    module: &[u8],
-    leaves: &mut Vec<Leaf>,
-) -> Option<Reached> {
-    let mut reached = Reached { path: from.to_vec(), is_package: true };
-    let mut first = true;
-    for part in module.split(|byte| *byte == b'.').filter(|part| !part.is_empty()) {
-        let found = reached.is_package.then(|| place.find(folders, &reached.path, part)).flatten();
-        let Some(Found { leaf, package }) = found else { return if first { None } else { Some(reached) } };
-        leaves.extend(leaf);
-        first = false;
-        reached.is_package = package.is_some();
-        reached.path = package.unwrap_or_default();
+impl Search<'_> {
+    /// Takes what is imported from a folder, and all modules on the way; whether there is anything of that name.
+    fn import(&mut self, from: &[u8], import: &Import<'_>) -> bool {
+        let mut package = Some(from.to_vec());
+        for (depth, part) in import.module.split(|byte| *byte == b'.').filter(|it| !it.is_empty()).enumerate()
+        {
+            let Some(found) = package.and_then(|at| self.find(&at, part)) else { return depth > 0 };
+            self.leaves.extend(found.leaf);
+            package = found.package;
+        }
+        if let Some(at) = package {
+            for name in import.names.iter() {
+                let found = self.find(&at, name);
+                self.leaves.extend(found.and_then(|found| found.leaf));
+            }
+        }
+        true
     }
-    Some(reached)
+
+    /// What is imported by this name from a folder.
+    fn find(&mut self, at: &[u8], name: &[u8]) -> Option<Found> {
+        self.looks = self.looks.checked_sub(1)?;
+        let here = self.folders.list(at);
+        if here.has_folder(name) {
+            let package = join(at, name);
+            let leaf = self.compiled(&package, PACKAGE);
+            return Some(Found { leaf, package: Some(package) });
+        }
+        let library = || Leaf::first_with(&here, &[name, b"."].concat(), is_library);
+        let leaf = self.compiled(at, name).or_else(library)?;
+        Some(Found { leaf: Some(leaf), package: None })
+    }
+
+    /// The compiled module of this name in a folder.
+    fn compiled(&mut self, at: &[u8], name: &[u8]) -> Option<Leaf> {
+        if !self.folders.list(at).has_folder(COMPILED) {
+            return None;
+        }
+        Leaf::find(&self.folders.list(&join(at, COMPILED)), &[name, self.ending].concat())
+    }
+}
+
+/// A module, if it has a file, and the folder that it is, if it is a package.
+struct Found {
+    leaf: Option<Leaf>,
+    package: Option<Vec<u8>>,
 }
 
 impl Planner {
@@ -259,7 +260,7 @@ impl Planner {
     /// The content of a module is there, or is not to be had now.
     pub(super) fn module_came(&mut self, core: &Arc<Core>, module: Module, handle: Option<Handle>) {
         let Some(handle) = handle else { return };
-        let content = objects::read(&handle, 0, usize::try_from(handle.len()).unwrap_or(0).min(MODULE_MAX));
+        let content = objects::read(&handle, 0, handle.len().min(small_max(ENDING)) as usize);
         let Some(imports) = pyc::imports(&content) else {
             self.near(core, &module.path, false, 0);
             return;
@@ -294,3 +295,6 @@ fn ask(core: &Arc<Core>, module: Module) {
     let wanted = module.wanted.clone();
     objects::open(core, wanted, |handle| Event::Module { module, handle, attached: Vec::new() });
 }
+
+#[cfg(test)]
+mod tests;

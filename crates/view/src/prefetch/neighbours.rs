@@ -79,10 +79,6 @@ impl Folder {
     pub(crate) fn has_folder(&self, name: &[u8]) -> bool {
         self.folders.binary_search_by(|known| (**known).cmp(name)).is_ok()
     }
-
-    pub(crate) fn has_file(&self, name: &[u8]) -> bool {
-        self.files.binary_search_by(|known| (*known.name).cmp(name)).is_ok()
-    }
 }
 
 /// A small file of a folder.
@@ -438,4 +434,4 @@ pub(crate) fn is_library(name: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -364,11 +364,10 @@ impl Planner {
 
     /// Guesses what is read with a small file that a program reads, or waits for though nothing foresaw it.
     fn small_read(&mut self, core: &Arc<Core>, notes: &Notes, path: &[u8], missed: bool) {
-        if let Some(wanted) = objects::of_notes(notes, path).filter(|_| is_module(path)) {
-            self.module_read(core, path, wanted, missed);
-            return;
+        match objects::of_notes(notes, path).filter(|_| is_module(path)) {
+            Some(wanted) => self.module_read(core, path, wanted, missed),
+            None => self.near(core, path, missed, 0),
         }
-        self.near(core, path, missed, 0);
     }
 
     /// Guesses what is read with a small file, by where it is.

@@ -1,9 +1,9 @@
 //! Libraries and executables in use: which of their chunks come ahead of their use.
 //!
 //! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]), and its
-//! relocations which functions it will call ([`Constructors`]): that comes at once. Other code runs here and there, but what runs together was put together by the linker, so once several chunks near each
-//! other were missed, those around them come too ([`Regions`]). All else that is mapped is the rest
-//! ([`Rests`](super::rest::Rests)).
+//! relocations which functions it will call ([`Constructors`]): that comes at once. Other code runs here and there, but what
+//! runs together was put together by the linker, so once several chunks near each other were missed, those around them come
+//! too ([`Regions`]). All else that is mapped is the rest ([`Rests`](super::rest::Rests)).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -113,6 +113,7 @@ struct Known {
 /// The chunks of a file that were missed.
 #[derive(Default)]
 struct Regions {
+    /// But for those that the loader reads.
     missed: BTreeSet<usize>,
     /// Those that the loader reads, whatever runs. They say nothing of what lies around them.
     loaded: BTreeSet<usize>,
@@ -121,7 +122,10 @@ struct Regions {
 impl Regions {
     /// The loader reads these.
     fn loaded(&mut self, chunks: impl IntoIterator<Item = usize>) {
-        self.loaded.extend(chunks);
+        for chunk in chunks {
+            self.missed.remove(&chunk);
+            self.loaded.insert(chunk);
+        }
     }
 
     /// One more was missed of so many: those that will probably be read with it.
@@ -133,9 +137,7 @@ impl Regions {
             self.missed.insert(chunk);
         }
         let around = |size: usize| chunk / size * size..(chunk / size * size).saturating_add(size).min(of);
-        let is_used = |(size, misses): &&(usize, usize)| {
-            self.missed.range(around(*size)).filter(|missed| !self.loaded.contains(missed)).count() >= *misses
-        };
+        let is_used = |(size, misses): &&(usize, usize)| self.missed.range(around(*size)).count() >= *misses;
         REGIONS.iter().rfind(is_used).map_or(chunk..chunk, |(size, _)| around(*size))
     }
 }
@@ -197,11 +199,9 @@ fn head_came(program: &Program, came: &Came<'_>) -> Told {
         return Told { rest, ..Told::default() };
     };
     let soon = program.chunks_of(layout.written());
-    match &layout.dynamic {
-        Some(dynamic) => {
-            let number = rest::chunk_at(&program.chunks, dynamic.start);
-            Told { soon, next: Some((number, Awaited::Dynamic(layout))), ..Told::default() }
-        }
+    let number = layout.dynamic.as_ref().map(|dynamic| rest::chunk_at(&program.chunks, dynamic.start));
+    match number.filter(|number| *number < program.chunks.len()) {
+        Some(number) => Told { soon, next: Some((number, Awaited::Dynamic(layout))), ..Told::default() },
         None => Told { soon, rest: mapped(program, &layout), next: None },
     }
 }
@@ -226,8 +226,9 @@ fn dynamic_came(program: &Program, layout: Layout, came: &Came<'_>) -> Told {
 
 fn relocations_came(program: &Program, layout: Layout, constructors: Constructors, came: &Came<'_>) -> Told {
     let table = constructors.relocations.clone().unwrap_or_default();
-    let start = program.chunks.get(came.number).map_or(0, |chunk| chunk.offset.max(table.start));
-    let functions = constructors.relocated(&layout, &program.read(came, &table), start);
+    let start = program.chunks.get(came.number).map_or(0, |chunk| chunk.offset);
+    let into = start.saturating_sub(table.start);
+    let functions = constructors.relocated(&layout, &program.read(came, &table), into);
     let next = came.number.saturating_add(1);
     let goes_on = came.handle.is_some() && program.chunks.get(next).is_some_and(|it| it.offset < table.end);
     Told {

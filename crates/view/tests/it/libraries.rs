@@ -32,12 +32,17 @@ fn header(kind: u32, flags: u32, start: u64, len: u64) -> Vec<u8> {
 
 /// A library: headers and tables in its chunks 0 to 4, code in 5 to 7, data in 8, and four that aren't mapped.
 fn library() -> Vec<Vec<u8>> {
+    library_with(&[])
+}
+
+/// The same with more in its dynamic section.
+fn library_with(more: &[u64]) -> Vec<Vec<u8>> {
     let mut chunks: Vec<Vec<u8>> = (0..COUNT).map(|at| vec![at as u8; CHUNK as usize]).collect();
     let headers = [
         header(1, 4, 0, 5 * CHUNK),
         header(1, 5, 5, 3 * CHUNK),
         header(1, 6, 8, CHUNK),
-        header(2, 6, 8, 7 * 16),
+        header(2, 6, 8, 64 * 16),
     ];
     let mut head = b"\x7fELF\x02\x01".to_vec();
     head.resize(64, 0);
@@ -47,7 +52,8 @@ fn library() -> Vec<Vec<u8>> {
     head.extend(headers.concat());
     chunks[0][..head.len()].copy_from_slice(&head);
     // Symbols in chunk 1, names in 2, relocations in 4; nothing of 3.
-    let tables = [6, CHUNK, 5, 2 * CHUNK, 10, 100, 7, 4 * CHUNK, 8, 24, 0x6fff_fff0, CHUNK + 99, 0, 0];
+    let tables = [6, CHUNK, 5, 2 * CHUNK, 10, 100, 7, 4 * CHUNK, 8, 24, 0x6fff_fff0, CHUNK + 99];
+    let tables = [&tables, more, &[0, 0]].concat();
     chunks[8][..tables.len() * 8].copy_from_slice(&words(&tables));
     chunks
 }
@@ -107,6 +113,25 @@ fn what_the_loader_reads_comes_first_then_what_is_mapped_and_nothing_else() {
         go("/probe/a.probe", 0);
         let others: Vec<_> = asked.iter().take_while(|it| *it != Err("/probe/b.probe".into())).collect();
         assert!(others.iter().all(|it| it.as_ref().is_ok_and(|chunk| *chunk <= 8)), "{others:?}");
+    });
+}
+
+/// Nothing else asks for their chunks before all is quiet.
+#[test]
+fn functions_that_are_called_when_a_library_is_loaded_come_at_once() {
+    let array = 8 * CHUNK + 4096;
+    let mut chunks = library_with(&[25, array, 27, 8]);
+    chunks[8][4096..4104].fill(0);
+    chunks[4][..24].copy_from_slice(&words(&[array, 8, 6 * CHUNK + 5]));
+    first_read(&chunks, |asked, _| {
+        let seen = until(asked, &[8, 1, 2, 4, 6]);
+        assert_eq!(seen, BTreeSet::from([0, 1, 2, 4, 6, 8]));
+    });
+    // The array itself may name them, too.
+    chunks[8][4096..4104].copy_from_slice(&words(&[7 * CHUNK]));
+    first_read(&chunks, |asked, _| {
+        let seen = until(asked, &[8, 1, 2, 4, 7]);
+        assert_eq!(seen, BTreeSet::from([0, 1, 2, 4, 7, 8]));
     });
 }
 

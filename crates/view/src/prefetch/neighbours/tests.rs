@@ -7,9 +7,9 @@ use super::*;
 
 /// A tree of paths and sizes.
 #[derive(Default)]
-struct Paths {
-    files: BTreeMap<String, u64>,
-    listed: usize,
+pub(crate) struct Paths {
+    pub(crate) files: BTreeMap<String, u64>,
+    pub(crate) listed: usize,
     /// A folder below which nothing is known yet.
     absent: Option<&'static str>,
     met_absent: bool,

@@ -22,6 +22,11 @@ fn told(file: &[u8]) -> Vec<String> {
     imports(file).unwrap().iter().map(import).collect()
 }
 
+/// Code without instructions, up to its constants.
+fn code() -> Vec<u8> {
+    [&COMPILED[3].1[..HEADER_LEN], b"c", &[0; 20], &[b's', 0, 0, 0, 0]].concat()
+}
+
 fn of_another_version() -> Vec<u8> {
     [&UNKNOWN, &COMPILED[5].1[2..]].concat()
 }
@@ -77,28 +82,18 @@ fn damaged_files_tell_something_or_nothing() {
 
 #[test]
 fn what_is_nested_without_an_end_is_no_module() {
-    let mut nested = COMPILED[3].1[..HEADER_LEN].to_vec();
-    nested.push(b'c');
-    nested.extend([0; 20]);
-    nested.extend([b's', 0, 0, 0, 0]);
-    nested.extend([b')', 1].repeat(1 << 19));
+    let nested = [code(), [b')', 1].repeat(1 << 19)].concat();
     assert!(imports(&nested).is_none());
     // So many that they can't be there.
-    let len = nested.len() - (2 << 19);
-    nested.truncate(len);
-    nested.extend([b'(', 0xff, 0xff, 0xff, 0x7f]);
-    assert!(imports(&nested).is_none());
+    let many = [&*code(), &[b'(', 0xff, 0xff, 0xff, 0x7f]].concat();
+    assert!(imports(&many).is_none());
 }
 
 #[test]
 fn what_refers_to_itself_ends() {
-    let mut file = COMPILED[3].1[..HEADER_LEN].to_vec();
-    file.push(b'c');
-    file.extend([0; 20]);
-    file.extend([b's', 0, 0, 0, 0]);
     // A tuple of itself, and names that are the same tuple.
-    file.extend([b')' | KEPT, 1, b'r', 0, 0, 0, 0]);
-    file.extend([b'r', 0, 0, 0, 0]);
+    let tuple = [b')' | KEPT, 1, b'r', 0, 0, 0, 0];
+    let file = [&*code(), &tuple, &[b'r', 0, 0, 0, 0]].concat();
     assert_eq!(imports(&file), Some(Vec::new()));
 }
 
