@@ -1,7 +1,7 @@
 //! Fetching ahead: what a program that waits for one object will probably read next.
 //!
 //! Only a READ that misses starts it (a LOOKUP would fire on `ls -l`). Reads do no more than tell a thread of what they
-//! met; that thread looks at the catalogs around, guesses, and has the store warm the cache as far as that delays
+//! met; that thread looks at the catalogs around, and into compiled modules, guesses, and has the store warm the cache as far as that delays
 //! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for libraries and executables
 //! in use: what the loader reads of them comes at once, and the rest of what is mapped when nothing else happens, so that a
 //! later outage doesn't fault a running job, unless a publisher announced what is read.

@@ -52,6 +52,7 @@ pub(crate) struct Module {
 /// Which modules told what they import, and where modules lie.
 #[derive(Default)]
 pub(super) struct Modules {
+    /// And what they imported.
     told: HashSet<CacheKey>,
     /// Modules that come as guesses.
     expected: HashMap<CacheKey, Module>,
@@ -146,13 +147,15 @@ impl Modules {
         self.roots.iter().any(|root| is_below(root))
     }
 
-    /// That a guess is to tell what it imports, if it is a module and hasn't told.
-    fn expect(&mut self, leaf: &Leaf) {
+    /// That what is imported is to tell what it imports in turn, if it is a module; whether it is new.
+    fn expect(&mut self, leaf: &Leaf) -> bool {
+        let is_new = self.is_new(leaf.key());
         let path = leaf.path();
-        if is_module(&path) && self.is_new(leaf.key()) {
+        if is_new && is_module(&path) {
             let module = Module { path: path.into(), wanted: leaf.wanted(), missed: false, tries: 0 };
             self.expected.insert(leaf.key(), module);
         }
+        is_new
     }
 
     /// What a module imports, in order.
@@ -280,8 +283,10 @@ impl Planner {
             self.queue_first(Guess::of(leaf));
         }
         for leaf in imported.iter().rev() {
-            self.modules.expect(leaf);
-            self.queue_first(Guess::of(leaf));
+            // Most modules import what others have imported.
+            if self.modules.expect(leaf) || module.missed {
+                self.queue_first(Guess::of(leaf));
+            }
         }
         if module.tries < TRIES_MAX {
             let module = Module { tries: module.tries + 1, ..module };

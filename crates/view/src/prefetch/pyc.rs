@@ -24,7 +24,7 @@ pub(super) struct Import<'a> {
     /// Its dotted name; empty for the package itself, as in `from . import names`.
     pub(super) module: &'a [u8],
     /// What is taken of it, which may be modules as well.
-    pub(super) names: Rc<[&'a [u8]]>,
+    pub(super) names: Rc<Vec<&'a [u8]>>,
 }
 
 /// The imports of a compiled module, in order; none if this isn't one, or of a form that isn't known.
@@ -254,7 +254,7 @@ fn imported<'a>(
     names: &[&'a [u8]],
     numbers: Numbers,
 ) -> Vec<Import<'a>> {
-    let mut found: Vec<(Option<u32>, &[u8], Vec<&[u8]>)> = Vec::new();
+    let mut found: Vec<Import<'a>> = Vec::new();
     let mut high = 0_usize;
     let mut loaded = [None; 2];
     for pair in instructions.chunks_exact(2) {
@@ -265,24 +265,24 @@ fn imported<'a>(
             number if number == numbers.load_const => loaded = [loaded[1], constants.get(argument)],
             number if number == numbers.import_name => {
                 let level = if let Some(Value::Number(level)) = loaded[0] { Some(*level) } else { None };
-                found.extend(names.get(argument).map(|name| (level, *name, Vec::new())));
+                let import = |module: &&'a [u8]| Import { level, module, names: Rc::default() };
+                found.extend(names.get(argument).map(import));
             }
             number if number == numbers.import_from => {
-                if let (Some((.., taken)), Some(name)) = (found.last_mut(), names.get(argument)) {
-                    taken.push(name);
+                if let (Some(import), Some(name)) = (found.last_mut(), names.get(argument)) {
+                    Rc::make_mut(&mut import.names).push(name);
                 }
             }
             _ => {}
         }
     }
-    let import = |(level, module, names): (_, _, Vec<_>)| Import { level, module, names: names.into() };
-    found.into_iter().map(import).collect()
+    found
 }
 
 /// Everything that may be an import.
 fn all<'a>(constants: &Value<'a>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
     let tuples = constants.items().iter().flat_map(Value::texts);
-    let taken: Rc<[&[u8]]> = tuples.filter(|text| !text.is_empty()).collect();
+    let taken: Rc<Vec<&[u8]>> = Rc::new(tuples.filter(|text| !text.is_empty()).collect());
     let own: &[u8] = &[];
     let modules = names.iter().copied().chain([own]);
     modules.map(|module| Import { level: None, module, names: Rc::clone(&taken) }).collect()

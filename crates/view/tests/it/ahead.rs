@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Foreseen, LastLink, View};
 
 use crate::fixtures::read_all;
-use crate::support::Site;
+use crate::support::{Site, digest};
 use crate::watched;
 
 /// A view, and what was warmed for it, once it is there.
@@ -57,6 +58,48 @@ fn a_guess_says_where_programs_are_expected() {
     }));
     read(&view, "/perm/m0644");
     assert!(folders.iter().any(|folder| folder == b"/perm"));
+}
+
+/// The module imports `os` and `a.b` among others; what is imported in a function isn't.
+#[test]
+fn what_a_compiled_module_imports_comes_without_a_further_read() {
+    let site = Site::of(FULL);
+    let module = include_bytes!("../../src/prefetch/pyc/compiled/python3.11.pyc");
+    let root = Draft::new("");
+    for path in ["", "/lib", "/lib/__pycache__", "/lib/a", "/lib/a/__pycache__"] {
+        root.add(&Row::directory(path));
+    }
+    let stored = |content: &[u8]| Some(digest(&site.repository.store(content, "")));
+    let add = |path: &str, content: &[u8]| {
+        root.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored(content)) });
+    };
+    add("/lib/__pycache__/first.cpython-311.pyc", module);
+    // It imports the same again, and nothing else: each comes once.
+    add("/lib/__pycache__/os.cpython-311.pyc", &[module, &b"\0"[..]].concat());
+    for (path, content) in
+        [("a/__pycache__/__init__", "1"), ("a/__pycache__/b", "2"), ("__pycache__/never", "3")]
+    {
+        add(&format!("/lib/{path}.cpython-311.pyc"), content.as_bytes());
+    }
+    site.publish_root(root);
+    let (view, warmed) = open(&site, true);
+    read(&view, "/lib/__pycache__/first.cpython-311.pyc");
+    let imported = ["__pycache__/os", "a/__pycache__/__init__", "a/__pycache__/b"];
+    let imported = imported.map(|path| format!("/lib/{path}.cpython-311.pyc"));
+    let mut ahead: Vec<String> = Vec::new();
+    while !imported.iter().all(|path| ahead.contains(path)) {
+        ahead.push(warmed.recv().unwrap());
+    }
+    let misses = view.status().counters.misses;
+    read(&view, "/lib/a/__pycache__/__init__.cpython-311.pyc");
+    read(&view, "/lib/a/__pycache__/b.cpython-311.pyc");
+    assert_eq!(view.status().counters.misses, misses, "they were there: {ahead:?}");
+    view.close();
+    ahead.extend(warmed.try_iter());
+    assert!(!ahead.iter().any(|path| path.contains("never")), "{ahead:?}");
+    let count = |of: &String| ahead.iter().filter(|path| *path == of).count();
+    // Once as a guess, and once to be opened.
+    assert!(imported.iter().all(|path| count(path) <= 2), "{ahead:?}");
 }
 
 #[test]
