@@ -289,7 +289,8 @@ impl Planner {
             }
         }
         if module.tries < TRIES_MAX {
-            let module = Module { tries: module.tries + 1, ..module };
+            // The same look again is no second miss.
+            let module = Module { missed: false, tries: module.tries + 1, ..module };
             attach(core, Again::Module { module, handle }, missing);
         }
     }

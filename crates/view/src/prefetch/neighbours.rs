@@ -217,8 +217,7 @@ impl Neighbours {
         let Some((own, name)) = split(path) else { return Vec::new() };
         let kind = kind(name);
         let (mut files, is_all) = self.own(folders, own, name, stale);
-        // Names without an ending have nothing in common.
-        if !is_all || kind.is_empty() {
+        if !is_all {
             return files;
         }
         files.extend(self.climb(folders, own, kind));

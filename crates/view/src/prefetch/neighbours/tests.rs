@@ -13,6 +13,8 @@ pub(crate) struct Paths {
     /// A folder below which nothing is known yet.
     absent: Option<&'static str>,
     met_absent: bool,
+    /// The server is nearby.
+    nearby: bool,
 }
 
 impl Paths {
@@ -60,7 +62,7 @@ impl Folders for Paths {
     }
 
     fn worth(&self) -> usize {
-        FOLDERS_MAX
+        if self.nearby { FOLDERS_NEARBY } else { FOLDERS_MAX }
     }
 
     fn is_complete(&self) -> bool {
@@ -106,6 +108,18 @@ fn a_larger_package_comes_with_the_second_branch() {
     let second = taken(&mut neighbours, &mut paths, "/s/p/b7/f0000.pyc");
     assert!((0..10).all(|branch| second.iter().any(|path| path.starts_with(&format!("/s/p/b{branch}/")))));
     assert!(second[0].starts_with("/s/p/b7/"), "the nearest first");
+}
+
+#[test]
+fn many_folders_are_looked_through_for_what_is_far_only() {
+    let mut paths = (0..2 * FOLDERS_NEARBY)
+        .fold(Paths::default(), |paths, folder| paths.with(&format!("/s/p/d{folder:04}"), 2, ".h", 1000));
+    let far = taken(&mut Neighbours::default(), &mut paths, "/s/p/d0000/f0000.h");
+    assert!(far.contains(&"/s/p/d0511/f0001.h".into()));
+    (paths.nearby, paths.listed) = (true, 0);
+    let nearby = taken(&mut Neighbours::default(), &mut paths, "/s/p/d0000/f0000.h");
+    assert_eq!(nearby, ["/s/p/d0000/f0001.h"]);
+    assert!(paths.listed < 2 * FOLDERS_NEARBY, "{}", paths.listed);
 }
 
 #[test]
