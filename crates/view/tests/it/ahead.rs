@@ -74,12 +74,14 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
         root.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored(content)) });
     };
     add("/lib/__pycache__/first.cpython-311.pyc", module);
-    // It imports the same again, and nothing else: each comes once.
-    add("/lib/__pycache__/os.cpython-311.pyc", &[module, &b"\0"[..]].concat());
-    for (path, content) in
-        [("a/__pycache__/__init__", "1"), ("a/__pycache__/b", "2"), ("__pycache__/never", "3")]
-    {
-        add(&format!("/lib/{path}.cpython-311.pyc"), content.as_bytes());
+    // Each imports the same again. What is no module would be guessed at by its folder.
+    for (path, last) in [
+        ("__pycache__/os", 0),
+        ("a/__pycache__/__init__", 1),
+        ("a/__pycache__/b", 2),
+        ("__pycache__/never", 3),
+    ] {
+        add(&format!("/lib/{path}.cpython-311.pyc"), &[module, &[last][..]].concat());
     }
     site.publish_root(root);
     let (view, warmed) = open(&site, true);
