@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod certificate;
 pub mod compress;
 pub mod history;
+pub mod loaded;
 pub mod manifest;
 pub mod sys;
 pub mod text;
@@ -23,7 +24,7 @@ const SMALL: usize = 64 * 1024;
 pub type Check = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Check); 10] = [
+pub const TARGETS: [(&str, Check); 11] = [
     ("manifest", manifest::check),
     ("whitelist", whitelist::check),
     ("certificate", certificate::check),
@@ -34,6 +35,7 @@ pub const TARGETS: [(&str, Check); 10] = [
     ("text", text::check),
     ("bundle", bundle::check),
     ("batch", batch::check),
+    ("loaded", loaded::check),
 ];
 
 /// Runs a parser and checks that it never held more heap than `factor` times its input (and a little).

@@ -8,7 +8,8 @@
 //! * [`sqlite`]: a reader of SQLite files that needs no lock and no connection;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it;
 //! * [`batch`]: many objects in one answer;
-//! * [`bundle`], [`profile`]: which files are read after another one.
+//! * [`bundle`], [`profile`]: which files are read after another one;
+//! * [`elf`], [`pyc`]: what libraries and compiled Python modules, as others made them, tell of what is read next.
 //!
 //! Every parser takes bytes that anybody may have written: none panics, allocates by an unchecked length or
 //! loops without a bound.
@@ -26,6 +27,7 @@ pub mod certificate;
 pub mod chunker;
 pub mod compress;
 mod der;
+pub mod elf;
 pub mod hash;
 pub mod history;
 mod keyed_lines;
@@ -37,6 +39,7 @@ pub mod name;
 pub mod object;
 mod pem;
 pub mod profile;
+pub mod pyc;
 pub mod reflog;
 pub mod sqlite;
 mod stored_properties;

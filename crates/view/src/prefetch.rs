@@ -10,14 +10,12 @@ mod again;
 mod announced;
 mod arriving;
 mod credit;
-mod elf;
 mod modules;
 mod near;
 mod neighbours;
 mod objects;
 mod plan;
 mod programs;
-mod pyc;
 mod rest;
 mod touched;
 

@@ -136,3 +136,8 @@ fn soak_fuzz_compress() {
 fn soak_fuzz_text() {
     soak("fuzz_text", "text");
 }
+
+#[test]
+fn soak_fuzz_loaded() {
+    soak("fuzz_loaded", "loaded");
+}

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use esker_format::pyc::{self, Import};
 use esker_store::{CacheKey, Handle, Wanted};
 
 use crate::core::Core;
@@ -17,7 +18,6 @@ use super::again::{Again, TRIES_MAX, attach};
 use super::near::Near;
 use super::neighbours::{Folders, Leaf, is_library, small_max};
 use super::plan::{Guess, Planner};
-use super::pyc::{self, Import};
 use super::{Event, objects};
 
 /// Where compiled modules lie beside their sources.

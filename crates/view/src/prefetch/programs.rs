@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
+use esker_format::elf::{Constructors, Dynamic, HEAD, Layout};
 use esker_store::{Handle, Wanted};
 use esker_vfs::NodeKey;
 
 use crate::core::Core;
 
-use super::elf::{Constructors, Dynamic, HEAD, Layout};
 use super::plan::{Guess, Planner};
 use super::rest;
 use super::{Event, objects};

@@ -64,7 +64,7 @@ fn a_guess_says_where_programs_are_expected() {
 #[test]
 fn what_a_compiled_module_imports_comes_without_a_further_read() {
     let site = Site::of(FULL);
-    let module = include_bytes!("../../src/prefetch/pyc/compiled/python3.11.pyc");
+    let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
     let root = Draft::new("");
     for path in ["", "/lib", "/lib/__pycache__", "/lib/a", "/lib/a/__pycache__"] {
         root.add(&Row::directory(path));

@@ -9,9 +9,9 @@
 use std::ops::Range;
 
 /// Bytes at the beginning of a file that are enough to tell.
-pub(super) const HEAD: usize = 8192;
+pub const HEAD: usize = 8192;
 /// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
-pub(super) const DYNAMIC_MAX: u64 = 64 << 10;
+pub const DYNAMIC_MAX: u64 = 64 << 10;
 
 /// Bytes of relocations that are gone through for addresses of constructors, at most.
 const RELOCATIONS_MAX: u64 = 64 << 20;
@@ -27,7 +27,8 @@ const DT_RELASZ: u64 = 8;
 const DT_INIT_ARRAY: u64 = 25;
 const DT_INIT_ARRAYSZ: u64 = 27;
 /// A relocation: where it writes, its kind, and what it adds to the address that the file is loaded at.
-const RELOCATION_LEN: u64 = 24;
+const RELOCATION_LEN: u64 = RELOCATION_BYTES as u64;
+const RELOCATION_BYTES: usize = 24;
 
 /// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
 /// loader comes to them.
@@ -59,15 +60,15 @@ impl Segment {
 
 /// Where in a file is what the loader reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub struct Layout {
     segments: Vec<Segment>,
     /// Where the section lies that tells of the tables.
-    pub(super) dynamic: Option<Range<u64>>,
+    pub dynamic: Option<Range<u64>>,
 }
 
 impl Layout {
     /// Reads the headers at the beginning of a file; none if it is nothing that is loaded, or not all of them are there.
-    pub(super) fn of(head: &[u8]) -> Option<Self> {
+    pub fn of(head: &[u8]) -> Option<Self> {
         if !head.starts_with(MAGIC) || u16_at(head, 54)? as usize != PROGRAM_HEADER_LEN {
             return None;
         }
@@ -91,22 +92,22 @@ impl Layout {
     }
 
     /// The parts that the program writes to, most of it while it is loaded.
-    pub(super) fn written(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn written(&self) -> impl Iterator<Item = Range<u64>> {
         self.segments.iter().filter(|segment| segment.flags & PF_W != 0).map(|segment| segment.file.clone())
     }
 
     /// Whether anything of a part of the file is mapped.
-    pub(super) fn is_mapped(&self, part: &Range<u64>) -> bool {
+    pub fn is_mapped(&self, part: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.meets(part))
     }
 
     /// Whether there is code in a part of the file.
-    pub(super) fn is_code(&self, part: &Range<u64>) -> bool {
+    pub fn is_code(&self, part: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.flags & PF_X != 0 && segment.meets(part))
     }
 
     /// The tables that the dynamic section names, in the order in which they are read.
-    pub(super) fn tables(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
+    pub fn tables(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
         let starts: Vec<u64> = TABLES.iter().filter_map(|(tag, _)| dynamic.value(*tag)).collect();
         let table = |(tag, length): &(u64, Option<u64>)| {
             let start = dynamic.value(*tag)?;
@@ -119,7 +120,7 @@ impl Layout {
     }
 
     /// What tells which functions are called when the file is loaded.
-    pub(super) fn constructors(&self, dynamic: &Dynamic) -> Option<Constructors> {
+    pub fn constructors(&self, dynamic: &Dynamic) -> Option<Constructors> {
         let (start, len) = (dynamic.value(DT_INIT_ARRAY)?, dynamic.value(DT_INIT_ARRAYSZ)?);
         let table = || self.in_file(dynamic.value(DT_RELA)?, dynamic.value(DT_RELASZ)?.min(RELOCATIONS_MAX));
         Some(Constructors {
@@ -146,10 +147,11 @@ impl Layout {
 
 /// The entries of a dynamic section: tags and values.
 #[derive(Debug, Default)]
-pub(super) struct Dynamic(Vec<(u64, u64)>);
+pub struct Dynamic(Vec<(u64, u64)>);
 
 impl Dynamic {
-    pub(super) fn of(section: &[u8]) -> Self {
+    /// Reads the section's bytes, up to the entry that ends it.
+    pub fn of(section: &[u8]) -> Self {
         let entry = |entry: &[u8]| u64_at(entry, 0).zip(u64_at(entry, 8)).filter(|(tag, _)| *tag != 0);
         Self(section.chunks_exact(16).map_while(entry).collect())
     }
@@ -161,18 +163,18 @@ impl Dynamic {
 
 /// Where it stands which functions are called when a file is loaded.
 #[derive(Clone, Debug)]
-pub(super) struct Constructors {
+pub struct Constructors {
     /// Where the array of their addresses is put…
     addresses: Range<u64>,
     /// … and where that lies in the file.
-    pub(super) array: Range<u64>,
+    pub array: Range<u64>,
     /// The relocations that write to it, among others; where in the file.
-    pub(super) relocations: Option<Range<u64>>,
+    pub relocations: Option<Range<u64>>,
 }
 
 impl Constructors {
     /// Those that the bytes of the array tell, if all are there. Where relocations tell, most linkers leave zeros.
-    pub(super) fn in_place(&self, layout: &Layout, array: &[u8]) -> Vec<Range<u64>> {
+    pub fn in_place(&self, layout: &Layout, array: &[u8]) -> Vec<Range<u64>> {
         if array.len() as u64 != self.array.end - self.array.start {
             return Vec::new();
         }
@@ -182,14 +184,15 @@ impl Constructors {
 
     /// Those that relocations tell, given bytes of their table and where in it these begin. What isn't there whole tells
     /// nothing.
-    pub(super) fn relocated(&self, layout: &Layout, bytes: &[u8], into: u64) -> Vec<Range<u64>> {
-        let skipped = (into.next_multiple_of(RELOCATION_LEN) - into) as usize;
-        let whole = bytes.get(skipped..).unwrap_or_default();
+    pub fn relocated(&self, layout: &Layout, bytes: &[u8], into: u64) -> Vec<Range<u64>> {
+        let skipped = RELOCATION_LEN.wrapping_sub(into % RELOCATION_LEN) % RELOCATION_LEN;
+        let whole =
+            usize::try_from(skipped).ok().and_then(|skipped| bytes.get(skipped..)).unwrap_or_default();
         let writes_there = |entry: &[u8]| {
             let place = u64_at(entry, 0).filter(|place| self.addresses.contains(place));
             place.and_then(|_| u64_at(entry, 16))
         };
-        layout.functions(whole.chunks_exact(RELOCATION_LEN as usize).filter_map(writes_there))
+        layout.functions(whole.chunks_exact(RELOCATION_BYTES).filter_map(writes_there))
     }
 }
 

@@ -17,34 +17,39 @@ const KEPT: u8 = 0x80;
 
 /// An import of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Import<'a> {
+pub struct Import<'a> {
     /// How many packages further out than its importer it is looked for, the importer's own being 1; 0 if where modules of no
     /// package lie, and none if that isn't known.
-    pub(super) level: Option<u32>,
+    pub level: Option<u32>,
     /// Its dotted name; empty for the package itself, as in `from . import names`.
-    pub(super) module: &'a [u8],
+    pub module: &'a [u8],
     /// What is taken of it, which may be modules as well.
-    pub(super) names: Rc<Vec<&'a [u8]>>,
+    pub names: Rc<Vec<&'a [u8]>>,
 }
 
 /// The imports of a compiled module, in order; none if this isn't one, or of a form that isn't known.
-pub(super) fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
+pub fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
     let (header, body) = file.split_at_checked(HEADER_LEN)?;
-    let magic = u16::from_le_bytes([header[0], header[1]]);
-    if header[2..4] != *b"\r\n" {
+    let [low, high, b'\r', b'\n', ..] = *header else { return None };
+    let version = Version::of(u16::from_le_bytes([low, high]))?;
+    let mut reader = Reader { rest: body, version, items: Vec::new(), kept: Vec::new() };
+    let kind = reader.byte()?;
+    if kind & !KEPT != b'c' {
         return None;
     }
-    let version = Version::of(magic)?;
-    let mut reader = Reader { rest: body, version, kept: Vec::new() };
-    if reader.byte()? & !KEPT != b'c' {
-        return None;
+    if kind & KEPT != 0 {
+        reader.keep();
     }
-    reader.keep();
     let Code { instructions, constants, names } = reader.code(0)?;
-    let names: Vec<&[u8]> = names.texts().collect();
+    let names: Vec<&[u8]> = reader.texts(names).collect();
+    let constants = reader.items(constants);
     Some(match version.numbers {
-        Some(numbers) => imported(instructions, constants.items(), &names, numbers),
-        None => all(&constants, &names),
+        Some(numbers) => imported(instructions, constants, &names, numbers),
+        None => {
+            // Constants can be the same tuple over and over, so no more is looked at than the file could hold.
+            let texts = constants.iter().flat_map(|constant| reader.texts(*constant)).take(file.len());
+            all(texts, &names)
+        }
     })
 }
 
@@ -90,24 +95,14 @@ impl Version {
 }
 
 /// An object, as far as it matters.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     Bytes(&'a [u8]),
     Text(&'a [u8]),
     Number(u32),
-    Tuple(Rc<[Value<'a>]>),
+    /// Where among the reader's items its own lie, and how many.
+    Tuple(usize, usize),
     Other,
-}
-
-impl<'a> Value<'a> {
-    fn items(&self) -> &[Value<'a>] {
-        if let Self::Tuple(items) = self { items } else { &[] }
-    }
-
-    /// The texts of a tuple. What isn't one is an empty text, so that the others keep their places.
-    fn texts(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.items().iter().map(|item| if let Value::Text(text) = item { *text } else { &[][..] })
-    }
 }
 
 /// A code object.
@@ -121,11 +116,23 @@ struct Code<'a> {
 struct Reader<'a> {
     rest: &'a [u8],
     version: Version,
+    /// What tuples hold. They may refer to each other in chains of any length, so none owns another.
+    items: Vec<Value<'a>>,
     /// What can be referred to, by its number.
     kept: Vec<Value<'a>>,
 }
 
 impl<'a> Reader<'a> {
+    fn items(&self, value: Value<'a>) -> &[Value<'a>] {
+        let Value::Tuple(start, len) = value else { return &[] };
+        self.items.get(start..start + len).unwrap_or_default()
+    }
+
+    /// The texts of a tuple. What isn't one is an empty text, so that the others keep their places.
+    fn texts(&self, value: Value<'a>) -> impl Iterator<Item = &'a [u8]> {
+        self.items(value).iter().map(|item| if let Value::Text(text) = item { *text } else { &[][..] })
+    }
+
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
@@ -133,7 +140,9 @@ impl<'a> Reader<'a> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        Some(self.take(1)?[0])
+        let (byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*byte)
     }
 
     fn number(&mut self) -> Option<u32> {
@@ -194,12 +203,12 @@ impl<'a> Reader<'a> {
             }
             b'r' => {
                 let number = self.len()?;
-                self.kept.get(number)?.clone()
+                *self.kept.get(number)?
             }
             _ => return None,
         };
         if let Some(place) = place {
-            self.kept[place] = value.clone();
+            *self.kept.get_mut(place)? = value;
         }
         Some(value)
     }
@@ -214,7 +223,9 @@ impl<'a> Reader<'a> {
             return None;
         }
         let items: Option<Vec<_>> = (0..len).map(|_| self.value(depth + 1)).collect();
-        Some(Value::Tuple(items?.into()))
+        let start = self.items.len();
+        self.items.extend(items?);
+        Some(Value::Tuple(start, len))
     }
 
     fn pairs(&mut self, depth: usize) -> Option<Value<'a>> {
@@ -257,14 +268,17 @@ fn imported<'a>(
     let mut found: Vec<Import<'a>> = Vec::new();
     let mut high = 0_usize;
     let mut loaded = [None; 2];
-    for pair in instructions.chunks_exact(2) {
-        let argument = high << 8 | usize::from(pair[1]);
+    for [number, argument] in instructions.as_chunks().0 {
+        let argument = high << 8 | usize::from(*argument);
         high = 0;
-        match pair[0] {
+        match *number {
             number if number == numbers.extended => high = argument,
-            number if number == numbers.load_const => loaded = [loaded[1], constants.get(argument)],
+            number if number == numbers.load_const => {
+                let [_, last] = loaded;
+                loaded = [last, constants.get(argument)];
+            }
             number if number == numbers.import_name => {
-                let level = if let Some(Value::Number(level)) = loaded[0] { Some(*level) } else { None };
+                let level = if let [Some(Value::Number(level)), _] = loaded { Some(*level) } else { None };
                 let import = |module: &&'a [u8]| Import { level, module, names: Rc::default() };
                 found.extend(names.get(argument).map(import));
             }
@@ -279,10 +293,9 @@ fn imported<'a>(
     found
 }
 
-/// Everything that may be an import.
-fn all<'a>(constants: &Value<'a>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
-    let tuples = constants.items().iter().flat_map(Value::texts);
-    let taken: Rc<Vec<&[u8]>> = Rc::new(tuples.filter(|text| !text.is_empty()).collect());
+/// Everything that may be an import: all names, and all that may be taken of them.
+fn all<'a>(texts: impl Iterator<Item = &'a [u8]>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
+    let taken: Rc<Vec<&[u8]>> = Rc::new(texts.filter(|text| !text.is_empty()).collect());
     let own: &[u8] = &[];
     let modules = names.iter().copied().chain([own]);
     modules.map(|module| Import { level: None, module, names: Rc::clone(&taken) }).collect()

@@ -105,3 +105,25 @@ fn what_is_no_module_tells_nothing() {
     let older = [&3379_u16.to_le_bytes(), &COMPILED[0].1[2..]].concat();
     assert!(imports(&older).is_none(), "its header is shorter");
 }
+
+#[test]
+fn constants_that_repeat_are_not_multiplied() {
+    // A tuple of 250 texts, and a thousand constants that are that tuple.
+    let texts = [&[b')' | KEPT, 250][..], &[b'z', 1, b'm'].repeat(250)].concat();
+    let constants = [&[b'(', 0xe8, 3, 0, 0][..], &texts, &[b'r', 0, 0, 0, 0].repeat(999)].concat();
+    let names = [b')', 1, b'z', 2, b'o', b's'];
+    let file = [&UNKNOWN, &code()[2..], &constants, &names].concat();
+    let imports = imports(&file).unwrap();
+    assert_eq!(imports[0].module, b"os");
+    assert!((250..=file.len()).contains(&imports[0].names.len()), "{}", imports[0].names.len());
+}
+
+#[test]
+fn chains_of_any_length_end() {
+    let link = |number: u32| [&[b')' | KEPT, 1, b'r'][..], &number.to_le_bytes()].concat();
+    let count = 200_000_u32;
+    let links: Vec<u8> = (0..count).flat_map(|number| link(number.saturating_sub(1))).collect();
+    let constants = [&[b'('][..], &count.to_le_bytes(), &links].concat();
+    let file = [&code()[..], &constants, &[b')', 0]].concat();
+    assert_eq!(imports(&file), Some(Vec::new()));
+}
