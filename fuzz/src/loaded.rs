@@ -37,6 +37,8 @@ fn library(bytes: &[u8]) {
         assert!(parts.iter().all(|part| part.start < part.end && layout.is_mapped(part)));
     };
     in_file(&layout.tables(&dynamic));
+    in_file(&layout.needed(&dynamic));
+    in_file(&layout.searched(&dynamic));
     let Some(constructors) = layout.constructors(&dynamic) else { return };
     in_file(std::slice::from_ref(&constructors.array));
     in_file(&constructors.in_place(&layout, part(&constructors.array).unwrap_or_default()));

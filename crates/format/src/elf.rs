@@ -13,6 +13,8 @@ pub const HEAD: usize = 8192;
 /// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
 pub const DYNAMIC_MAX: u64 = 64 << 10;
 
+/// Bytes of a name, or of a list of folders, at most.
+const TEXT_MAX: u64 = 4096;
 /// Bytes of relocations that are gone through for addresses of constructors, at most.
 const RELOCATIONS_MAX: u64 = 64 << 20;
 
@@ -24,6 +26,11 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_STRSZ: u64 = 10;
+const DT_RPATH: u64 = 15;
+const DT_RUNPATH: u64 = 29;
 const DT_INIT_ARRAY: u64 = 25;
 const DT_INIT_ARRAYSZ: u64 = 27;
 /// A relocation: where it writes, its kind, and what it adds to the address that the file is loaded at.
@@ -39,7 +46,7 @@ const TABLES: [(u64, Option<u64>); 9] = [
     (6, None),           // DT_SYMTAB
     (0x6fff_fef5, None), // DT_GNU_HASH
     (4, None),           // DT_HASH
-    (5, Some(10)),       // DT_STRTAB, DT_STRSZ
+    (DT_STRTAB, Some(DT_STRSZ)),
     (0x6fff_fff0, None), // DT_VERSYM
     (0x6fff_fffe, None), // DT_VERNEED
 ];
@@ -130,6 +137,28 @@ impl Layout {
         })
     }
 
+    /// Where the names of the libraries begin that the file needs, each with what follows it; see [`text`].
+    pub fn needed(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
+        self.texts(dynamic, DT_NEEDED)
+    }
+
+    /// The same of the lists of folders in which these are looked for, which colons separate.
+    pub fn searched(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
+        // The older kind counts only where the newer one isn't.
+        let newer = self.texts(dynamic, DT_RUNPATH);
+        if newer.is_empty() { self.texts(dynamic, DT_RPATH) } else { newer }
+    }
+
+    fn texts(&self, dynamic: &Dynamic, tag: u64) -> Vec<Range<u64>> {
+        let table = || self.in_file(dynamic.value(DT_STRTAB)?, dynamic.value(DT_STRSZ)?);
+        let Some(table) = table() else { return Vec::new() };
+        let text = |offset: u64| {
+            let start = table.start.checked_add(offset).filter(|start| *start < table.end)?;
+            Some(start..start.saturating_add(TEXT_MAX).min(table.end))
+        };
+        dynamic.values(tag).filter_map(text).collect()
+    }
+
     /// The parts of the file with the functions at these addresses, in this order.
     fn functions(&self, addresses: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         addresses.filter_map(|address| self.in_file(address, 1)).collect()
@@ -157,8 +186,17 @@ impl Dynamic {
     }
 
     fn value(&self, tag: u64) -> Option<u64> {
-        self.0.iter().find(|entry| entry.0 == tag).map(|entry| entry.1)
+        self.values(tag).next()
     }
+
+    fn values(&self, tag: u64) -> impl Iterator<Item = u64> {
+        self.0.iter().filter(move |entry| entry.0 == tag).map(|entry| entry.1)
+    }
+}
+
+/// The name at the beginning of these bytes; none if its end isn't there.
+pub fn text(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(..bytes.iter().position(|byte| *byte == 0)?)
 }
 
 /// Where it stands which functions are called when a file is loaded.
@@ -319,6 +357,21 @@ mod tests {
             assert!(told.into_iter().eq(rest), "what begins before {into} isn't whole");
         }
         assert!(relocated.relocated(&layout, &table[..23], 0).is_empty());
+    }
+
+    #[test]
+    fn the_libraries_that_are_needed_and_their_folders_are_named() {
+        let layout = library();
+        let told = |entries: &[(u64, u64)]| {
+            let dynamic = Dynamic::of(&section(&[&[(5, 100), (10, 50)], entries].concat()));
+            (layout.needed(&dynamic), layout.searched(&dynamic))
+        };
+        let old = [(1, 1), (15, 20), (1, 49), (1, 50), (1, u64::MAX)];
+        assert_eq!(told(&old), (vec![101..150, 149..150], vec![120..150]), "none beyond the table");
+        assert_eq!(told(&[(15, 20), (29, 30)]).1, [130..150]);
+        assert_eq!(told(&[]), (Vec::new(), Vec::new()));
+        assert_eq!(text(b"libm.so.6\0libc"), Some(&b"libm.so.6"[..]));
+        assert_eq!((text(b"\0"), text(b"libc"), text(b"")), (Some(&b""[..]), None, None));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod arriving;
 mod credit;
 mod modules;
 mod near;
+mod needed;
 mod neighbours;
 mod objects;
 mod plan;
@@ -39,6 +40,7 @@ use self::announced::Cluster;
 pub use self::arriving::{Arrival, Foreseen, Foresight};
 use self::credit::Credit;
 use self::modules::Module;
+use self::needed::Need;
 use self::plan::Planner;
 use self::touched::Touched;
 use esker_trails::{Keeper, PART, Sight};
@@ -72,7 +74,9 @@ pub(crate) enum Event {
     /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
     Module { module: Module, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
     /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
-    Part { file: NodeKey, handle: Option<Handle> },
+    Part { file: NodeKey, number: usize, handle: Option<Handle> },
+    /// The libraries that one needs are to be found; catalogs that this needed are attached.
+    Needed { need: Need, attached: Vec<Arc<Attached>> },
     /// A cluster goes on; catalogs that it needed are attached.
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.

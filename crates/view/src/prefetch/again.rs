@@ -11,6 +11,7 @@ use crate::core::Core;
 use super::Event;
 use super::announced::Cluster;
 use super::modules::Module;
+use super::needed::Need;
 
 /// Catalogs fetched at once for one guess…
 const CATALOGS_MAX: usize = 16;
@@ -36,6 +37,7 @@ pub(super) fn attach(core: &Arc<Core>, again: Again, mut missing: Vec<WantedCata
 pub(super) enum Again {
     Near { path: Vec<u8>, tries: u32 },
     Module { module: Module, handle: Handle },
+    Need(Need),
     Cluster(Box<Cluster>),
 }
 
@@ -57,6 +59,7 @@ impl Drop for Waiting {
             core.prefetch.tell(match again {
                 Again::Near { path, tries } => Event::Catalogs { path, attached, tries },
                 Again::Module { module, handle } => Event::Module { module, handle: Some(handle), attached },
+                Again::Need(need) => Event::Needed { need, attached },
                 Again::Cluster(cluster) => Event::Cluster { cluster, attached },
             });
         }

@@ -16,7 +16,7 @@ use crate::lookup::{Scene, join, split};
 
 use super::again::{Again, TRIES_MAX, attach};
 use super::near::Near;
-use super::neighbours::{Folders, Leaf, is_library, small_max};
+use super::neighbours::{Folders, Leaf, small_max};
 use super::plan::{Guess, Planner};
 use super::{Event, objects};
 
@@ -159,14 +159,15 @@ impl Modules {
     }
 
     /// What a module imports, in order.
-    fn imported(&mut self, folders: &mut dyn Folders, module: &Module, imports: &[Import<'_>]) -> Vec<Leaf> {
-        let Some(place) = Place::of(&module.path) else { return Vec::new() };
+    fn imported(&mut self, folders: &mut dyn Folders, module: &Module, imports: &[Import<'_>]) -> Imported {
+        let Some(place) = Place::of(&module.path) else { return Imported::default() };
         let (packages, root) = around(folders, place.folder);
         if module.missed || !self.roots.iter().any(|known| **known == *root) {
             self.root(root);
         }
         let roots = self.roots_for(root);
-        let mut search = Search { ending: place.ending, folders, leaves: Vec::new(), looks: LOOKS_MAX };
+        let found = Imported::default();
+        let mut search = Search { ending: place.ending, folders, found, looks: LOOKS_MAX };
         for import in imports {
             let inner = match import.level {
                 // Whatever the packages around have may be meant.
@@ -181,8 +182,17 @@ impl Modules {
                 let _ = roots.iter().any(|root| search.import(root, import));
             }
         }
-        search.leaves
+        search.found
     }
+}
+
+/// What a module imports.
+#[derive(Default)]
+struct Imported {
+    /// Modules, and small libraries.
+    leaves: Vec<Leaf>,
+    /// The paths of all libraries.
+    libraries: Vec<Vec<u8>>,
 }
 
 /// Looks for what one module imports.
@@ -190,8 +200,7 @@ struct Search<'s> {
     /// What compiled modules of its interpreter end with.
     ending: &'s [u8],
     folders: &'s mut dyn Folders,
-    /// What was found.
-    leaves: Vec<Leaf>,
+    found: Imported,
     /// How many names may still be looked for.
     looks: usize,
 }
@@ -202,31 +211,35 @@ impl Search<'_> {
         let mut package = Some(from.to_vec());
         for (depth, part) in import.module.split(|byte| *byte == b'.').filter(|it| !it.is_empty()).enumerate()
         {
-            let Some(found) = package.and_then(|at| self.find(&at, part)) else { return depth > 0 };
-            self.leaves.extend(found.leaf);
-            package = found.package;
+            let Some(found) = package.and_then(|at| self.take(&at, part)) else { return depth > 0 };
+            package = found;
         }
         if let Some(at) = package {
             for name in import.names.iter() {
-                let found = self.find(&at, name);
-                self.leaves.extend(found.and_then(|found| found.leaf));
+                self.take(&at, name);
             }
         }
         true
     }
 
-    /// What is imported by this name from a folder.
-    fn find(&mut self, at: &[u8], name: &[u8]) -> Option<Found> {
+    /// Takes what is imported by this name from a folder, if there is anything; the folder that it is, if it is a package.
+    fn take(&mut self, at: &[u8], name: &[u8]) -> Option<Option<Vec<u8>>> {
         self.looks = self.looks.checked_sub(1)?;
         let here = self.folders.list(at);
         if here.has_folder(name) {
             let package = join(at, name);
             let leaf = self.compiled(&package, PACKAGE);
-            return Some(Found { leaf, package: Some(package) });
+            self.found.leaves.extend(leaf);
+            return Some(Some(package));
         }
-        let library = || Leaf::first_with(&here, &[name, b"."].concat(), is_library);
-        let leaf = self.compiled(at, name).or_else(library)?;
-        Some(Found { leaf: Some(leaf), package: None })
+        if let Some(leaf) = self.compiled(at, name) {
+            self.found.leaves.push(leaf);
+        } else {
+            let library = here.library(&[name, b"."].concat())?;
+            self.found.leaves.extend(Leaf::find(&here, library));
+            self.found.libraries.push(join(at, library));
+        }
+        Some(None)
     }
 
     /// The compiled module of this name in a folder.
@@ -236,12 +249,6 @@ impl Search<'_> {
         }
         Leaf::find(&self.folders.list(&join(at, COMPILED)), &[name, self.ending].concat())
     }
-}
-
-/// A module, if it has a file, and the folder that it is, if it is a package.
-struct Found {
-    leaf: Option<Leaf>,
-    package: Option<Vec<u8>>,
 }
 
 impl Planner {
@@ -278,11 +285,13 @@ impl Planner {
         } else {
             Vec::new()
         };
+        let libraries = imported.libraries.iter().filter_map(|path| near.program(path)).collect();
         let missing = near.missing;
         for leaf in beside.iter().rev() {
             self.queue_first(Guess::of(leaf));
         }
-        for leaf in imported.iter().rev() {
+        self.programs_expected(core, libraries);
+        for leaf in imported.leaves.iter().rev() {
             // Most modules import what others have imported.
             if self.modules.expect(leaf) || module.missed {
                 self.queue_first(Guess::of(leaf));

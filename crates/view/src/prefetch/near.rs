@@ -4,18 +4,27 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use esker_format::catalog::{EntryKind, Flags, Row};
+use esker_vfs::{Kind, NodeKey};
 
 use crate::catalogs::WantedCatalog;
 use crate::failure::Blocked;
-use crate::lookup::{Scene, is_name};
+use crate::lookup::{Scene, is_name, split};
+use crate::mounted::Mounted;
+use crate::show::{self, Sight};
 
-use super::neighbours::{FOLDERS_MAX, FOLDERS_NEARBY, Folder, Folders, SmallFile, kind, small_max};
+use super::needed::within;
+use super::neighbours::{
+    FOLDERS_MAX, FOLDERS_NEARBY, Folder, Folders, SmallFile, is_library, kind, small_max,
+};
 use super::objects;
+use super::programs::Program;
 
 /// Most rows looked at in one folder.
 const ROWS_MAX: usize = 1 << 17;
 /// A catalog larger than this is not fetched for a guess.
 const CATALOG_MAX: u64 = 16 << 20;
+/// Most links that are followed to a file, one after the other.
+const LINKS_MAX: usize = 8;
 /// Most entries of folders that are remembered: some 15 MB.
 const REMEMBERED_MAX: usize = 1 << 17;
 
@@ -39,7 +48,7 @@ impl Listings {
     }
 
     fn remember(&mut self, folder: &Rc<Folder>) {
-        let entries = 1 + folder.folders.len() + folder.files.len();
+        let entries = 1 + folder.folders.len() + folder.files.len() + folder.libraries.len();
         if self.entries + entries > REMEMBERED_MAX {
             self.forget();
         }
@@ -72,31 +81,66 @@ impl<'s, 'a> Near<'s, 'a> {
 
     /// What is in a folder, unless that can't be told now.
     fn read(&mut self, path: &[u8]) -> Option<Folder> {
-        let mount = match self.scene.resolve(path) {
-            Ok(mount) => mount,
-            Err(Blocked::On(catalog)) => {
-                if catalog.size.is_none_or(|size| size <= CATALOG_MAX) {
-                    self.missing.push(catalog);
-                }
-                return None;
-            }
-            Err(Blocked::Failed(_)) => return None,
-        };
+        let mount = self.mounted(path)?;
         let own = mount.key_of(path);
         // What can't be read is no guess; whoever asks for it hears of the damage.
         let children = mount.attached.catalog.children(own).ok()?;
-        let (mut folders, mut files) = (Vec::new(), Vec::new());
+        let (mut folders, mut files, mut libraries) = (Vec::new(), Vec::new(), Vec::new());
         for row in children.take(ROWS_MAX).flatten() {
             if row.flags().has(Flags::HIDDEN) || row.key() == own || !is_name(row.name()) {
                 continue;
             }
             match row.kind() {
                 EntryKind::Directory => folders.push(row.name().into()),
-                EntryKind::File => files.extend(small(&row)),
+                EntryKind::File => match small(&row) {
+                    Some(file) => files.push(file),
+                    None if is_library(row.name()) => libraries.push(row.name().into()),
+                    None => {}
+                },
                 _ => {}
             }
         }
-        Some(Folder::new(path, folders, files))
+        Some(Folder::new(path, folders, files).with_libraries(libraries))
+    }
+
+    /// Where what lies in a folder is looked up, unless that can't be told now.
+    fn mounted(&mut self, folder: &[u8]) -> Option<&'s Mounted> {
+        match self.scene.resolve(folder) {
+            Ok(mount) => Some(mount),
+            Err(Blocked::On(catalog)) => {
+                if catalog.size.is_none_or(|size| size <= CATALOG_MAX) {
+                    self.missing.push(catalog);
+                }
+                None
+            }
+            Err(Blocked::Failed(_)) => None,
+        }
+    }
+
+    /// The library or executable at a path, or at the end of links from there.
+    pub(super) fn program(&mut self, path: &[u8]) -> Option<(NodeKey, Program)> {
+        let mut path = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            let (folder, name) = split(&path)?;
+            let mount = self.mounted(folder)?;
+            let row = mount.find(mount.key_of_child(folder, name)).ok()??;
+            let show = &self.scene.core.show;
+            match show::kind(&row) {
+                Kind::Symlink => path = within(&self.scene.core.name, folder, &show.target(&row))?,
+                Kind::File => {
+                    let key = show.identity(Sight { mount, path: &path, row: &row }, Kind::File).ok()?;
+                    let compression = row.compression()?;
+                    let program = if row.flags().has(Flags::CHUNKED) {
+                        Program::chunked(&path, mount.chunks(&row).ok()?.into(), compression)
+                    } else {
+                        Program::whole(&path, objects::content(&row)?, row.size())
+                    };
+                    return Some((key, program));
+                }
+                _ => return None,
+            }
+        }
+        None
     }
 }
 

@@ -67,13 +67,33 @@ pub(crate) struct Folder {
     pub(crate) folders: Vec<Box<[u8]>>,
     /// Its small files, sorted by name.
     pub(crate) files: Vec<SmallFile>,
+    /// The names of its libraries that aren't small, sorted.
+    pub(crate) libraries: Vec<Box<[u8]>>,
 }
 
 impl Folder {
     pub(crate) fn new(path: &[u8], mut folders: Vec<Box<[u8]>>, mut files: Vec<SmallFile>) -> Self {
         folders.sort_unstable();
         files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Self { path: path.into(), folders, files }
+        Self { path: path.into(), folders, files, libraries: Vec::new() }
+    }
+
+    /// The same with these large libraries.
+    pub(crate) fn with_libraries(mut self, mut libraries: Vec<Box<[u8]>>) -> Self {
+        libraries.sort_unstable();
+        self.libraries = libraries;
+        self
+    }
+
+    /// A library whose name begins so, small or large.
+    pub(crate) fn library(&self, start: &[u8]) -> Option<&[u8]> {
+        let from = self.files.partition_point(|file| *file.name < *start);
+        let small = self.files[from..].iter().map(|file| &*file.name);
+        let from = self.libraries.partition_point(|name| **name < *start);
+        let large = self.libraries[from..].iter().map(|name| &**name);
+        let is_meant = |name: &&[u8]| name.starts_with(start);
+        let mut small = small.take_while(is_meant).filter(|name| is_library(name));
+        small.next().or_else(|| large.take_while(is_meant).next())
     }
 
     pub(crate) fn has_folder(&self, name: &[u8]) -> bool {
@@ -100,18 +120,6 @@ impl Leaf {
     /// The small file of this name in a folder.
     pub(crate) fn find(folder: &Rc<Folder>, name: &[u8]) -> Option<Self> {
         let number = folder.files.binary_search_by(|file| (*file.name).cmp(name)).ok()?;
-        Some(Self { folder: Rc::clone(folder), number })
-    }
-
-    /// The first small file in a folder whose name begins so and that passes.
-    pub(crate) fn first_with(
-        folder: &Rc<Folder>,
-        start: &[u8],
-        passes: impl Fn(&[u8]) -> bool,
-    ) -> Option<Self> {
-        let from = folder.files.partition_point(|file| *file.name < *start);
-        let mut named = folder.files[from..].iter().take_while(|file| file.name.starts_with(start));
-        let number = from + named.position(|file| passes(&file.name))?;
         Some(Self { folder: Rc::clone(folder), number })
     }
 

@@ -32,10 +32,9 @@ pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> Wanted {
     Wanted::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
 }
 
-/// The object of a file that is one; `path` is for messages.
-pub(super) fn of_notes(notes: &Notes, path: &[u8]) -> Option<Wanted> {
-    let content = CacheKey { hash: notes.content?, compression: notes.compression? };
-    Some(file(content, notes.size, path))
+/// The content of a file that is one object.
+pub(super) fn of_notes(notes: &Notes) -> Option<CacheKey> {
+    Some(CacheKey { hash: notes.content?, compression: notes.compression? })
 }
 
 /// The object of a chunk; `what` is its file's path.

@@ -213,7 +213,11 @@ impl Planner {
                 self.module_came(core, module, handle);
                 drop(attached);
             }
-            Event::Part { file, handle } => self.program_came(core, file, handle.as_ref()),
+            Event::Part { file, number, handle } => self.program_came(core, file, number, handle.as_ref()),
+            Event::Needed { need, attached } => {
+                self.find_needed(core, need);
+                drop(attached);
+            }
             Event::Cluster { cluster, attached } => {
                 self.cluster(core, cluster);
                 drop(attached);
@@ -279,7 +283,7 @@ impl Planner {
             && !guided
             && let Some(path) = path
         {
-            self.small_read(core, &notes, &path, !expected);
+            self.small_read(core, &miss.node, &notes, &path, !expected);
         }
     }
 
@@ -332,11 +336,12 @@ impl Planner {
             return;
         }
         if *found == Found::Guess {
-            if !notes.chunked
-                && !notes.bundle
+            if notes.chunked {
+                self.program_touched(core, node.key, read.at);
+            } else if !notes.bundle
                 && let Some(path) = path
             {
-                self.small_read(core, &notes, &path, false);
+                self.small_read(core, node, &notes, &path, false);
             }
             return;
         }
@@ -363,11 +368,18 @@ impl Planner {
     }
 
     /// Guesses what is read with a small file that a program reads, or waits for though nothing foresaw it.
-    fn small_read(&mut self, core: &Arc<Core>, notes: &Notes, path: &[u8], missed: bool) {
-        match objects::of_notes(notes, path).filter(|_| is_module(path)) {
-            Some(wanted) => self.module_read(core, path, wanted, missed),
-            None => self.near(core, path, missed, 0),
+    fn small_read(&mut self, core: &Arc<Core>, node: &Node, notes: &Notes, path: &[u8], missed: bool) {
+        let content = objects::of_notes(notes);
+        if let Some(content) = content.filter(|_| is_module(path)) {
+            return self.module_read(core, path, objects::file(content, notes.size, path), missed);
         }
+        let revision = core.current.load();
+        if let Some(content) = content
+            && is_program(&Scene::new(core, &revision), node).unwrap_or(false)
+        {
+            self.program_used(core, node.key, &Program::whole(path, content, notes.size), Some(0));
+        }
+        self.near(core, path, missed, 0);
     }
 
     /// Guesses what is read with a small file, by where it is.
@@ -413,7 +425,7 @@ impl Planner {
         let missed = rest::chunk_at(&chunks, miss.read.at);
         let whole = notes.size <= WHOLE_MAX && is_program(&scene, &miss.node).unwrap_or(false);
         if whole && !self.rest.is_announced(path) {
-            let program = Program { path: path.into(), chunks, compression };
+            let program = Program::chunked(path, chunks, compression);
             self.program_missed(core, miss.node.key, &program, (missed, expected));
         } else if !(guided || whole && expected) {
             // Otherwise it is followed as it was read the last time.
@@ -509,6 +521,7 @@ impl Planner {
     fn warmed(&mut self, core: &Arc<Core>, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
         self.module_arrived(core, key, outcome != Outcome::Failed);
+        self.program_arrived(core, key, outcome != Outcome::Failed);
         let arrived = self.arriving.take(key).filter(|_| outcome != Outcome::Failed);
         if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.foresight.get()) {
             tell(Foreseen::Bytes(&arrival));
@@ -527,6 +540,7 @@ impl Planner {
             self.queued.clear();
             self.arriving.clear();
             self.modules.clear();
+            self.programs.clear();
         }
     }
 }

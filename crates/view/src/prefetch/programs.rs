@@ -3,20 +3,26 @@
 //! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]), and its
 //! relocations which functions it will call ([`Constructors`]): that comes at once. Other code runs here and there, but what
 //! runs together was put together by the linker, so once several chunks near each other were missed, those around them come
-//! too ([`Regions`]). All else that is mapped is the rest ([`Rests`](super::rest::Rests)).
+//! too ([`Regions`]). All else that is mapped is the rest ([`Rests`](super::rest::Rests)). Which libraries one needs it tells
+//! as well ([`needed`](super::needed)), so these come before the loader asks for them.
+//!
+//! One that is only expected is a guess: what tells more of it is paid for, and the rest waits until it is in use.
 
 use std::collections::{BTreeSet, HashMap};
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
 use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
 use esker_format::elf::{Constructors, Dynamic, HEAD, Layout};
-use esker_store::{Handle, Wanted};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{CacheKey, Handle, Wanted};
 use esker_vfs::NodeKey;
 
 use crate::core::Core;
 
+use super::needed::{Names, Need, Needs};
 use super::plan::{Guess, Planner};
 use super::rest;
 use super::{Event, objects};
@@ -28,30 +34,53 @@ const SMALL_MAX: u64 = 32 << 20;
 /// leaves 16 for 39, a miss later 23 for 7.
 const REGIONS: [(usize, usize); 2] = [(4, 2), (16, 3)];
 /// Most files that are known.
-const PROGRAMS_MAX: usize = 1024;
+const PROGRAMS_MAX: usize = 4096;
 /// Most misses that are remembered of one.
 const MISSES_MAX: usize = 4096;
 
-/// A file of which a chunk was missed.
+/// A library or executable.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) path: Box<[u8]>,
-    pub(super) chunks: Arc<[Chunk]>,
-    pub(super) compression: Compression,
+    /// One for all of it, if it is one object.
+    chunks: Arc<[Chunk]>,
+    compression: Compression,
+    kind: ObjectKind,
 }
 
 impl Program {
+    /// One in chunks.
+    pub(super) fn chunked(path: &[u8], chunks: Arc<[Chunk]>, compression: Compression) -> Self {
+        Self { path: path.into(), chunks, compression, kind: ObjectKind::Chunk }
+    }
+
+    /// One that is one object.
+    pub(super) fn whole(path: &[u8], content: CacheKey, size: u64) -> Self {
+        let chunks = [Chunk { offset: 0, size, hash: content.hash }].into();
+        Self { path: path.into(), chunks, compression: content.compression, kind: ObjectKind::File }
+    }
+
     fn len(&self) -> u64 {
         self.chunks.last().map_or(0, |last| last.offset.saturating_add(last.size))
     }
 
+    fn is_small(&self) -> bool {
+        self.len() <= SMALL_MAX
+    }
+
     /// The object of a chunk.
     fn wanted(&self, chunk: &Chunk) -> Wanted {
-        objects::chunk(chunk, self.compression, &String::from_utf8_lossy(&self.path))
+        let object = ObjectName::new(chunk.hash, self.kind);
+        Wanted::new(object, self.compression, String::from_utf8_lossy(&self.path)).size(chunk.size)
     }
 
     fn guess(&self, chunk: &Chunk) -> Guess {
         Guess::new(self.wanted(chunk), chunk.size)
+    }
+
+    /// The number of the chunk in which a part of the file begins, if it is one of its chunks.
+    fn number_of(&self, part: &Range<u64>) -> Option<usize> {
+        Some(rest::chunk_at(&self.chunks, part.start)).filter(|number| *number < self.chunks.len())
     }
 
     /// The numbers of the chunks with these bytes.
@@ -66,7 +95,7 @@ impl Program {
         let mut is_taken = vec![false; self.chunks.len()];
         let mut taken = Vec::new();
         for number in parts.into_iter().flat_map(|part| self.numbers_of(&part)) {
-            if !std::mem::replace(&mut is_taken[number], true) {
+            if !mem::replace(&mut is_taken[number], true) {
                 taken.push(self.chunks[number]);
             }
         }
@@ -88,6 +117,7 @@ impl Program {
 enum Awaited {
     Head,
     Dynamic(Layout),
+    Names(Names),
     Relocations(Layout, Constructors),
 }
 
@@ -101,13 +131,21 @@ struct Came<'h> {
 #[derive(Default)]
 pub(super) struct Programs {
     known: HashMap<NodeKey, Known>,
+    /// Chunks that come as guesses, to tell more.
+    guessed: HashMap<CacheKey, (NodeKey, usize)>,
 }
 
-#[derive(Default)]
 struct Known {
-    /// With the number of its chunk.
-    awaited: Option<(Program, usize, Awaited)>,
+    program: Program,
+    /// A program reads it.
+    in_use: bool,
+    /// With the number of the chunk, and whether it was asked for.
+    awaited: Vec<(usize, Awaited, bool)>,
     regions: Regions,
+    /// What its parts told, as long as it isn't in use.
+    told: Told,
+    /// The libraries that it needs.
+    needed: Vec<NodeKey>,
 }
 
 /// The chunks of a file that were missed.
@@ -142,53 +180,69 @@ impl Regions {
     }
 }
 
-/// What a part of a file told.
+/// What parts of a file told.
 #[derive(Default)]
 struct Told {
     /// What is read while it is loaded.
     soon: Vec<Chunk>,
     /// What else is mapped, and whether that is code.
     rest: Vec<(Chunk, bool)>,
-    /// The number of the chunk that tells more, and what that is.
-    next: Option<(usize, Awaited)>,
+    /// The numbers of the chunks that tell more, and what that is.
+    next: Vec<(usize, Awaited)>,
+    needs: Option<Needs>,
 }
 
 impl Programs {
-    /// Takes note of a file; whether it is new.
-    fn begin(&mut self, key: NodeKey, program: &Program) -> bool {
-        if self.known.contains_key(&key) {
-            return false;
-        }
-        if self.known.len() >= PROGRAMS_MAX {
+    /// Takes note of a file, if it is new.
+    fn know(&mut self, key: NodeKey, program: &Program) -> &mut Known {
+        if self.known.len() >= PROGRAMS_MAX && !self.known.contains_key(&key) {
             self.known.clear();
+            self.guessed.clear();
         }
-        let awaited = (program.len() > SMALL_MAX).then(|| (program.clone(), 0, Awaited::Head));
-        self.known.insert(key, Known { awaited, ..Known::default() });
-        true
+        self.known.entry(key).or_insert_with(|| Known {
+            program: program.clone(),
+            in_use: false,
+            awaited: vec![(0, Awaited::Head, false)],
+            regions: Regions::default(),
+            told: Told::default(),
+            needed: Vec::new(),
+        })
     }
 
-    /// The chunk that was awaited is there, or is not to be had.
-    fn came(&mut self, key: &NodeKey, handle: Option<&Handle>) -> Option<(Program, Told)> {
-        let known = self.known.get_mut(key)?;
-        let (program, number, awaited) = known.awaited.take()?;
+    /// An object has come, or is not to be had; of which file it tells more, and with which chunk.
+    fn guess_came(&mut self, key: &CacheKey) -> Option<(NodeKey, usize)> {
+        if self.guessed.is_empty() { None } else { self.guessed.remove(key) }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.guessed.clear();
+    }
+}
+
+impl Known {
+    /// A chunk that was awaited is there, or is not to be had: what it tells.
+    fn came(&mut self, number: usize, handle: Option<&Handle>) -> Told {
+        let Self { program, awaited, regions, .. } = self;
         let came = Came { number, handle };
-        let mut told = match awaited {
-            Awaited::Head => head_came(&program, &came),
-            Awaited::Dynamic(layout) => dynamic_came(&program, layout, &came),
-            Awaited::Relocations(layout, constructors) => {
-                relocations_came(&program, layout, constructors, &came)
-            }
-        };
+        let mut all = Told::default();
+        // What a part tells may be that it tells more.
+        while let Some(place) = awaited.iter().position(|(awaited, ..)| *awaited == number) {
+            let told = match awaited.swap_remove(place).1 {
+                Awaited::Head => head_came(program, &came),
+                Awaited::Dynamic(layout) => dynamic_came(program, layout, &came),
+                Awaited::Names(names) => names_came(program, names, &came),
+                Awaited::Relocations(layout, constructors) => {
+                    relocations_came(program, layout, constructors, &came)
+                }
+            };
+            awaited.extend(told.next.into_iter().map(|(number, what)| (number, what, false)));
+            all.soon.extend(told.soon);
+            all.rest.extend(told.rest);
+            all.needs = told.needs.or(all.needs);
+        }
         let number_of = |chunk: &Chunk| rest::chunk_at(&program.chunks, chunk.offset);
-        known.regions.loaded(told.soon.iter().map(number_of).chain([came.number]));
-        known.awaited = told.next.take().map(|(number, awaited)| (program.clone(), number, awaited));
-        Some((program, told))
-    }
-
-    /// The object that is awaited of a file.
-    fn awaited(&self, key: &NodeKey) -> Option<Wanted> {
-        let (program, number, _) = self.known.get(key)?.awaited.as_ref()?;
-        Some(program.wanted(program.chunks.get(*number)?))
+        regions.loaded(all.soon.iter().map(number_of).chain([number]));
+        all
     }
 }
 
@@ -199,10 +253,9 @@ fn head_came(program: &Program, came: &Came<'_>) -> Told {
         return Told { rest, ..Told::default() };
     };
     let soon = program.chunks_of(layout.written());
-    let number = layout.dynamic.as_ref().map(|dynamic| rest::chunk_at(&program.chunks, dynamic.start));
-    match number.filter(|number| *number < program.chunks.len()) {
-        Some(number) => Told { soon, next: Some((number, Awaited::Dynamic(layout))), ..Told::default() },
-        None => Told { soon, rest: mapped(program, &layout), next: None },
+    match layout.dynamic.as_ref().and_then(|dynamic| program.number_of(dynamic)) {
+        Some(number) => Told { soon, next: vec![(number, Awaited::Dynamic(layout))], ..Told::default() },
+        None => Told { soon, rest: mapped(program, &layout), ..Told::default() },
     }
 }
 
@@ -210,18 +263,31 @@ fn dynamic_came(program: &Program, layout: Layout, came: &Came<'_>) -> Told {
     let dynamic = Dynamic::of(&program.read(came, &layout.dynamic.clone().unwrap_or_default()));
     let mut parts = layout.tables(&dynamic);
     let rest = mapped(program, &layout);
-    let mut next = None;
+    let mut next = Vec::new();
+    if let Some(names) = Names::of(&layout, &dynamic)
+        && let Some(number) = names.next().and_then(|part| program.number_of(part))
+    {
+        next.push((number, Awaited::Names(names)));
+    }
     if let Some(constructors) = layout.constructors(&dynamic) {
         let in_place = constructors.in_place(&layout, &program.read(came, &constructors.array));
         if in_place.is_empty()
-            && let Some(table) = &constructors.relocations
+            && let Some(number) = constructors.relocations.as_ref().and_then(|table| program.number_of(table))
         {
-            let number = rest::chunk_at(&program.chunks, table.start);
-            next = Some((number, Awaited::Relocations(layout, constructors)));
+            next.push((number, Awaited::Relocations(layout, constructors)));
         }
         parts.extend(in_place);
     }
-    Told { soon: program.chunks_of(parts), rest, next }
+    Told { soon: program.chunks_of(parts), rest, next, needs: None }
+}
+
+fn names_came(program: &Program, mut names: Names, came: &Came<'_>) -> Told {
+    let is_here = |part: &Range<u64>| program.number_of(part) == Some(came.number);
+    names.take(is_here, |part| program.read(came, part));
+    match names.next().and_then(|part| program.number_of(part)) {
+        Some(number) => Told { next: vec![(number, Awaited::Names(names))], ..Told::default() },
+        None => Told { needs: Some(names.found), ..Told::default() },
+    }
 }
 
 fn relocations_came(program: &Program, layout: Layout, constructors: Constructors, came: &Came<'_>) -> Told {
@@ -231,11 +297,8 @@ fn relocations_came(program: &Program, layout: Layout, constructors: Constructor
     let functions = constructors.relocated(&layout, &program.read(came, &table), into);
     let next = came.number.saturating_add(1);
     let goes_on = came.handle.is_some() && program.chunks.get(next).is_some_and(|it| it.offset < table.end);
-    Told {
-        soon: program.chunks_of(functions),
-        next: goes_on.then_some((next, Awaited::Relocations(layout, constructors))),
-        ..Told::default()
-    }
+    let more = goes_on.then_some((next, Awaited::Relocations(layout, constructors)));
+    Told { soon: program.chunks_of(functions), next: Vec::from_iter(more), ..Told::default() }
 }
 
 /// The chunks of which anything is mapped, and whether that is code, which comes first: it is what is read of it in the end.
@@ -256,16 +319,8 @@ impl Planner {
         program: &Program,
         (missed, expected): (usize, bool),
     ) {
-        let is_small = program.len() <= SMALL_MAX;
-        if self.programs.begin(key, program) {
-            if is_small {
-                self.soon(program, rest::around(&program.chunks, missed));
-            } else if let Some(first) = program.chunks.first() {
-                self.rest.hurries(self.far);
-                ask(core, key, program.wanted(first));
-            }
-        }
-        if !is_small
+        self.program_used(core, key, program, Some(missed));
+        if !program.is_small()
             && !expected
             && let Some(known) = self.programs.known.get_mut(&key)
         {
@@ -274,17 +329,134 @@ impl Planner {
         }
     }
 
-    /// A part of such a file has come that tells what is read of it.
-    pub(super) fn program_came(&mut self, core: &Arc<Core>, key: NodeKey, handle: Option<&Handle>) {
-        let Some((program, told)) = self.programs.came(&key, handle) else { return };
+    /// A guess at a part of a library or executable is read.
+    pub(super) fn program_touched(&mut self, core: &Arc<Core>, key: NodeKey, at: u64) {
+        if let Some(known) = self.programs.known.get(&key).filter(|known| !known.in_use) {
+            let program = known.program.clone();
+            let read = rest::chunk_at(&program.chunks, at);
+            self.program_used(core, key, &program, Some(read));
+        }
+    }
+
+    /// A library or executable is in use, and so are the libraries that it needs. Of this one a chunk is being read, or none.
+    pub(super) fn program_used(
+        &mut self,
+        core: &Arc<Core>,
+        key: NodeKey,
+        program: &Program,
+        read: Option<usize>,
+    ) {
+        self.programs.know(key, program);
+        let mut used = vec![(key, read)];
+        while let Some((key, read)) = used.pop() {
+            let Some(known) = self.programs.known.get_mut(&key) else { continue };
+            if mem::replace(&mut known.in_use, true) {
+                continue;
+            }
+            used.extend(known.needed.iter().map(|needed| (*needed, None)));
+            let told = mem::take(&mut known.told);
+            let program = known.program.clone();
+            if program.is_small() {
+                let read = read.unwrap_or(program.chunks.len());
+                self.soon(&program, rest::around(&program.chunks, read));
+            } else {
+                self.rest.hurries(self.far);
+                self.queue_told(&program, &told);
+            }
+            self.await_parts(core, key);
+        }
+    }
+
+    /// Libraries will probably be used.
+    pub(super) fn programs_expected(&mut self, core: &Arc<Core>, expected: Vec<(NodeKey, Program)>) {
+        for (key, program) in expected.iter().rev() {
+            self.programs.know(*key, program);
+            self.await_parts(core, *key);
+        }
+    }
+
+    /// These are the libraries that one needs.
+    pub(super) fn programs_needed(
+        &mut self,
+        core: &Arc<Core>,
+        by: &NodeKey,
+        needed: Vec<(NodeKey, Program)>,
+    ) {
+        let Some(known) = self.programs.known.get_mut(by) else { return };
+        known.needed.extend(needed.iter().map(|(key, _)| *key));
+        if !known.in_use {
+            return self.programs_expected(core, needed);
+        }
+        for (key, program) in &needed {
+            self.program_used(core, *key, program, None);
+        }
+    }
+
+    /// Has the chunks of a file come that tell more of it.
+    fn await_parts(&mut self, core: &Arc<Core>, key: NodeKey) {
+        let Some(known) = self.programs.known.get_mut(&key) else { return };
+        let (program, in_use) = (known.program.clone(), known.in_use);
+        let mut numbers = BTreeSet::new();
+        for (number, _, is_asked_for) in &mut known.awaited {
+            // What was only guessed at is asked for once it is in use.
+            if !mem::replace(is_asked_for, in_use) {
+                numbers.insert(*number);
+            }
+        }
+        for number in numbers {
+            let Some(chunk) = program.chunks.get(number) else { continue };
+            let guess = program.guess(chunk);
+            if in_use {
+                ask(core, key, number, guess.wanted);
+            } else if self.programs.guessed.insert(guess.wanted.key(), (key, number)).is_none() {
+                self.queue_first(guess);
+            }
+        }
+    }
+
+    /// An object has come that was guessed, or is not to be had; it may be one that tells more of a file.
+    pub(super) fn program_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
+        if let Some((file, number)) = self.programs.guess_came(key)
+            && is_here
+            && let Some(known) = self.programs.known.get(&file)
+            && let Some(chunk) = known.program.chunks.get(number)
+        {
+            ask(core, file, number, known.program.wanted(chunk));
+        }
+    }
+
+    /// A part of a file has come that tells what is read of it.
+    pub(super) fn program_came(
+        &mut self,
+        core: &Arc<Core>,
+        key: NodeKey,
+        number: usize,
+        handle: Option<&Handle>,
+    ) {
+        let Some(known) = self.programs.known.get_mut(&key) else { return };
+        let mut told = known.came(number, handle);
+        let program = known.program.clone();
         // A bundle that came meanwhile knows better.
         if self.rest.is_announced(&program.path) {
             return;
         }
-        if let Some(wanted) = self.programs.awaited(&key) {
-            ask(core, key, wanted);
+        let needs = told.needs.take();
+        if program.is_small() {
+            // All of it comes anyway.
+        } else if known.in_use {
+            self.queue_told(&program, &told);
+        } else {
+            known.told.soon.extend(told.soon);
+            known.told.rest.extend(told.rest);
         }
-        self.soon(&program, &told.soon);
+        self.await_parts(core, key);
+        if let Some(needs) = needs {
+            self.find_needed(core, Need { by: key, path: program.path, needs, tries: 0 });
+        }
+    }
+
+    fn queue_told(&mut self, program: &Program, told: &Told) {
+        self.soon(program, &told.soon);
         for (chunk, is_code) in &told.rest {
             self.rest.push(&program.path, program.guess(chunk), *is_code);
         }
@@ -302,8 +474,8 @@ impl Planner {
 }
 
 /// Has a chunk opened that tells what is read of its file.
-fn ask(core: &Arc<Core>, file: NodeKey, wanted: Wanted) {
-    objects::open(core, wanted, move |handle| Event::Part { file, handle });
+fn ask(core: &Arc<Core>, file: NodeKey, number: usize, wanted: Wanted) {
+    objects::open(core, wanted, move |handle| Event::Part { file, number, handle });
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn compiled(folder: &str, name: &str) -> String {
 fn imported(modules: &mut Modules, importer: &str, imports: &[Import<'_>]) -> Vec<String> {
     let found = modules.imported(&mut tree(), &module(importer, true), imports);
     let short = |leaf: Leaf| leaf.wanted().what.replace("/__pycache__", "").replace(".cpython-311.pyc", "");
-    found.into_iter().map(short).collect()
+    found.leaves.into_iter().map(short).collect()
 }
 
 /// Modules of which one in each root was read.
