@@ -92,7 +92,7 @@ impl<'s, 'a> Near<'s, 'a> {
             }
             match row.kind() {
                 EntryKind::Directory => folders.push(row.name().into()),
-                EntryKind::File => match small(&row) {
+                EntryKind::File | EntryKind::Symlink => match small(&row) {
                     Some(file) => files.push(file),
                     None if is_library(row.name()) => libraries.push(row.name().into()),
                     None => {}

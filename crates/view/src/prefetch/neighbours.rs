@@ -67,7 +67,7 @@ pub(crate) struct Folder {
     pub(crate) folders: Vec<Box<[u8]>>,
     /// Its small files, sorted by name.
     pub(crate) files: Vec<SmallFile>,
-    /// The names of its libraries that aren't small, sorted.
+    /// The names of its libraries that aren't small, and of links to libraries, sorted.
     pub(crate) libraries: Vec<Box<[u8]>>,
 }
 

@@ -208,6 +208,7 @@ impl Planner {
                     }
                     self.cluster(core, Box::new(cluster));
                 }
+                self.programs_go_on(core);
             }
             Event::Module { module, handle, attached } => {
                 self.module_came(core, module, handle);

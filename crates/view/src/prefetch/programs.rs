@@ -133,6 +133,8 @@ pub(super) struct Programs {
     known: HashMap<NodeKey, Known>,
     /// Chunks that come as guesses, to tell more.
     guessed: HashMap<CacheKey, (NodeKey, usize)>,
+    /// Files of which more is asked for once no bundle is on its way.
+    held: Vec<NodeKey>,
 }
 
 struct Known {
@@ -197,7 +199,7 @@ impl Programs {
     fn know(&mut self, key: NodeKey, program: &Program) -> &mut Known {
         if self.known.len() >= PROGRAMS_MAX && !self.known.contains_key(&key) {
             self.known.clear();
-            self.guessed.clear();
+            self.clear();
         }
         self.known.entry(key).or_insert_with(|| Known {
             program: program.clone(),
@@ -216,6 +218,7 @@ impl Programs {
 
     pub(super) fn clear(&mut self) {
         self.guessed.clear();
+        self.held.clear();
     }
 }
 
@@ -392,9 +395,22 @@ impl Planner {
         }
     }
 
-    /// Has the chunks of a file come that tell more of it.
+    /// No bundle is on its way any more, or one less: what waited for them goes on.
+    pub(super) fn programs_go_on(&mut self, core: &Arc<Core>) {
+        for key in mem::take(&mut self.programs.held) {
+            self.await_parts(core, key);
+        }
+    }
+
+    /// Has the chunks of a file come that tell more of it, unless a bundle tells.
     fn await_parts(&mut self, core: &Arc<Core>, key: NodeKey) {
         let Some(known) = self.programs.known.get_mut(&key) else { return };
+        if self.rest.is_announced(&known.program.path) {
+            return;
+        }
+        if self.rest.awaits_spec() {
+            return self.programs.held.push(key);
+        }
         let (program, in_use) = (known.program.clone(), known.in_use);
         let mut numbers = BTreeSet::new();
         for (number, _, is_asked_for) in &mut known.awaited {

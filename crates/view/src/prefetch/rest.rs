@@ -142,6 +142,11 @@ impl Rests {
         self.specs_awaited += 1;
     }
 
+    /// Whether one is on its way.
+    pub(super) fn awaits_spec(&self) -> bool {
+        self.specs_awaited > 0
+    }
+
     /// One has come, or is not to be had.
     pub(super) fn spec_came(&mut self) {
         self.specs_awaited = self.specs_awaited.saturating_sub(1);
@@ -167,7 +172,7 @@ impl Rests {
 
     /// The next of what will be read soon.
     pub(super) fn take_soon(&mut self) -> Option<Guess> {
-        if self.specs_awaited > 0 {
+        if self.awaits_spec() {
             return None;
         }
         Some(self.soon.pop_front()?.1)
@@ -175,7 +180,7 @@ impl Rests {
 
     /// The next of the rest that isn't asked for already, if this is the time for it.
     pub(super) fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Guess> {
-        if self.specs_awaited > 0 {
+        if self.awaits_spec() {
             return None;
         }
         let is_time = self.quiet || self.since.is_some_and(|since| since.elapsed() > LONG);

@@ -58,19 +58,61 @@ fn library_with(more: &[u64]) -> Vec<Vec<u8>> {
     chunks
 }
 
+/// A small library, which needs these others, from these folders.
+fn small_library(needed: &[&str], folders: &str) -> Vec<u8> {
+    let head = 64 + 2 * 56;
+    let mut names = vec![0];
+    let mut entries = vec![5, 1024, 10, 1024];
+    for (tag, name) in needed.iter().map(|name| (1, *name)).chain([(29, folders)]) {
+        entries.extend([tag, names.len() as u64]);
+        names.extend([name.as_bytes(), &[0]].concat());
+    }
+    let mut file = b"\x7fELF\x02\x01".to_vec();
+    file.resize(64, 0);
+    (file[32], file[54], file[56]) = (64, 56, 2);
+    for (kind, start, len) in [(1_u32, 0_u64, 2048_u64), (2, head, 512)] {
+        file.extend([kind.to_le_bytes(), 4_u32.to_le_bytes()].concat());
+        file.extend(words(&[start, start, 0, len, len, 0]));
+    }
+    file.extend(words(&[&*entries, &[0, 0]].concat()));
+    file.resize(1024, 0);
+    file.extend(names);
+    file.resize(2048, 0);
+    file
+}
+
+fn add_file(site: &Site, catalog: &Draft, path: &str, content: &[u8]) {
+    let stored = Some(digest(&site.repository.store(content, "")));
+    catalog.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored) });
+}
+
 /// What is fetched ahead after the first read of a library, as numbers of its chunks, or of other files, as paths.
 fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64))) {
+    with_library(
+        chunks,
+        |_, _| {},
+        |asked, go| {
+            go("/lib.so", 0);
+            read(asked, go);
+        },
+    );
+}
+
+/// The same in a tree with more in it, before anything is read.
+fn with_library(
+    chunks: &[Vec<u8>],
+    more: impl FnOnce(&Site, &Draft),
+    read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64)),
+) {
     let site = Site::of(FULL);
     let root = Draft::new("");
     for path in ["", "/probe"] {
         root.add(&Row::directory(path));
     }
     for path in ["/probe/a.probe", "/probe/b.probe"] {
-        root.add(&Row {
-            flags: 4,
-            ..Row::file(path, 4, Some(digest(&site.repository.store(&path.as_bytes()[..4], ""))))
-        });
+        add_file(&site, &root, path, &path.as_bytes()[..4]);
     }
+    more(&site, &root);
     let stored: Vec<[u8; 20]> =
         chunks.iter().map(|chunk| digest(&site.repository.store(chunk, "P"))).collect();
     let rows = stored.iter().zip(0..).map(|(hash, at)| (at * CHUNK, CHUNK, *hash)).collect();
@@ -88,7 +130,6 @@ fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String
         let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
         view.read_at(&found.node, offset, 4).unwrap();
     };
-    go("/lib.so", 0);
     read(&asked, &go);
 }
 
@@ -151,5 +192,78 @@ fn all_of_what_only_has_the_name_of_a_library_follows() {
     first_read(&chunks, |asked, _| {
         let all: Vec<u64> = (0..COUNT).collect();
         assert_eq!(until(asked, &all), BTreeSet::from_iter(all));
+    });
+}
+
+/// A library that needs `libdep.so`, and names the folder where that is.
+fn in_need() -> Vec<Vec<u8>> {
+    let mut chunks = library_with(&[1, 1, 29, 20]);
+    chunks[2][..100].fill(0);
+    chunks[2][1..10].copy_from_slice(b"libdep.so");
+    chunks[2][20..32].copy_from_slice(b"$ORIGIN/deps");
+    chunks
+}
+
+/// `/deps`, in a catalog of its own: a link to a library that needs another one, and one that nobody needs.
+fn add_needed(site: &Site, root: &Draft) {
+    let deps = Draft::new("/deps");
+    root.add(&Row { flags: 1 | 2, ..Row::directory("/deps") });
+    deps.add(&Row { flags: 1 | 32, ..Row::directory("/deps") });
+    deps.add(&Row::symlink("/deps/libdep.so", "../deps/libdep.so.1"));
+    add_file(site, &deps, "/deps/libdep.so.1", &small_library(&["libc.so.6", "libthird.so.2"], "/usr/lib"));
+    add_file(site, &deps, "/deps/libthird.so.2", &small_library(&["libdep.so"], ""));
+    // Too large to be a neighbour's guess.
+    add_file(site, &deps, "/deps/libunused.so.3", &vec![0; 5 << 20]);
+    let bytes = deps.finish();
+    let hash = site.repository.store(&bytes, "C");
+    root.nest("/deps", &hash, bytes.len());
+}
+
+/// The paths of other files that are asked for, up to this one.
+fn others_until(asked: &Receiver<Result<u64, String>>, last: &str) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    while !seen.contains(last) {
+        seen.extend(asked.recv_timeout(PATIENCE).expect("it is asked for").err());
+    }
+    seen
+}
+
+/// The second of them is in a catalog that has to come first, behind a link, and is itself what tells of the third.
+#[test]
+fn libraries_that_a_library_needs_come_before_they_are_asked_for() {
+    with_library(&in_need(), add_needed, |asked, go| {
+        go("/lib.so", 0);
+        let seen = others_until(asked, "/deps/libthird.so.2");
+        assert!(seen.contains("/deps/libdep.so.1"), "{seen:?}");
+        assert!(!seen.contains("/deps/libunused.so.3"), "{seen:?}");
+    });
+}
+
+/// `first` imports `a.b`, which is a large library.
+#[test]
+fn of_a_library_that_a_module_imports_comes_what_tells_more_and_the_rest_once_it_is_read() {
+    let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
+    let more = |site: &Site, root: &Draft| {
+        for path in ["/__pycache__", "/a", "/a/__pycache__"] {
+            root.add(&Row::directory(path));
+        }
+        add_file(site, root, "/__pycache__/first.cpython-311.pyc", module);
+        root.add(&Row::symlink("/a/b.so", "../lib.so"));
+        add_needed(site, root);
+    };
+    with_library(&in_need(), more, |asked, go| {
+        go("/__pycache__/first.cpython-311.pyc", 0);
+        // That it needs others is told by what comes last of it.
+        let mut parts = BTreeSet::new();
+        let mut others = BTreeSet::new();
+        while !others.contains("/deps/libthird.so.2") {
+            match asked.recv_timeout(PATIENCE).expect("it is asked for") {
+                Ok(chunk) => _ = parts.insert(chunk),
+                Err(other) => _ = others.insert(other),
+            }
+        }
+        assert_eq!(parts, BTreeSet::from([0, 2, 8]), "headers, names, and where these are");
+        go("/lib.so", 0);
+        assert!(until(asked, &[1, 4]).iter().all(|chunk| *chunk <= 8));
     });
 }

@@ -22,6 +22,7 @@ fn tree() -> Paths {
     }
     add(format!("{SITE}/pkg/fast.cpython-311-x86_64-linux-gnu.so"));
     add(format!("{SITE}/pkg/fast.txt"));
+    paths.files.insert(format!("{SITE}/pkg/large.so.1"), 5 << 20);
     paths
 }
 
@@ -60,6 +61,20 @@ fn read() -> Modules {
         assert!(imported(&mut modules, &importer, &[]).is_empty());
     }
     modules
+}
+
+/// Large ones aren't guesses like others, and small ones tell what they need.
+#[test]
+fn libraries_are_told_apart_whatever_their_size() {
+    let mut modules = read();
+    let imports = [import(Some(0), "pkg", &["fast", "large", "a"]), import(Some(0), "pkg.large.x", &[])];
+    let importer = module(&compiled(LIB, "os"), true);
+    let Imported { leaves, libraries } = modules.imported(&mut tree(), &importer, &imports);
+    let libraries: Vec<_> = libraries.iter().map(|path| str::from_utf8(path).unwrap()).collect();
+    let large = "/sw/lib/site/pkg/large.so.1";
+    let fast = "/sw/lib/site/pkg/fast.cpython-311-x86_64-linux-gnu.so";
+    assert_eq!(libraries, [fast, large, large]);
+    assert!(leaves.iter().all(|leaf| leaf.path() != large.as_bytes()));
 }
 
 #[test]
@@ -126,7 +141,7 @@ fn what_one_module_has_looked_for_is_bounded() {
     let mut paths = tree();
     let mut modules = read();
     let importer = module(&compiled(LIB, "re"), false);
-    assert!(modules.imported(&mut paths, &importer, &imports).is_empty());
+    assert!(modules.imported(&mut paths, &importer, &imports).leaves.is_empty());
     assert!(paths.listed <= 4 * LOOKS_MAX, "{}", paths.listed);
 }
 

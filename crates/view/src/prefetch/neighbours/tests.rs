@@ -40,7 +40,7 @@ impl Folders for Paths {
             return Rc::default();
         }
         let below = format!("{path}/");
-        let (mut folders, mut files) = (Vec::<Box<[u8]>>::new(), Vec::new());
+        let (mut folders, mut files, mut libraries) = (Vec::<Box<[u8]>>::new(), Vec::new(), Vec::new());
         for (file, size) in self.files.range(below.clone()..) {
             let Some(rest) = file.strip_prefix(&below) else { break };
             match rest.split_once('/') {
@@ -55,10 +55,11 @@ impl Folders for Paths {
                     let key = CacheKey { hash, compression: Compression::Zlib };
                     files.push(SmallFile { name: rest.as_bytes().into(), content: key, size: *size });
                 }
+                None if is_library(rest.as_bytes()) => libraries.push(rest.as_bytes().into()),
                 None => {}
             }
         }
-        Rc::new(Folder::new(path.as_bytes(), folders, files))
+        Rc::new(Folder::new(path.as_bytes(), folders, files).with_libraries(libraries))
     }
 
     fn worth(&self) -> usize {
