@@ -285,12 +285,12 @@ impl Planner {
         } else {
             Vec::new()
         };
-        let libraries = imported.libraries.iter().filter_map(|path| near.program(path)).collect();
+        let libraries: Vec<_> = imported.libraries.iter().filter_map(|path| near.program(path)).collect();
         let missing = near.missing;
         for leaf in beside.iter().rev() {
             self.queue_first(Guess::of(leaf));
         }
-        self.programs_expected(core, libraries);
+        self.programs_expected(core, &libraries);
         for leaf in imported.leaves.iter().rev() {
             // Most modules import what others have imported.
             if self.modules.expect(leaf) || module.missed {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use esker_format::elf::{self, Dynamic, Layout};
 use esker_format::name::RepositoryName;
-use esker_vfs::NodeKey;
 
 use crate::core::Core;
 use crate::lookup::{Scene, is_name, join, split};
@@ -69,8 +68,7 @@ impl Names {
 
 /// The libraries that a file needs are to be found.
 pub(crate) struct Need {
-    pub(super) by: NodeKey,
-    /// Its path.
+    /// The path of the file.
     pub(super) path: Box<[u8]>,
     pub(super) needs: Needs,
     /// How often they were looked for, as catalogs were lacking.
@@ -124,9 +122,9 @@ impl Planner {
         let mut find =
             |library: &[u8]| folders.iter().find_map(|folder| near.program(&join(folder, library)));
         let libraries = need.needs.libraries.iter().filter(|name| is_name(name));
-        let found = libraries.filter_map(|name| find(name)).collect();
+        let found: Vec<_> = libraries.filter_map(|name| find(name)).collect();
         let missing = near.missing;
-        self.programs_needed(core, &need.by, found);
+        self.programs_expected(core, &found);
         if need.tries < TRIES_MAX {
             attach(core, Again::Need(Need { tries: need.tries + 1, ..need }), missing);
         }
@@ -169,7 +167,7 @@ mod tests {
         let need = |folders: &[&str]| {
             let folders = folders.iter().map(|folder| folder.as_bytes().into()).collect();
             let needs = Needs { libraries: Vec::new(), folders };
-            let need = Need { by: NodeKey([0; 16]), path: b"/lib/x/a.so"[..].into(), needs, tries: 0 };
+            let need = Need { path: b"/lib/x/a.so"[..].into(), needs, tries: 0 };
             need.folders(&name()).into_iter().map(|it| String::from_utf8(it).unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(need(&[]), ["/lib/x"]);

@@ -378,7 +378,7 @@ impl Planner {
         if let Some(content) = content
             && is_program(&Scene::new(core, &revision), node).unwrap_or(false)
         {
-            self.program_used(core, node.key, &Program::whole(path, content, notes.size), Some(0));
+            self.program_used(core, node.key, &Program::whole(path, content, notes.size), 0);
         }
         self.near(core, path, missed, 0);
     }

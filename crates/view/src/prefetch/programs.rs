@@ -146,8 +146,6 @@ struct Known {
     regions: Regions,
     /// What its parts told, as long as it isn't in use.
     told: Told,
-    /// The libraries that it needs.
-    needed: Vec<NodeKey>,
 }
 
 /// The chunks of a file that were missed.
@@ -207,7 +205,6 @@ impl Programs {
             awaited: vec![(0, Awaited::Head, false)],
             regions: Regions::default(),
             told: Told::default(),
-            needed: Vec::new(),
         })
     }
 
@@ -322,7 +319,7 @@ impl Planner {
         program: &Program,
         (missed, expected): (usize, bool),
     ) {
-        self.program_used(core, key, program, Some(missed));
+        self.program_used(core, key, program, missed);
         if !program.is_small()
             && !expected
             && let Some(known) = self.programs.known.get_mut(&key)
@@ -337,61 +334,31 @@ impl Planner {
         if let Some(known) = self.programs.known.get(&key).filter(|known| !known.in_use) {
             let program = known.program.clone();
             let read = rest::chunk_at(&program.chunks, at);
-            self.program_used(core, key, &program, Some(read));
+            self.program_used(core, key, &program, read);
         }
     }
 
-    /// A library or executable is in use, and so are the libraries that it needs. Of this one a chunk is being read, or none.
-    pub(super) fn program_used(
-        &mut self,
-        core: &Arc<Core>,
-        key: NodeKey,
-        program: &Program,
-        read: Option<usize>,
-    ) {
-        self.programs.know(key, program);
-        let mut used = vec![(key, read)];
-        while let Some((key, read)) = used.pop() {
-            let Some(known) = self.programs.known.get_mut(&key) else { continue };
-            if mem::replace(&mut known.in_use, true) {
-                continue;
-            }
-            used.extend(known.needed.iter().map(|needed| (*needed, None)));
-            let told = mem::take(&mut known.told);
-            let program = known.program.clone();
-            if program.is_small() {
-                let read = read.unwrap_or(program.chunks.len());
-                self.soon(&program, rest::around(&program.chunks, read));
-            } else {
-                self.rest.hurries(self.far);
-                self.queue_told(&program, &told);
-            }
-            self.await_parts(core, key);
+    /// A library or executable is in use: of it a chunk is being read.
+    pub(super) fn program_used(&mut self, core: &Arc<Core>, key: NodeKey, program: &Program, read: usize) {
+        let known = self.programs.know(key, program);
+        if mem::replace(&mut known.in_use, true) {
+            return;
         }
+        let told = mem::take(&mut known.told);
+        if program.is_small() {
+            self.soon(program, rest::around(&program.chunks, read));
+        } else {
+            self.rest.hurries(self.far);
+            self.queue_told(program, &told);
+        }
+        self.await_parts(core, key);
     }
 
-    /// Libraries will probably be used.
-    pub(super) fn programs_expected(&mut self, core: &Arc<Core>, expected: Vec<(NodeKey, Program)>) {
+    /// Libraries will probably be used: a module imports them, or another one needs them.
+    pub(super) fn programs_expected(&mut self, core: &Arc<Core>, expected: &[(NodeKey, Program)]) {
         for (key, program) in expected.iter().rev() {
             self.programs.know(*key, program);
             self.await_parts(core, *key);
-        }
-    }
-
-    /// These are the libraries that one needs.
-    pub(super) fn programs_needed(
-        &mut self,
-        core: &Arc<Core>,
-        by: &NodeKey,
-        needed: Vec<(NodeKey, Program)>,
-    ) {
-        let Some(known) = self.programs.known.get_mut(by) else { return };
-        known.needed.extend(needed.iter().map(|(key, _)| *key));
-        if !known.in_use {
-            return self.programs_expected(core, needed);
-        }
-        for (key, program) in &needed {
-            self.program_used(core, *key, program, None);
         }
     }
 
@@ -467,7 +434,7 @@ impl Planner {
         }
         self.await_parts(core, key);
         if let Some(needs) = needs {
-            self.find_needed(core, Need { by: key, path: program.path, needs, tries: 0 });
+            self.find_needed(core, Need { path: program.path, needs, tries: 0 });
         }
     }
 
