@@ -11,8 +11,7 @@ use std::ops::Range;
 /// Bytes at the beginning of a file that are enough to tell.
 pub const HEAD: usize = 8192;
 /// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
-pub const DYNAMIC_MAX: u64 = 64 << 10;
-
+const DYNAMIC_MAX: u64 = 64 << 10;
 /// Bytes of a name, or of a list of folders, at most.
 const TEXT_MAX: u64 = 4096;
 /// Bytes of relocations that are gone through for addresses of constructors, at most.
@@ -34,8 +33,7 @@ const DT_RUNPATH: u64 = 29;
 const DT_INIT_ARRAY: u64 = 25;
 const DT_INIT_ARRAYSZ: u64 = 27;
 /// A relocation: where it writes, its kind, and what it adds to the address that the file is loaded at.
-const RELOCATION_LEN: u64 = RELOCATION_BYTES as u64;
-const RELOCATION_BYTES: usize = 24;
+const RELOCATION_LEN: usize = 24;
 
 /// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
 /// loader comes to them.
@@ -223,14 +221,13 @@ impl Constructors {
     /// Those that relocations tell, given bytes of their table and where in it these begin. What isn't there whole tells
     /// nothing.
     pub fn relocated(&self, layout: &Layout, bytes: &[u8], into: u64) -> Vec<Range<u64>> {
-        let skipped = RELOCATION_LEN.wrapping_sub(into % RELOCATION_LEN) % RELOCATION_LEN;
-        let whole =
-            usize::try_from(skipped).ok().and_then(|skipped| bytes.get(skipped..)).unwrap_or_default();
+        let begun = usize::try_from(into % RELOCATION_LEN as u64).unwrap_or(0);
+        let whole = bytes.get((RELOCATION_LEN - begun) % RELOCATION_LEN..).unwrap_or_default();
         let writes_there = |entry: &[u8]| {
             let place = u64_at(entry, 0).filter(|place| self.addresses.contains(place));
             place.and_then(|_| u64_at(entry, 16))
         };
-        layout.functions(whole.chunks_exact(RELOCATION_BYTES).filter_map(writes_there))
+        layout.functions(whole.chunks_exact(RELOCATION_LEN).filter_map(writes_there))
     }
 }
 
@@ -367,8 +364,9 @@ mod tests {
             (layout.needed(&dynamic), layout.searched(&dynamic))
         };
         let old = [(1, 1), (15, 20), (1, 49), (1, 50), (1, u64::MAX)];
-        assert_eq!(told(&old), (vec![101..150, 149..150], vec![120..150]), "none beyond the table");
-        assert_eq!(told(&[(15, 20), (29, 30)]).1, [130..150]);
+        let folders = |start: u64| Vec::from_iter(std::iter::once(start..150));
+        assert_eq!(told(&old), (vec![101..150, 149..150], folders(120)), "none beyond the table");
+        assert_eq!(told(&[(15, 20), (29, 30)]).1, folders(130));
         assert_eq!(told(&[]), (Vec::new(), Vec::new()));
         assert_eq!(text(b"libm.so.6\0libc"), Some(&b"libm.so.6"[..]));
         assert_eq!((text(b"\0"), text(b"libc"), text(b"")), (Some(&b""[..]), None, None));

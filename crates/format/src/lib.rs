@@ -1,5 +1,5 @@
-//! What a repository is, byte for byte: hashes, manifest, whitelist, trust, catalogs, history, reflog, packs.
-//! No sockets, threads or clocks.
+//! What a repository is, byte for byte: hashes, manifest, whitelist, trust, catalogs, history, reflog, packs; what
+//! libraries and compiled modules tell of themselves. No sockets, threads or clocks.
 //!
 //! The parts, from the bottom up:
 //!

@@ -212,7 +212,7 @@ impl Search<'_> {
         for (depth, part) in import.module.split(|byte| *byte == b'.').filter(|it| !it.is_empty()).enumerate()
         {
             let Some(found) = package.and_then(|at| self.take(&at, part)) else { return depth > 0 };
-            package = found;
+            package = found.package();
         }
         if let Some(at) = package {
             for name in import.names.iter() {
@@ -222,15 +222,15 @@ impl Search<'_> {
         true
     }
 
-    /// Takes what is imported by this name from a folder, if there is anything; the folder that it is, if it is a package.
-    fn take(&mut self, at: &[u8], name: &[u8]) -> Option<Option<Vec<u8>>> {
+    /// Takes what is imported by this name from a folder, if there is anything.
+    fn take(&mut self, at: &[u8], name: &[u8]) -> Option<Found> {
         self.looks = self.looks.checked_sub(1)?;
         let here = self.folders.list(at);
         if here.has_folder(name) {
             let package = join(at, name);
             let leaf = self.compiled(&package, PACKAGE);
             self.found.leaves.extend(leaf);
-            return Some(Some(package));
+            return Some(Found::Package(package));
         }
         if let Some(leaf) = self.compiled(at, name) {
             self.found.leaves.push(leaf);
@@ -239,7 +239,7 @@ impl Search<'_> {
             self.found.leaves.extend(Leaf::find(&here, library));
             self.found.libraries.push(join(at, library));
         }
-        Some(None)
+        Some(Found::File)
     }
 
     /// The compiled module of this name in a folder.
@@ -248,6 +248,20 @@ impl Search<'_> {
             return None;
         }
         Leaf::find(&self.folders.list(&join(at, COMPILED)), &[name, self.ending].concat())
+    }
+}
+
+/// What has a name that is imported.
+enum Found {
+    /// A folder with modules; its path.
+    Package(Vec<u8>),
+    /// A module or a library.
+    File,
+}
+
+impl Found {
+    fn package(self) -> Option<Vec<u8>> {
+        if let Self::Package(path) = self { Some(path) } else { None }
     }
 }
 

@@ -521,9 +521,10 @@ impl Planner {
 
     fn warmed(&mut self, core: &Arc<Core>, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
-        self.module_arrived(core, key, outcome != Outcome::Failed);
-        self.program_arrived(core, key, outcome != Outcome::Failed);
-        let arrived = self.arriving.take(key).filter(|_| outcome != Outcome::Failed);
+        let is_here = outcome != Outcome::Failed;
+        self.module_arrived(core, key, is_here);
+        self.program_arrived(core, key, is_here);
+        let arrived = self.arriving.take(key).filter(|_| is_here);
         if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.foresight.get()) {
             tell(Foreseen::Bytes(&arrival));
         }
@@ -532,7 +533,7 @@ impl Planner {
             core.prefetch.published.forget(key);
             core.prefetch.learned.forget(key);
         }
-        self.failures = if outcome == Outcome::Failed { self.failures + 1 } else { 0 };
+        self.failures = if is_here { 0 } else { self.failures + 1 };
         if self.failures >= FAILURES_MAX {
             self.trails.clear();
             self.announced.clear();

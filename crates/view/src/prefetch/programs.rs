@@ -208,11 +208,6 @@ impl Programs {
         })
     }
 
-    /// An object has come, or is not to be had; of which file it tells more, and with which chunk.
-    fn guess_came(&mut self, key: &CacheKey) -> Option<(NodeKey, usize)> {
-        if self.guessed.is_empty() { None } else { self.guessed.remove(key) }
-    }
-
     pub(super) fn clear(&mut self) {
         self.guessed.clear();
         self.held.clear();
@@ -236,8 +231,10 @@ impl Known {
                 }
             };
             awaited.extend(told.next.into_iter().map(|(number, what)| (number, what, false)));
-            all.soon.extend(told.soon);
-            all.rest.extend(told.rest);
+            if !program.is_small() {
+                all.soon.extend(told.soon);
+                all.rest.extend(told.rest);
+            }
             all.needs = told.needs.or(all.needs);
         }
         let number_of = |chunk: &Chunk| rest::chunk_at(&program.chunks, chunk.offset);
@@ -269,7 +266,10 @@ fn dynamic_came(program: &Program, layout: Layout, came: &Came<'_>) -> Told {
     {
         next.push((number, Awaited::Names(names)));
     }
-    if let Some(constructors) = layout.constructors(&dynamic) {
+    // Of a small one all comes anyway.
+    if !program.is_small()
+        && let Some(constructors) = layout.constructors(&dynamic)
+    {
         let in_place = constructors.in_place(&layout, &program.read(came, &constructors.array));
         if in_place.is_empty()
             && let Some(number) = constructors.relocations.as_ref().and_then(|table| program.number_of(table))
@@ -399,7 +399,7 @@ impl Planner {
 
     /// An object has come that was guessed, or is not to be had; it may be one that tells more of a file.
     pub(super) fn program_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
-        if let Some((file, number)) = self.programs.guess_came(key)
+        if let Some((file, number)) = self.programs.guessed.remove(key)
             && is_here
             && let Some(known) = self.programs.known.get(&file)
             && let Some(chunk) = known.program.chunks.get(number)
@@ -424,9 +424,7 @@ impl Planner {
             return;
         }
         let needs = told.needs.take();
-        if program.is_small() {
-            // All of it comes anyway.
-        } else if known.in_use {
+        if known.in_use {
             self.queue_told(&program, &told);
         } else {
             known.told.soon.extend(told.soon);

@@ -9,7 +9,7 @@ use esker_testkit::fixture::FULL;
 use esker_view::{Foreseen, LastLink, View};
 
 use crate::fixtures::read_all;
-use crate::support::{Site, digest};
+use crate::support::Site;
 use crate::watched;
 
 /// A view, and what was warmed for it, once it is there.
@@ -69,10 +69,7 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
     for path in ["", "/lib", "/lib/__pycache__", "/lib/a", "/lib/a/__pycache__"] {
         root.add(&Row::directory(path));
     }
-    let stored = |content: &[u8]| Some(digest(&site.repository.store(content, "")));
-    let add = |path: &str, content: &[u8]| {
-        root.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored(content)) });
-    };
+    let add = |path: &str, content: &[u8]| site.add_file(&root, path, content);
     add("/lib/__pycache__/first.cpython-311.pyc", module);
     // Each imports the same again. What is no module would be guessed at by its folder.
     for (path, last) in [

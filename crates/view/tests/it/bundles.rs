@@ -55,11 +55,6 @@ impl Made {
         self.add(&self.root, &format!("/.cvmfsbundle-{name}"), 4 | HIDDEN, spec.as_bytes());
     }
 
-    fn nest(&self, into: &Draft, path: &str, nested: Draft) {
-        let bytes = nested.finish();
-        into.nest(path, &self.site.repository.store(&bytes, "C"), bytes.len());
-    }
-
     /// A view, and what is warmed for it, after it was asked for. If it is to pretend, the store says that all content
     /// of the files named so came, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
@@ -223,8 +218,8 @@ fn files_in_nested_catalogs_come_with_their_catalogs() {
     }
     made.add(&nested, "/n/file.x", 4, b"nested");
     made.add(&deep, "/n/deep/file.y", 4, b"deep");
-    made.nest(&nested, "/n/deep", deep);
-    made.nest(&made.root, "/n", nested);
+    made.site.nest(&nested, "/n/deep", deep);
+    made.site.nest(&made.root, "/n", nested);
     made.add(&made.root, "/last.z", 4, b"last");
     made.announce("trigger", r#""/n/deep/file.y","/n/file.x","/last.z","/n/deep/gone""#, "");
     let (_site, view, asked) = made.publish(false);

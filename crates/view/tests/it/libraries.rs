@@ -81,11 +81,6 @@ fn small_library(needed: &[&str], folders: &str) -> Vec<u8> {
     file
 }
 
-fn add_file(site: &Site, catalog: &Draft, path: &str, content: &[u8]) {
-    let stored = Some(digest(&site.repository.store(content, "")));
-    catalog.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored) });
-}
-
 /// What is fetched ahead after the first read of a library, as numbers of its chunks, or of other files, as paths.
 fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64))) {
     with_library(
@@ -110,7 +105,7 @@ fn with_library(
         root.add(&Row::directory(path));
     }
     for path in ["/probe/a.probe", "/probe/b.probe"] {
-        add_file(&site, &root, path, &path.as_bytes()[..4]);
+        site.add_file(&root, path, &path.as_bytes()[..4]);
     }
     more(&site, &root);
     let stored: Vec<[u8; 20]> =
@@ -210,13 +205,11 @@ fn add_needed(site: &Site, root: &Draft) {
     root.add(&Row { flags: 1 | 2, ..Row::directory("/deps") });
     deps.add(&Row { flags: 1 | 32, ..Row::directory("/deps") });
     deps.add(&Row::symlink("/deps/libdep.so", "../deps/libdep.so.1"));
-    add_file(site, &deps, "/deps/libdep.so.1", &small_library(&["libc.so.6", "libthird.so.2"], "/usr/lib"));
-    add_file(site, &deps, "/deps/libthird.so.2", &small_library(&["libdep.so"], ""));
+    site.add_file(&deps, "/deps/libdep.so.1", &small_library(&["libc.so.6", "libthird.so.2"], "/usr/lib"));
+    site.add_file(&deps, "/deps/libthird.so.2", &small_library(&["libdep.so"], ""));
     // Too large to be a neighbour's guess.
-    add_file(site, &deps, "/deps/libunused.so.3", &vec![0; 5 << 20]);
-    let bytes = deps.finish();
-    let hash = site.repository.store(&bytes, "C");
-    root.nest("/deps", &hash, bytes.len());
+    site.add_file(&deps, "/deps/libunused.so.3", &vec![0; 5 << 20]);
+    site.nest(root, "/deps", deps);
 }
 
 /// The paths of other files that are asked for, up to this one.
@@ -247,7 +240,7 @@ fn of_a_library_that_a_module_imports_comes_what_tells_more_and_the_rest_once_it
         for path in ["/__pycache__", "/a", "/a/__pycache__"] {
             root.add(&Row::directory(path));
         }
-        add_file(site, root, "/__pycache__/first.cpython-311.pyc", module);
+        site.add_file(root, "/__pycache__/first.cpython-311.pyc", module);
         root.add(&Row::symlink("/a/b.so", "../lib.so"));
         add_needed(site, root);
     };

@@ -8,7 +8,7 @@ use esker_store::{
     Cache, CacheOptions, Engine, EngineOptions, HeadKeeper, HeadOptions, ObjectStore, Objects, Source,
     connect,
 };
-use esker_testkit::catalog::Draft;
+use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::{Fixture, Repository};
 use esker_vfs::TreeError;
 use esker_view::{Pin, View, ViewOptions};
@@ -44,6 +44,18 @@ impl Site {
         let source = connect(&engine, &repository.file_url()).unwrap();
         let store: Arc<dyn ObjectStore> = Arc::new(Objects::new(&cache, Arc::clone(&source)));
         Self { repository, store, engine, cache, source, _folder: folder }
+    }
+
+    /// Adds a file that is one object to a catalog.
+    pub(crate) fn add_file(&self, catalog: &Draft, path: &str, content: &[u8]) {
+        let stored = Some(digest(&self.repository.store(content, "")));
+        catalog.add(&Row { flags: 4, ..Row::file(path, content.len() as u64, stored) });
+    }
+
+    /// Mounts a catalog below another one.
+    pub(crate) fn nest(&self, into: &Draft, path: &str, nested: Draft) {
+        let bytes = nested.finish();
+        into.nest(path, &self.repository.store(&bytes, "C"), bytes.len());
     }
 
     /// Makes this the root catalog of a new revision.
