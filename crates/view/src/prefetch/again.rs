@@ -13,17 +13,14 @@ use super::announced::Cluster;
 use super::modules::Module;
 use super::needed::Need;
 
-/// Catalogs fetched at once for one guess…
-const CATALOGS_MAX: usize = 16;
-/// … and how often, as those found may name more.
+/// How often catalogs are fetched for one guess, as those found may name more.
 pub(super) const TRIES_MAX: u32 = 8;
 
 /// Fetches the catalogs that a guess lacked, then makes it again.
-pub(super) fn attach(core: &Arc<Core>, again: Again, mut missing: Vec<WantedCatalog>) {
+pub(super) fn attach(core: &Arc<Core>, again: Again, missing: Vec<WantedCatalog>) {
     if missing.is_empty() {
         return;
     }
-    missing.truncate(CATALOGS_MAX);
     let again = Mutex::new(Some(again));
     let waiting = Arc::new(Waiting { core: Arc::downgrade(core), again, attached: Mutex::default() });
     for wanted in missing {

@@ -23,6 +23,8 @@ use super::programs::Program;
 const ROWS_MAX: usize = 1 << 17;
 /// A catalog larger than this is not fetched for a guess.
 const CATALOG_MAX: u64 = 16 << 20;
+/// Most catalogs that are fetched at once for one guess.
+const CATALOGS_MAX: usize = 16;
 /// Most links that are followed to a file, one after the other.
 const LINKS_MAX: usize = 8;
 /// Most entries of folders that are remembered: some 15 MB.
@@ -64,7 +66,7 @@ impl Listings {
     }
 }
 
-/// The tree as it is now. Catalogs that aren't attached are noted and left out.
+/// The tree as it is now. Catalogs that aren't attached are noted, each once, and left out.
 pub(super) struct Near<'s, 'a> {
     scene: &'s Scene<'a>,
     listings: &'s mut Listings,
@@ -108,7 +110,9 @@ impl<'s, 'a> Near<'s, 'a> {
         match self.scene.resolve(folder) {
             Ok(mount) => Some(mount),
             Err(Blocked::On(catalog)) => {
-                if catalog.size.is_none_or(|size| size <= CATALOG_MAX) {
+                let is_small = catalog.size.is_none_or(|size| size <= CATALOG_MAX);
+                let is_new = || self.missing.iter().all(|known| known.hash != catalog.hash);
+                if is_small && self.missing.len() < CATALOGS_MAX && is_new() {
                     self.missing.push(catalog);
                 }
                 None

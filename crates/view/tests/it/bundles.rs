@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use esker_store::{Done, Errand, ObjectStore, StoreError, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
@@ -16,6 +17,9 @@ use crate::watched;
 const TRIGGER: u64 = 4 | 1 << 17;
 const HIDDEN: u64 = 1 << 15;
 const CHUNKED: u64 = 1 << 6;
+
+/// What doesn't come within this, isn't asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whom to tell of a specification, and what came of it.
 type Late = (Done<Warmed>, Result<Warmed, StoreError>);
@@ -233,6 +237,30 @@ fn files_in_nested_catalogs_come_with_their_catalogs() {
         }
     }
     assert_eq!(view.status().counters.catalogs, 3);
+}
+
+#[test]
+fn a_bundle_may_lead_into_many_catalogs() {
+    let made = Made::new();
+    let folders: Vec<String> = (0..40).map(|number| format!("/n{number}")).collect();
+    for folder in &folders {
+        let nested = Draft::new(folder);
+        made.root.add(&Row { flags: 1 | 2, ..Row::directory(folder) });
+        nested.add(&Row { flags: 1 | 32, ..Row::directory(folder) });
+        made.add(&nested, &format!("{folder}/file.x"), 4, folder.as_bytes());
+        made.site.nest(&made.root, folder, nested);
+    }
+    let files: Vec<String> = folders.iter().map(|folder| format!("{folder}/file.x")).collect();
+    let quoted: Vec<String> = files.iter().map(|file| format!("\"{file}\"")).collect();
+    made.announce("trigger", &quoted.join(","), "");
+    let (_site, view, asked) = made.publish(false);
+    read(&view, "/trigger");
+    let mut lacking: BTreeSet<String> = files.into_iter().collect();
+    while !lacking.is_empty() {
+        let came = asked.recv_timeout(PATIENCE);
+        assert!(came.is_ok(), "these don't come: {lacking:?}");
+        lacking.remove(&came.unwrap());
+    }
 }
 
 #[test]
