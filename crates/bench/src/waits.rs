@@ -39,6 +39,22 @@ pub struct Kind {
     pub idle_most_us: f64,
     /// Jobs that waited for more than a millisecond beside an idle core.
     pub idle_over_ms: usize,
+    /// The times from when a core was idle while any of them waited until that ended. Many jobs may wait through one, and one
+    /// job through many.
+    pub moments: Moments,
+}
+
+/// Lengths in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Moments {
+    /// How many.
+    pub count: usize,
+    /// Half of them were no longer than this.
+    pub half_us: f64,
+    /// All but a hundredth were no longer than this.
+    pub p99_us: f64,
+    /// The longest.
+    pub most_us: f64,
 }
 
 /// From when to when, in nanoseconds.
@@ -96,14 +112,13 @@ impl Trace {
         let (begin, end) = self.span.context("the trace is empty")?;
         self.idle.extend(self.idle_since.values().map(|since| (*since, end)));
         let idle = union(self.idle);
-        let mut kinds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+        let mut kinds: BTreeMap<String, Vec<Span>> = BTreeMap::new();
         for (kind, wait) in self.waits {
-            let beside = (wait.1 - wait.0) as f64 / 1e3;
-            kinds.entry(kind).or_default().push((beside, overlap(&idle, wait) as f64 / 1e3));
+            kinds.entry(kind).or_default().push(wait);
         }
         ensure!(!kinds.is_empty(), "the trace has no waits: is the probe set in this binary?");
-        let kinds = kinds.into_iter().map(|(name, waits)| (name, Kind::of(&waits))).collect();
-        let sum: u64 = idle.iter().map(|span| span.1 - span.0).sum();
+        let kinds = kinds.into_iter().map(|(name, waits)| (name, Kind::of(waits, &idle))).collect();
+        let sum: u64 = idle.iter().copied().map(length).sum();
         Ok(Report { seconds: (end - begin) as f64 / 1e9, idle_seconds: sum as f64 / 1e9, kinds })
     }
 }
@@ -135,30 +150,56 @@ fn union(mut spans: Vec<Span>) -> Vec<Span> {
     joined
 }
 
-/// How much of a span is covered.
-fn overlap(spans: &[Span], (begin, end): Span) -> u64 {
+/// What of a span is covered.
+fn covered(spans: &[Span], (begin, end): Span) -> impl Iterator<Item = Span> {
     let first = spans.partition_point(|span| span.1 <= begin);
-    let touched = spans[first..].iter().take_while(|span| span.0 < end);
-    touched.map(|span| span.1.min(end) - span.0.max(begin)).sum()
+    let touched = spans[first..].iter().take_while(move |span| span.0 < end);
+    touched.map(move |span| (span.0.max(begin), span.1.min(end)))
+}
+
+/// Lengths in microseconds, the shortest first.
+fn lengths(nanoseconds: impl Iterator<Item = u64>) -> Vec<f64> {
+    let mut all: Vec<f64> = nanoseconds.map(|length| length as f64 / 1e3).collect();
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+/// What so many hundredths of them don't exceed; 0 of none.
+fn at(sorted: &[f64], percent: usize) -> f64 {
+    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or(0.0)
+}
+
+fn length(span: Span) -> u64 {
+    span.1 - span.0
 }
 
 impl Kind {
-    fn of(waits: &[(f64, f64)]) -> Self {
-        let sorted = |of: fn(&(f64, f64)) -> f64| {
-            let mut all: Vec<f64> = waits.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all
-        };
-        let at = |all: &[f64], percent: usize| all[(all.len() * percent).div_ceil(100).max(1) - 1];
-        let (all, idle) = (sorted(|wait| wait.0), sorted(|wait| wait.1));
+    fn of(waits: Vec<Span>, idle: &[Span]) -> Self {
+        let all = lengths(waits.iter().map(|wait| length(*wait)));
+        let beside = lengths(waits.iter().map(|wait| covered(idle, *wait).map(length).sum()));
+        let jobs = waits.len();
+        let moments = union(waits).into_iter().flat_map(|wait| covered(idle, wait).map(length));
         Self {
-            jobs: waits.len(),
+            jobs,
             half_us: at(&all, 50),
             p99_us: at(&all, 99),
-            idle_half_us: at(&idle, 50),
-            idle_p99_us: at(&idle, 99),
-            idle_most_us: at(&idle, 100),
-            idle_over_ms: idle.iter().filter(|wait| **wait > 1e3).count(),
+            idle_half_us: at(&beside, 50),
+            idle_p99_us: at(&beside, 99),
+            idle_most_us: at(&beside, 100),
+            idle_over_ms: beside.iter().filter(|wait| **wait > 1e3).count(),
+            moments: Moments::of(&lengths(moments)),
+        }
+    }
+}
+
+impl Moments {
+    fn of(sorted: &[f64]) -> Self {
+        Self {
+            count: sorted.len(),
+            half_us: at(sorted, 50),
+            p99_us: at(sorted, 99),
+            most_us: at(sorted, 100),
         }
     }
 }
@@ -175,10 +216,25 @@ impl Report {
                 let mut row = vec![name.clone(), kind.jobs.to_string()];
                 row.extend(times.map(|time| format!("{time:.0}")));
                 row.push(kind.idle_over_ms.to_string());
+                let moments = &kind.moments;
+                row.push(moments.count.to_string());
+                row.extend([moments.p99_us, moments.most_us].map(|time| format!("{time:.0}")));
                 row
             })
             .collect();
-        let header = ["threads", "jobs", "p50 µs", "p99", "idle p50", "idle p99", "idle most", "over 1 ms"];
+        let header = [
+            "threads",
+            "jobs",
+            "p50 µs",
+            "p99",
+            "idle p50",
+            "idle p99",
+            "idle most",
+            "over 1 ms",
+            "moments",
+            "p99",
+            "most",
+        ];
         let (seconds, idle) = (self.seconds, self.idle_seconds);
         format!("{seconds:.2} s, {idle:.2} s with an idle core\n\n{}", table::layout(&header, &rows))
     }
@@ -213,6 +269,16 @@ mod tests {
         let kind = &report.kinds["esker-work"];
         assert_eq!((kind.jobs, kind.p99_us, kind.half_us), (2, 3000.0, 500.0), "noted twice is one wait");
         assert_eq!((kind.idle_p99_us, kind.idle_half_us, kind.idle_over_ms), (2000.0, 0.0, 1));
+        let moments = Moments { count: 1, half_us: 2000.0, p99_us: 2000.0, most_us: 2000.0 };
+        assert_eq!(kind.moments, moments);
+    }
+
+    #[test]
+    fn a_moment_ends_with_the_last_wait_or_when_no_core_is_idle() {
+        let idle = [(10_000, 30_000), (50_000, 60_000)];
+        let waits = vec![(0, 15_000), (12_000, 20_000), (25_000, 55_000), (70_000, 80_000)];
+        let moments = Kind::of(waits, &idle).moments;
+        assert_eq!(moments, Moments { count: 3, half_us: 5.0, p99_us: 10.0, most_us: 10.0 });
     }
 
     #[test]
