@@ -63,6 +63,10 @@ type Span = (u64, u64);
 #[derive(Default)]
 struct Trace {
     span: Option<Span>,
+    /// What runs on each core.
+    running: HashMap<u64, u64>,
+    /// How often something else stopped there.
+    gaps: usize,
     /// Since when a core has nothing to do.
     idle_since: HashMap<u64, u64>,
     idle: Vec<Span>,
@@ -90,12 +94,16 @@ impl Trace {
         let begin = self.span.map_or(time, |span| span.0);
         self.span = Some((begin, time));
         if what.trim_start().starts_with("sched:sched_switch") {
-            if field(what, "prev_pid=")? == 0
+            let (stops, starts) = (field(what, "prev_pid=")?, field(what, "next_pid=")?);
+            if self.running.insert(core, starts).is_some_and(|running| running != stops) {
+                self.gaps += 1;
+            }
+            if stops == 0
                 && let Some(since) = self.idle_since.remove(&core)
             {
                 self.idle.push((since, time));
             }
-            if field(what, "next_pid=")? == 0 {
+            if starts == 0 {
                 self.idle_since.insert(core, time);
             }
             return Some(());
@@ -110,6 +118,11 @@ impl Trace {
 
     fn report(mut self) -> Result<Report> {
         let (begin, end) = self.span.context("the trace is empty")?;
+        let gaps = self.gaps;
+        ensure!(
+            gaps == 0,
+            "switches are missing at {gaps} places of the trace: give perf record a larger buffer (-m)"
+        );
         self.idle.extend(self.idle_since.values().map(|since| (*since, end)));
         let idle = union(self.idle);
         let mut kinds: BTreeMap<String, Vec<Span>> = BTreeMap::new();
@@ -285,6 +298,10 @@ mod tests {
     fn what_is_no_trace_is_an_error() {
         assert!(read("").is_err());
         assert!(read("something else").is_err());
+        let gap = [(5, 6), (7, 0)].map(|(prev, next)| {
+            format!("a {prev} [000] 1.000000: sched:sched_switch: prev_pid={prev} ==> next_pid={next}\n")
+        });
+        assert!(read(&gap.concat()).expect_err("6 never stopped").to_string().contains("missing"));
         let idle = "a 5 [000] 1.000000: sched:sched_switch: prev_pid=5 ==> next_pid=0\n";
         assert!(read(idle).expect_err("no waits").to_string().contains("probe"));
     }
