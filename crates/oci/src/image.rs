@@ -23,14 +23,16 @@ use crate::tar::Members;
 pub struct Limits {
     /// Bytes of all layers, unpacked.
     pub bytes: u64,
-    /// Entries of all layers.
+    /// Entries of all layers, and of what they make together.
     pub entries: usize,
+    /// Bytes of names, link targets and extended attributes of a layer, and of what they make together.
+    pub names: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         // Larger than any image that people use; a small file that unpacks to more is an attack, or a mistake.
-        Self { bytes: 1 << 40, entries: 20_000_000 }
+        Self { bytes: 1 << 40, entries: 20_000_000, names: 2 << 30 }
     }
 }
 
@@ -214,12 +216,12 @@ impl Image {
                 members.next().map_err(OciError::io(format!("read layer {}", layer.name)))?
             {
                 found.add(member)?;
-                if found.len() > left.entries {
+                if !found.is_within(&left) {
                     return Err(OciError::refused(&*layer.name, "it has too many entries"));
                 }
             }
             left.entries -= found.len();
-            merged.put(found, &file)?;
+            merged.put(found, &file, limits)?;
         }
         Ok(merged)
     }

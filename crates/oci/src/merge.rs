@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use crate::OciError;
+use crate::image::Limits;
 use crate::tar::Member;
 
 /// Begins the name of what says that something is gone.
@@ -62,11 +63,20 @@ impl Entry {
     fn is_directory(&self) -> bool {
         matches!(self.kind, Kind::Directory)
     }
+
+    fn weight(&self, path: &[u8]) -> u64 {
+        let target = if let Kind::Symlink(target) = &self.kind { target } else { &Vec::new() };
+        weight(path, target, &self.xattrs)
+    }
 }
 
 /// The merged tree, by path without a leading slash; the root is not in it.
 #[derive(Debug, Default)]
-pub struct Merged(BTreeMap<Vec<u8>, Arc<Entry>>);
+pub struct Merged {
+    entries: BTreeMap<Vec<u8>, Arc<Entry>>,
+    /// What their names, targets and attributes take.
+    bytes: u64,
+}
 
 /// A layer that is being put on top: what it takes away goes first, whatever the order in the archive.
 #[derive(Default)]
@@ -74,12 +84,14 @@ pub(crate) struct Layer {
     gone: Vec<Vec<u8>>,
     opaque: Vec<Vec<u8>>,
     members: Vec<Member>,
+    bytes: u64,
 }
 
 impl Layer {
     /// Takes a member.
     pub(crate) fn add(&mut self, mut member: Member) -> Result<(), OciError> {
         let Some(path) = clean(&member.path)? else { return Ok(()) };
+        self.bytes = self.bytes.saturating_add(weight(&path, &member.link, &member.xattrs));
         let (folder, name) = split(&path);
         if name == OPAQUE {
             self.opaque.push(folder.to_vec());
@@ -97,6 +109,17 @@ impl Layer {
     pub(crate) fn len(&self) -> usize {
         self.gone.len() + self.opaque.len() + self.members.len()
     }
+
+    /// Whether it has no more than that.
+    pub(crate) fn is_within(&self, limits: &Limits) -> bool {
+        self.len() <= limits.entries && self.bytes <= limits.names
+    }
+}
+
+/// What a path and what is told of it take in memory.
+fn weight(path: &[u8], target: &[u8], xattrs: &[(Vec<u8>, Vec<u8>)]) -> u64 {
+    let xattrs = xattrs.iter().map(|(name, value)| name.len() + value.len());
+    (path.len() + target.len()) as u64 + xattrs.sum::<usize>() as u64
 }
 
 fn shown(path: &[u8]) -> String {
@@ -139,21 +162,22 @@ fn clean(path: &[u8]) -> Result<Option<Vec<u8>>, OciError> {
 impl Merged {
     /// All entries, in the order of their paths: a directory comes before what is in it.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Arc<Entry>)> {
-        self.0.iter().map(|(path, entry)| (path.as_slice(), entry))
+        self.entries.iter().map(|(path, entry)| (path.as_slice(), entry))
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
-    /// Puts a layer on top, whose contents are in `file`.
-    pub(crate) fn put(&mut self, layer: Layer, file: &Arc<File>) -> Result<(), OciError> {
+    /// Puts a layer on top, whose contents are in `file`; the tree with it has no more than `limits` allow of one.
+    pub(crate) fn put(&mut self, layer: Layer, file: &Arc<File>, limits: &Limits) -> Result<(), OciError> {
+        self.make_way(&layer)?;
         for folder in &layer.opaque {
             let folder = self.resolved(folder)?;
             self.clear(&folder);
@@ -161,9 +185,43 @@ impl Merged {
         for path in &layer.gone {
             let path = self.resolved_parent(path)?;
             self.clear(&path);
-            self.0.remove(&path);
+            self.remove(&path);
         }
-        layer.members.into_iter().try_for_each(|member| self.take(member, file))
+        for member in layer.members {
+            let path = member.path.clone();
+            self.take(member, file)?;
+            if self.entries.len() > limits.entries || self.bytes > limits.names {
+                return Err(OciError::refused(shown(&path), "with it the image has too many entries"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away what a layer puts directories in place of. A link that stayed would lead elsewhere what the layer says is
+    /// gone in that directory.
+    fn make_way(&mut self, layer: &Layer) -> Result<(), OciError> {
+        let mut folders: Vec<&[u8]> =
+            layer.members.iter().filter(|it| it.kind == b'5').map(|it| &*it.path).collect();
+        folders.sort_unstable_by_key(|path| path.len());
+        for folder in folders {
+            let path = self.resolved_parent(folder)?;
+            if self.entries.get(&path).is_some_and(|entry| !entry.is_directory()) {
+                self.remove(&path);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, path: Vec<u8>, entry: Arc<Entry>) {
+        self.remove(&path);
+        self.bytes = self.bytes.saturating_add(entry.weight(&path));
+        self.entries.insert(path, entry);
+    }
+
+    fn remove(&mut self, path: &[u8]) {
+        if let Some(entry) = self.entries.remove(path) {
+            self.bytes = self.bytes.saturating_sub(entry.weight(path));
+        }
     }
 
     fn take(&mut self, member: Member, file: &Arc<File>) -> Result<(), OciError> {
@@ -174,7 +232,7 @@ impl Merged {
             b'1' => {
                 let target = clean(&member.link)?.ok_or_else(|| refused("it is another name of nothing"))?;
                 let target = self.resolved_parent(&target)?;
-                let same = self.0.get(&target).filter(|entry| !entry.is_directory()).cloned();
+                let same = self.entries.get(&target).filter(|entry| !entry.is_directory()).cloned();
                 let same = same.ok_or_else(|| refused("it is another name of what isn't there"))?;
                 self.replace(path, same)?;
                 return Ok(());
@@ -196,7 +254,7 @@ impl Merged {
         let mut folder = split(&path).0;
         let mut missing = Vec::new();
         while !folder.is_empty() {
-            match self.0.get(folder) {
+            match self.entries.get(folder) {
                 Some(there) if there.is_directory() => break,
                 Some(_) => return Err(OciError::refused(shown(&path), "it lies in what is no directory")),
                 None => missing.push(folder.to_vec()),
@@ -206,12 +264,12 @@ impl Merged {
         for folder in missing {
             let usual =
                 Entry { kind: Kind::Directory, mode: 0o755, uid: 0, gid: 0, mtime: 0, xattrs: Vec::new() };
-            self.0.insert(folder, Arc::new(usual));
+            self.insert(folder, Arc::new(usual));
         }
         if !entry.is_directory() {
             self.clear(&path);
         }
-        self.0.insert(path, entry);
+        self.insert(path, entry);
         Ok(())
     }
 
@@ -219,21 +277,25 @@ impl Merged {
     fn clear(&mut self, folder: &[u8]) {
         let start = if folder.is_empty() { Vec::new() } else { [folder, b"/"].concat() };
         let below: Vec<Vec<u8>> = self
-            .0
+            .entries
             .range(start.clone()..)
             .map(|(path, _)| path)
             .take_while(|path| path.starts_with(&start))
             .cloned()
             .collect();
         for path in below {
-            self.0.remove(&path);
+            self.remove(&path);
         }
     }
 
     /// The path, with the links on the way to its last name followed within the tree.
     fn resolved_parent(&self, path: &[u8]) -> Result<Vec<u8>, OciError> {
         let (folder, name) = split(path);
-        Ok(joined(&self.resolved(folder)?, name))
+        let found = joined(&self.resolved(folder)?, name);
+        if found.len() > PATH_MAX {
+            return Err(OciError::refused(shown(path), "links lead it to a longer path than there can be"));
+        }
+        Ok(found)
     }
 
     /// The path, with all links followed within the tree: absolute ones start at its root, and `..` ends there.
@@ -248,7 +310,9 @@ impl Merged {
             }
             found.push(name);
             let here = found.join(&b'/');
-            let Some(Kind::Symlink(target)) = self.0.get(&here).map(|entry| &entry.kind) else { continue };
+            let Some(Kind::Symlink(target)) = self.entries.get(&here).map(|entry| &entry.kind) else {
+                continue;
+            };
             links += 1;
             if links > LINKS || target.len() > PATH_MAX {
                 return Err(OciError::refused(shown(path), "too many links lead there"));
@@ -284,7 +348,7 @@ mod tests {
         for (kind, path, link) in members {
             layer.add(member(*kind, path, link))?;
         }
-        merged.put(layer, &Arc::new(tempfile::tempfile().expect("a file")))
+        merged.put(layer, &Arc::new(tempfile::tempfile().expect("a file")), &Limits::default())
     }
 
     fn paths(merged: &Merged) -> Vec<String> {
@@ -307,6 +371,55 @@ mod tests {
         assert_eq!(paths(&merged), ["a", "b", "b/new", "e"]);
         put(&mut merged, &[(b'0', ".wh.b", ""), (b'0', ".wh.none", "")]).expect("a layer");
         assert_eq!(paths(&merged), ["a", "e"]);
+    }
+
+    #[test]
+    fn what_is_gone_in_a_directory_is_not_looked_for_behind_the_link_that_was_there() {
+        let mut merged = Merged::default();
+        put(&mut merged, &[(b'0', "t/x", ""), (b'2', "a", "t"), (b'2', "b", "t")]).expect("a layer");
+        let upper = [
+            (b'0', "a/.wh..wh..opq", ""),
+            (b'5', "a", ""),
+            (b'0', "a/new", ""),
+            (b'0', "b/deep/.wh.x", ""),
+            (b'5', "b/deep", ""),
+            (b'5', "b", ""),
+        ];
+        put(&mut merged, &upper).expect("a layer");
+        assert_eq!(paths(&merged), ["a", "a/new", "b", "b/deep", "t", "t/x"]);
+    }
+
+    #[test]
+    fn directories_that_are_only_implied_and_their_names_count() {
+        let deep = format!("{}f", "d/".repeat(1000));
+        let put = |limits: &Limits, path: &str, xattr: usize| {
+            let mut layer = Layer::default();
+            let xattrs = vec![(b"user.x".to_vec(), vec![0; xattr])];
+            layer.add(Member { xattrs, ..member(b'0', path, "") }).expect("a member");
+            let is_within = layer.is_within(limits);
+            let file = Arc::new(tempfile::tempfile().expect("a file"));
+            (is_within, Merged::default().put(layer, &file, limits).is_ok())
+        };
+        let limits = Limits { bytes: 0, entries: 10, names: 10_000 };
+        assert_eq!(put(&limits, "a", 100), (true, true));
+        assert_eq!(put(&limits, &deep, 100), (true, false), "1001 entries");
+        assert_eq!(
+            put(&Limits { entries: 2000, ..limits }, &deep, 100),
+            (true, false),
+            "a megabyte of names"
+        );
+        assert_eq!(put(&Limits { entries: 2000, names: 2 << 20, ..limits }, &deep, 100), (true, true));
+        assert!(!put(&limits, "a", 20_000).0);
+    }
+
+    #[test]
+    fn what_is_taken_away_no_longer_counts() {
+        let mut merged = Merged::default();
+        put(&mut merged, &[(b'0', "a/b/c", ""), (b'2', "l", "a/b"), (b'1', "again", "a/b/c")])
+            .expect("a layer");
+        assert_eq!(merged.bytes, 1 + 3 + 5 + (1 + 3) + 5);
+        put(&mut merged, &[(b'0', ".wh.a", ""), (b'0', "l", "")]).expect("a layer");
+        assert_eq!((merged.bytes, paths(&merged)), (6, vec!["again".to_owned(), "l".to_owned()]));
     }
 
     #[test]

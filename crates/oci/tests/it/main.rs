@@ -109,7 +109,9 @@ fn an_image_that_unpacks_to_too_much_is_refused() {
     let written = Written::new(&[&[("a", &zeros)], &[("b", &zeros)]], Packing::Zstd);
     let image = Image::in_layout(&written.path().join("layout"), None).expect("a layout");
     let with = |bytes, entries| {
-        image.merge(written.path(), &Limits { bytes, entries }, &mut |_| ControlFlow::Continue(()))
+        image.merge(written.path(), &Limits { bytes, entries, ..Limits::default() }, &mut |_| {
+            ControlFlow::Continue(())
+        })
     };
     with(3 << 20, 2).expect("within bounds");
     let told = with((1 << 20) + 4096, 2).expect_err("too many bytes").to_string();
