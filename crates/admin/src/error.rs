@@ -167,6 +167,16 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
+    /// An entry would make its catalog unreadable.
+    #[error("`{name}` in the catalog of `{catalog}` can't be published: {reason}")]
+    Row {
+        /// The directory of the catalog.
+        catalog: String,
+        /// The name of the entry.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A path in the repository makes no sense.
     #[error("`{path}` can't be used as a path in the repository: {reason}")]
     Target {

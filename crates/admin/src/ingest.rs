@@ -110,4 +110,6 @@ pub(crate) struct Member {
     /// The path in the repository.
     pub(crate) path: Vec<u8>,
     pub(crate) entry: Entry,
+    /// How many of its extended attributes catalogs can't hold.
+    pub(crate) xattrs_left_out: u64,
 }

@@ -184,7 +184,8 @@ pub(crate) fn print_report(report: &Report, dry_run: bool, json: bool) -> Result
     out.line(format!("  entries   {summary}"))?;
     if differences.xattrs_left_out > 0 {
         let text = format!(
-            "{} extended attributes are longer than the 255 bytes that catalogs can hold, and were left out",
+            "{} extended attributes were left out, since catalogs hold none that are longer than 255 bytes or have no \
+             proper name",
             differences.xattrs_left_out
         );
         out.line(format!("  {}", out.warning(&text)))?;

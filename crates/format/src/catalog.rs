@@ -32,6 +32,7 @@ pub use nested::NestedCatalog;
 pub use placement::Placement;
 pub use properties::{Properties, Schema};
 use row::RowLayout;
+pub(crate) use row::is_name;
 pub use row::{EntryKind, Row};
 pub use statistics::{Counters, Statistics};
 pub use walk::{Children, InKeyOrder, Scan};

@@ -44,6 +44,12 @@ impl<'b, 'r> Writer<'b, 'r> {
         let header = self.header(mountpoint, old.as_deref());
         let mut writer = CatalogWriter::new();
         for (key, parent, entry) in walk.rows {
+            // A row that readers refuse would cost everything in the catalog, and every revision after this one.
+            entry.check().map_err(|reason| AdminError::Row {
+                catalog: path::shown(mountpoint),
+                name: path::shown(&entry.name),
+                reason,
+            })?;
             writer.push(key, parent, entry);
         }
         for nested in walk.nested.into_values() {

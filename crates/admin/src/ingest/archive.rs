@@ -10,7 +10,7 @@ use tar::EntryType;
 use crate::error::AdminError;
 use crate::path;
 use crate::pipeline::Feed;
-use crate::source::pack_xattrs;
+use crate::source::{Xattrs, pack_xattrs};
 
 use super::Member;
 use super::collect::Collector;
@@ -148,28 +148,32 @@ fn describe<R: Read>(
     };
     if type_bits == 0o120_000 {
         entry.symlink = member.link_name_bytes().map(|target| target.into_owned()).unwrap_or_default();
+        if entry.symlink.contains(&0) {
+            return Err(refused(archive, &place, "its target has a zero byte in it"));
+        }
     }
-    let mut nanoseconds = 0;
-    extend(member, &mut entry, &mut nanoseconds)
-        .map_err(|error| refused(archive, &place, &error.to_string()))?;
+    let extended = extend(member, &mut entry).map_err(bad)?;
     let settings = collector.settings();
-    entry.mtime_ns = settings.nanoseconds.then_some(nanoseconds);
-    if !settings.xattrs {
-        entry.xattrs = None;
-    }
-    Ok(Member { path: place, entry })
+    entry.mtime_ns = settings.nanoseconds.then_some(extended.nanoseconds);
+    let xattrs = if settings.xattrs { pack_xattrs(extended.xattrs) } else { Xattrs::default() };
+    entry.xattrs = xattrs.packed;
+    Ok(Member { path: place, entry, xattrs_left_out: xattrs.left_out })
 }
 
 const XATTR_PREFIX: &str = "SCHILY.xattr.";
 
+/// What extended headers say that entries have no place for as it is.
+#[derive(Default)]
+struct Extended {
+    nanoseconds: u32,
+    /// Names and values.
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
 /// Takes over what the extended headers say: times with fractions, large numbers, extended attributes.
-fn extend<R: Read>(
-    member: &mut tar::Entry<'_, R>,
-    entry: &mut Entry,
-    nanoseconds: &mut u32,
-) -> io::Result<()> {
-    let Some(extensions) = member.pax_extensions()? else { return Ok(()) };
-    let mut xattrs = Vec::new();
+fn extend<R: Read>(member: &mut tar::Entry<'_, R>, entry: &mut Entry) -> io::Result<Extended> {
+    let mut extended = Extended::default();
+    let Some(extensions) = member.pax_extensions()? else { return Ok(extended) };
     for extension in extensions {
         let extension = extension?;
         let (Ok(key), value) = (extension.key(), extension.value_bytes()) else { continue };
@@ -177,19 +181,18 @@ fn extend<R: Read>(
         match key {
             "mtime" => {
                 if let Some((seconds, fraction)) = parse_time(text) {
-                    (entry.mtime, *nanoseconds) = (seconds, fraction);
+                    (entry.mtime, extended.nanoseconds) = (seconds, fraction);
                 }
             }
             "uid" => entry.uid = text.parse().unwrap_or(entry.uid),
             "gid" => entry.gid = text.parse().unwrap_or(entry.gid),
             _ => {
                 let name = key.strip_prefix(XATTR_PREFIX).map(str::as_bytes);
-                xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));
+                extended.xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));
             }
         }
     }
-    entry.xattrs = pack_xattrs(xattrs).packed;
-    Ok(())
+    Ok(extended)
 }
 
 /// Reads `seconds.fraction`, which may be negative.

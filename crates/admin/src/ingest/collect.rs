@@ -31,7 +31,8 @@ pub(super) struct Collector<'r> {
     next_job: usize,
     /// Names of the same file in one directory, by the first one.
     links: BTreeMap<(Directory, Name), Vec<Name>>,
-    removed: Differences,
+    /// What was removed and left out on the way.
+    counted: Differences,
 }
 
 /// What an archive changes.
@@ -50,7 +51,7 @@ impl<'r> Collector<'r> {
             jobs: HashMap::new(),
             next_job: 0,
             links: BTreeMap::new(),
-            removed: Differences::default(),
+            counted: Differences::default(),
         }
     }
 
@@ -74,7 +75,7 @@ impl<'r> Collector<'r> {
             return Err(AdminError::Target { path: "/".to_owned(), reason });
         };
         if let Some(entry) = self.find(path)? {
-            self.removed.removed.add(&entry);
+            self.counted.removed.add(&entry);
             if entry.is_directory() {
                 self.count_below(path)?;
             }
@@ -88,7 +89,7 @@ impl<'r> Collector<'r> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.tree().list(&directory)? {
-                self.removed.removed.add(&entry);
+                self.counted.removed.add(&entry);
                 if entry.is_directory() {
                     waiting.push(path::join(&directory, &entry.name));
                 }
@@ -165,7 +166,8 @@ impl<'r> Collector<'r> {
     }
 
     fn add(&mut self, member: Member) -> Result<(), AdminError> {
-        let Member { path, mut entry } = member;
+        let Member { path, mut entry, xattrs_left_out } = member;
+        self.counted.xattrs_left_out += xattrs_left_out;
         self.own(&mut entry);
         self.jobs.remove(&path);
         let Some((directory, name)) = path::split(&path) else {
@@ -211,7 +213,7 @@ impl<'r> Collector<'r> {
         let name = path::split(&path).map(|(_, name)| name.to_vec()).unwrap_or_default();
         let entry = Entry { name, hardlink_group: 0, link_count: 1, ..found };
         let job = self.jobs.get(target).copied();
-        self.add(Member { path: path.clone(), entry })?;
+        self.add(Member { path: path.clone(), entry, xattrs_left_out: 0 })?;
         self.jobs.extend(job.map(|job| (path.clone(), job)));
         // Catalogs know hardlinks within a directory only; elsewhere it becomes a file of its own.
         if let (Some((directory, name)), Some((target_directory, target_name))) =
@@ -240,7 +242,7 @@ impl<'r> Collector<'r> {
             entry.flags.0 |= content.flags.0;
         }
         self.join_links()?;
-        let mut differences = self.removed;
+        let mut differences = self.counted;
         for directory in self.changes.paths() {
             self.mend_groups(&directory)?;
             for entry in with_flags_mended(self.tree(), &directory)? {

@@ -54,7 +54,9 @@ pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Er
 /// Packs extended attributes, as far as catalogs can hold them.
 pub(crate) fn pack_xattrs(mut found: Vec<(Vec<u8>, Vec<u8>)>) -> Xattrs {
     let all = found.len();
-    found.retain(|(name, value)| name.len() <= LENGTH_MAX && value.len() <= LENGTH_MAX);
+    // Archives may have names that no file system would take, and readers refuse whole catalogs for one of them.
+    let is_name = |name: &[u8]| !name.is_empty() && name.len() <= LENGTH_MAX && !name.contains(&0);
+    found.retain(|(name, value)| is_name(name) && value.len() <= LENGTH_MAX);
     found.sort_unstable();
     found.dedup_by(|a, b| a.0 == b.0);
     found.truncate(LENGTH_MAX);

@@ -34,6 +34,12 @@ fn link(archive: &mut Archive, kind: EntryType, path: &str, target: &str) {
     archive.append_link(&mut header(kind, 0o777), path, target).unwrap();
 }
 
+/// A member of which the extended headers say this, too.
+fn extended(archive: &mut Archive, path: &str, says: &[(&str, &[u8])]) {
+    archive.append_pax_extensions(says.iter().copied()).unwrap();
+    file(archive, path, b"content");
+}
+
 fn other(archive: &mut Archive, kind: EntryType, path: &str) {
     archive.append_data(&mut header(kind, 0o755), path, &[][..]).unwrap();
 }
@@ -266,7 +272,7 @@ fn into_a_nested_catalog_with_another_owner() {
 #[test]
 fn refused_members() {
     type Make = fn(&mut Archive);
-    let cases: [(&str, Make); 4] = [
+    let cases: [(&str, Make); 5] = [
         ("`..` is not allowed", |archive| {
             let mut header = header(EntryType::Regular, 0o644);
             header.as_old_mut().name[..4].copy_from_slice(b"../x");
@@ -276,6 +282,10 @@ fn refused_members() {
         ("neither in the archive", |archive| link(archive, EntryType::Link, "a", "missing")),
         ("unknown type", |archive| other(archive, EntryType::new(b'Z'), "odd")),
         ("must be a regular file", |archive| other(archive, EntryType::Directory, "d/.cvmfscatalog")),
+        ("/in/here/odd-link of the archive: its target has a zero byte in it", |archive| {
+            archive.append_pax_extensions([("linkpath", &b"a\0b"[..])]).unwrap();
+            link(archive, EntryType::Symlink, "odd-link", "x");
+        }),
     ];
     for (expected, make) in cases {
         let workshop = Workshop::new();
@@ -286,4 +296,29 @@ fn refused_members() {
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(workshop.check().assert_clean().revision, 0);
     }
+}
+
+#[test]
+fn attributes_that_catalogs_cannot_hold_are_left_out_and_told() {
+    let workshop = Workshop::new();
+    let mut archive = Builder::new(Vec::new());
+    extended(
+        &mut archive,
+        "a",
+        &[
+            ("SCHILY.xattr.", b"without a name"),
+            ("SCHILY.xattr.user.zero\0byte", b"x"),
+            ("SCHILY.xattr.user.long", &[b'x'; 256]),
+            ("SCHILY.xattr.user.fits", b"x"),
+        ],
+    );
+    let archive = write(&workshop, "odd.tar", &archive.into_inner().unwrap());
+    let report = ingest(&workshop, &archive, |_| ()).unwrap();
+    assert_eq!(report.differences.xattrs_left_out, 3);
+    let findings = workshop.check();
+    let names: Vec<_> = findings.assert_clean().tree[&b"/in/here/a"[..]].xattrs.keys().cloned().collect();
+    assert_eq!(names, [b"user.fits"]);
+    // What was published can be read, and published to, again.
+    assert!(!ingest(&workshop, &archive, |_| ()).unwrap().published);
+    assert!(workshop.publish().published);
 }

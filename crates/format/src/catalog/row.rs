@@ -198,7 +198,7 @@ impl Decoder<'_, '_> {
             return Err("its size is negative");
         }
         if let Value::Text(name) | Value::Blob(name) = self.value(NAME)
-            && (name.iter().any(|byte| matches!(byte, b'/' | 0)) || matches!(name, b"." | b".."))
+            && !is_name(name)
         {
             return Err("its name is not a file name");
         }
@@ -230,6 +230,11 @@ impl Decoder<'_, '_> {
             },
         })
     }
+}
+
+/// Tells whether an entry can have a name; that of the root is empty.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !matches!(name, b"." | b"..")
 }
 
 /// User and group numbers have 32 bits; some writers store them with a sign.

@@ -5,7 +5,8 @@
 //! keys where the compression sees it.
 
 use crate::catalog::{
-    CatalogError, Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics,
+    CatalogError, Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics, XattrList,
+    is_name,
 };
 use crate::hash::ContentHash;
 use crate::time::UnixTime;
@@ -91,6 +92,24 @@ impl Entry {
             hardlink_group: row.hardlink_group(),
             link_count: row.link_count(),
         })
+    }
+
+    /// Tells why readers would refuse the entry, and with it the catalog that it is in.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let kind = self.kind().ok_or("its mode has an unknown type")?;
+        if i64::try_from(self.size).is_err() && !kind.is_device() {
+            return Err("its size is beyond what catalogs can hold");
+        }
+        if !is_name(&self.name) {
+            return Err("its name is not a file name");
+        }
+        if self.symlink.contains(&0) {
+            return Err("its symlink target has a zero byte in it");
+        }
+        match self.xattrs.as_deref().map(XattrList::parse) {
+            Some(Err(_)) => Err("its extended attributes are not what readers expect"),
+            _ => Ok(()),
+        }
     }
 
     /// What the entry is; none if the mode says nothing known.

@@ -139,3 +139,25 @@ fn sqlite_finds_nothing_wrong() {
         .unwrap();
     assert!(plan.contains("sqlite_autoindex_catalog_1"), "{plan}");
 }
+
+#[test]
+fn what_readers_would_refuse_is_told_before() {
+    let bad = [
+        Entry { symlink: b"a\0b".to_vec(), ..entry("target", 0o120_777) },
+        Entry { xattrs: Some(b"\x01\x01\x00\x01x".to_vec()), ..entry("attributes", 0o100_644) },
+        Entry { size: 1 << 63, ..entry("size", 0o100_644) },
+        entry("a/b", 0o100_644),
+        entry("..", 0o040_755),
+        entry("kind", 0o644),
+    ];
+    for entry in bad {
+        let mut writer = CatalogWriter::new();
+        writer.push(PathKey::of(b"/x"), PathKey::of(b""), entry.clone());
+        let catalog =
+            Catalog::open(writer.finish(&CatalogHeader::default(), Counters::default()).bytes).unwrap();
+        let rows = catalog.scan().unwrap();
+        let read = rows.map(|row| Entry::from_row(&row?, Vec::new())).collect::<Result<Vec<_>, _>>();
+        assert!(read.is_err() && entry.check().is_err(), "{entry:?}");
+    }
+    assert!(every_kind().iter().all(|entry| entry.check().is_ok()));
+}
