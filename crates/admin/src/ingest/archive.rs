@@ -160,6 +160,8 @@ fn describe<R: Read>(
     Ok(Member { path: place, entry, xattrs_left_out: xattrs.left_out })
 }
 
+/// What tells of holes in archives of the form `pax`. The reader of archives would take their list for content.
+const SPARSE_PREFIX: &str = "GNU.sparse.";
 const XATTR_PREFIX: &str = "SCHILY.xattr.";
 
 /// What extended headers say that entries have no place for as it is.
@@ -186,6 +188,10 @@ fn extend<R: Read>(member: &mut tar::Entry<'_, R>, entry: &mut Entry) -> io::Res
             }
             "uid" => entry.uid = text.parse().unwrap_or(entry.uid),
             "gid" => entry.gid = text.parse().unwrap_or(entry.gid),
+            _ if key.starts_with(SPARSE_PREFIX) => {
+                let reason = "it is sparse in a form that isn't known; archive it without --sparse";
+                return Err(io::Error::other(reason));
+            }
             _ => {
                 let name = key.strip_prefix(XATTR_PREFIX).map(str::as_bytes);
                 extended.xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));

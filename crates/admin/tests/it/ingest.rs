@@ -272,7 +272,7 @@ fn into_a_nested_catalog_with_another_owner() {
 #[test]
 fn refused_members() {
     type Make = fn(&mut Archive);
-    let cases: [(&str, Make); 5] = [
+    let cases: [(&str, Make); 6] = [
         ("`..` is not allowed", |archive| {
             let mut header = header(EntryType::Regular, 0o644);
             header.as_old_mut().name[..4].copy_from_slice(b"../x");
@@ -282,6 +282,13 @@ fn refused_members() {
         ("neither in the archive", |archive| link(archive, EntryType::Link, "a", "missing")),
         ("unknown type", |archive| other(archive, EntryType::new(b'Z'), "odd")),
         ("must be a regular file", |archive| other(archive, EntryType::Directory, "d/.cvmfscatalog")),
+        ("it is sparse in a form that isn't known", |archive| {
+            extended(
+                archive,
+                "GNUSparseFile.1/hole",
+                &[("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")],
+            );
+        }),
         ("/in/here/odd-link of the archive: its target has a zero byte in it", |archive| {
             archive.append_pax_extensions([("linkpath", &b"a\0b"[..])]).unwrap();
             link(archive, EntryType::Symlink, "odd-link", "x");
