@@ -127,6 +127,7 @@ impl Flights {
                 std::mem::take(&mut flight.waiters).into_iter().partition(|waiter| waiter.answer.is_open());
             if open.is_empty() {
                 under_way.remove(&key);
+                trip.landed = true;
                 (warm, false)
             } else {
                 flight.waiters = open;
@@ -140,17 +141,19 @@ impl Flights {
     }
 
     /// Ends the flight and tells everyone.
-    pub(crate) fn land(&self, mut trip: Trip, outcome: Result<Handle, StoreError>) {
+    pub(crate) fn land(&self, trip: &mut Trip, outcome: Result<Handle, StoreError>) {
+        // First: from here on others may set out for the same object.
+        trip.landed = true;
         let flight = self.under_way(&trip.wanted.key()).remove(&trip.wanted.key());
         let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
         let handle = match outcome {
             Ok(handle) => handle,
-            Err(error) => return fail(&trip, waiters, &error),
+            Err(error) => return fail(trip, waiters, &error),
         };
         let (mut open, warm): (Vec<_>, Vec<_>) =
             waiters.into_iter().partition(|waiter| waiter.answer.is_open());
         for waiter in warm {
-            tell_warm(waiter, &mut trip, handle.len());
+            tell_warm(waiter, trip, handle.len());
         }
         let last = open.pop();
         for waiter in open {

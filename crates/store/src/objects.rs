@@ -54,7 +54,8 @@ impl Drop for Seat {
     }
 }
 
-/// One object on its way, led by the request that missed it first.
+/// One object on its way, led by the request that missed it first. One that is dropped on its way, because the cache
+/// is closed or its threads end, is answered all the same: all who joined it wait.
 pub(crate) struct Trip {
     pub(crate) store: Arc<Shared>,
     pub(crate) wanted: Wanted,
@@ -63,6 +64,8 @@ pub(crate) struct Trip {
     pub(crate) is_prefetch: bool,
     /// The stored bytes, once they came.
     pub(crate) fetched: Option<u64>,
+    /// Whether all who wait for it were told.
+    pub(crate) landed: bool,
 }
 
 impl Objects {
@@ -170,7 +173,8 @@ impl Shared {
             return;
         };
         let is_prefetch = priority.urgency() == Urgency::Prefetch;
-        Trip { store: self.clone(), wanted, priority, is_prefetch, fetched: None }.look_again();
+        Trip { store: self.clone(), wanted, priority, is_prefetch, fetched: None, landed: false }
+            .look_again();
     }
 
     /// Whether the right object has the size that this request knows of.
@@ -201,7 +205,11 @@ impl Trip {
     }
 
     /// Ends the trip.
-    fn land(self, outcome: Result<Handle, Cause>) {
+    fn land(mut self, outcome: Result<Handle, Cause>) {
+        self.tell(outcome);
+    }
+
+    fn tell(&mut self, outcome: Result<Handle, Cause>) {
         let outcome = outcome.map_err(|cause| StoreError::new(self.wanted.label(), cause));
         let cache = self.store.cache.clone();
         cache.flights.land(self, outcome);
@@ -279,9 +287,9 @@ impl Trip {
         pool.run_for(&priority, move || then(self));
     }
 
-    fn fail(self, error: StoreError) {
+    fn fail(mut self, error: StoreError) {
         let cache = self.store.cache.clone();
-        cache.flights.land(self, Err(error));
+        cache.flights.land(&mut self, Err(error));
     }
 
     /// Who has it.
@@ -322,6 +330,14 @@ impl Trip {
                 Err(error) => failed(self, error),
             }),
         );
+    }
+}
+
+impl Drop for Trip {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.tell(Err(Cause::Closed));
+        }
     }
 }
 

@@ -284,21 +284,18 @@ impl Desk {
         }
     }
 
-    /// Ends the threads that don't hang and drops what waits.
+    /// Ends the threads that don't hang. What waits or hangs goes to the network: nobody watches it any more.
     pub(super) fn stop(&self) {
-        let left = {
+        let (watched, left) = {
             let mut state = self.state.lock();
             state.stopping = true;
-            (
-                std::mem::take(&mut state.demand.jobs),
-                std::mem::take(&mut state.prefetch.jobs),
-                std::mem::take(&mut state.later),
-                std::mem::take(&mut state.watched),
-            )
+            let waiting = (std::mem::take(&mut state.demand.jobs), std::mem::take(&mut state.prefetch.jobs));
+            (std::mem::take(&mut state.watched), (waiting, std::mem::take(&mut state.later)))
         };
         self.wake_demand.notify_all();
         self.wake_prefetch.notify_all();
         self.watch.notify_all();
         drop(left);
+        watched.iter().filter_map(|task| task.take()).for_each(Trip::fetch);
     }
 }

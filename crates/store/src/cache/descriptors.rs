@@ -35,6 +35,8 @@ pub(crate) struct Descriptors {
 struct Waiters {
     demand: VecDeque<Waiter>,
     prefetch: VecDeque<Waiter>,
+    /// Nobody waits any more.
+    closed: bool,
 }
 
 /// A slot taken; free again on drop.
@@ -101,13 +103,20 @@ impl Descriptors {
     }
 
     /// Parks a request that found no slot. Hands it back if one has become free meanwhile, so that no wake-up is
-    /// lost: whoever frees one and doesn't see this count has freed it before this looks.
+    /// lost: whoever frees one and doesn't see this count has freed it before this looks. Drops it if the cache is closed:
+    /// then nobody may be left to wake it.
     pub(super) fn park(&self, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
         let mut waiters = self.waiters.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         if self.used.load(Ordering::SeqCst) < self.limit || self.has_idle() {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(waiter);
+        }
+        if waiters.closed {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            drop(waiters);
+            drop(waiter);
+            return Ok(());
         }
         match urgency {
             Urgency::Demand => waiters.demand.push_back(waiter),
@@ -146,9 +155,10 @@ impl Descriptors {
         }
     }
 
-    /// Drops all parked requests, which answers them.
-    pub(super) fn clear(&self) {
-        let dropped = std::mem::take(&mut *self.waiters.lock());
+    /// Drops all parked requests, and those that come, which answers them: each has the trip with it that it is for.
+    pub(super) fn close(&self) {
+        let closed = Waiters { closed: true, ..Waiters::default() };
+        let dropped = std::mem::replace(&mut *self.waiters.lock(), closed);
         self.waiting.store(0, Ordering::SeqCst);
         drop(dropped);
     }

@@ -184,7 +184,7 @@ impl Inner {
             below.stop();
         }
         self.space.stop();
-        self.descriptors.clear();
+        self.descriptors.close();
         self.stop_evictor();
         // At the place of a folder that is gone there may be another, with a writer of its own.
         let unlisted = self.no_index.load(Ordering::Relaxed) || self.is_lost();

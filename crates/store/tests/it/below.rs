@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use esker_format::compress::Compression;
@@ -11,8 +11,8 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::encode::FastZlib;
 use esker_store::{
-    Cache, CacheOptions, Cause, Errand, Lower, LowerForm, ObjectStore, Objects, StockZlib, Wanted, Warmed,
-    make_alien,
+    Cache, CacheOptions, Cause, Done, Errand, Lower, LowerForm, ObjectStore, Objects, StockZlib, Wanted,
+    Warmed, make_alien,
 };
 use tempfile::TempDir;
 
@@ -228,6 +228,26 @@ fn a_cache_of_our_own_is_adopted_if_only_its_owner_may_write_to_it() {
     let own = tempfile::tempdir().unwrap();
     let refused = Cache::open(&engine(), own.path(), over(&below, LowerForm::Adopted)).err().unwrap();
     assert!(matches!(refused.cause(), Cause::NotPrivate { .. }), "{refused}");
+}
+
+/// Whoever waited would wait for ever: nothing looks after what lies on the desk any more.
+#[test]
+fn what_waits_for_a_folder_below_goes_on_when_the_cache_is_closed() {
+    let objects: Vec<_> = (0..40).map(|seed| stock(&text(seed, 300_000))).collect();
+    let folder = stock_cache(&objects);
+    let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
+    let store = rig.store(Shelf::new(&objects.iter().collect::<Vec<_>>()));
+    let (told, answers) = mpsc::channel();
+    for object in &objects {
+        let told = told.clone();
+        let answer = Done::new(move |got| told.send(got.map(|_| ())).unwrap());
+        // Far more than there are threads to prove them.
+        store.get(object.wanted.clone(), answer);
+    }
+    rig.cache.close().unwrap();
+    for _ in &objects {
+        answers.recv_timeout(Duration::from_secs(60)).expect("an answer").unwrap();
+    }
 }
 
 /// A node that uses a shared folder.

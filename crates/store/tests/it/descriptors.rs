@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use esker_store::{CacheOptions, Done, Handle, ObjectStore, OpenObject};
+use esker_store::{CacheOptions, Cause, Done, Errand, Handle, ObjectStore, OpenObject};
 
 use crate::rig::{Made, Rig, Shelf, engine, get, noise, roomy, zlib};
 
@@ -91,6 +92,27 @@ fn mappings_leave_descriptors_free() {
         assert_eq!(map.as_ref(), object.plain);
     }
     assert_eq!(rig.cache.status().descriptors_peak, 2);
+}
+
+/// The file in use may stay open for as long as somebody likes.
+#[test]
+fn who_waits_for_a_descriptor_is_told_when_the_cache_is_closed() {
+    let (rig, objects, shelf) = rig(1);
+    let store = rig.store(shelf.clone());
+    let _busy = get(&store, &objects[0].wanted).unwrap();
+    shelf.hold();
+    let (told, answer) = mpsc::channel();
+    let also_told = told.clone();
+    store.get(objects[1].wanted.clone(), Done::new(move |got| told.send(got.map(|_| ())).unwrap()));
+    let done = Done::new(move |got| also_told.send(got.map(|_| ())).unwrap());
+    store.warm(objects[2].wanted.clone(), &Errand::new(), done);
+    shelf.let_go();
+    rig.cache.close().unwrap();
+    let wait = || answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
+    let closed = [wait(), wait()].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert!(closed.iter().all(|error| matches!(error.cause(), Cause::Closed)), "{closed:?}");
+    assert!(!closed.is_empty(), "one was opened beside the other");
+    assert_eq!(store.status().traffic.warming, 0, "a prefetch is still under way");
 }
 
 /// Many threads, few descriptors: nobody waits forever, the bound holds.
