@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use esker_format::write::catalog::Entry;
+use flate2::bufread::GzDecoder;
 use tar::EntryType;
 
 use crate::error::AdminError;
@@ -78,6 +79,13 @@ impl Archive {
                 _ => collector.other(about)?,
             }
         }
+        self.drain(feed).map_err(failed)
+    }
+
+    /// Reads what follows the last member: only at its end does compression tell whether all bytes were right.
+    fn drain(&mut self, feed: &Feed<'_>) -> io::Result<()> {
+        let mut room = vec![0; READ_AHEAD];
+        while !feed.is_over() && fill(&mut self.stream, &mut room)? > 0 {}
         Ok(())
     }
 }
@@ -92,11 +100,30 @@ pub(crate) fn decompressed<'s>(
     let whole = Cursor::new(magic).chain(input);
     Ok(match start.as_slice() {
         [] => None,
-        [0x1f, 0x8b, ..] => Some(Box::new(flate2::read::MultiGzDecoder::new(whole))),
+        [0x1f, 0x8b, ..] => Some(Box::new(Gzip(Some(GzDecoder::new(whole))))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Box::new(zstd::Decoder::new(whole)?)),
         [0xfd, b'7', b'z', b'X', b'Z', 0] => Some(Box::new(lzma_rust2::XzReader::new(whole, true))),
         _ => Some(Box::new(whole)),
     })
+}
+
+/// The parts of a file of gzip, one after the other. What follows the last one is ignored, as by gzip itself.
+struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        while let Some(part) = &mut self.0 {
+            let len = part.read(room)?;
+            if len > 0 || room.is_empty() {
+                return Ok(len);
+            }
+            let rest = part.get_mut().fill_buf()?;
+            let is_part = rest.starts_with(&[0x1f]);
+            let ended = self.0.take().map(GzDecoder::into_inner);
+            self.0 = ended.filter(|_| is_part).map(GzDecoder::new);
+        }
+        Ok(0)
+    }
 }
 
 fn fill(member: &mut impl Read, mut room: &mut [u8]) -> io::Result<usize> {
