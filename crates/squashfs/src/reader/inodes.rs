@@ -82,6 +82,7 @@ impl<'a> Scene<'a> {
             | Body::Device { xattrs, .. }
             | Body::Pipe { xattrs, .. } => xattrs,
             Body::Symlink { target_len, .. } if inode.header.kind == InodeType::ExtendedSymlink => {
+                self.check_target(inode, target_len)?;
                 let mut after = inode.after.clone();
                 after.skip(target_len.into())?;
                 u32::from_le_bytes(after.array()?)
@@ -93,12 +94,17 @@ impl<'a> Scene<'a> {
     /// The target of a symbolic link; none if it isn't one.
     pub(crate) fn target(self, inode: &Inode<'_>) -> Answer<Option<Vec<u8>>> {
         let Body::Symlink { target_len, .. } = inode.body else { return Ok(None) };
-        if target_len == 0 || target_len > TARGET_MAX {
-            let what = format!("the target of inode {} has {target_len} bytes", inode.header.number);
-            return Err(self.core.fault(self.at(inode.place), what).into());
-        }
+        self.check_target(inode, target_len)?;
         let len = usize::try_from(target_len).unwrap_or(usize::MAX);
         inode.after.clone().bytes(len).map(Some)
+    }
+
+    fn check_target(self, inode: &Inode<'_>, len: u32) -> Answer<()> {
+        if len == 0 || len > TARGET_MAX {
+            let what = format!("the target of inode {} has {len} bytes", inode.header.number);
+            return Err(self.core.fault(self.at(inode.place), what).into());
+        }
+        Ok(())
     }
 
     /// Where in the image the metadata block of an inode is.

@@ -1,15 +1,18 @@
 //! Extended attributes.
 
 use super::metadata::{Cursor, Stream};
-use super::{Answer, Scene};
+use super::{Answer, Scene, Stop};
 use crate::layout::{
     MetaRef, NO_XATTRS, Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_TABLE_LEN, XattrEntry, XattrId,
 };
 
 /// Longest value the kernel hands out.
 const VALUE_MAX: u32 = 64 << 10;
-/// Most names an inode has; their list is at most 64 KiB long.
+/// Most names an inode has, and the length of their list, with a zero after each.
 const COUNT_MAX: u32 = 64 << 10;
+const LIST_MAX: usize = 64 << 10;
+/// Most bytes of a set that are gone through: some packed bytes may stand for gigabytes of metadata.
+const SET_MAX: u64 = 16 << 20;
 
 /// What a set has, one attribute after the other.
 struct Attributes<'a> {
@@ -17,6 +20,9 @@ struct Attributes<'a> {
     cursor: Cursor<'a>,
     stream: Stream,
     left: u32,
+    /// Of the list of names so far, and of the set.
+    list: usize,
+    passed: u64,
 }
 
 impl<'a> Scene<'a> {
@@ -61,7 +67,7 @@ impl<'a> Scene<'a> {
         }
         let stream = Stream { start: table.start, end: at };
         let cursor = self.cursor(stream, id.place)?;
-        Ok(Some(Attributes { scene: self, cursor, stream, left: id.count }))
+        Ok(Some(Attributes { scene: self, cursor, stream, left: id.count, list: 0, passed: 0 }))
     }
 }
 
@@ -74,13 +80,25 @@ impl Attributes<'_> {
         self.left -= 1;
         let entry = XattrEntry::decode(&self.cursor.array::<XATTR_ENTRY_LEN>()?);
         let entry = entry.map_err(|error| self.cursor.fault(&error))?;
+        self.list += entry.prefix.text().len() + usize::from(entry.name_len) + 1;
+        if self.list > LIST_MAX {
+            return Err(self.too_many("more names of extended attributes than an inode can have"));
+        }
         let rest = self.cursor.bytes(entry.name_len.into())?;
         Ok(Some((entry, rest)))
     }
 
     fn skip_value(&mut self) -> Answer<()> {
-        let len = u32::from_le_bytes(self.cursor.array()?);
-        self.cursor.skip(len.into())
+        let len = u32::from_le_bytes(self.cursor.array()?).into();
+        self.passed += len;
+        if self.passed > SET_MAX {
+            return Err(self.too_many("extended attributes of more than 16 MiB"));
+        }
+        self.cursor.skip(len)
+    }
+
+    fn too_many(&self, what: &str) -> Stop {
+        self.scene.core.fault(self.stream.start, what).into()
     }
 
     fn value(&mut self, elsewhere: bool) -> Answer<Vec<u8>> {

@@ -44,9 +44,12 @@ impl<'t> Image<'t> {
     }
 
     /// Writes what belongs at the very start and makes the image seen, with zeros up to a multiple of `unit`.
-    pub(super) fn finish(self, start: &[u8], unit: u64) -> Result<u64, WriteError> {
-        self.target.write_at(0, start).map_err(|source| WriteError::Image { doing: "writing", source })?;
+    pub(super) fn finish(mut self, start: &[u8], unit: u64) -> Result<u64, WriteError> {
+        self.write(0, start)?;
         let len = self.end.next_multiple_of(unit);
+        // What was taken back may lie there.
+        let padding = usize::try_from(len - self.end).unwrap_or(0);
+        self.write(self.end, &vec![0; padding])?;
         self.target.finish(len).map_err(|source| WriteError::Image { doing: "completing", source })?;
         Ok(len)
     }

@@ -24,8 +24,13 @@ type Set = Vec<(u16, Vec<u8>, Vec<u8>)>;
 
 /// The longest value that the kernel hands out.
 const VALUE_LEN_MAX: usize = 64 << 10;
-/// The longest name that the kernel knows.
+/// The longest name that the kernel knows, and the longest list of them, with a zero after each.
 const NAME_LEN_MAX: usize = 255;
+const LIST_LEN_MAX: usize = 64 << 10;
+
+fn prefix_len(number: u16) -> usize {
+    Prefix::ALL.get(usize::from(number)).map_or(0, |prefix| prefix.text().len())
+}
 
 impl Xattrs {
     /// The number of the set that an entry has; none if it has none.
@@ -47,6 +52,12 @@ impl Xattrs {
         }
         set.sort_unstable();
         set.dedup_by(|b, a| (a.0, &a.1) == (b.0, &b.1));
+        let (mut list, count) = (0, set.len());
+        set.retain(|(prefix, rest, _)| {
+            list += prefix_len(*prefix) + rest.len() + 1;
+            list <= LIST_LEN_MAX
+        });
+        self.left_out += (count - set.len()) as u64;
         if let Some(number) = self.known.get(&set) {
             return Ok(Some(*number));
         }
@@ -68,9 +79,7 @@ impl Xattrs {
             let mut size = 0;
             for (prefix, name, value) in set {
                 let bytes = encoded(*prefix, name, value)?;
-                let prefix_len =
-                    Prefix::ALL.get(usize::from(*prefix)).map_or(0, |prefix| prefix.text().len());
-                size += prefix_len + name.len() + 1 + value.len();
+                size += prefix_len(*prefix) + name.len() + 1 + value.len();
                 names.append(&bytes, encoder)?;
             }
             let count = |number: usize| {

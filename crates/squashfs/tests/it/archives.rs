@@ -108,3 +108,30 @@ fn images_of_archives_have_what_the_archives_have() {
     checked(NAMES_OF_ARCHIVES, "sqfstar", &["-comp", "gzip", "-no-progress", "-quiet"]);
     checked(NAMES_OF_ARCHIVES, "tar2sqfs", &["--quiet", "--exportable", "--compressor", "zstd"]);
 }
+
+#[test]
+fn more_names_of_attributes_than_a_list_can_have_are_a_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    for (names, fit) in [(200, true), (300, false)] {
+        let tar = folder.path().join("it.tar");
+        let mut archive = tar::Builder::new(File::create(&tar).unwrap());
+        let keys: Vec<String> = (0..names).map(|number| format!("SCHILY.xattr.user.{number:0240}")).collect();
+        archive.append_pax_extensions(keys.iter().map(|key| (key.as_str(), &b"value"[..]))).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        archive.append_data(&mut header, "file", &[][..]).unwrap();
+        archive.finish().unwrap();
+        let made = Made::new(|image| {
+            made::run("sqfstar", &["-quiet", "-no-progress", image.to_str().unwrap()], Some(&tar))
+        });
+        let tree = made.open().unwrap();
+        let file = Reply::wait(|reply| tree.lookup(&tree.root().node, b"file", reply)).unwrap();
+        match walk::xattr_names(&tree, &file.node) {
+            Ok(listed) => assert!(fit && listed.len() == names),
+            Err(error) => assert!(!fit && error.kind == ErrorKind::Damaged, "{error}"),
+        }
+        let first = format!("user.{:0240}", 0);
+        let value = Reply::wait(|reply| tree.xattr(&file.node, first.as_bytes(), reply));
+        assert_eq!(value.unwrap(), b"value");
+    }
+}

@@ -113,3 +113,23 @@ fn a_header_that_cannot_be_read_whole_is_refused() {
     let error = scene.build_of(&mut archive, &quick()).expect_err("refused").to_string();
     assert!(error.contains("header") && error.contains("/odd "), "{error}");
 }
+
+#[test]
+fn names_of_attributes_that_no_list_has_room_for_are_left_out() {
+    let scene = Scene::empty();
+    let mut archive = tar::Builder::new(File::create(scene.path("it.tar")).expect("a file"));
+    let keys: Vec<String> = (0..300).map(|number| format!("SCHILY.xattr.user.{number:0245}")).collect();
+    archive.append_pax_extensions(keys.iter().map(|key| (key.as_str(), &b"value"[..]))).expect("attributes");
+    let mut header = tar::Header::new_ustar();
+    header.set_size(0);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(5);
+    archive.append_data(&mut header, "file", &[][..]).expect("a file");
+    archive.finish().expect("an archive");
+    let mut archive = Archive::open(&scene.path("it.tar")).expect("an archive");
+    let report = scene.build_of(&mut archive, &quick()).expect("an image");
+    // Each takes 251 bytes of 64 KiB.
+    assert_eq!(report.xattrs_left_out, 300 - 261);
+}

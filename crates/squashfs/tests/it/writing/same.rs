@@ -2,7 +2,7 @@
 
 use esker_squashfs::writer::Options;
 
-use super::scene::Scene;
+use super::scene::{Scene, noise};
 use super::{CODECS, options, quick};
 
 #[test]
@@ -29,4 +29,19 @@ fn the_order_in_which_files_were_made_changes_nothing() {
         scene.image()
     });
     assert!(images[0] == images[1]);
+}
+
+#[test]
+fn nothing_is_left_of_what_was_taken_back() {
+    let scene = Scene::empty();
+    let content = noise(1, 6 << 20);
+    // The second one is written before it shows that it is the first one.
+    for name in ["a", "z"] {
+        scene.write(name, &content);
+    }
+    let report = scene.build(&quick()).expect("an image");
+    assert_eq!(report.duplicates, 1);
+    let image = scene.image();
+    let used = u64::from_le_bytes(*image[40..].first_chunk().expect("a superblock")) as usize;
+    assert!(image.len() > used && image[used..].iter().all(|byte| *byte == 0), "{used} of {}", image.len());
 }
