@@ -259,6 +259,29 @@ fn damage_is_found() {
 }
 
 #[test]
+fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
+    let studio = Studio::new(Person::ordinary());
+    let (folder, image) = (studio.home("deep"), studio.home("deep.sqfs"));
+    fs::create_dir_all(Path::new(&folder).join("a/b/c")).expect("folders");
+    let made =
+        Command::new("mksquashfs").args([&folder, &image]).args(["-noI", "-quiet", "-no-progress"]).output();
+    assert!(made.expect("mksquashfs").status.success());
+    let mut bytes = fs::read(&image).expect("the image");
+    // Where its inode lies (2 bytes) and its number (2); that it is a directory, the length of its name less one, the name.
+    let is_it = |found: &[u8]| found.starts_with(&[0, 0]) && found.ends_with(b"\x01\0\0\0c");
+    let at = bytes.windows(9).position(is_it).expect("the entry of c in b");
+    // Of 32 bytes each: c, b, a, the root.
+    bytes[at] = 64;
+    fs::write(&image, &bytes).expect("writing");
+    for command in [&["verify", &image][..], &["diff", &image, &image]] {
+        let output = studio.esker(command);
+        let told = words(&output);
+        assert_eq!(output.status.code(), Some(4), "{told}");
+        assert!(told.contains("/a/b/c is a directory that is elsewhere, too"), "{told}");
+    }
+}
+
+#[test]
 fn whoever_interrupts_a_build_keeps_what_was_there() {
     let studio = Studio::new(Person::ordinary());
     let image = studio.home("a.sqfs");

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::look::{NamedArgs, Opened};
 use crate::exit::{Context as _, Failure, Kind};
 use crate::image::digest;
-use crate::output::{Output, size};
+use crate::output::{Output, lossy, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -140,6 +140,8 @@ fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(
             return files;
         }
     };
+    // A damaged image may have a directory in itself, or in two, so that going through it doesn't end.
+    let mut directories = std::collections::HashSet::from([root.node.key]);
     let mut waiting = vec![(root.node, b"".to_vec())];
     while let Some((node, path)) = waiting.pop().filter(|_| !stop.load(Ordering::Relaxed)) {
         findings.entries.fetch_add(1, Ordering::Relaxed);
@@ -161,6 +163,9 @@ fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(
                 findings.add(failure.message);
             }
             match entry.attr.kind {
+                NodeKind::Directory if !directories.insert(entry.node.key) => {
+                    findings.add(format!("{} is a directory that is elsewhere, too", lossy(&path)));
+                }
                 NodeKind::Directory => waiting.push((entry.node, path)),
                 kind => {
                     findings.entries.fetch_add(1, Ordering::Relaxed);
