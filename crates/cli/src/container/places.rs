@@ -29,6 +29,7 @@ pub(super) struct Wishes {
     /// Whether the container shows the home directory.
     at_home: bool,
     pwd: Option<PathBuf>,
+    /// What nobody asked for, so that it covers nothing else.
     first: Vec<Mount>,
     /// After the files of accounts.
     second: Vec<Mount>,
@@ -54,14 +55,16 @@ impl Wishes {
         for wish in &args.bind {
             second.push(bind(wish)?);
         }
-        let mut current = current_directory().filter(|_| shown);
-        if let Some(path) = &current
-            && !first.iter().chain(&second).any(|mount| shows(mount, path))
-        {
-            let mount = of_host(path, false).filter(|_| may_be_shown(path));
-            current = current.filter(|_| mount.is_some());
-            second.extend(mount);
-        }
+        let directory = Directory::current().filter(|_| shown);
+        let current = directory.and_then(|directory| {
+            let mounts: Vec<&Mount> = first.iter().chain(&second).collect();
+            match directory.among(&mounts) {
+                Sight::Shown => {}
+                Sight::Needs(mount) => first.push(mount),
+                Sight::Hidden => return None,
+            }
+            Some(directory.told)
+        });
         let at_home = second.iter().chain(&first).any(|mount| mount.target == home || shows(mount, &home));
         Ok(Self { home, current, at_home, pwd: args.pwd.clone(), first, second })
     }
@@ -99,12 +102,50 @@ fn shows(mount: &Mount, path: &Path) -> bool {
     }
 }
 
-/// The path by which the shell knows it, if that is right.
-fn current_directory() -> Option<PathBuf> {
-    let real = std::env::current_dir().ok()?;
-    let told = std::env::var_os("PWD").map(PathBuf::from);
-    let right = |told: &PathBuf| told.is_absolute() && fs::canonicalize(told).is_ok_and(|path| path == real);
-    Some(told.filter(right).unwrap_or(real))
+/// Where the command is started.
+struct Directory {
+    /// The path by which the shell knows it, if that is right.
+    told: PathBuf,
+    /// Without links.
+    real: PathBuf,
+}
+
+/// Whether the command sees it.
+#[derive(Debug, PartialEq, Eq)]
+enum Sight {
+    Shown,
+    /// With this mount, below the others.
+    Needs(Mount),
+    /// Something else is mounted there, or nothing may be.
+    Hidden,
+}
+
+impl Directory {
+    fn current() -> Option<Self> {
+        let real = std::env::current_dir().ok()?;
+        let told = std::env::var_os("PWD").map(PathBuf::from);
+        let right =
+            |told: &PathBuf| told.is_absolute() && fs::canonicalize(told).is_ok_and(|path| path == real);
+        Some(Self { told: told.filter(right).unwrap_or_else(|| real.clone()), real })
+    }
+
+    /// What these mounts, of which later ones cover earlier ones, make of it.
+    fn among(&self, mounts: &[&Mount]) -> Sight {
+        for path in [&self.told, &self.real] {
+            let mount = mounts.iter().rev().find(|mount| path.starts_with(&mount.target));
+            match mount {
+                None => {
+                    let mount = of_host(path, false).filter(|_| may_be_shown(path));
+                    return mount.map_or(Sight::Hidden, Sight::Needs);
+                }
+                Some(mount) if shows(mount, path) => return Sight::Shown,
+                // A link in it leads to the same place as on the host.
+                Some(mount) if shows(mount, &mount.target) => {}
+                Some(_) => return Sight::Hidden,
+            }
+        }
+        Sight::Hidden
+    }
 }
 
 fn may_be_shown(current: &Path) -> bool {
@@ -203,6 +244,41 @@ mod tests {
     fn system_directories_stay_the_image_s() {
         for (path, shown) in [("/", false), ("/usr/lib", false), ("/project/x", true), ("/opt/work", true)] {
             assert_eq!(may_be_shown(Path::new(path)), shown, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_last_mount_above_a_directory_decides() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = fs::canonicalize(folder.path()).expect("its path");
+        let at = |name: &str| base.join(name);
+        fs::create_dir_all(at("home/project")).expect("folders");
+        fs::create_dir_all(at("far/data")).expect("folders");
+        fs::create_dir_all(at("other")).expect("a folder");
+        std::os::unix::fs::symlink(at("far/data"), at("home/link")).expect("a link");
+        let bind = |from: &str, target: &str| Mount {
+            target: at(target),
+            what: What::Bind { from: at(from), read_only: true },
+        };
+        let same = |path: &str| bind(path, path);
+        let sight = |told: &str, mounts: &[Mount]| {
+            let directory = Directory { told: at(told), real: fs::canonicalize(at(told)).expect("it") };
+            directory.among(&mounts.iter().collect::<Vec<_>>())
+        };
+        let needs = |path: &str| Sight::Needs(of_host(&at(path), false).expect("it"));
+        for (told, mounts, expected) in [
+            ("home/project", vec![], needs("home/project")),
+            ("home/project", vec![same("home/project/")], Sight::Shown),
+            ("home/project", vec![same(""), bind("other", "home")], Sight::Hidden),
+            ("home/project", vec![bind("other", "home"), same("home/project")], Sight::Shown),
+            ("home/project", vec![same("home/project"), bind("other", "home")], Sight::Hidden),
+            ("home", vec![bind("other", "home/project")], needs("home")),
+            ("home/link", vec![], needs("home/link")),
+            ("home/link", vec![same("home")], needs("far/data")),
+            ("home/link", vec![same("home"), same("far")], Sight::Shown),
+            ("home/link", vec![same("home"), bind("other", "far/data")], Sight::Hidden),
+        ] {
+            assert_eq!(sight(told, &mounts), expected, "{told}: {mounts:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ mod sharing;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use esker_testkit::fixture;
@@ -22,7 +22,11 @@ struct Site {
 
 impl Site {
     fn new() -> Site {
-        let world = World::new(Person::ordinary(), fixture::RMD);
+        Site::of(Person::ordinary())
+    }
+
+    fn of(person: Person) -> Site {
+        let world = World::new(person, fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
         Site { world, root }
     }
@@ -135,6 +139,37 @@ fn binds_show_what_they_name() {
     assert_eq!(hidden, format!("0\n{}", site.home().display()));
     let told = site.says(&["--no-bind", "--no-home"], &["sh", "-c", "pwd; ls / | grep -c home || true"]);
     assert_eq!(told, "/\n0");
+}
+
+/// What was asked for counts, wherever the command is started.
+#[test]
+fn the_current_directory_covers_nothing_that_was_asked_for() {
+    let site = Site::of(Person::myself());
+    // Not in /tmp, which is shown anyway.
+    let here = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let at = |name: &str| here.path().join(name);
+    let (real, other, home) = (at("real"), at("other"), at("home"));
+    for folder in [&real, &other, &home.join("project")] {
+        fs::create_dir_all(folder).expect("a folder");
+    }
+    fs::write(other.join("of-other"), "").expect("a file");
+    let calls = |from: &Path, options: &[&str], script: &str| {
+        let mut call = site.run(options, &["sh", "-c", script, &real.display().to_string()]);
+        printed(call.current_dir(from).env("HOME", &home)).trim_end().to_owned()
+    };
+    let bind = |from: &Path| format!("{}:{}:ro", from.display(), real.display());
+    let bound = "ls $0 && ! touch $0/written 2> /dev/null";
+    for from in [&*real, here.path(), &*home] {
+        assert_eq!(calls(from, &["--bind", &bind(&other)], bound), "of-other", "{}", from.display());
+    }
+    assert_eq!(calls(&real, &["--bind", &bind(&other)], "pwd"), home.display().to_string());
+    let shown = calls(&real, &["--bind", &bind(&real)], "pwd; ! touch written 2> /dev/null");
+    assert_eq!(shown, real.display().to_string(), "where it was, as it was asked for");
+    let options = ["--home", &other.display().to_string()];
+    for from in [home.clone(), home.join("project")] {
+        assert_eq!(calls(&from, &options, "ls $HOME"), "of-other", "{}", from.display());
+    }
+    assert!(!real.join("written").exists() && !other.join("written").exists());
 }
 
 /// > N6: Variables come from the host, but not those that name its files; the image's win over them, `ESKER_ENV_…` and `--env` over both.
