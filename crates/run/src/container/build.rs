@@ -106,8 +106,9 @@ fn overlay(image: &Path, root: &Path) -> Result<(), ContainerError> {
     for folder in [&upper, &moving] {
         fs::create_dir(folder).map_err(step("make a layer to write to"))?;
     }
-    let layers =
-        format!("lowerdir={},upperdir={},workdir={}", image.display(), upper.display(), moving.display());
+    // By the working directory: the path of an image may hold what separates layers and options.
+    std::env::set_current_dir(image).map_err(step("change to the image"))?;
+    let layers = format!("lowerdir=.,upperdir={},workdir={}", upper.display(), moving.display());
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     // Without root its marks must be extended attributes that users may set; root on an old kernel knows no such option.

@@ -97,10 +97,14 @@ impl Images {
     }
 
     fn published_by(person: Person, more: impl FnOnce(&Rootfs) + Send) -> Images {
-        let workshop = Workshop::with(person, |tree| more(&Rootfs::new(&tree.join("system"))));
+        Images::published_as("system", person, more)
+    }
+
+    fn published_as(folder: &str, person: Person, more: impl FnOnce(&Rootfs) + Send) -> Images {
+        let workshop = Workshop::with(person, |tree| more(&Rootfs::new(&tree.join(folder))));
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
-        let image = format!("file://{}/{NAME}:/system", workshop.home("storage"));
+        let image = format!("file://{}/{NAME}:/{folder}", workshop.home("storage"));
         let (key, cache) = (workshop.home(&format!("keys/{NAME}.pub")), workshop.world.cache());
         let options = ["--public-key", &key, "--cache", &cache.display().to_string()];
         Images { image, options: options.map(str::to_owned).into(), world: workshop.world }
@@ -383,4 +387,12 @@ fn marks_of_another_overlay_mean_nothing_below_a_command() {
     let mut around = published.world.esker(&["run", "--fixed", repository]);
     around.args(&published.options).args(["--", "cat", &format!("/cvmfs/{NAME}/system/sub/file")]);
     assert_eq!(printed(&mut around), "seen\n");
+}
+
+/// Images of containers are called with a colon, and nobody forbids the rest.
+#[test]
+fn a_folder_may_be_called_as_options_of_overlays_are_written() {
+    let images = Images::published_as("a:latest,b\\", Person::ordinary(), |_| ());
+    let script = "echo new > /made-for-this-test && cat /made-for-this-test";
+    assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");
 }
