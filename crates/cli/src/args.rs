@@ -15,9 +15,9 @@ use esker_store::{Order, Proxies, Servers};
 use esker_view::Pin;
 
 use crate::configuration::authorities;
-use crate::exit::{Failure, Kind};
+use crate::exit::{Context, Failure, Kind};
 use crate::output::parse_size;
-use crate::settings::{BROKER_SOCKET, Settings};
+use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 
 /// How to reach and trust a repository.
@@ -118,6 +118,18 @@ pub(crate) struct RepositoryArgs {
 }
 
 impl RepositoryArgs {
+    /// The same for a process that works in another directory, and for telling whether others mean the same.
+    pub(crate) fn absolute(&self) -> Result<Self, Failure> {
+        let mut all = self.clone();
+        let cache = all.cache.iter_mut().filter(|folder| **folder != Path::new(MEMORY));
+        let named = all.public_key.iter_mut().chain(&mut all.ca).chain(cache).chain(&mut all.broker);
+        for path in named.chain(all.tiers.paths()) {
+            let unknown = format!("can't tell where {} is", path.display());
+            *path = std::path::absolute(&*path).context(Kind::Usage, unknown)?;
+        }
+        Ok(all)
+    }
+
     /// Whether a broker is named.
     pub(crate) fn names_broker(&self) -> bool {
         self.broker.is_some()

@@ -41,7 +41,7 @@ pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Names the cache.
 const CACHE: &str = "ESKER_CACHE";
 /// What names a cache in memory, in place of a folder.
-const MEMORY: &str = "ram";
+pub(crate) const MEMORY: &str = "ram";
 /// A new cache is not put where less than this is free, if there is another place.
 const CACHE_LEAST: u64 = 1 << 30;
 /// The cache of root; CernVM-FS has `/var/lib/cvmfs`.

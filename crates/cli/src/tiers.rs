@@ -27,6 +27,11 @@ impl TierArgs {
         !self.lower.is_empty() || self.alien.is_some()
     }
 
+    /// The folders that are named.
+    pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.lower.iter_mut().chain(&mut self.alien)
+    }
+
     /// The tiers that are named, those of this node first.
     pub(crate) fn tiers(&self, settings: &Settings) -> Result<Vec<Lower>, Failure> {
         let adopted = self.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings));

@@ -98,10 +98,12 @@ fn in_container(
         }
         Root::Repository(..) => false,
     };
+    // Who keeps it is in another directory by the time that it reads them.
+    let repository = args.repository.absolute()?;
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),
         root,
-        repository: &args.repository,
+        repository: &repository,
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
         scout: !args.view.no_prefetch,

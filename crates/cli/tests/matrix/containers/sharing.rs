@@ -396,3 +396,22 @@ fn a_folder_may_be_called_as_options_of_overlays_are_written() {
     let script = "echo new > /made-for-this-test && cat /made-for-this-test";
     assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");
 }
+
+/// Who keeps an image finds what the command's user named, and is found by whoever names the same in another way.
+#[test]
+fn paths_are_those_of_the_directory_that_the_command_is_started_in() {
+    let mut images = Images::published(|_| ());
+    let waiting =
+        |images: &Images| Waiting::new(&mut images.run(&["sh", "-c", "echo here; read never; true"]));
+    let first = waiting(&images);
+    let key = format!("keys/{NAME}.pub");
+    images.options = ["--public-key", &key, "--cache", "cache"].map(str::to_owned).into();
+    let second = waiting(&images);
+    assert_eq!(images.keepers().len(), 1);
+    first.end();
+    second.end();
+    images.is_released();
+    fs::remove_dir_all(images.world.cache()).expect("it was there");
+    assert_eq!(printed(&mut images.run(&["cat", "/made-for-this-test"])), "a system\n");
+    assert!(images.world.cache().is_dir(), "made where it was named");
+}
