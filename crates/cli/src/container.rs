@@ -1,6 +1,7 @@
 //! `esker run` with an image as the root directory: what the command line asks for, and what users of a cluster
 //! expect without asking.
 
+mod apptainer;
 mod hooks;
 mod person;
 mod places;
@@ -20,13 +21,6 @@ use crate::exit::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
-
-/// Sourced before every command of an image that Apptainer has built, as it would be there.
-const APPTAINER_ENV: &str = "/.singularity.d/env";
-/// What such an image runs if no command is named.
-const APPTAINER_RUN: &str = "/.singularity.d/runscript";
-const APPTAINER_SOURCE: &str =
-    r#"for file in /.singularity.d/env/*.sh; do [ ! -f "$file" ] || . "$file"; done; exec "$@""#;
 
 /// How a container looks.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -115,8 +109,7 @@ impl Inside {
         let hooks = hooks::load(&self.args)?;
         let stage = stage()?;
         let config = config_of(&stage)?;
-        let mut environment = self.environment(&config)?;
-        environment.set("HOME", wishes.home());
+        let mut environment = self.environment(&config, wishes.home())?;
         environment.set("ESKER_CONTAINER", self.image.clone());
         hooks.apply_to(&mut environment);
         let mut mounts = wishes.mounts(&stage, &person).map_err(|error| of_container(&error))?;
@@ -124,7 +117,8 @@ impl Inside {
         let plan = Plan { mounts, writable: self.args.writable_tmpfs };
         let directory = wishes.start(config.working_dir.as_deref().map(Path::new));
         environment.set("PWD", directory.clone());
-        let command = self.command_line(&stage, &config);
+        let mut command = self.command_line(&stage, &config);
+        apptainer::source(&mut command, &stage, &mut environment);
         stage.build(&plan).map_err(|error| of_container(&error))?;
         self.files.give_back();
         match execute(&command, &environment, &directory) {
@@ -133,7 +127,7 @@ impl Inside {
         }
     }
 
-    fn environment(&self, config: &Config) -> Result<Environment, Failure> {
+    fn environment(&self, config: &Config, home: OsString) -> Result<Environment, Failure> {
         let pair = |text: &OsString| {
             let bytes = text.clone().into_vec();
             let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
@@ -148,16 +142,17 @@ impl Inside {
             self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect();
         let image = config.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let host = std::env::vars_os().collect();
-        Ok(Environment::new(Origins { host, clean: self.args.cleanenv, image, asked: asked? }))
+        let own = vec![("HOME".into(), home)];
+        Ok(Environment::new(Origins { host, clean: self.args.cleanenv, image, own, asked: asked? }))
     }
 
     /// The command, or what the image runs by itself.
     fn command_line(&self, stage: &Stage, config: &Config) -> Vec<OsString> {
         let own = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let has_entry = !config.entrypoint.is_empty() || !config.cmd.is_empty();
-        let apptainer = !has_entry && stage.has(Path::new(APPTAINER_RUN));
+        let apptainer = !has_entry && stage.has(Path::new(apptainer::RUN));
         let mut line = if (self.command.is_empty() || self.args.entrypoint) && apptainer {
-            vec![APPTAINER_RUN.into()]
+            vec![apptainer::RUN.into()]
         } else if self.command.is_empty() || self.args.entrypoint {
             own(&config.entrypoint)
         } else {
@@ -167,11 +162,6 @@ impl Inside {
             line.extend(own(&config.cmd));
         }
         line.extend(self.command.iter().cloned());
-        let sources = stage.has(Path::new(APPTAINER_ENV)) && stage.has(Path::new("/bin/sh"));
-        if sources && !line.is_empty() {
-            let shell = ["/bin/sh", "-c", APPTAINER_SOURCE, "sh"].map(OsString::from);
-            line.splice(0..0, shell);
-        }
         line
     }
 }

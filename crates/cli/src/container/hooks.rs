@@ -99,7 +99,7 @@ impl Hooks {
             environment.prepend("PATH", &format!("{PLACE}/bin"));
         }
         for (name, value) in self.0.iter().flat_map(|found| &found.variables) {
-            environment.set(name, value);
+            environment.insist(name, value);
         }
     }
 }

@@ -187,6 +187,7 @@ fn variables_follow_rules() {
     };
     assert_eq!(shown(&["--env", "D=x=y"]), "/bin:/own,,image,wished,host,x=y");
     assert_eq!(shown(&["--cleanenv"]), "/bin:/own,,image,wished,,");
+    assert_eq!(site.says(&["--env", "HOME=/asked"], &["sh", "-c", "echo $HOME"]), "/asked");
     assert_eq!(site.refused(&["--env", "=x"], 2).lines().count(), 2);
 
     assert_eq!(site.says(&["--contain"], &[]), "entry usual /etc");
@@ -204,6 +205,32 @@ fn images_of_apptainer_are_understood() {
     assert_eq!(site.says(&[], &["sh", "-c", "echo $FROM"]), "apptainer");
     assert_eq!(site.says(&["--entrypoint"], &["it"]), "ran apptainer it");
     assert_eq!(site.says(&[], &[]), "ran apptainer");
+}
+
+/// Scripts of an image count as the image's variables do.
+#[test]
+fn what_is_asked_for_beats_scripts_of_an_image() {
+    let site = Site::new();
+    let scripts =
+        "export A=script B=script C=script HOME=/script PATH=/bin:/script LD_LIBRARY_PATH=/script\n";
+    site.root.write("/.singularity.d/env/90-environment.sh", scripts, 0o644);
+    let script = "echo \"$A|$B|$C|$D|$HOME|$PATH|$LD_LIBRARY_PATH|$1\"; env | grep ESKER_ENV_ || true";
+    let shown = |options: &[&str]| {
+        let mut call = site.run(options, &["sh", "-c", script, "sh", "one word"]);
+        call.env("ESKER_ENV_B", "wished").env("C", "host").env("D", "host");
+        printed(&mut call).trim_end().to_owned()
+    };
+    let usual = "/bin:/script|/script|one word";
+    assert_eq!(shown(&[]), format!("script|wished|script|host|/script|{usual}"));
+    let awkward = "it's \"$B\" `pwd` $(pwd) \\ *\n--";
+    let options = ["--env", &format!("A={awkward}"), "--env", "HOME=/asked", "--env", "no.name=x"];
+    assert_eq!(shown(&options), format!("{awkward}|wished|script|host|/asked|{usual}"));
+    let rules = site.home().join("site.hook");
+    fs::write(&rules, "lib libc.so.6\nlib libc.musl-*\nbin true\nset C=ruled\n").expect("rules");
+    let options = ["--hook", &rules.display().to_string(), "--env", "LD_LIBRARY_PATH=/asked"];
+    let before = "/.esker/host/bin:/bin:/script|/.esker/host/lib";
+    assert_eq!(shown(&options[..2]), format!("script|wished|ruled|host|/script|{before}:/script|one word"));
+    assert_eq!(shown(&options), format!("script|wished|ruled|host|/script|{before}:/asked|one word"));
 }
 
 /// What rules name is shown; that nothing was found is told.

@@ -1,6 +1,6 @@
 //! Which variables a command in a container gets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -18,7 +18,13 @@ const KEPT: [&str; 9] = ["HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC
 
 /// The variables of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environment(BTreeMap<OsString, OsString>);
+pub struct Environment {
+    all: BTreeMap<OsString, OsString>,
+    /// Those that stay as they are, whatever the image's scripts do.
+    insisted: BTreeSet<OsString>,
+    /// Directories that stay before the others of a variable, the first one last.
+    front: Vec<(String, String)>,
+}
 
 /// Where variables come from; later ones win.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +35,8 @@ pub struct Origins {
     pub clean: bool,
     /// Those of the image.
     pub image: Vec<(OsString, OsString)>,
+    /// Those that tell what the container is made of.
+    pub own: Vec<(OsString, OsString)>,
     /// Those that were asked for.
     pub asked: Vec<(OsString, OsString)>,
 }
@@ -49,19 +57,41 @@ impl Environment {
             }
         }
         all.extend(origins.image);
-        all.extend(wished);
-        all.extend(origins.asked);
-        Self(all)
+        all.extend(origins.own);
+        let mut environment = Self { all, ..Self::default() };
+        for (name, value) in wished.into_iter().chain(origins.asked) {
+            environment.insist(name, value);
+        }
+        environment
     }
 
     /// The value of a variable.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
-        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
+        self.all.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
     /// Sets a variable.
     pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
-        self.0.insert(name.into(), value.into());
+        self.all.insert(name.into(), value.into());
+    }
+
+    /// Sets a variable, also against what scripts of the image make of it.
+    pub fn insist(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
+        let name = name.into();
+        self.insisted.insert(name.clone());
+        self.all.insert(name, value.into());
+    }
+
+    /// Those that scripts of the image have nothing to say about.
+    pub fn insisted(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.iter().filter(|(name, _)| self.insisted.contains(*name))
+    }
+
+    /// Directories that were put before the others of a variable which scripts of the image may change, the first one
+    /// last.
+    pub fn front(&self) -> impl Iterator<Item = (&str, &str)> {
+        let free = |(name, _): &(&str, &str)| !self.insisted.contains(OsStr::new(name));
+        self.front.iter().map(|(name, directory)| (name.as_str(), directory.as_str())).filter(free)
     }
 
     /// Puts a directory before the others of a variable that lists directories.
@@ -72,11 +102,12 @@ impl Environment {
             value.push(rest);
         }
         self.set(name, value);
+        self.front.push((name.to_owned(), directory.to_owned()));
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
-        self.0.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+        self.all.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 }
 
@@ -99,7 +130,8 @@ mod tests {
                 ("ESKER_ENV_B", "wished"),
             ]),
             clean: false,
-            image: pairs(&[("LANG", "C.UTF-8"), ("B", "image"), ("C", "image")]),
+            own: pairs(&[("HOME", "/home/her")]),
+            image: pairs(&[("LANG", "C.UTF-8"), ("B", "image"), ("C", "image"), ("HOME", "/")]),
             asked: pairs(&[("C", "asked")]),
         }
     }
@@ -111,7 +143,9 @@ mod tests {
 
     #[test]
     fn the_image_beats_the_host_and_a_wish_beats_both() {
-        let expected = format!("B=wished C=asked LANG=C.UTF-8 OMP_NUM_THREADS=4 PATH={PATH} SLURM_JOB_ID=7");
+        let expected = format!(
+            "B=wished C=asked HOME=/home/her LANG=C.UTF-8 OMP_NUM_THREADS=4 PATH={PATH} SLURM_JOB_ID=7"
+        );
         assert_eq!(shown(&Environment::new(origins())), expected);
     }
 
@@ -119,9 +153,32 @@ mod tests {
     fn a_clean_one_keeps_the_person_and_what_was_asked_for() {
         let clean = Origins { clean: true, image: Vec::new(), ..origins() };
         let mut environment = Environment::new(clean);
-        assert_eq!(shown(&environment), format!("B=wished C=asked LANG=C OMP_NUM_THREADS=4 PATH={PATH}"));
+        assert_eq!(
+            shown(&environment),
+            format!("B=wished C=asked HOME=/home/her LANG=C OMP_NUM_THREADS=4 PATH={PATH}")
+        );
         environment.prepend("LD_LIBRARY_PATH", "/a");
         environment.prepend("LD_LIBRARY_PATH", "/b");
         assert_eq!(environment.get("LD_LIBRARY_PATH"), Some(OsStr::new("/b:/a")));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_known() {
+        let asked = pairs(&[("HOME", "/asked"), ("PATH", "/asked")]);
+        let mut environment = Environment::new(Origins { asked, ..origins() });
+        assert_eq!(environment.get("HOME"), Some(OsStr::new("/asked")));
+        environment.prepend("PATH", "/front");
+        environment.prepend("LD_LIBRARY_PATH", "/front");
+        environment.insist("RULED", "yes");
+        let insisted: Vec<_> = environment.insisted().collect();
+        let expected = [
+            ("B", "wished"),
+            ("HOME", "/asked"),
+            ("OMP_NUM_THREADS", "4"),
+            ("PATH", "/front:/asked"),
+            ("RULED", "yes"),
+        ];
+        assert_eq!(insisted, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
+        assert_eq!(environment.front().collect::<Vec<_>>(), [("LD_LIBRARY_PATH", "/front")]);
     }
 }

@@ -1,0 +1,52 @@
+//! What Apptainer has left in the images that it built.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::path::Path;
+
+use esker_run::container::environment::PREFIX;
+use esker_run::container::{Environment, Stage};
+
+/// Sourced before every command, as it would be there.
+const SCRIPTS: &str = "/.singularity.d/env";
+/// What runs if no command is named.
+pub(super) const RUN: &str = "/.singularity.d/runscript";
+
+/// Has the image's scripts set their variables before `line` runs. They count as the image's variables do.
+pub(super) fn source(line: &mut Vec<OsString>, stage: &Stage, environment: &mut Environment) {
+    let has = |path: &str| stage.has(Path::new(path));
+    if line.is_empty() || !has(SCRIPTS) || !has("/bin/sh") {
+        return;
+    }
+    let script = script(environment).into();
+    line.splice(0..0, ["/bin/sh".into(), "-c".into(), script, "sh".into()]);
+}
+
+/// What scripts may not change is told by variables, for everybody on the node sees arguments.
+fn script(environment: &mut Environment) -> String {
+    let mut script = format!(
+        "for esker_file in {SCRIPTS}/*.sh; do [ ! -f \"$esker_file\" ] || . \"$esker_file\"; done; unset esker_file; "
+    );
+    let insisted: Vec<(String, OsString)> = environment
+        .insisted()
+        .filter_map(|(name, value)| Some((variable(name)?.to_owned(), value.to_owned())))
+        .collect();
+    for (name, value) in insisted {
+        let told = format!("{PREFIX}{name}");
+        // By `command`, the shell goes on where a variable is its own, like UID.
+        let _ = write!(script, "command export {name}=\"${told}\"; unset {told}; ");
+        environment.set(&told, value);
+    }
+    for (name, directory) in environment.front() {
+        let _ = write!(script, "export {name}=\"{directory}${{{name}:+:${name}}}\"; ");
+    }
+    script.push_str("exec \"$@\"");
+    script
+}
+
+/// A name that shells know; variables of others they leave alone.
+fn variable(name: &OsStr) -> Option<&str> {
+    let name = name.to_str()?;
+    let is_word = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
+    (is_word && !name.starts_with(|first: char| first.is_ascii_digit()) && !name.is_empty()).then_some(name)
+}
