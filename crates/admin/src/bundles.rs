@@ -164,9 +164,17 @@ impl<'t> Loom<'t> {
         woven: &mut Woven,
     ) -> Result<BTreeMap<&'p str, Vec<Read<'p>>>, AdminError> {
         let mut wanted: BTreeMap<&str, Vec<Read<'p>>> = BTreeMap::new();
+        let mut beyond: BTreeSet<&str> = BTreeSet::new();
         for NamedProfile { name, profile } in profiles {
             let mut missing = Vec::new();
-            for cluster in clusters(profile) {
+            let (clusters, left_out) = clusters(profile);
+            if left_out > 0 {
+                woven.warnings.push(format!(
+                    "profile `{name}` would have {left_out} more triggers than a profile has at most; those that \
+                     announce least were left out, unless they were named"
+                ));
+            }
+            for cluster in clusters {
                 let trigger = profile.files[cluster.trigger].path.as_str();
                 if self.size(trigger)?.is_none() {
                     missing.push(trigger);
@@ -176,6 +184,8 @@ impl<'t> Loom<'t> {
                         (profile.files[read.file].path.as_str(), read.range.clone())
                     };
                     wanted.entry(trigger).or_default().extend(reads.map(of));
+                } else {
+                    beyond.insert(trigger);
                 }
             }
             if let [first, ..] = missing[..] {
@@ -185,6 +195,13 @@ impl<'t> Loom<'t> {
                      were left out"
                 ));
             }
+        }
+        if !beyond.is_empty() {
+            woven.warnings.push(format!(
+                "the profiles have {} more triggers than the {BUNDLES_MAX} that a repository has at most; they were \
+                 left out",
+                beyond.len()
+            ));
         }
         Ok(wanted)
     }

@@ -28,22 +28,23 @@ pub struct Cluster {
 const COLLECTIONS: [&str; 5] = ["site-packages", "dist-packages", "node_modules", "site_perl", "vendor_perl"];
 /// A package of which fewer files were read is a part of what it is read by.
 const PACKAGE_FILES_MIN: usize = 8;
-/// Fewer reads are not worth a bundle.
+/// Fewer reads are not worth a bundle, unless somebody asked for it.
 const READS_MIN: usize = 2;
-/// The most clusters of one profile; those with the fewest reads are left out.
+/// The most clusters of one profile that nobody named; those with the fewest reads are left out.
 const CLUSTERS_MAX: usize = 128;
 
-/// Finds the clusters of a profile, in the order of their triggers.
-pub fn clusters(profile: &Profile) -> Vec<Cluster> {
+/// Finds the clusters of a profile, in the order of their triggers, and how many more were left out.
+pub fn clusters(profile: &Profile) -> (Vec<Cluster>, usize) {
     let scene = Scene::new(profile);
-    let mut found: Vec<Cluster> = scene.starts.iter().map(|(at, start)| scene.cluster(*at, *start)).collect();
-    found.retain(|cluster| cluster.reads.len() >= READS_MIN);
-    if found.len() > CLUSTERS_MAX {
-        found.sort_by_key(|cluster| std::cmp::Reverse(cluster.reads.len()));
-        found.truncate(CLUSTERS_MAX);
-        found.sort_by_key(|cluster| cluster.reads.first().copied());
-    }
-    found
+    let all = scene.starts.iter().map(|(at, start)| (*start == Start::Named, scene.cluster(*at, *start)));
+    let worth = all.filter(|(named, cluster)| cluster.reads.len() >= if *named { 1 } else { READS_MIN });
+    let (mut found, mut guessed): (Vec<_>, Vec<_>) = worth.partition(|(named, _)| *named);
+    guessed.sort_by_key(|(_, cluster)| std::cmp::Reverse(cluster.reads.len()));
+    let left_out = guessed.len().saturating_sub(CLUSTERS_MAX);
+    found.extend(guessed.into_iter().take(CLUSTERS_MAX));
+    let mut found: Vec<Cluster> = found.into_iter().map(|(_, cluster)| cluster).collect();
+    found.sort_by_key(|cluster| cluster.reads.first().copied());
+    (found, left_out)
 }
 
 /// What starts with the first read of a file.
@@ -195,7 +196,7 @@ mod tests {
             let (first, last) = (cluster.reads[0], *cluster.reads.last().unwrap());
             (profile.files[cluster.trigger].path.clone(), first, last)
         };
-        clusters(profile).iter().map(short).collect()
+        clusters(profile).0.iter().map(short).collect()
     }
 
     fn several(folder: &str, count: usize) -> Vec<String> {
@@ -224,7 +225,7 @@ mod tests {
                 (format!("{SITE}/keras/0.py"), keras + 1, last - 1),
             ]
         );
-        let numpy = &clusters(&profile)[1];
+        let numpy = &clusters(&profile).0[1];
         assert_eq!(numpy.reads.len(), 9 + 2 + 4 + 1, "its own files, those of json, and the late one");
         assert_eq!(extent(&profile, numpy), (16, 160));
     }
@@ -253,8 +254,15 @@ mod tests {
             shown(&named),
             [("/bin/gcc".into(), 1, 2), ("/include/a.h".into(), 4, 7), ("/bin/as".into(), 6, 7)]
         );
-        assert_eq!(clusters(&profile(&[], &[])), []);
-        assert_eq!(clusters(&profile(&paths[..2], &[])), [], "one read is not worth it");
+        assert_eq!(clusters(&profile(&[], &[])), (Vec::new(), 0));
+        let two = &paths[..2];
+        assert_eq!(clusters(&profile(two, &[])), (Vec::new(), 0), "one read is not worth it");
+        assert_eq!(
+            shown(&profile(two, &["/bin/gcc"])),
+            [("/bin/gcc".into(), 1, 1)],
+            "unless it was asked for"
+        );
+        assert_eq!(shown(&profile(two, &["/lib/a.so"])), [], "but nothing is nothing");
     }
 
     #[test]
@@ -264,11 +272,19 @@ mod tests {
             paths.push(format!("/bin/{number}*"));
             paths.extend(several(&format!("/d{number}"), 2 + number % 2));
         }
-        let profile = profile(&paths, &[]);
-        let found = clusters(&profile);
-        assert_eq!(found.len(), CLUSTERS_MAX);
+        let (found, left_out) = clusters(&profile(&paths, &[]));
+        assert_eq!((found.len(), left_out), (CLUSTERS_MAX, 20));
         assert!(found.is_sorted_by_key(|cluster| cluster.reads[0]));
         assert!(found.iter().filter(|cluster| cluster.reads.len() == 3).count() > 60);
+        // What was named is no guess: one that is as small as the ones that are left out, and one at the end.
+        let last = paths.len() - 2;
+        let named = [paths[last - 5].trim_end_matches('*'), paths[last].as_str()];
+        let profile = profile(&paths, &named);
+        let (found, left_out) = clusters(&profile);
+        assert_eq!((found.len(), left_out), (CLUSTERS_MAX + 2, 18));
+        for name in named {
+            assert!(found.iter().any(|cluster| profile.files[cluster.trigger].path == name), "{name}");
+        }
     }
 
     #[test]

@@ -231,3 +231,30 @@ fn a_dry_run_keeps_nothing() {
     workshop.publish();
     assert_eq!(bundles(&workshop.assert_equal()), []);
 }
+
+/// A profile in which each of these programs reads two libraries.
+fn programs(name: &str, numbers: std::ops::Range<usize>) -> NamedProfile {
+    let mut named = profile(name, &["/lib/a.so", "/lib/b.so"]);
+    let Profile { files, reads, .. } = &mut named.profile;
+    reads.clear();
+    for number in numbers {
+        files.push(ProfileFile { path: format!("/bin/{number}"), size: 0, program: true });
+        reads.extend([files.len() - 1, 0, 1].map(|file| ProfileRead { file, ms: 1, range: None }));
+    }
+    named
+}
+
+#[test]
+fn bundles_beyond_the_limits_are_told() {
+    let workshop = Workshop::new();
+    make_tree(&workshop.source());
+    let one = publish_with(&workshop, vec![programs("one", 0..130)], "");
+    let told = |report: &Report, what: &str| report.warnings.iter().any(|warning| warning.contains(what));
+    assert!(told(&one, "profile `one` would have 2 more triggers"), "{:?}", one.warnings);
+
+    (0..33 * 128).for_each(|n| fs::write(workshop.source().join(format!("bin/{n}")), "").unwrap());
+    let profiles = (0..33).map(|n| programs(&format!("p{n}"), n * 128..(n + 1) * 128)).collect();
+    let all = publish_with(&workshop, profiles, "");
+    assert_eq!(all.bundles.bundles, 4096);
+    assert!(told(&all, "have 128 more triggers than the 4096 that"), "{:?}", all.warnings);
+}

@@ -129,7 +129,7 @@ fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(AdminError) -> Failure
 
 fn show(args: &ShowArgs) -> Result<(), Failure> {
     let NamedProfile { name, profile } = read(&args.file)?;
-    let clusters = clusters(&profile);
+    let (clusters, left_out) = clusters(&profile);
     let mut out = Output::new();
     if args.json {
         out.json(&as_json(&name, &profile, &clusters))?;
@@ -147,6 +147,9 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
         let (files, bytes) = extent(&profile, cluster);
         let trigger = &profile.files[cluster.trigger].path;
         out.line(format!("  {trigger} announces {files} files, {}", size(bytes)))?;
+    }
+    if left_out > 0 {
+        out.line(format!("  {left_out} more, which announce least, are left out; --trigger keeps a file"))?;
     }
     out.finish()
 }
@@ -191,7 +194,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
         let profiles = names.iter().map(|name| shelf.get(name)).collect::<Result<Vec<_>, _>>();
         let profiles = profiles.map_err(&failed)?;
         out.json_array(
-            profiles.iter().map(|named| as_json(&named.name, &named.profile, &clusters(&named.profile))),
+            profiles.iter().map(|named| as_json(&named.name, &named.profile, &clusters(&named.profile).0)),
         )?;
         return out.finish();
     }
