@@ -168,6 +168,10 @@ impl Input for Archive {
                 }
             }
         }
+        if self.file.is_none() {
+            // The checksum of what is compressed stands behind the last member.
+            io::copy(&mut self.stream, &mut io::sink()).map_err(failed)?;
+        }
         Ok(())
     }
 }

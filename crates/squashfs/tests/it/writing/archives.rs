@@ -66,6 +66,25 @@ fn an_archive_that_ends_early_makes_no_image() {
 }
 
 #[test]
+fn a_compressed_archive_with_a_wrong_checksum_makes_no_image() {
+    let scene = Scene::empty();
+    scene.write("file", b"content");
+    shell(&scene, "tar -C tree -cf it.tar .");
+    // From its end, a byte of the sum: of gzip before the length, of zstd the last one, of xz in the index.
+    for (command, at) in [("gzip -1", 6), ("zstd -1 -q", 2), ("xz -0", 20)] {
+        shell(&scene, &format!("{command} < it.tar > it.packed"));
+        let mut bytes = std::fs::read(scene.path("it.packed")).expect("the archive");
+        for is_whole in [true, false] {
+            std::fs::write(scene.path("it.packed"), &bytes).expect("written");
+            let mut archive = Archive::open(&scene.path("it.packed")).expect("an archive");
+            assert_eq!(scene.build_of(&mut archive, &quick()).is_ok(), is_whole, "{command}");
+            let len = bytes.len();
+            bytes[len - at] ^= 1;
+        }
+    }
+}
+
+#[test]
 fn what_comes_later_in_an_archive_replaces_what_came_before() {
     let scene = Scene::empty();
     scene.write("a/file", b"first");
