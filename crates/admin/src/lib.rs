@@ -58,6 +58,7 @@ pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
+pub use reindex::Reindexed;
 pub use report::{Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};

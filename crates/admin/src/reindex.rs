@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use esker_format::compress::{Compression, decompress};
+use esker_format::compress::{Compression, DecompressError, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
-use esker_store::Sink;
+use esker_store::{Cause, Sink};
 use parking_lot::Mutex;
 
 use crate::content_index::{ContentIndex, ContentKey};
@@ -24,22 +24,34 @@ const OBJECT_MAX: u64 = 1 << 30;
 /// An object, and how it is compressed.
 type Stored = (ObjectName, Compression);
 
+/// What became of the objects of the published revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reindexed {
+    /// How many are in the index.
+    pub objects: u64,
+    /// How many were left out because they are too large.
+    pub left_out: u64,
+}
+
 impl Repository {
     /// Reads every file of the published revision and remembers which object holds which content, so that none
-    /// is stored again. Returns how many objects there are.
-    pub fn reindex(&self, threads: usize, stop: &AtomicBool) -> Result<u64, AdminError> {
+    /// is stored again.
+    pub fn reindex(&self, threads: usize, stop: &AtomicBool) -> Result<Reindexed, AdminError> {
         let sink: Arc<dyn Sink> = self.sink.clone();
         let published = Published::new(sink, &self.head);
         let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
         let index = self.content_index();
         let next = AtomicUsize::new(0);
+        let left_out = AtomicU64::new(0);
         let error = Mutex::new(None);
         let work = || -> Result<(), AdminError> {
             while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if stop.load(Ordering::Relaxed) {
                     return Err(AdminError::Interrupted);
                 }
-                self.index_object(&index, object)?;
+                if !self.index_object(&index, object)? {
+                    left_out.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Ok(())
         };
@@ -55,24 +67,34 @@ impl Repository {
                 });
             }
         });
-        match error.into_inner() {
-            Some(error) => Err(error),
-            None => index.write().map(|()| objects.len() as u64),
+        if let Some(error) = error.into_inner() {
+            return Err(error);
         }
+        index.write()?;
+        let left_out = left_out.into_inner();
+        Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
     }
 
-    fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<(), AdminError> {
+    /// Puts an object into the index. False means that it is too large.
+    fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<bool, AdminError> {
         let object = || name.to_string();
         let what = || "a file of the published revision".to_owned();
-        let stored = self.sink.read(&name.path(), OBJECT_MAX)?;
+        let stored = match self.sink.read(&name.path(), OBJECT_MAX) {
+            Err(error) if matches!(error.cause(), Cause::TooLarge { .. }) => return Ok(false),
+            other => other?,
+        };
         let stored = stored.ok_or_else(|| AdminError::Missing { what: what(), object: object() })?;
         if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
             return Err(AdminError::Corrupt { what: what(), object: object() });
         }
-        let plain = decompress(&stored, *compression, None, OBJECT_MAX)
-            .map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?;
+        let plain = match decompress(&stored, *compression, None, OBJECT_MAX) {
+            Err(DecompressError::TooLarge { .. }) => return Ok(false),
+            other => {
+                other.map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?
+            }
+        };
         index.insert(ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind), name);
-        Ok(())
+        Ok(true)
     }
 }
 

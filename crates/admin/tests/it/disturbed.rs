@@ -263,8 +263,8 @@ fn the_index_is_rebuilt() {
     // The fixture was cut into smaller chunks than is usual.
     repository.settings_mut().chunks =
         esker_format::chunker::ChunkSizes::new(1 << 16, 1 << 17, 1 << 18).unwrap();
-    let objects = repository.reindex(2, &AtomicBool::new(false)).unwrap();
-    assert!(objects > 100, "{objects}");
+    let done = repository.reindex(2, &AtomicBool::new(false)).unwrap();
+    assert!(done.objects > 100 && done.left_out == 0, "{done:?}");
 
     // A file of it, somewhere else and encoded differently: only the index can know it.
     let contents = unpacked.contents("v3");
@@ -275,6 +275,18 @@ fn the_index_is_rebuilt() {
     fs::write(copy.path().join("copy"), esker_testkit::object::inflate(&stored)).unwrap();
     let report = crate::workshop::publish(&repository, copy.path(), "/copied").unwrap();
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
+}
+
+#[test]
+fn an_object_that_is_too_large_is_left_out_of_the_index() {
+    let workshop = Workshop::new();
+    for name in ["a", "b", "large"] {
+        fs::write(workshop.source().join(name), name).unwrap();
+    }
+    workshop.publish();
+    fs::File::options().write(true).open(workshop.object_of(b"large")).unwrap().set_len(2 << 30).unwrap();
+    let done = workshop.open().reindex(2, &AtomicBool::new(false)).unwrap();
+    assert_eq!((done.objects, done.left_out), (2, 1));
 }
 
 /// Content that is stored is not stored again, whoever compressed it and how.

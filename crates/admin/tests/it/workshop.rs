@@ -91,6 +91,18 @@ impl Workshop {
         check(&self.root(), NAME, &public)
     }
 
+    /// The object of a file with this content.
+    pub(crate) fn object_of(&self, content: &[u8]) -> PathBuf {
+        let is_folder = |path: &PathBuf| path.file_name().unwrap().len() == 2;
+        let folders = paths_in(&self.root().join("data")).into_iter().filter(is_folder);
+        let is_wanted = |path: &PathBuf| {
+            // Whatever is longer than a hash is no file, but a catalog or the like.
+            path.file_name().unwrap().len() == 38
+                && esker_testkit::object::inflate(&std::fs::read(path).unwrap()) == content
+        };
+        folders.flat_map(|folder| paths_in(&folder)).find(is_wanted).unwrap()
+    }
+
     /// Asserts that the repository is in order and shows exactly the source.
     pub(crate) fn assert_equal(&self) -> Findings {
         let findings = self.check();
@@ -98,6 +110,10 @@ impl Workshop {
         assert_same_trees(&of_folder(&self.source()), &findings.listing());
         findings
     }
+}
+
+fn paths_in(folder: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(folder).unwrap().map(|found| found.unwrap().path()).collect()
 }
 
 pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {

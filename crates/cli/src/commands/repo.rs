@@ -1,7 +1,7 @@
 mod resign;
 
 use clap::Subcommand;
-use esker_admin::{NewRepository, Settings as PublishSettings};
+use esker_admin::{NewRepository, Reindexed, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
@@ -120,14 +120,19 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let objects = place
+    let Reindexed { objects, left_out } = place
         .open()?
         .reindex(threads, &stop)
         .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
     match args.json {
-        true => out.json(&json!({ "repository": place.name.as_str(), "objects": objects }))?,
+        true => {
+            out.json(&json!({ "repository": place.name.as_str(), "objects": objects, "left_out": left_out }))?
+        }
         false => out.line(format!("{objects} objects of {} are indexed", place.name))?,
+    }
+    if left_out > 0 && !args.json {
+        out.line(out.warning(&format!("{left_out} more are too large for it, and were left out")))?;
     }
     out.finish()
 }
