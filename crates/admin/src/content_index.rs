@@ -3,12 +3,14 @@
 //!
 //! ```text
 //! content/00 … content/ff   one file for each first byte of the digest
-//! file: magic (16)  records, sorted (56 each)  SHA-1 of all before (20)
+//! file: magic (16)  records, sorted (64 each)  SHA-1 of all before (20)
 //! record: SHA-256 of the plain bytes (32)  algorithm, compression, kind, 0 (1 each)  hash of the object (20)
+//!         its stored length (8)
 //! ```
 //!
-//! The files are never made durable: a damaged one fails its digest and counts as empty, and everything in
-//! them can be computed from the repository. An entry is only believed if its object is there.
+//! The files are never made durable: a damaged one fails its digest and counts as empty, as do those of the form
+//! before, and everything in them can be computed from the repository. An entry is only believed if its object is
+//! there and has that length, so that what was cut is stored anew.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,8 +25,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::AdminError;
 
-const MAGIC: &[u8; 16] = b"esker-content-1\n";
-const RECORD_LEN: usize = 56;
+const MAGIC: &[u8; 16] = b"esker-content-2\n";
+const RECORD_LEN: usize = 64;
 const DIGEST_LEN: usize = 20;
 const SHARDS: usize = 256;
 /// The folder of the files, in that of the publisher.
@@ -59,10 +61,13 @@ impl ContentKey {
     }
 }
 
+/// The digest and stored length of an object.
+type Stored = ([u8; 20], u64);
+
 #[derive(Debug, Default)]
 struct Shard {
     /// None until the shard was needed.
-    entries: Option<HashMap<ContentKey, [u8; 20]>>,
+    entries: Option<HashMap<ContentKey, Stored>>,
     changed: bool,
 }
 
@@ -80,19 +85,21 @@ impl ContentIndex {
         Self { disk, folder: state.join(FOLDER), shards }
     }
 
-    /// The object that is said to hold some content.
-    pub(crate) fn find(&self, key: &ContentKey) -> Option<ObjectName> {
+    /// The object that is said to hold some content, and its stored length.
+    pub(crate) fn find(&self, key: &ContentKey) -> Option<(ObjectName, u64)> {
         let mut shard = self.shard(key).lock();
-        let digest = self.entries(&mut shard, key).get(key).copied();
+        let stored = self.entries(&mut shard, key).get(key).copied();
         drop(shard);
-        key.object(digest?)
+        let (digest, len) = stored?;
+        key.object(digest).map(|object| (object, len))
     }
 
     /// Remembers where content is stored.
-    pub(crate) fn insert(&self, key: ContentKey, object: &ObjectName) {
+    pub(crate) fn insert(&self, key: ContentKey, object: &ObjectName, len: u64) {
+        let stored = (*object.hash.digest(), len);
         let mut shard = self.shard(&key).lock();
-        let before = self.entries(&mut shard, &key).insert(key, *object.hash.digest());
-        shard.changed |= before != Some(*object.hash.digest());
+        let before = self.entries(&mut shard, &key).insert(key, stored);
+        shard.changed |= before != Some(stored);
     }
 
     /// Writes what changed.
@@ -117,7 +124,7 @@ impl ContentIndex {
         &self.shards[usize::from(key.digest[0])]
     }
 
-    fn entries<'s>(&self, shard: &'s mut Shard, key: &ContentKey) -> &'s mut HashMap<ContentKey, [u8; 20]> {
+    fn entries<'s>(&self, shard: &'s mut Shard, key: &ContentKey) -> &'s mut HashMap<ContentKey, Stored> {
         shard.entries.get_or_insert_with(|| {
             let path = self.folder.join(format!("{:02x}", key.digest[0]));
             let bytes = read_file(&*self.disk, &path, FILE_MAX).ok().flatten();
@@ -126,21 +133,22 @@ impl ContentIndex {
     }
 }
 
-fn encode(entries: &HashMap<ContentKey, [u8; 20]>) -> Vec<u8> {
+fn encode(entries: &HashMap<ContentKey, Stored>) -> Vec<u8> {
     let mut sorted: Vec<_> = entries.iter().collect();
     sorted.sort_unstable();
     let mut bytes = MAGIC.to_vec();
-    for (key, object) in sorted {
+    for (key, (object, len)) in sorted {
         bytes.extend_from_slice(&key.digest);
         bytes.extend_from_slice(&key.form);
         bytes.extend_from_slice(object);
+        bytes.extend_from_slice(&len.to_le_bytes());
     }
     let digest = ContentHash::of(HashAlgorithm::Sha1, &bytes);
     bytes.extend_from_slice(digest.digest());
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<HashMap<ContentKey, [u8; 20]>> {
+fn decode(bytes: &[u8]) -> Option<HashMap<ContentKey, Stored>> {
     let (rest, digest) = bytes.split_last_chunk::<DIGEST_LEN>()?;
     if ContentHash::of(HashAlgorithm::Sha1, rest).digest() != digest {
         return None;
@@ -148,8 +156,10 @@ fn decode(bytes: &[u8]) -> Option<HashMap<ContentKey, [u8; 20]>> {
     let (records, []) = rest.strip_prefix(MAGIC)?.as_chunks::<RECORD_LEN>() else { return None };
     let decode = |record: &[u8; RECORD_LEN]| {
         let (digest, rest) = record.split_first_chunk::<32>()?;
-        let (form, object) = rest.split_first_chunk::<4>()?;
-        Some((ContentKey { digest: *digest, form: *form }, object.try_into().ok()?))
+        let (form, rest) = rest.split_first_chunk::<4>()?;
+        let (object, len) = rest.split_first_chunk::<20>()?;
+        let stored = (*object, u64::from_le_bytes(len.try_into().ok()?));
+        Some((ContentKey { digest: *digest, form: *form }, stored))
     };
     records.iter().map(decode).collect()
 }
@@ -170,11 +180,11 @@ mod tests {
         let open = || ContentIndex::new(Arc::new(esker_store::RealDisk::PRIVATE), folder.path());
         let index = open();
         let texts: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
-        texts.iter().for_each(|text| index.insert(key(text), &object(text)));
+        texts.iter().for_each(|text| index.insert(key(text), &object(text), 7));
         index.write().unwrap();
         let again = open();
         for text in &texts {
-            assert_eq!(again.find(&key(text)), Some(object(text)));
+            assert_eq!(again.find(&key(text)), Some((object(text), 7)));
         }
         assert_eq!(again.find(&key("none")), None);
         let other = ContentKey::of(b"1", HashAlgorithm::Rmd160, Compression::Zlib, ObjectKind::Chunk);

@@ -93,7 +93,11 @@ impl Repository {
                 other.map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?
             }
         };
-        index.insert(ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind), name);
+        index.insert(
+            ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind),
+            name,
+            stored.len() as u64,
+        );
         Ok(true)
     }
 }

@@ -11,12 +11,12 @@ impl Sink for DrySink<'_> {
         self.0.describe()
     }
 
-    fn put(&self, name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
-        Ok(if self.0.has(name)? { Put::Present } else { Put::Stored })
+    fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError> {
+        Ok(if self.0.has(name, stored.len() as u64)? { Put::Present } else { Put::Stored })
     }
 
-    fn has(&self, name: &ObjectName) -> Result<bool, StoreError> {
-        self.0.has(name)
+    fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError> {
+        self.0.has(name, len)
     }
 
     fn flush(&self) -> Result<(), StoreError> {

@@ -47,8 +47,8 @@ fn store(
     let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
     let counters = pipeline.counters;
     let key = ContentKey::of(&piece.plain, pipeline.algorithm, pipeline.settings.compression, kind);
-    if let Some(known) = pipeline.index.find(&key)
-        && pipeline.sink.has(&known)?
+    if let Some((known, len)) = pipeline.index.find(&key)
+        && pipeline.sink.has(&known, len)?
     {
         counters.present.fetch_add(1, Ordering::Relaxed);
         counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
@@ -66,6 +66,6 @@ fn store(
             counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
         }
     }
-    pipeline.index.insert(key, &name);
+    pipeline.index.insert(key, &name, stored.len() as u64);
     Ok(name)
 }

@@ -289,6 +289,21 @@ fn an_object_that_is_too_large_is_left_out_of_the_index() {
     assert_eq!((done.objects, done.left_out), (2, 1));
 }
 
+#[test]
+fn objects_of_a_wrong_length_are_stored_anew_when_their_content_is_published_again() {
+    let workshop = Workshop::new();
+    let content = b"long enough to be cut";
+    fs::write(workshop.source().join("a"), content).unwrap();
+    workshop.publish();
+    for len in [0, 5] {
+        fs::File::options().write(true).open(workshop.object_of(content)).unwrap().set_len(len).unwrap();
+        fs::write(workshop.source().join(len.to_string()), content).unwrap();
+        let report = workshop.publish();
+        assert_eq!(report.objects_stored, 1, "{report:?}");
+        workshop.assert_equal();
+    }
+}
+
 /// Content that is stored is not stored again, whoever compressed it and how.
 #[test]
 fn content_is_stored_once() {

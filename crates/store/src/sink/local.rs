@@ -235,11 +235,11 @@ impl Sink for LocalSink {
         Ok(Put::Stored)
     }
 
-    fn has(&self, name: &ObjectName) -> Result<bool, StoreError> {
+    fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError> {
         if self.pending.lock().on_the_way.contains(name) {
             return Ok(true);
         }
-        Ok(self.len_of(name)?.is_some())
+        Ok(self.len_of(name)? == Some(len))
     }
 
     fn flush(&self) -> Result<(), StoreError> {

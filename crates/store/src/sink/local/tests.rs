@@ -36,10 +36,10 @@ fn keeps_its_promises(sink: &dyn Sink) {
         })
         .collect();
     for (name, bytes) in &objects {
-        assert!(!sink.has(name).unwrap());
+        assert!(!sink.has(name, bytes.len() as u64).unwrap());
         assert_eq!(sink.put(name, bytes).unwrap(), Put::Stored);
         assert_eq!(sink.put(name, bytes).unwrap(), Put::Present, "while it is on its way");
-        assert!(sink.has(name).unwrap());
+        assert!(sink.has(name, bytes.len() as u64).unwrap());
     }
     sink.flush().unwrap();
     sink.flush().unwrap();
@@ -100,9 +100,12 @@ fn objects_of_a_wrong_length_are_replaced() {
     let (_folder, sink) = sink();
     let name = name_of(b"whole", ObjectKind::File);
     fs::write(sink.root().join(name.path()), b"who").unwrap();
+    assert!(!sink.has(&name, 5).unwrap());
     assert_eq!(sink.put(&name, b"whole").unwrap(), Put::Stored);
+    assert!(sink.has(&name, 5).unwrap(), "it is on its way");
     sink.flush().unwrap();
     assert_eq!(sink.read(&name.path(), 10).unwrap().as_deref(), Some(&b"whole"[..]));
+    assert!(sink.has(&name, 5).unwrap());
 }
 
 /// Once objects were lost on their way, a later publish must not believe that they arrived.
@@ -115,5 +118,5 @@ fn a_lost_batch_ends_it() {
     assert!(sink.flush().is_err());
     assert!(sink.flush().is_err());
     assert!(sink.put(&later, b"later").is_err());
-    assert!(!sink.has(&lost).unwrap());
+    assert!(!sink.has(&lost, 4).unwrap());
 }
