@@ -55,7 +55,7 @@ pub enum Ending {
 }
 
 enum Phase {
-    /// There is no child yet: a signal ends this process, as it would without us.
+    /// There is no child yet: a signal ends this process if it would without us.
     Before,
     Running(Pid),
     /// The command has ended; its process id may soon be somebody else's.
@@ -75,7 +75,9 @@ impl Forwarding {
     pub fn begin() -> Result<Self, RunError> {
         let phase = Arc::new(Mutex::new(Phase::Before));
         let theirs = phase.clone();
-        let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received))
+        // As under nohup. The command, too, begins with that; should it change its mind, it is told.
+        let ignored: Vec<i32> = PASSED_ON.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
+        let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received, &ignored))
             .map_err(|source| RunError::System { what: "take over signals", source })?;
         Ok(Self { phase, mask })
     }
@@ -89,8 +91,9 @@ fn lock(phase: &Mutex<Phase>) -> MutexGuard<'_, Phase> {
     phase.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pass_on(phase: &Phase, received: Received) {
+fn pass_on(phase: &Phase, received: Received, ignored: &[i32]) {
     match phase {
+        Phase::Before if ignored.contains(&received.signal) => {}
         Phase::Before => die_by(received.signal),
         // The terminal has told the command itself.
         Phase::Running(_) if received.from_kernel => {}

@@ -39,6 +39,17 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalM
     Ok(unsafe { (OwnedFd::from_raw_fd(fd), SignalMask(before.assume_init())) })
 }
 
+/// Whether `signal` does nothing to this process.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action nothing is changed; the old one is written to memory that is valid for the call, and
+    // all zeroes is a valid value of it.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) == 0
+            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Waits for the next signal: its number, who raised it (`si_code`) and the sender.
 pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Stdio;
 
 use esker_testkit::fixture::{self, Fixture};
+use esker_testkit::mirror::Fault;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{PATIENCE, World, words};
 
 /// Tells whether anything is mounted where `esker run` mounts, as seen from outside.
 fn mounted_outside() -> bool {
@@ -47,6 +50,25 @@ fn sees_the_repository(person: Person, fixture: Fixture, options: &[&str], kind:
     assert!(found == expected, "{name} as {person:?} {options:?}: {seen} files of {all}");
     assert!(!mounted_outside(), "no mount is left");
     assert_eq!(processes_naming(&world.mirror.url("")), [0; 0], "no process is left");
+}
+
+/// A signal that was to be ignored doesn't end what comes before the command either, as under `nohup`.
+#[test]
+fn a_signal_that_was_ignored_stays_so() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let rule = world.mirror.fault(|path| path.ends_with("/.cvmfspublished"), Fault::Delay(PATIENCE));
+    let call = world.run(&[]);
+    let mut shell = world.person.command("/bin/sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(call.get_program()).args(call.get_args());
+    shell.env_clear().envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.args(["sh", "-c", "kill -HUP $$; echo alive"]).current_dir("/").stdout(Stdio::piped());
+    let running = shell.spawn().expect("running a shell");
+    rule.wait_for_hits(1);
+    let told = kill_process(Pid::from_child(&running), Signal::HUP);
+    rule.lift();
+    told.expect("sent");
+    let output = running.wait_with_output().expect("its end");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alive\n", "{}", words(&output));
 }
 
 /// Returns the ids of processes that have this text in their command line.
