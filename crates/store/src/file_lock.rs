@@ -12,6 +12,9 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+/// So often a lock is taken again because its file was gone. More only happens where files don't keep their numbers.
+const RETRIES_MAX: u32 = 100;
+
 /// A lock on a file, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct FileLock {
@@ -40,20 +43,28 @@ impl Locking {
 impl FileLock {
     /// Takes the lock if it is free, and writes down who has it. The file is made if need be.
     pub fn try_take(path: &Path) -> io::Result<Locking> {
-        let file = open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                let lock = Self { file };
-                lock.sign();
-                Ok(Locking::Taken(lock))
+        let mut again = RETRIES_MAX;
+        loop {
+            let file = open(path)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    let lock = Self { file };
+                    // Some remove the file before they give it up: a lock on one that is gone keeps nobody out.
+                    if again > 0 && lock.is_lost_at(path) {
+                        again -= 1;
+                        continue;
+                    }
+                    lock.sign();
+                    return Ok(Locking::Taken(lock));
+                }
+                Err(Errno::WOULDBLOCK) => {
+                    let mut text = String::new();
+                    // The number is a courtesy for the message.
+                    let _ = file.take(32).read_to_string(&mut text);
+                    return Ok(Locking::Held(text.trim().parse().ok()));
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                // The number is a courtesy for the message.
-                let _ = file.take(32).read_to_string(&mut text);
-                Ok(Locking::Held(text.trim().parse().ok()))
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -122,6 +133,25 @@ mod tests {
         let waited = FileLock::wait(&path).unwrap();
         assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Held(_)));
         drop((waited, copy));
+    }
+
+    #[test]
+    fn a_file_that_is_removed_before_it_is_given_up_keeps_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let taken = std::sync::atomic::AtomicU64::new(0);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        let work = || {
+            for _ in 0..1000 {
+                if let Locking::Taken(lock) = FileLock::try_take(&path).unwrap() {
+                    assert_eq!(taken.fetch_add(1, order), 0, "another one has it, too");
+                    taken.fetch_sub(1, order);
+                    std::fs::remove_file(&path).unwrap();
+                    drop(lock);
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
     }
 
     #[test]
