@@ -36,6 +36,8 @@ pub struct Repository {
     pub(crate) head: VerifiedHead,
     /// What the reference implementation keeps beside the repository, if it publishes to it too.
     pub(crate) spool: Option<Spool>,
+    keys: KeyFolder,
+    opened: UnixTime,
     state: PathBuf,
     _lock: FileLock,
 }
@@ -72,21 +74,22 @@ impl Repository {
         let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
         let lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let publisher = keys.publisher()?;
-        let signed = SignedFiles::read(&*sink, name)?;
-        let head = signed.verify(name, &keys.public()?, now)?;
-        if !signed.lists(name, publisher.certificate())? {
-            return Err(AdminError::NotListed(keys.certificate_file()));
-        }
+        let head = read_head(&sink, name, &keys, &publisher, now)?;
         let state = make_state(disks, root)?;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
-        Ok(Self { name, disks, sink, publisher, settings, head, spool: None, state, _lock: lock })
+        let (spool, opened) = (None, now);
+        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, _lock: lock })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
     pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
         self.spool = Spool::claim(self.disks.served.clone(), folder)?;
+        if self.spool.is_some() {
+            // Our own lock did not keep the reference from publishing since the head was read.
+            self.head = read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)?;
+        }
         Ok(())
     }
 
@@ -124,6 +127,22 @@ impl Repository {
     pub(crate) fn state(&self) -> &Path {
         &self.state
     }
+}
+
+/// Reads the head, which has to be signed by a publisher that clients believe, as we have to be.
+fn read_head(
+    sink: &LocalSink,
+    name: &RepositoryName,
+    keys: &KeyFolder,
+    publisher: &Publisher,
+    now: UnixTime,
+) -> Result<VerifiedHead, AdminError> {
+    let signed = SignedFiles::read(sink, name)?;
+    let head = signed.verify(name, &keys.public()?, now)?;
+    if !signed.lists(name, publisher.certificate())? {
+        return Err(AdminError::NotListed(keys.certificate_file()));
+    }
+    Ok(head)
 }
 
 pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {

@@ -1,6 +1,12 @@
 //! The spool folder of the reference implementation, if it publishes to the same repository: its locks are
 //! respected, and what it remembers of the reflog is kept up to date.
+//!
+//! While we publish, a transaction is open as far as the reference can see, which keeps its transactions and
+//! collections out. Crash rule: a marker that says that it is ours belongs to nobody once the lock is free, and the
+//! next claim takes it over. The reference's own markers are empty, and none of our business.
 
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +24,10 @@ pub(crate) struct Spool {
 
 /// Its existence says that a transaction is open.
 const TRANSACTION: &str = "in_transaction.lock";
+/// What a marker of ours says; it never is there without.
+const OURS: &[u8] = b"esker is publishing\n";
+/// A marker that has no name yet.
+const UNNAMED: &str = "esker.in_transaction";
 /// Whoever publishes has a lock on it.
 const PUBLISHING: &str = "is_publishing.lock";
 const REFLOG_CHECKSUM: &str = "reflog.chksum";
@@ -29,13 +39,34 @@ impl Spool {
             return Ok(None);
         }
         let transaction = folder.join(TRANSACTION);
-        if transaction.exists() {
+        if transaction.exists() && !is_ours(&transaction) {
             return Err(AdminError::Transaction(transaction));
         }
         let path = folder.join(PUBLISHING);
         let asked = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         let publishing = asked.or_held(AdminError::locked(path.display().to_string()))?;
-        Ok(Some(Self { disk, folder: folder.to_owned(), _publishing: publishing }))
+        let spool = Self { disk, folder: folder.to_owned(), _publishing: publishing };
+        match spool.open_transaction(&transaction) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(AdminError::Transaction(transaction))
+            }
+            other => other.map(|()| Some(spool)).map_err(AdminError::file("making", &transaction)),
+        }
+    }
+
+    /// Makes the marker, unless there is one of the reference's. It gets its name when it is whole, so that one that
+    /// is killed on the way leaves none that nobody would know for ours.
+    fn open_transaction(&self, marker: &Path) -> io::Result<()> {
+        if is_ours(marker) {
+            return Ok(());
+        }
+        let unnamed = self.folder.join(UNNAMED);
+        let mut file = File::create(&unnamed)?;
+        file.write_all(OURS)?;
+        file.sync_all()?;
+        let linked = fs::hard_link(&unnamed, marker);
+        fs::remove_file(&unnamed)?;
+        linked
     }
 
     /// Tells the reference about the reflog that was just put.
@@ -47,9 +78,19 @@ impl Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
+        // Not one that the reference has there by now, if somebody aborted ours with it.
+        let marker = self.folder.join(TRANSACTION);
+        if is_ours(&marker) {
+            let _ = fs::remove_file(marker);
+        }
         // The reference removes the file before it gives up the lock. If we can't, the lock is free all the same.
         let _ = self.disk.remove(&self.folder.join(PUBLISHING));
     }
+}
+
+/// Tells whether a marker is one of ours.
+fn is_ours(marker: &Path) -> bool {
+    fs::read(marker).is_ok_and(|text| text == OURS)
 }
 
 #[cfg(test)]
@@ -70,5 +111,33 @@ mod tests {
         drop(spool);
         std::fs::write(folder.path().join(TRANSACTION), b"").unwrap();
         assert!(matches!(claim(folder.path()), Err(AdminError::Transaction(_))));
+        assert!(!folder.path().join(PUBLISHING).exists());
+    }
+
+    #[test]
+    fn the_reference_sees_a_transaction() {
+        let folder = tempfile::tempdir().unwrap();
+        let claim = || Spool::claim(Arc::new(esker_store::RealDisk::SERVED), folder.path());
+        let marker = folder.path().join(TRANSACTION);
+        let spool = claim().unwrap().unwrap();
+        let left = fs::read(&marker).unwrap();
+        let opened = File::create_new(&marker);
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::AlreadyExists, "as the reference finds out");
+        assert!(matches!(claim(), Err(AdminError::Locked { .. })));
+        drop(spool);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+
+        // One that was killed leaves it, and the next one takes it over.
+        fs::write(&marker, left).unwrap();
+        drop(claim().unwrap().unwrap());
+        assert!(!marker.exists());
+
+        // Somebody aborts it with the reference, and opens another one.
+        let spool = claim().unwrap().unwrap();
+        fs::remove_file(&marker).unwrap();
+        File::create_new(&marker).unwrap();
+        drop(spool);
+        assert!(marker.exists());
+        assert!(matches!(claim(), Err(AdminError::Transaction(_))));
     }
 }

@@ -277,6 +277,29 @@ fn the_index_is_rebuilt() {
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
 }
 
+/// The reference does not know of our lock, so it may publish between our look at the head and our claim.
+#[test]
+fn the_head_is_that_of_the_claim() {
+    let workshop = prepared();
+    let spool = workshop.folder.path().join("spool");
+    fs::create_dir(&spool).unwrap();
+    let mut repository = workshop.open();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copied = |from: &std::path::Path, to: &std::path::Path| {
+        let copied = std::process::Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status();
+        assert!(copied.unwrap().success());
+    };
+    copied(&workshop.root(), elsewhere.path());
+    let name = RepositoryName::parse(NAME).unwrap();
+    let other = Repository::open(elsewhere.path(), &name, workshop.keys(), now()).unwrap();
+    crate::workshop::publish(&other, &workshop.source(), "").unwrap();
+    copied(elsewhere.path(), &workshop.root());
+    repository.share_with_spool(&spool).unwrap();
+    assert_eq!(repository.head().revision(), 2);
+    drop(repository);
+    assert_eq!(fs::read_dir(&spool).unwrap().count(), 0);
+}
+
 #[test]
 fn an_object_that_is_too_large_is_left_out_of_the_index() {
     let workshop = Workshop::new();
