@@ -38,6 +38,11 @@ pub(crate) struct Shared {
 /// over. Who asks for more is refused.
 const WARMING_MAX: usize = 16_384;
 
+/// How much room is made first on a full disk for stored bytes of unstated size, twice as much the next time, and how
+/// often.
+const ROOM_UNSTATED: u64 = 64 << 20;
+const ROUNDS_UNSTATED: u32 = 4;
+
 /// A place among the prefetches of a store; free again on drop.
 pub(crate) struct Seat(Arc<Shared>);
 
@@ -271,14 +276,28 @@ impl Trip {
     }
 
     pub(crate) fn fetch(self) {
-        self.fetch_or(|trip, error| {
-            // The stored bytes go through the disk if they are many; if that is full, make room once.
-            if !says_full(error.cause()) || trip.priority.give_up() {
-                return trip.fail(error);
-            }
-            let (cache, bytes) = (trip.store.cache.clone(), trip.wanted.stored_limit());
-            cache.space.make_room(bytes, move || trip.on_pool(|trip| trip.fetch_or(Self::fail)));
+        self.fetch_after(0);
+    }
+
+    /// Fetches it after room was made so often.
+    fn fetch_after(self, rounds: u32) {
+        self.fetch_or(move |trip, error| {
+            // The stored bytes go through the disk if they are many; if that is full, make room.
+            let room = if says_full(error.cause()) { trip.stored_room(rounds) } else { None };
+            let Some(bytes) = room.filter(|_| !trip.priority.give_up()) else { return trip.fail(error) };
+            let cache = trip.store.cache.clone();
+            cache.space.make_room(bytes, move || trip.on_pool(move |trip| trip.fetch_after(rounds + 1)));
         });
+    }
+
+    /// How much room to make for the stored bytes; not the most that is allowed where nobody states their size, or a
+    /// catalog on a full disk would cost the whole cache.
+    fn stored_room(&self, rounds: u32) -> Option<u64> {
+        let most = self.wanted.stored_limit();
+        match self.wanted.size {
+            Some(_) => (rounds == 0).then_some(most),
+            None => (rounds < ROUNDS_UNSTATED).then(|| most.min(ROOM_UNSTATED << rounds)),
+        }
     }
 
     /// Goes on with a thread of the pool; with one for demands as soon as this is one.

@@ -6,6 +6,7 @@
 //! the new one, both or none); of content that was not synced there may be nothing, zeros, a part, or all.
 
 mod image;
+mod small;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use esker_store::{Disk, FileFacts, RealDisk};
 
 use image::Image;
+pub use small::SmallDisk;
 
 /// Where files are that need not outlast anything, if the machine has it.
 const MEMORY: &str = "/dev/shm";

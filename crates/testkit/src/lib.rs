@@ -3,7 +3,7 @@
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`check`]: judges whole repositories, with nothing of the product in it;
 //! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
-//! * [`disk`]: a disk that fails or loses its power at a chosen operation;
+//! * [`disk`]: a disk that fails or loses its power at a chosen operation, and a small one;
 //! * [`guide`]: the boxes of Markdown texts, to try what they say;
 //! * [`soak`]: tests that go on for as long as they are let;
 //! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;

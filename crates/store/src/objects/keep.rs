@@ -14,6 +14,10 @@ use crate::source::Stored;
 /// is fetched.
 const WHOLE_MAX: u64 = 64 << 20;
 
+/// How often room is made for a large object of unstated size. Each time at least twice as much of it fits, so that what
+/// deflates best, a thousandfold, still comes to its end.
+const ROUNDS_UNSTATED: u32 = 10;
+
 /// The plain bytes of a small object.
 enum Plain {
     /// They are what was stored.
@@ -49,7 +53,7 @@ impl Trip {
         self.fetched = Some(stored.len());
         let most = self.wanted.size.unwrap_or(self.wanted.limit);
         if stored.memory().is_none() || most > WHOLE_MAX {
-            return self.keep_in_pieces(stored, Attempt::First);
+            return self.keep_in_pieces(stored, 0);
         }
         match self.whole(stored) {
             Ok(plain) => self.keep_whole(plain, Attempt::First),
@@ -173,22 +177,26 @@ impl Trip {
         });
     }
 
-    fn keep_in_pieces(self, stored: Stored, attempt: Attempt) {
+    /// `rounds` says how often room was made for it on a full disk.
+    fn keep_in_pieces(self, stored: Stored, rounds: u32) {
         let cache = self.store.cache.clone();
         // Without a stated size the reservation is a guess that is corrected once the size is known.
         let charge = cache.charge_of(self.wanted.size.unwrap_or_else(|| stored.len()));
         self.reserve(charge, move |trip, granted| {
-            trip.on_pool(move |trip| trip.write_pieces(stored, granted, attempt));
+            trip.on_pool(move |trip| trip.write_pieces(stored, granted, rounds));
         });
     }
 
-    fn write_pieces(self, stored: Stored, granted: Result<Reservation, Cause>, attempt: Attempt) {
+    fn write_pieces(self, stored: Stored, granted: Result<Reservation, Cause>, rounds: u32) {
         let cache = self.store.cache.clone();
+        let mut came_to = 0;
         let written = Writing::begin(&cache).and_then(|mut writing| {
-            self.inflate(&stored, &mut writing)?;
-            Ok(writing)
+            let inflated = self.inflate(&stored, &mut writing);
+            came_to = writing.len();
+            inflated.map(|()| writing)
         });
-        let full = |cause: &Cause| attempt == Attempt::First && says_full(cause);
+        let most = if self.wanted.size.is_some() { 1 } else { ROUNDS_UNSTATED };
+        let full = |cause: &Cause| rounds < most && says_full(cause);
         let outcome = match (written, granted) {
             (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation, self.prefetched()),
             (Ok(writing), Err(no_room)) => return self.serve_file(writing, no_room),
@@ -197,8 +205,10 @@ impl Trip {
         match outcome {
             Ok(entry) => self.kept(entry),
             Err(cause) if full(&cause) => {
-                cache.space.make_room(cache.charge_of(stored.len()), move || {
-                    self.on_pool(move |trip| trip.keep_in_pieces(stored, Attempt::AfterMakingRoom));
+                // What was written of it is free again, too.
+                let plain = self.wanted.size.unwrap_or_else(|| came_to.saturating_add(stored.len()));
+                cache.space.make_room(cache.charge_of(plain), move || {
+                    self.on_pool(move |trip| trip.keep_in_pieces(stored, rounds + 1));
                 });
             }
             Err(cause) => self.land(Err(cause)),
