@@ -184,6 +184,15 @@ impl Shared {
         }
     }
 
+    /// The exit in use, to ask through it who is near. While there is none that is left to the next request.
+    fn exit_to_sort_by(&self) -> Option<Exit> {
+        let exit = self.ways.lock().choices(0).first().map(|choice| choice.way.exit);
+        if exit.is_none() {
+            self.unsorted.store(true, Ordering::Relaxed);
+        }
+        exit
+    }
+
     /// One attempt on one way.
     fn go(self: Arc<Self>, way: Way, fetch: Fetch, trip: Trip, done: Done<Stored>) {
         let source = self.taken(way).source;

@@ -79,7 +79,7 @@ impl Shared {
         let hosts: Vec<&str> = self.bases.iter().map(|base| base.host.as_str()).collect();
         let fallback = self.servers.fallback_groups();
         let about = About::new(&hosts, &fallback, self.servers.groups().len() == fallback.len());
-        let Some(exit) = self.ways.lock().choices(0).first().map(|choice| choice.way.exit) else { return };
+        let Some(exit) = self.exit_to_sort_by() else { return };
         let (name, exit) = self.geo_name(exit, fallback.len());
         let path = format!("api/v1.0/geo/{name}/{}", about.names.join(","));
         let mut asked: Vec<u32> = (0..).take(self.bases.len()).collect();

@@ -32,7 +32,7 @@ impl Shared {
     pub(super) fn race(self: &Arc<Self>) {
         let count = self.bases.len();
         let race = Arc::new(Race { took: Mutex::new(vec![None; count]), running: AtomicUsize::new(count) });
-        let Some(exit) = self.ways.lock().choices(0).first().map(|choice| choice.way.exit) else { return };
+        let Some(exit) = self.exit_to_sort_by() else { return };
         for server in (0..count).filter_map(|server| u32::try_from(server).ok()) {
             self.clone().time(Way { exit, server }, ROUNDS, race.clone());
         }

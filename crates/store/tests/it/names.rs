@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use esker_store::{Family, Proxies, Servers, connect};
+use esker_store::{Family, Order, Proxies, Servers, connect};
 use esker_testkit::mirror::Mirror;
 
 use crate::rig::{Rig, bytes, objects, serve};
@@ -170,4 +170,35 @@ fn a_silent_name_server_is_asked_so_often_and_for_so_long() {
         asked.push(names.asked.load(Ordering::SeqCst));
     }
     assert!(asked[0] >= 1 && asked[1] > asked[0], "{asked:?}");
+}
+
+/// Nobody can be asked before the proxy has an address.
+#[test]
+fn which_server_is_near_is_found_out_once_the_proxys_name_is_known() {
+    let objects = objects(1);
+    let (proxy, _folder) = serve(&objects);
+    proxy.put("/repo/api/v1.0/geo/here/one.invalid,two.invalid", "2,1\n");
+    proxy.put("/repo/.cvmfspublished", "anything");
+    for (order, question, times) in [(Order::Geo, "/geo/", 1), (Order::RoundTrip, ".cvmfspublished", 4)] {
+        let names = NameServer::start(3600, &[]);
+        let rig = Rig::new();
+        let mut servers = servers(&names, &proxy);
+        servers.urls = ["one", "two"].map(|name| format!("http://{name}.invalid/repo")).into();
+        (servers.order, servers.geo_name) = (order, Some("here".into()));
+        servers.dns.timeout = Duration::from_millis(200);
+        (servers.dns.retries, servers.dns.least_ttl) = (0, Duration::ZERO);
+        let source = connect(&rig.engine, servers).unwrap();
+        let store = rig.store(source.clone());
+        let error = bytes(&store, &objects[0].wanted).unwrap_err();
+        assert!(matches!(error.cause(), esker_store::Cause::Unresolved { .. }), "{error}");
+        *names.told.lock().unwrap() = vec![Ipv4Addr::LOCALHOST];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while bytes(&store, &objects[0].wanted).is_err() {
+            assert!(Instant::now() < deadline, "{:?}", source.network().route);
+        }
+        while proxy.count(|path| path.contains(question)) < times {
+            assert!(Instant::now() < deadline, "{order:?}: nobody was asked");
+            std::thread::yield_now();
+        }
+    }
 }
