@@ -27,8 +27,16 @@ pub(crate) struct Descriptors {
     waiting: AtomicUsize,
     waiters: Mutex<Waiters>,
     serving: AtomicBool,
-    open: Mutex<Vec<Weak<Entry>>>,
+    open: Mutex<Open>,
     pool: Weak<Pool>,
+}
+
+/// Entries that were opened; some may be closed again, or evicted.
+#[derive(Default)]
+struct Open {
+    entries: Vec<Weak<Entry>>,
+    /// How many are looked through next for those that are not open any more.
+    full: usize,
 }
 
 #[derive(Default)]
@@ -56,12 +64,35 @@ const LEAST: usize = 16;
 /// More open files than this save nothing measurable.
 const MOST: usize = 16_384;
 
+/// So few entries are not looked through.
+const FEW: usize = 64;
+
 /// The bound that fits the process's limit on open files.
 pub(super) fn default_limit() -> usize {
     let process = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let process = process.map_or(MOST * 2, |limit| usize::try_from(limit).unwrap_or(MOST * 2));
     // At most half, because the same process may hold several caches or mounts.
     process.saturating_sub(KEPT_FOR_OTHERS).min(process / 2).clamp(LEAST, MOST)
+}
+
+impl Open {
+    /// Forgets those that are closed; gives those that nobody uses, and when they were read.
+    fn forget_closed(&mut self) -> Vec<(u64, Arc<Entry>)> {
+        let mut idle = Vec::new();
+        self.entries.retain(|weak| {
+            let Some(entry) = weak.upgrade() else { return false };
+            let mut state = entry.state.lock();
+            if state.file.is_none() {
+                state.listed = false;
+                return false;
+            }
+            if state.users == 0 {
+                idle.push((entry.read_at(), entry.clone()));
+            }
+            true
+        });
+        idle
+    }
 }
 
 impl Descriptors {
@@ -132,7 +163,14 @@ impl Descriptors {
         let mut open = self.open.lock();
         let mut state = entry.state.lock();
         if !std::mem::replace(&mut state.listed, true) {
-            open.push(Arc::downgrade(entry));
+            open.entries.push(Arc::downgrade(entry));
+        }
+        drop(state);
+        // Where slots never run out, and nothing is looked through for that, evicted ones would stay for ever. Twice what
+        // was left, so that it is paid for in many opens.
+        if open.entries.len() > open.full.max(FEW) {
+            open.forget_closed();
+            open.full = open.entries.len() * 2;
         }
     }
 
@@ -190,26 +228,12 @@ impl Descriptors {
             let state = entry.state.lock();
             state.users == 0 && state.file.is_some()
         };
-        self.open.lock().iter().filter_map(Weak::upgrade).any(idle)
+        self.open.lock().entries.iter().filter_map(Weak::upgrade).any(idle)
     }
 
     /// Closes the longest unread idle files; tells whether any was closed.
     fn close_idle(&self) -> bool {
-        let mut open = self.open.lock();
-        let mut idle = Vec::new();
-        open.retain(|weak| {
-            let Some(entry) = weak.upgrade() else { return false };
-            let mut state = entry.state.lock();
-            if state.file.is_none() {
-                state.listed = false;
-                return false;
-            }
-            if state.users == 0 {
-                idle.push((entry.read_at(), entry.clone()));
-            }
-            true
-        });
-        drop(open);
+        let mut idle = self.open.lock().forget_closed();
         idle.sort_unstable_by_key(|(read_at, _)| *read_at);
         // A batch, so that the scan above is paid for once in many opens.
         let batch = (self.limit / 16).max(1);
@@ -229,5 +253,57 @@ impl Descriptors {
             }
         }
         closed > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+    use esker_format::object::{ObjectKind, ObjectName};
+
+    use super::*;
+    use crate::cache::care::Goal;
+    use crate::cache::{Cache, CacheOptions};
+    use crate::done::Done;
+    use crate::engine::{Engine, EngineOptions};
+    use crate::objects::Objects;
+    use crate::source::{Fetch, Source, Stored};
+    use crate::store::ObjectStore;
+    use crate::wanted::Wanted;
+
+    /// The object called so consists of its own name.
+    struct Echo;
+
+    impl Source for Echo {
+        fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+            let name = fetch.what.split(' ').next().unwrap_or_default();
+            done.ok(Stored::in_memory(name.as_bytes().to_vec()));
+        }
+
+        fn describe(&self) -> String {
+            "a test".to_owned()
+        }
+    }
+
+    #[test]
+    fn what_was_open_and_is_evicted_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::start(EngineOptions::default()).unwrap();
+        let options = CacheOptions { descriptors: Some(1000), ..CacheOptions::with_quota(1 << 30) };
+        let cache = Cache::open(&engine, folder.path(), options).unwrap();
+        let store = Objects::new(&cache, Arc::new(Echo));
+        for number in 0..500 {
+            let text = format!("object{number}");
+            let hash = ContentHash::of(HashAlgorithm::Sha1, text.as_bytes());
+            let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), Compression::Stored, text);
+            drop(Done::wait(|done| store.get(wanted, done)).unwrap());
+            if number % 50 == 49 {
+                cache.evict(Goal::Everything { even_pinned: false }).unwrap();
+            }
+        }
+        let (used, ..) = cache.inner.descriptors.counts();
+        let remembered = cache.inner.descriptors.open.lock().entries.len();
+        assert!(remembered <= 2 * FEW, "{remembered} entries are remembered as open, and {used} are");
     }
 }
