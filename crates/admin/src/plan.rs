@@ -257,9 +257,10 @@ impl Comparison<'_> {
         }
         let mut must_wait = false;
         if facts.is_file() {
-            let settled = facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
+            let settled = source.dated && facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
             let unchanged = before.as_ref().filter(|before| {
-                before.is_file() && before.size == facts.size && self.known.is_unchanged(key, facts, before)
+                let may_be = source.dated && before.is_file() && before.size == facts.size;
+                may_be && self.known.is_unchanged(key, facts, before)
             });
             match unchanged {
                 Some(before) => {

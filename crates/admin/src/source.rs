@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstatfs, openat, readlinkat, statat};
 
 use crate::error::AdminError;
 
@@ -91,6 +91,24 @@ pub(crate) struct SourceEntry {
     pub(crate) facts: Facts,
     /// The target of a symlink.
     pub(crate) target: Vec<u8>,
+    /// Whether its times tell of every change.
+    pub(crate) dated: bool,
+}
+
+/// File systems that don't note changes themselves: an image shows the times that whoever made it wrote down, FUSE
+/// what its server says. Another file at the same place may look the same in all.
+const UNDATED: [u32; 6] = [
+    0x7371_7368, // squashfs
+    0xe0f5_e1e2, // EROFS
+    0x9660,      // iso9660
+    0x28cd_3d45, // cramfs
+    0x7275,      // romfs
+    0x6573_5546, // FUSE
+];
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the numbers have 32 bits")]
+fn is_dated(directory: &OwnedFd) -> rustix::io::Result<bool> {
+    fstatfs(directory).map(|facts| !UNDATED.contains(&(facts.f_type as u32)))
 }
 
 /// The folder to publish.
@@ -165,19 +183,26 @@ impl Source {
     /// Lists a directory by name.
     pub(crate) fn list(&self, directory: &OwnedFd, relative: &[u8]) -> Result<Vec<SourceEntry>, AdminError> {
         let mut entries = Vec::new();
+        let dated = is_dated(directory).map_err(self.failed("looking at the file system of", relative))?;
         for entry in Dir::read_from(directory).map_err(self.failed("reading directory", relative))? {
             let entry = entry.map_err(self.failed("reading directory", relative))?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            entries.push(self.look_at(directory, relative, name)?);
+            entries.push(self.look_at(directory, relative, name, dated)?);
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 
-    fn look_at(&self, directory: &OwnedFd, relative: &[u8], name: &CStr) -> Result<SourceEntry, AdminError> {
+    fn look_at(
+        &self,
+        directory: &OwnedFd,
+        relative: &[u8],
+        name: &CStr,
+        dated: bool,
+    ) -> Result<SourceEntry, AdminError> {
         let path = || crate::path::join(relative, name.to_bytes());
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
         let facts = Facts::of(&stat.map_err(|error| self.failed("looking at", &path())(error))?);
@@ -187,6 +212,6 @@ impl Source {
                 .into_bytes(),
             false => Vec::new(),
         };
-        Ok(SourceEntry { name: name.to_bytes().to_vec(), facts, target })
+        Ok(SourceEntry { name: name.to_bytes().to_vec(), facts, target, dated })
     }
 }

@@ -30,10 +30,15 @@ fn published(settings: &Settings, facts: &Facts, content: &[u8]) -> Entry {
 }
 
 fn compare(known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
+    compare_on(true, known, now, old)
+}
+
+fn compare_on(dated: bool, known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
     let settings = Settings::default();
     let empty = (ContentHash::of(HashAlgorithm::Sha1, b""), Flags(0));
     let comparison = Comparison { settings: &settings, known, dirtab: &Dirtab::default(), empty };
-    let found = vec![(SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new() }, None)];
+    let source = SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new(), dated };
+    let found = vec![(source, None)];
     let directory = Facts { mode: 0o040_755, ..*now };
     comparison.compare(b"/d", &directory, found, old.into_iter().collect(), NOW).unwrap()
 }
@@ -103,4 +108,15 @@ fn fresh_files_are_not_trusted() {
         let plan = compare(&known, &facts(NOW.seconds - age), None);
         assert_eq!(plan.waiting[0].3, settled, "{age} s old");
     }
+}
+
+#[test]
+fn where_times_mean_nothing_everything_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let settled = facts(NOW.seconds - 100);
+    let entry = published(&Settings::default(), &settled, b"stored");
+    let known = remember(folder.path(), &settled, &entry);
+    let plan = compare_on(false, &known, &settled, Some(entry));
+    assert_eq!((plan.reads.len(), plan.records.len()), (1, 0));
+    assert!(!plan.waiting[0].3, "nor is anything remembered");
 }
