@@ -30,10 +30,10 @@ use parking_lot::Mutex;
 use crate::FileError;
 use crate::peer::Peer;
 use crate::repository::{open_writer, read_servers, room};
-use crate::share::{Admission, Allowance, Bounds, Broker, Host, Listener, Writer};
+use crate::share::{Admission, Allowance, Bounds, Broker, Host, Listener, OWN, Writer};
 
 /// What one user's clients may take up. A mount is a connection; its reads that wait are questions.
-const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, warms: 4096 };
+const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, answers: 256, warms: 4096 };
 /// Users whose clients are served at once.
 const USERS_MAX: usize = 4096;
 
@@ -233,7 +233,9 @@ impl Host for NodeHost {
                 return None;
             }
         }
-        let allowance = users.entry(peer.uid).or_insert_with(|| Allowance::new(BOUNDS)).clone();
+        // Root's mounts are those of the node.
+        let bounds = if peer.is_trusted() { OWN } else { BOUNDS };
+        let allowance = users.entry(peer.uid).or_insert_with(|| Allowance::new(bounds)).clone();
         let connection = allowance.connect()?;
         Some(Admission { allowance, _connection: connection, is_stranger: peer.uid != 0 })
     }

@@ -15,6 +15,7 @@ mod address;
 mod allowance;
 mod broker;
 mod client;
+mod questions;
 mod received;
 mod release;
 mod service;
@@ -38,7 +39,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use self::address::{Listener, dial, limit_receives};
 pub(crate) use self::allowance::{Allowance, Bounds};
-pub(crate) use self::broker::{Admission, Broker, Host};
+pub(crate) use self::broker::{Admission, Broker, Host, OWN};
 use self::client::{Client, Owner, SILENCE};
 use self::received::Received;
 pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};

@@ -344,6 +344,18 @@ fn claims_of_other_users_do_not_stop_evictions() {
     });
 }
 
+/// Root's mounts are all that many nodes have.
+#[test]
+fn root_and_the_brokers_own_user_may_take_up_more_than_others() {
+    let node = Node::new();
+    let host = node.broker.as_ref().expect("a broker").host.clone();
+    let most = |uid| {
+        let admission = host.admit(&Peer { uid, gids: Vec::new() }).expect("admitted");
+        admission.allowance.warms_max()
+    };
+    assert_eq!([0, node.me, ALICE].map(most), [OWN.warms, OWN.warms, BOUNDS.warms]);
+}
+
 /// > C7: A mount whose broker goes away waits for it for some seconds, and no read fails because it was restarted.
 #[test]
 fn a_broker_that_comes_back_is_used_again() {

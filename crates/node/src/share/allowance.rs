@@ -1,9 +1,10 @@
 //! How much of a writer its clients may take up.
 //!
 //! Whatever a client asks, the memory that its questions and their answers take is bounded, and so is what all clients of one
-//! user take together: beyond the bound the next question is not read before an answer has been taken. A client that takes
-//! none is hung up on, so its bound is free again soon. Prefetches have a bound of their own, beyond which they are refused:
-//! they must not stand in the way of what somebody waits for.
+//! user take together. What is answered at once waits, beyond its bound, until an answer has been taken; a client that takes
+//! none is hung up on, so that is soon. What the network has to answer has another bound, which a server that is silent may
+//! fill for long. Prefetches have one beyond which they are refused: they must not stand in the way of what somebody waits
+//! for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +16,10 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) struct Bounds {
     /// Connections.
     pub(crate) connections: usize,
-    /// Questions that are not answered yet, or whose answer is not taken yet.
+    /// Questions to the network that are not answered yet, or whose answer is not taken yet.
     pub(crate) questions: usize,
+    /// Answers that needed no network and are not taken yet.
+    pub(crate) answers: usize,
     /// Prefetches.
     pub(crate) warms: usize,
 }
@@ -24,14 +27,21 @@ pub(crate) struct Bounds {
 /// What one user's clients take up now.
 pub(crate) struct Allowance {
     bounds: Bounds,
-    questions: Mutex<usize>,
-    fewer: Condvar,
+    questions: Arc<Turns>,
+    answers: Arc<Turns>,
     warms: AtomicUsize,
     connections: AtomicUsize,
 }
 
-/// A question under way; over on drop.
-pub(crate) struct Turn(Arc<Allowance>);
+/// How many there are of something, and may be.
+struct Turns {
+    most: usize,
+    taken: Mutex<usize>,
+    fewer: Condvar,
+}
+
+/// A question under way, or an answer; over on drop.
+pub(crate) struct Turn(Arc<Turns>);
 
 /// A prefetch under way; over on drop.
 pub(crate) struct Warming(Arc<Allowance>);
@@ -43,21 +53,26 @@ impl Allowance {
     pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
-            questions: Mutex::default(),
-            fewer: Condvar::new(),
+            questions: Turns::new(bounds.questions),
+            answers: Turns::new(bounds.answers),
             warms: AtomicUsize::default(),
             connections: AtomicUsize::default(),
         })
     }
 
-    /// Waits until another question may be asked.
-    pub(crate) fn ask(self: &Arc<Self>) -> Turn {
-        let mut questions = self.questions.lock();
-        while *questions >= self.bounds.questions {
-            self.fewer.wait(&mut questions);
-        }
-        *questions += 1;
-        Turn(self.clone())
+    /// Waits until another question may be asked of the network.
+    pub(crate) fn ask(&self) -> Turn {
+        Turns::take(&self.questions)
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_ask(&self) -> Option<Turn> {
+        Turns::try_take(&self.questions)
+    }
+
+    /// Waits until there may be another answer that is not taken yet.
+    pub(crate) fn answer(&self) -> Turn {
+        Turns::take(&self.answers)
     }
 
     /// Begins a prefetch, unless there are too many.
@@ -86,9 +101,33 @@ fn take(count: &AtomicUsize, most: usize) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
 }
 
+impl Turns {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: Mutex::default(), fewer: Condvar::new() })
+    }
+
+    fn take(this: &Arc<Self>) -> Turn {
+        let mut taken = this.taken.lock();
+        while *taken >= this.most {
+            this.fewer.wait(&mut taken);
+        }
+        *taken += 1;
+        Turn(this.clone())
+    }
+
+    fn try_take(this: &Arc<Self>) -> Option<Turn> {
+        let mut taken = this.taken.lock();
+        if *taken >= this.most {
+            return None;
+        }
+        *taken += 1;
+        Some(Turn(this.clone()))
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
-        *self.0.questions.lock() -= 1;
+        *self.0.taken.lock() -= 1;
         self.0.fewer.notify_one();
     }
 }

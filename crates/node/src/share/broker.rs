@@ -1,6 +1,6 @@
 //! The writer's side: serves the other processes that share its cache.
 //!
-//! Each client costs two threads. An answer that a client has not taken yet holds an open file; a client that
+//! Each client costs two threads, and a third if its questions wait for a turn. An answer that a client has not taken yet holds an open file; a client that
 //! takes none for a while is hung up on (and comes back when it runs again). Who may connect, for which
 //! repositories, and how much may be under way is for the [`Host`] to say.
 
@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Writer;
 use super::address::{self, Listener};
 use super::allowance::{Allowance, Bounds, Connection, Turn, Warming};
+use super::questions::Questions;
 use super::release::RemoteHolder;
 use super::wire::{
     ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
@@ -28,8 +29,9 @@ use super::wire::{
 use crate::care;
 use crate::peer::Peer;
 
-/// For clients of the writer's own user: far more than a kernel has reads waiting.
-const OWN: Bounds = Bounds { connections: 4096, questions: 1 << 16, warms: 1 << 16 };
+/// For clients of the writer's own user, and root's: far more than a kernel has reads waiting.
+pub(crate) const OWN: Bounds =
+    Bounds { connections: 4096, questions: 1 << 16, answers: 1 << 16, warms: 1 << 16 };
 /// How long a client may take no answer before it is hung up on…
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
 /// …and how long one of another user may.
@@ -103,7 +105,7 @@ struct Stopping {
 struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
 /// What goes out to a client.
-struct Out {
+pub(super) struct Out {
     message: ToClient,
     /// An object, with its message.
     handle: Option<Handle>,
@@ -115,6 +117,13 @@ struct Out {
 impl From<ToClient> for Out {
     fn from(message: ToClient) -> Self {
         Self { message, handle: None, _turn: None, _warming: None }
+    }
+}
+
+impl Out {
+    /// An answer, after which a turn is over.
+    pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: Turn) -> Self {
+        Self { message, handle, _turn: Some(turn), _warming: None }
     }
 }
 
@@ -220,7 +229,7 @@ fn converse(
     });
     let as_holder: Arc<dyn Holder> = holder.clone();
     store.add_holder(Arc::downgrade(&as_holder));
-    let result = hear_all(&mut receiver, &*store, &holder, &outbox, &admission.allowance);
+    let result = hear_all(&mut receiver, store, &holder, &outbox, &admission.allowance);
     holder.gone();
     let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
     result
@@ -268,7 +277,8 @@ fn greet(
 
 /// What one client says.
 struct Hearing<'a> {
-    store: &'a dyn ObjectStore,
+    store: Arc<dyn ObjectStore>,
+    questions: Questions,
     outbox: &'a Sender<Out>,
     allowance: &'a Arc<Allowance>,
     /// The client's errands that are not over, by its own numbers.
@@ -277,15 +287,18 @@ struct Hearing<'a> {
 
 fn hear_all(
     receiver: &mut Receiver,
-    store: &dyn ObjectStore,
+    store: Arc<dyn ObjectStore>,
     holder: &RemoteHolder,
     outbox: &Sender<Out>,
     allowance: &Arc<Allowance>,
 ) -> io::Result<()> {
-    let mut hearing = Hearing { store, outbox, allowance, errands: HashMap::new() };
+    let questions = Questions::new(store.clone(), allowance.clone(), outbox.clone());
+    let mut hearing = Hearing { store, questions, outbox, allowance, errands: HashMap::new() };
     loop {
         match receiver.next()?.0 {
-            ToWriter::Get { id, object } => hearing.get(id, object)?,
+            ToWriter::Get { id, object } => {
+                hearing.questions.get(id, object.read().ok_or(io::ErrorKind::InvalidData)?);
+            }
             ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
             ToWriter::Over { errand } => {
                 if let Some(errand) = hearing.errands.remove(&errand) {
@@ -300,29 +313,14 @@ fn hear_all(
 }
 
 impl Hearing<'_> {
-    /// Sends an answer, after which the turn is over. The client may be gone by now.
-    fn answer(&self, message: ToClient, turn: Turn) {
-        let _ = self.outbox.send(Out { _turn: Some(turn), ..message.into() });
+    /// Sends an answer that nothing had to be waited for. The client may be gone by now.
+    fn answer(&self, message: ToClient) {
+        let _ = self.outbox.send(Out::answer(message, None, self.allowance.answer()));
     }
 
     fn status(&self, id: u64) {
-        let turn = self.allowance.ask();
         let status = Box::new(StatusMessage::new(&self.store.status()));
-        self.answer(ToClient::Status { id, status }, turn);
-    }
-
-    fn get(&self, id: u64, object: WantedMessage) -> io::Result<()> {
-        let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-        let (turn, outbox) = (self.allowance.ask(), self.outbox.clone());
-        let answer = Done::new(move |outcome: Result<Handle, StoreError>| {
-            let (message, handle) = match outcome {
-                Ok(handle) => (ToClient::Object { id, len: handle.len() }, Some(handle)),
-                Err(error) => (ToClient::Failed { id, error: ErrorMessage::new(&error) }, None),
-            };
-            let _ = outbox.send(Out { handle, _turn: Some(turn), ..message.into() });
-        });
-        self.store.get(wanted, answer);
-        Ok(())
+        self.answer(ToClient::Status { id, status });
     }
 
     fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
@@ -334,7 +332,7 @@ impl Hearing<'_> {
         let Some(warming) = self.allowance.warm() else {
             let cause = Cause::QueueFull { limit: self.allowance.warms_max() };
             let error = ErrorMessage::new(&StoreError::new(wanted.label(), cause));
-            self.answer(ToClient::Failed { id, error }, self.allowance.ask());
+            self.answer(ToClient::Failed { id, error });
             return Ok(());
         };
         let errand = self.errands.entry(errand).or_default();

@@ -1,0 +1,108 @@
+//! What one client asks for: answered from the cache at once, or by the network in turn.
+//!
+//! What hears the client must not wait for the network, or a server that does not answer would hold up what is cached, and
+//! signs of life, of all clients of its user. So questions that find no turn wait on a thread of their own, which a client
+//! has only once there are any.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver as Inbox, Sender, SyncSender, sync_channel};
+use std::thread;
+
+use esker_store::{Done, Handle, ObjectStore, StoreError, Wanted};
+
+use super::allowance::{Allowance, Turn};
+use super::broker::Out;
+use super::wire::{ErrorMessage, ToClient};
+
+/// Questions of one client that may wait for a turn. When there are more it is not heard before one has got its turn.
+const WAITING_MAX: usize = 256;
+/// Only those wait there whose names have no more bytes: that bounds the memory that they take.
+const NAMES_MAX: usize = 4096;
+
+pub(super) struct Questions {
+    asker: Arc<Asker>,
+    waiting: Option<SyncSender<(u64, Wanted)>>,
+}
+
+struct Asker {
+    store: Arc<dyn ObjectStore>,
+    allowance: Arc<Allowance>,
+    outbox: Sender<Out>,
+    /// Whether the client is gone.
+    gone: AtomicBool,
+}
+
+impl Questions {
+    pub(super) fn new(store: Arc<dyn ObjectStore>, allowance: Arc<Allowance>, outbox: Sender<Out>) -> Self {
+        let asker = Asker { store, allowance, outbox, gone: AtomicBool::new(false) };
+        Self { asker: Arc::new(asker), waiting: None }
+    }
+
+    /// Sees to it that the client gets an object.
+    pub(super) fn get(&mut self, id: u64, wanted: Wanted) {
+        if let Some(handle) = self.asker.store.cached(&wanted) {
+            let turn = self.asker.allowance.answer();
+            return answer(&self.asker.outbox, id, Ok(handle), turn);
+        }
+        match self.asker.allowance.try_ask() {
+            Some(turn) => self.asker.ask(id, wanted, turn),
+            None => self.wait(id, wanted),
+        }
+    }
+
+    fn wait(&mut self, id: u64, wanted: Wanted) {
+        let names = wanted.what.len() + wanted.external.as_ref().map_or(0, |external| external.path.len());
+        if self.waiting.is_none() {
+            self.waiting = Asker::start(&self.asker);
+        }
+        let left = match &self.waiting {
+            Some(waiting) if names <= NAMES_MAX => waiting.send((id, wanted)).err().map(|refused| refused.0),
+            _ => Some((id, wanted)),
+        };
+        if let Some((id, wanted)) = left {
+            self.asker.ask(id, wanted, self.asker.allowance.ask());
+        }
+    }
+}
+
+impl Drop for Questions {
+    /// Nobody needs what a client that is gone asked for.
+    fn drop(&mut self) {
+        self.asker.gone.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Asker {
+    /// The thread on which questions wait; `None` if there can't be another one.
+    fn start(asker: &Arc<Self>) -> Option<SyncSender<(u64, Wanted)>> {
+        let (waiting, inbox) = sync_channel(WAITING_MAX);
+        let asker = asker.clone();
+        let thread = thread::Builder::new().name("cache-wait".into());
+        thread.spawn(move || asker.ask_all(&inbox)).is_ok().then_some(waiting)
+    }
+
+    fn ask_all(&self, inbox: &Inbox<(u64, Wanted)>) {
+        while let Ok((id, wanted)) = inbox.recv() {
+            let turn = self.allowance.ask();
+            if self.gone.load(Ordering::SeqCst) {
+                return;
+            }
+            self.ask(id, wanted, turn);
+        }
+    }
+
+    fn ask(&self, id: u64, wanted: Wanted, turn: Turn) {
+        let outbox = self.outbox.clone();
+        self.store.get(wanted, Done::new(move |outcome| answer(&outbox, id, outcome, turn)));
+    }
+}
+
+/// Sends an answer, after which the turn is over. The client may be gone by now.
+fn answer(outbox: &Sender<Out>, id: u64, outcome: Result<Handle, StoreError>, turn: Turn) {
+    let (message, handle) = match outcome {
+        Ok(handle) => (ToClient::Object { id, len: handle.len() }, Some(handle)),
+        Err(error) => (ToClient::Failed { id, error: ErrorMessage::new(&error) }, None),
+    };
+    let _ = outbox.send(Out::answer(message, handle, turn));
+}
