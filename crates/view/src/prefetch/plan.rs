@@ -440,6 +440,11 @@ impl Planner {
         }
     }
 
+    /// Whether the store has been asked for an object, and has not answered yet.
+    pub(super) fn is_under_way(&self, key: &CacheKey) -> bool {
+        self.under_way.contains_key(key)
+    }
+
     /// Whether an object is to be queued.
     pub(super) fn admit(&mut self, key: CacheKey) -> bool {
         self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)

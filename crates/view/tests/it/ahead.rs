@@ -1,9 +1,10 @@
 //! What is fetched ahead of its use.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_store::{Done, Errand, Handle, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Foreseen, LastLink, View};
@@ -11,6 +12,11 @@ use esker_view::{Foreseen, LastLink, View};
 use crate::fixtures::read_all;
 use crate::support::Site;
 use crate::watched;
+
+/// So many guesses are under way at most.
+const UNDER_WAY: u32 = 256;
+/// After so long what is waited for doesn't come any more.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A view, and what was warmed for it, once it is there.
 fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
@@ -99,6 +105,52 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
     let count = |of: &String| ahead.iter().filter(|path| *path == of).count();
     // Once as a guess, and once to be opened.
     assert!(imported.iter().all(|path| count(path) <= 2), "{ahead:?}");
+}
+
+/// `first` imports `a.b`, which waits in the queue behind guesses that don't come. A program asks for it before its turn.
+#[test]
+fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    for path in ["", "/many", "/__pycache__", "/a", "/a/__pycache__"] {
+        root.add(&Row::directory(path));
+    }
+    let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
+    let (first, second) = ("/__pycache__/first.cpython-311.pyc", "/a/__pycache__/b.cpython-311.pyc");
+    site.add_file(&root, first, module);
+    site.add_file(&root, second, &[module, &[0][..]].concat());
+    for number in 0..2 * UNDER_WAY {
+        site.add_file(&root, &format!("/many/{number}.x"), &number.to_le_bytes());
+    }
+    site.publish_root(root);
+    let (told, asked) = channel();
+    let (got, opened) = channel();
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        let (got, what) = (got.clone(), wanted.what.clone());
+        let tell = move |outcome| {
+            done.give(outcome);
+            let _ = got.send(what);
+        };
+        inner.get(wanted, Done::new(tell));
+    };
+    let held: Mutex<Vec<Done<Warmed>>> = Mutex::default();
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let what = wanted.what.clone();
+        if what.starts_with("/many/") {
+            held.lock().unwrap().push(done);
+        } else {
+            inner.warm(wanted, errand, done);
+        }
+        let _ = told.send(what);
+    };
+    let view = watched::between(&site, get, warm);
+    read(&view, "/many/0.x");
+    asked.iter().take(UNDER_WAY as usize).for_each(drop);
+    read(&view, first);
+    // For the program, then to have it tell.
+    opened.iter().filter(|what| what == first).take(2).for_each(drop);
+    read(&view, second);
+    while asked.recv_timeout(PATIENCE).expect("it is asked what it imports") != second {}
 }
 
 #[test]
