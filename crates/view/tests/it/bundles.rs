@@ -285,6 +285,31 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     assert_eq!(more, [""; 0], "400 MiB are under way or unread, and nothing was read");
 }
 
+/// Each read of a folder guesses at what is in it; all together is more than may wait.
+#[test]
+fn a_bundle_comes_although_guesses_wait_that_nobody_can_pay_for() {
+    let made = Made::new();
+    for folder in 0..10_u8 {
+        made.root.add(&Row::directory(&format!("/d{folder}")));
+        for number in 0..8000_u32 {
+            let mut hash = [folder + 1; 20];
+            hash[..4].copy_from_slice(&number.to_le_bytes());
+            made.root.add(&Row::file(&format!("/d{folder}/lie{number}.x{folder}"), 5000, Some(hash)));
+        }
+        made.add(&made.root, &format!("/d{folder}/real.x{folder}"), 4, &[folder; 10]);
+    }
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("trigger", r#""/wanted.y""#, "");
+    let (_site, view, asked) = made.publish(true);
+    let miss = |folder: u8| read(&view, &format!("/d{folder}/real.x{folder}"));
+    miss(0);
+    // Of these comes what guesses may waste, before anything was read.
+    asked.iter().filter(|path| path.contains("/lie")).take((32 << 20) / 5000).for_each(drop);
+    (1..10).for_each(miss);
+    read(&view, "/trigger");
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
+}
+
 #[test]
 fn a_huge_bundle_that_leads_in_circles_ends() {
     let made = Made::new();
