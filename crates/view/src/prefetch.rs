@@ -67,10 +67,10 @@ pub(crate) enum Event {
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
     Warmed { key: CacheKey, outcome: Outcome },
-    /// A file that was fetched on a guess is read, and announces others.
+    /// A file that was fetched ahead is read, and announces others.
     Announced(Node),
     /// The bundle of a trigger in this directory is there, or is not to be had now.
-    Spec { directory: Vec<u8>, handle: Option<Handle> },
+    Spec { trigger: NodeKey, directory: Vec<u8>, handle: Option<Handle> },
     /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
     Module { module: Module, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
     /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
@@ -190,11 +190,11 @@ impl Prefetch {
         }
         let key = read.key;
         let guessed = self.credit.read(&key);
+        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         // It would have announced others, had it been missed.
-        if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
+        if came && Notes::of(node).is_ok_and(|notes| notes.bundle) {
             self.tell(Event::Announced(*node));
         }
-        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Done, Wanted, Warmed};
+use esker_store::{CacheKey, Done, Handle, Wanted, Warmed};
 use esker_vfs::{Node, NodeKey};
 
 use crate::core::Core;
@@ -204,17 +204,11 @@ impl Planner {
                     self.announced(core, node.key, &notes);
                 }
             }
-            Event::Spec { directory, handle } => {
-                self.rest.spec_came();
-                self.clusters += 1;
-                if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, &directory))
-                {
-                    for key in self.rest.leave(cluster.files()) {
-                        self.queued.remove(&key);
-                    }
-                    self.cluster(core, Box::new(cluster));
+            Event::Spec { trigger, directory, handle } => {
+                if handle.is_none() {
+                    self.recent.forget(&trigger);
                 }
-                self.programs_go_on(core);
+                self.spec_came(core, &directory, handle);
             }
             Event::Module { module, handle, attached } => {
                 self.module_came(core, module, handle);
@@ -297,9 +291,27 @@ impl Planner {
 
     /// Has the bundle of a trigger fetched.
     fn announced(&mut self, core: &Arc<Core>, trigger: NodeKey, notes: &Notes) {
-        if self.recent.begin(trigger, Instant::now()) && fetch_spec(core, notes) {
-            self.rest.await_spec();
+        if !self.recent.begin(trigger, Instant::now()) {
+            return;
         }
+        if fetch_spec(core, trigger, notes) {
+            self.rest.await_spec();
+        } else {
+            self.recent.forget(&trigger);
+        }
+    }
+
+    /// The bundle of a trigger in this directory is there, or is not to be had now.
+    fn spec_came(&mut self, core: &Arc<Core>, directory: &[u8], handle: Option<Handle>) {
+        self.rest.spec_came();
+        self.clusters += 1;
+        if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, directory)) {
+            for key in self.rest.leave(cluster.files()) {
+                self.queued.remove(&key);
+            }
+            self.cluster(core, Box::new(cluster));
+        }
+        self.programs_go_on(core);
     }
 
     /// Queues the next objects of a cluster.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, ObjectStore, StoreError, Wanted, Warmed};
+use esker_store::{Done, Errand, Handle, ObjectStore, StoreError, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Arrival, Foreseen, LastLink, View};
@@ -261,6 +262,61 @@ fn a_bundle_may_lead_into_many_catalogs() {
         assert!(came.is_ok(), "these don't come: {lacking:?}");
         lacking.remove(&came.unwrap());
     }
+}
+
+/// The trigger can't be read, and its specification isn't to be had, either.
+#[test]
+fn a_bundle_comes_after_an_outage() {
+    let made = Made::new();
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("trigger", r#""/wanted.y""#, "");
+    let Made { site, root } = made;
+    site.publish_root(root);
+    let away = Arc::new(AtomicBool::new(false));
+    let is_away = Arc::clone(&away);
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
+    };
+    let (told, asked) = channel();
+    let is_away = Arc::clone(&away);
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let what = wanted.what.clone();
+        if is_away.load(Ordering::SeqCst) {
+            drop(done)
+        } else {
+            inner.warm(wanted, errand, done)
+        }
+        let _ = told.send(what);
+    };
+    let view = watched::between(&site, get, warm);
+    let found = view.find(b"/trigger", LastLink::Keep).unwrap();
+    away.store(true, Ordering::SeqCst);
+    view.read_at(&found.node, 0, 1).unwrap_err();
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), "/.cvmfsbundle-trigger");
+    away.store(false, Ordering::SeqCst);
+    view.read_at(&found.node, 0, 1).unwrap();
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
+}
+
+#[test]
+fn a_trigger_that_a_bundle_brought_announces_others() {
+    let made = Made::new();
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("a.one", r#""/b.two""#, "");
+    made.announce("b.two", r#""/wanted.y""#, "");
+    let (told, came) = channel();
+    let (_site, view, asked) = made.publish_to(move |inner, wanted, errand, done| {
+        let (told, what) = (told.clone(), wanted.what.clone());
+        let tell = move |outcome| {
+            done.give(outcome);
+            let _ = told.send(what);
+        };
+        inner.warm(wanted, errand, Done::new(tell));
+    });
+    read(&view, "/a.one");
+    while came.recv_timeout(PATIENCE).expect("it comes") != "/b.two" {}
+    read(&view, "/b.two");
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
 }
 
 #[test]
