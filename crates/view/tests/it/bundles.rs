@@ -331,7 +331,15 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     let quoted: Vec<String> = lies.iter().map(|lie| format!("\"{lie}\"")).collect();
     made.announce("trigger", &quoted[..25].join(","), "");
     made.announce("other", &quoted[25..].join(","), "");
+    // What programs wait for, here in vain, allows bundles no more.
+    for number in 0..20 {
+        made.root.add(&Row::file(&format!("/demanded.{number}"), size, Some(made.store(&[number]))));
+    }
     let (_site, view, asked) = made.publish(true);
+    for number in 0..20 {
+        let found = view.find(format!("/demanded.{number}").as_bytes(), LastLink::Keep).unwrap();
+        view.read_at(&found.node, 0, 1).unwrap_err();
+    }
     read(&view, "/trigger");
     let first: Vec<String> = asked.iter().take(3).collect();
     assert_eq!(first, ["/.cvmfsbundle-trigger", "/lie0", "/lie1"]);
