@@ -32,6 +32,8 @@ const LATELY_MAX: usize = 1 << 10;
 #[derive(Default)]
 pub(crate) struct Customs {
     usual: Vec<Usual>,
+    /// How often programs have looked for something in vain: the time by which customs are told old from new.
+    looks: u64,
     absent: HashMap<Box<[u8]>, Absent>,
     /// Folders that were gone to, and how many of each sort.
     gone: HashSet<u64>,
@@ -45,6 +47,8 @@ pub(crate) struct Customs {
 /// A name for which programs look in vain wherever they go.
 struct Usual {
     name: Box<[u8]>,
+    /// When a program looked for it last.
+    last: u64,
     /// The sorts of folder in which it was looked for.
     sorts: HashSet<u64>,
 }
@@ -64,8 +68,10 @@ impl Customs {
         if self.told.remove(&xxh3_64(path)) {
             return Vec::new();
         }
+        self.looks += 1;
         let (sort, folder) = (sort_of(folder), xxh3_64(folder));
         if let Some(usual) = self.usual.iter_mut().find(|usual| *usual.name == *name) {
+            usual.last = self.looks;
             if usual.sorts.len() < SORTS_MAX {
                 usual.sorts.insert(sort);
             }
@@ -83,17 +89,23 @@ impl Customs {
             return Vec::new();
         }
         let Some((name, Absent { sorts, .. })) = self.absent.remove_entry(name) else { return Vec::new() };
-        if self.usual.len() >= USUAL_MAX {
-            return Vec::new();
-        }
-        let usual = Usual { name, sorts };
+        let usual = Usual { name, last: self.looks, sorts };
         let steps = self.lately.iter().filter(|folder| {
             let sort = sort_of(folder);
             usual.is_looked_for_in(sort, self.is_common(sort))
         });
         let steps = steps.map(|folder| (join(folder, &usual.name), NAME)).collect();
-        self.usual.push(usual);
+        self.add(usual);
         self.tell(steps)
+    }
+
+    /// Adds a custom; one too many takes the place of the one that nobody had for longest.
+    fn add(&mut self, usual: Usual) {
+        if self.usual.len() < USUAL_MAX {
+            self.usual.push(usual);
+        } else if let Some(oldest) = self.usual.iter_mut().min_by_key(|usual| usual.last) {
+            *oldest = usual;
+        }
     }
 
     /// What to ask ahead of a program that will go to this folder: the names in it and around it, and what is looked for
@@ -241,6 +253,27 @@ mod tests {
         let cache = of("/lib/p50/cache", &["__init__.abi3.so", "__init__.so", "lock"]);
         assert_eq!(steps(&mut customs, "/lib/p50/cache"), [package, cache].concat());
         assert_eq!(steps(&mut customs, "/lib/p50/doc"), of("/lib/p50/doc", &[]));
+    }
+
+    /// A loader that looks for each library in all folders of its search path, then an interpreter.
+    #[test]
+    fn old_customs_make_room_for_new_ones() {
+        let mut customs = Customs::default();
+        for library in 0..USUAL_MAX {
+            for folder in 0..FOLDERS {
+                customs.in_vain(format!("/sw/p{folder}/lib/libx{library}.so.1").as_bytes());
+            }
+        }
+        for number in 0..FOLDERS {
+            import(&mut customs, &format!("/lib/p{number}"));
+            customs.in_vain(b"/sw/p0/lib/libx0.so.1");
+        }
+        let asked = steps(&mut customs, "/lib/new");
+        for name in ["__init__.abi3.so", "__init__.so"] {
+            assert!(asked.contains(&format!("/lib/new/{name}")), "{asked:?}");
+        }
+        assert_eq!(customs.usual.len(), USUAL_MAX);
+        assert!(customs.usual.iter().any(|usual| *usual.name == *b"libx0.so.1"), "it was in use meanwhile");
     }
 
     #[test]

@@ -127,11 +127,26 @@ impl Core {
             return reply.ok(Data(segments));
         }
         self.counters.misses.count();
+        if !is_external {
+            return self.get_pieces(node, None, pieces, reply);
+        }
+        let (core, node) = (Arc::clone(self), *node);
+        let with_place = Reply::new(move |answer: Result<_, TreeError>| match answer {
+            Ok(place) => core.get_pieces(&node, place, pieces, reply),
+            Err(error) => reply.err(error),
+        });
+        self.place_outside(&node, with_place);
+    }
+
+    /// Has all objects come, from this place outside of the repository if there is one.
+    fn get_pieces(
+        self: &Arc<Self>,
+        node: &Node,
+        place: Option<Vec<u8>>,
+        pieces: Vec<Piece>,
+        reply: Reply<Data>,
+    ) {
         let name: Arc<str> = self.name_of(node).into();
-        let place = match self.place_outside(node) {
-            Ok(place) => place,
-            Err(error) => return reply.err(error),
-        };
         let gathering = Arc::new(Gathering(Mutex::new(Gathered {
             segments: vec![None; pieces.len()],
             missing: pieces.len(),
@@ -148,23 +163,20 @@ impl Core {
             let (mut wanted, part_read) = (piece.wanted(&name), piece.part_read());
             wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
             self.store.get(wanted, Done::new(arrived));
-            if !is_external {
+            if place.is_none() {
                 // After it, so that what is fetched ahead never comes first.
                 self.prefetch.missed(node, &part_read);
             }
         }
     }
 
-    /// The path of a file whose content lies outside of the repository; `None` where it is in it.
-    pub(crate) fn place_outside(&self, node: &Node) -> Result<Option<Vec<u8>>, TreeError> {
-        let notes = Notes::of(node)?;
-        if !notes.external {
-            return Ok(None);
-        }
-        let revision = self.current.load();
-        match Scene::new(self, &revision).path_of(&notes) {
-            Ok(path) => Ok(Some(path)),
-            Err(_) => Err(ErrorKind::Stale.into()),
+    /// The path of a file whose content lies outside of the repository, once a catalog that tells it is there; `None`
+    /// where the content is in the repository.
+    pub(crate) fn place_outside(self: &Arc<Self>, node: &Node, reply: Reply<Option<Vec<u8>>>) {
+        match Notes::of(node) {
+            Ok(notes) if notes.external => self.serve(reply, move |scene| scene.path_of(&notes).map(Some)),
+            Ok(_) => reply.ok(None),
+            Err(error) => reply.err(error),
         }
     }
 

@@ -15,7 +15,7 @@ impl View {
     pub fn objects(&self, node: &Node) -> Result<Vec<Wanted>, TreeError> {
         let (notes, compression) = readable(node)?;
         let what = self.core.name_of(node);
-        let place = self.core.place_outside(node)?;
+        let place = Reply::wait(|reply| self.core.place_outside(node, reply))?;
         let wanted = |hash, kind, at, size| {
             let mut wanted = Wanted::new(ObjectName::new(hash, kind), compression, &*what).size(size);
             wanted.external = place.as_deref().map(|place| outside(place, kind, at));

@@ -45,7 +45,7 @@ use self::plan::Planner;
 use self::touched::Touched;
 use esker_trails::{Keeper, PART, Sight};
 
-/// What bundles may bring that nobody has read yet, before anything was read: plain bytes. More than the largest of
+/// What bundles may bring that nobody has read yet: plain bytes. More than the largest of
 /// the packages that programs load at once, and never more than half of the cache.
 const PUBLISHED_MAX: u64 = 2 << 30;
 
@@ -67,10 +67,10 @@ pub(crate) enum Event {
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
     Warmed { key: CacheKey, outcome: Outcome },
-    /// A file that was fetched on a guess is read, and announces others.
+    /// A file that was fetched ahead is read, and announces others.
     Announced(Node),
     /// The bundle of a trigger in this directory is there, or is not to be had now.
-    Spec { directory: Vec<u8>, handle: Option<Handle> },
+    Spec { trigger: NodeKey, directory: Vec<u8>, handle: Option<Handle> },
     /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
     Module { module: Module, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
     /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
@@ -166,7 +166,7 @@ impl Prefetch {
             backlog: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
             credit: Credit::default(),
-            published: Credit::new(0),
+            published: Credit::bounded(0),
             learned: Credit::default(),
             touched: Touched::default(),
             touched_parts: Touched::default(),
@@ -179,7 +179,7 @@ impl Prefetch {
     /// Fetches ahead into a cache of this size, once [`start`] was called with the receiver.
     pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
-        let published = Credit::new(PUBLISHED_MAX.min(quota / 2));
+        let published = Credit::bounded(PUBLISHED_MAX.min(quota / 2));
         (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
@@ -190,11 +190,11 @@ impl Prefetch {
         }
         let key = read.key;
         let guessed = self.credit.read(&key);
+        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         // It would have announced others, had it been missed.
-        if guessed && Notes::of(node).is_ok_and(|notes| notes.bundle) {
+        if came && Notes::of(node).is_ok_and(|notes| notes.bundle) {
             self.tell(Event::Announced(*node));
         }
-        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
@@ -215,12 +215,14 @@ impl Prefetch {
         if self.events.is_none() {
             return;
         }
-        let (key, bytes) = (read.key, read.size);
+        let key = read.key;
+        // What has just come is in memory.
+        let first = self.touched.is_first(key);
+        // One that is not to be had is waited for again and again, and each part of one.
+        let bytes = if first { read.size } else { 0 };
         let guessed = self.credit.missed(&key, bytes)
             | self.published.missed(&key, bytes)
             | self.learned.missed(&key, bytes);
-        // What has just come is in memory.
-        let first = self.touched.is_first(key);
         self.is_first_of_part(first, read);
         if self.is_room() {
             self.tell(Event::Missed(Miss { node: *node, read: read.clone(), guessed }));

@@ -25,9 +25,9 @@ use super::arriving::Arrival;
 use super::{Event, objects};
 use esker_trails::{NamedStep, PART};
 
-/// A trigger that was read again after less than this announces nothing new.
+/// A trigger that is read again after less than this announces nothing new.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Most triggers of which we remember when they were read.
+/// Most triggers of which we remember when they announced something.
 const RECENT_MAX: usize = 4096;
 /// Most objects of one cluster.
 const OBJECTS_MAX: usize = 32_768;
@@ -39,7 +39,7 @@ const SLICE: usize = 1024;
 /// Most chunks looked at for one cluster, however often it names the same large file.
 const CHUNKS_MAX: usize = 1 << 20;
 
-/// When triggers were read last.
+/// When triggers announced something last.
 #[derive(Default)]
 pub(super) struct Recent(HashMap<NodeKey, Instant>);
 
@@ -52,17 +52,25 @@ impl Recent {
                 return false;
             }
         }
-        let last = self.0.insert(trigger, now);
-        last.is_none_or(|last| now.duration_since(last) >= AGAIN_AFTER)
+        let is_due = self.0.get(&trigger).is_none_or(|last| now.duration_since(*last) >= AGAIN_AFTER);
+        if is_due {
+            self.0.insert(trigger, now);
+        }
+        is_due
+    }
+
+    /// What a trigger announces was not to be had, so the next read of it is as good as the first.
+    pub(super) fn forget(&mut self, trigger: &NodeKey) {
+        self.0.remove(trigger);
     }
 }
 
 /// Fetches the specification beside a trigger. False, and nothing happens, if there is none; else the planner hears what
 /// came of it, once.
-pub(super) fn fetch_spec(core: &Arc<Core>, trigger: &Notes) -> bool {
+pub(super) fn fetch_spec(core: &Arc<Core>, trigger: NodeKey, notes: &Notes) -> bool {
     let revision = core.current.load();
-    let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), trigger) else { return false };
-    objects::open(core, wanted, move |handle| Event::Spec { directory, handle });
+    let Some((wanted, directory)) = find_spec(&Scene::new(core, &revision), notes) else { return false };
+    objects::open(core, wanted, move |handle| Event::Spec { trigger, directory, handle });
     true
 }
 
@@ -290,7 +298,10 @@ mod tests {
         };
         assert!(recent.begin(key(1), now) && !recent.begin(key(1), now));
         assert!(recent.begin(key(2), now));
-        assert!(recent.begin(key(1), now + AGAIN_AFTER));
+        recent.forget(&key(2));
+        assert!(recent.begin(key(2), now), "it was not to be had");
+        assert!(!recent.begin(key(1), now + AGAIN_AFTER / 2), "nothing new");
+        assert!(recent.begin(key(1), now + AGAIN_AFTER), "and that puts nothing off");
         for number in 3..RECENT_MAX + 10 {
             recent.begin(key(number), now + AGAIN_AFTER);
         }

@@ -12,12 +12,17 @@ const UNREAD_MAX: usize = 1 << 16;
 
 /// Keeps what was fetched ahead and not read below what was demanded, so that prefetching at most doubles the bytes
 /// that come (beyond the first few). Guesses that come true earn more of them.
+///
+/// A [bounded](Self::bounded) one saves nothing up: what is read gives back what it took, and makes up for as much that
+/// was not read, but no more than the first few bytes are allowed at any time, whatever was demanded.
 pub(crate) struct Credit {
     /// What may lie there unread before anything was read: plain bytes.
     floor: u64,
+    /// Whether what is demanded counts.
+    is_bounded: bool,
     /// Plain bytes that programs read.
     demanded: AtomicU64,
-    /// Plain bytes that were fetched ahead and not read so far.
+    /// Plain bytes that were fetched ahead and not read so far, but for those that others made up for.
     guessed: AtomicU64,
     /// These objects, with their sizes.
     unread: papaya::HashMap<CacheKey, u64>,
@@ -34,10 +39,16 @@ impl Credit {
     pub(crate) fn new(floor: u64) -> Self {
         Self {
             floor,
+            is_bounded: false,
             demanded: AtomicU64::new(0),
             guessed: AtomicU64::new(0),
             unread: papaya::HashMap::new(),
         }
+    }
+
+    /// One that allows this many plain bytes, and never more.
+    pub(crate) fn bounded(floor: u64) -> Self {
+        Self { is_bounded: true, ..Self::new(floor) }
     }
 
     /// Whether so many more bytes may be guessed.
@@ -68,14 +79,21 @@ impl Credit {
     /// Notes that a program reads an object that was in the cache; tells whether it had been guessed.
     pub(crate) fn read(&self, key: &CacheKey) -> bool {
         let Some(bytes) = self.take(key) else { return false };
-        self.demanded.fetch_add(bytes, Ordering::Relaxed);
+        if self.is_bounded {
+            self.give_back(bytes);
+        } else {
+            self.demanded.fetch_add(bytes, Ordering::Relaxed);
+        }
         true
     }
 
-    /// Notes that a program waits for an object; tells whether it had been guessed.
+    /// Notes that a program waits for an object, of so many bytes if it did not wait for it before; tells whether it
+    /// had been guessed.
     pub(crate) fn missed(&self, key: &CacheKey, bytes: u64) -> bool {
         let guessed = self.take(key).is_some();
-        self.demanded.fetch_add(bytes, Ordering::Relaxed);
+        if !self.is_bounded {
+            self.demanded.fetch_add(bytes, Ordering::Relaxed);
+        }
         guessed
     }
 
@@ -85,10 +103,14 @@ impl Credit {
             return None;
         }
         let bytes = *self.unread.pin().remove(key)?;
-        // Emptied meanwhile, its bytes are no longer counted.
+        self.give_back(bytes);
+        Some(bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        // Emptied or made up for meanwhile, they are no longer counted.
         let less = |guessed: u64| Some(guessed.saturating_sub(bytes));
         let _ = self.guessed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        Some(bytes)
     }
 }
 
@@ -129,6 +151,20 @@ mod tests {
             assert!(wrong << 20 <= FLOOR + ((u64::from(number) + 1) << 20));
         }
         assert!(wrong > 200, "and it was tried");
+    }
+
+    #[test]
+    fn one_that_is_bounded_allows_no_more_whatever_is_demanded_or_read() {
+        let credit = Credit::bounded(100);
+        assert!(!credit.missed(&key(0), 1000) && credit.allows(100) && !credit.allows(101));
+        // Of what comes a half is read, and makes up for the other one.
+        for number in 0..=255 {
+            credit.guess(key(number), 50);
+            assert!(number % 2 == 0 || credit.read(&key(number)));
+            assert!(credit.allows(50) && !credit.allows(101), "{number}");
+        }
+        credit.guess(key(255), 50);
+        assert!(credit.missed(&key(255), 50) && credit.allows(50) && !credit.allows(101));
     }
 
     #[test]

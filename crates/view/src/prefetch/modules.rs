@@ -268,8 +268,11 @@ impl Found {
 impl Planner {
     /// A program reads a module, or waits for one that nothing foresaw: has it tell what it imports.
     pub(super) fn module_read(&mut self, core: &Arc<Core>, path: &[u8], wanted: Wanted, missed: bool) {
+        let key = wanted.key();
+        // A guess that is still queued is none any more once a program asks for it, so nothing else has it tell.
+        let is_left = !self.is_under_way(&key) && self.modules.expected.remove(&key).is_some();
         // One that is missed again was evicted, and so perhaps were those that it imports.
-        if self.modules.is_new(wanted.key()) || missed {
+        if self.modules.is_new(key) || is_left || missed {
             ask(core, Module { path: path.into(), wanted, missed, tries: 0 });
         }
     }

@@ -1,14 +1,14 @@
 //! From misses to guesses, and from guesses to requests.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Done, Wanted, Warmed};
+use esker_store::{CacheKey, Done, Handle, Wanted, Warmed};
 use esker_vfs::{Node, NodeKey};
 
 use crate::core::Core;
@@ -35,8 +35,10 @@ const UNDER_WAY_MAX: usize = 256;
 const UNDER_WAY_BYTES: u64 = 256 << 20;
 /// The same of what follows when nothing else happens: what begins meanwhile must not find the way full.
 const REST_BYTES: u64 = 32 << 20;
-/// Most guesses that wait.
+/// Most objects that wait beside what is only likely, which nobody may be able to pay for: of that the least likely
+/// gives way.
 const QUEUE_MAX: usize = 1 << 16;
+const LIKELY_MAX: usize = 1 << 15;
 /// A library or executable above this is not fetched whole because a part of it is used.
 const WHOLE_MAX: u64 = 2 << 30;
 /// After so many failures in a row nothing more is asked for until the next miss.
@@ -60,16 +62,18 @@ pub(super) struct Guess {
     pub(super) size: u64,
     /// Where it is, if that is a guess at where programs go.
     folder: Option<Rc<Folder>>,
+    /// Which of those it is that are only likely.
+    number: u64,
 }
 
 impl Guess {
     pub(super) fn new(wanted: Wanted, size: u64) -> Self {
-        Self { wanted, size, folder: None }
+        Self { wanted, size, folder: None, number: 0 }
     }
 
     /// That this file and others around it are read.
     pub(super) fn of(leaf: &Leaf) -> Self {
-        Self { wanted: leaf.wanted(), size: leaf.size(), folder: Some(leaf.folder()) }
+        Self { folder: Some(leaf.folder()), ..Self::new(leaf.wanted(), leaf.size()) }
     }
 }
 
@@ -103,7 +107,7 @@ impl<K: Ord> Line for BTreeMap<K, Guess> {
 fn affordable(
     line: &mut impl Line,
     credit: &Credit,
-    queued: &mut HashSet<CacheKey>,
+    queued: &mut HashMap<CacheKey, Option<u64>>,
     starved: &AtomicBool,
 ) -> Option<Guess> {
     loop {
@@ -112,7 +116,7 @@ fn affordable(
             return None;
         }
         let guess = line.take()?;
-        if queued.remove(&guess.wanted.key()) {
+        if queued.remove(&guess.wanted.key()).is_some() {
             credit.guess(guess.wanted.key(), guess.size);
             return Some(guess);
         }
@@ -139,11 +143,12 @@ pub(super) struct Planner {
     announced: BTreeMap<(Reverse<u64>, usize, usize), Guess>,
     /// What is likely to be read, most likely first; paid for with credit.
     likely: VecDeque<Guess>,
+    guesses: u64,
     pub(super) programs: Programs,
     pub(super) modules: Modules,
     pub(super) rest: Rests,
-    /// The keys of all.
-    queued: HashSet<CacheKey>,
+    /// The keys of all, with the number of the guess if it is only likely.
+    queued: HashMap<CacheKey, Option<u64>>,
     under_way: HashMap<CacheKey, u64>,
     /// Of what is announced, where it will be read.
     arriving: Arriving,
@@ -170,10 +175,11 @@ impl Planner {
             trails: VecDeque::new(),
             announced: BTreeMap::new(),
             likely: VecDeque::new(),
+            guesses: 0,
             programs: Programs::default(),
             modules: Modules::default(),
             rest: Rests::default(),
-            queued: HashSet::new(),
+            queued: HashMap::new(),
             under_way: HashMap::new(),
             arriving: Arriving::default(),
             foreseen: None,
@@ -198,17 +204,11 @@ impl Planner {
                     self.announced(core, node.key, &notes);
                 }
             }
-            Event::Spec { directory, handle } => {
-                self.rest.spec_came();
-                self.clusters += 1;
-                if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, &directory))
-                {
-                    for key in self.rest.leave(cluster.files()) {
-                        self.queued.remove(&key);
-                    }
-                    self.cluster(core, Box::new(cluster));
+            Event::Spec { trigger, directory, handle } => {
+                if handle.is_none() {
+                    self.recent.forget(&trigger);
                 }
-                self.programs_go_on(core);
+                self.spec_came(core, &directory, handle);
             }
             Event::Module { module, handle, attached } => {
                 self.module_came(core, module, handle);
@@ -271,8 +271,9 @@ impl Planner {
         self.far = core.store.round_trip().is_some_and(|round_trip| round_trip >= FAR);
         self.arriving.take(&miss.read.key);
         // Whoever waits has fetched it already.
-        let expected =
-            self.queued.remove(&miss.read.key) || miss.guessed || self.under_way.contains_key(&miss.read.key);
+        let expected = self.queued.remove(&miss.read.key).is_some()
+            || miss.guessed
+            || self.under_way.contains_key(&miss.read.key);
         let path = path_of(core, &notes);
         let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &miss.read.range));
         if notes.bundle {
@@ -290,9 +291,27 @@ impl Planner {
 
     /// Has the bundle of a trigger fetched.
     fn announced(&mut self, core: &Arc<Core>, trigger: NodeKey, notes: &Notes) {
-        if self.recent.begin(trigger, Instant::now()) && fetch_spec(core, notes) {
-            self.rest.await_spec();
+        if !self.recent.begin(trigger, Instant::now()) {
+            return;
         }
+        if fetch_spec(core, trigger, notes) {
+            self.rest.await_spec();
+        } else {
+            self.recent.forget(&trigger);
+        }
+    }
+
+    /// The bundle of a trigger in this directory is there, or is not to be had now.
+    fn spec_came(&mut self, core: &Arc<Core>, directory: &[u8], handle: Option<Handle>) {
+        self.rest.spec_came();
+        self.clusters += 1;
+        if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, directory)) {
+            for key in self.rest.leave(cluster.files()) {
+                self.queued.remove(&key);
+            }
+            self.cluster(core, Box::new(cluster));
+        }
+        self.programs_go_on(core);
     }
 
     /// Queues the next objects of a cluster.
@@ -312,12 +331,14 @@ impl Planner {
             if chunk {
                 self.rest.announce(&arrival.path);
             }
-            if core.prefetch.foresight.get().is_some() {
-                self.arriving.expect(wanted.key(), arrival);
-            }
-            if self.admit(wanted.key()) {
+            let key = wanted.key();
+            if self.admit(key) {
                 let place = (Reverse(cluster.serial), read, part);
                 self.announced.insert(place, Guess::new(wanted, size));
+            }
+            let is_coming = self.queued.contains_key(&key) || self.is_under_way(&key);
+            if is_coming && core.prefetch.foresight.get().is_some() {
+                self.arriving.expect(key, arrival);
             }
         }
         match turn.next {
@@ -401,8 +422,8 @@ impl Planner {
         let missing = near.missing;
         // The newest miss tells best what comes next.
         for leaf in files.into_iter().rev() {
-            if self.admit(leaf.key()) {
-                self.likely.push_front(Guess::of(&leaf));
+            if self.is_new(&leaf.key()) {
+                self.queue_first(Guess::of(&leaf));
             }
         }
         if tries < TRIES_MAX {
@@ -433,25 +454,62 @@ impl Planner {
             let what = String::from_utf8_lossy(path);
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = objects::chunk(chunk, compression, &what);
-                if self.admit(wanted.key()) {
-                    self.likely.push_back(Guess::new(wanted, chunk.size));
+                if self.is_new(&wanted.key()) {
+                    self.queue_last(Guess::new(wanted, chunk.size));
                 }
             }
         }
     }
 
-    /// Whether an object is to be queued.
+    /// Whether the store has been asked for an object, and has not answered yet.
+    pub(super) fn is_under_way(&self, key: &CacheKey) -> bool {
+        self.under_way.contains_key(key)
+    }
+
+    /// Whether an object is neither queued nor under way.
+    fn is_new(&self, key: &CacheKey) -> bool {
+        !self.queued.contains_key(key) && !self.is_under_way(key)
+    }
+
+    /// Whether an object is to be queued that is more than likely. One that was only likely is passed over there.
     pub(super) fn admit(&mut self, key: CacheKey) -> bool {
-        self.queued.len() < QUEUE_MAX && !self.under_way.contains_key(&key) && self.queued.insert(key)
+        let is_sure = self.queued.get(&key).is_some_and(Option::is_none);
+        if is_sure || self.is_under_way(&key) || self.queued.len() >= QUEUE_MAX + LIKELY_MAX {
+            return false;
+        }
+        self.queued.insert(key, None);
+        true
     }
 
     /// Queues a guess before all others that are as likely.
     pub(super) fn queue_first(&mut self, guess: Guess) {
-        let key = guess.wanted.key();
-        // What is queued already is passed over where it was.
-        if self.queued.contains(&key) || self.admit(key) {
-            self.likely.push_front(guess);
+        if self.is_under_way(&guess.wanted.key()) {
+            return;
         }
+        let guess = self.numbered(guess);
+        self.likely.push_front(guess);
+        if self.likely.len() > LIKELY_MAX
+            && let Some(last) = self.likely.pop_back()
+            && self.queued.get(&last.wanted.key()) == Some(&Some(last.number))
+        {
+            self.queued.remove(&last.wanted.key());
+        }
+    }
+
+    /// Queues a guess after all others.
+    fn queue_last(&mut self, guess: Guess) {
+        if self.likely.len() < LIKELY_MAX {
+            let guess = self.numbered(guess);
+            self.likely.push_back(guess);
+        }
+    }
+
+    /// A guess that is only likely. What is queued already is passed over where it was.
+    fn numbered(&mut self, guess: Guess) -> Guess {
+        self.guesses += 1;
+        let queued = self.queued.entry(guess.wanted.key()).or_insert(Some(self.guesses));
+        *queued = queued.map(|_| self.guesses);
+        Guess { number: self.guesses, ..guess }
     }
 
     /// Asks the store for the next guesses.
@@ -460,7 +518,7 @@ impl Planner {
             && self.under_way.len() < UNDER_WAY_MAX
             && self.bytes_under_way() < UNDER_WAY_BYTES
         {
-            let Some(Guess { wanted, size, folder }) = self.next(core) else { return };
+            let Some(Guess { wanted, size, folder, .. }) = self.next(core) else { return };
             self.foresee(core, folder);
             let key = wanted.key();
             self.under_way.insert(key, size);
@@ -502,7 +560,7 @@ impl Planner {
             return Some(guess);
         }
         while let Some(guess) = self.rest.take_soon() {
-            if queued.remove(&guess.wanted.key()) {
+            if queued.remove(&guess.wanted.key()).is_some() {
                 return Some(guess);
             }
         }
@@ -512,7 +570,7 @@ impl Planner {
         if self.bytes_under_way() >= REST_BYTES {
             return None;
         }
-        self.rest.take(|key| self.queued.contains(key) || self.under_way.contains_key(key))
+        self.rest.take(|key| self.queued.contains_key(key) || self.under_way.contains_key(key))
     }
 
     fn bytes_under_way(&self) -> u64 {

@@ -7,8 +7,9 @@
 //! as well ([`needed`](super::needed)), so these come before the loader asks for them.
 //!
 //! One that is only expected is a guess: what tells more of it is paid for, and the rest waits until it is in use.
+//! What is not to be had during an outage, or was evicted, comes once the file is read again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ const SMALL_MAX: u64 = 32 << 20;
 const REGIONS: [(usize, usize); 2] = [(4, 2), (16, 3)];
 /// Most files that are known.
 const PROGRAMS_MAX: usize = 4096;
+/// Once so many chunks of a file are missed that had come before, it was evicted. Fewer may have come while somebody
+/// asked.
+const EVICTED: usize = 3;
 /// Most misses that are remembered of one.
 const MISSES_MAX: usize = 4096;
 
@@ -104,12 +108,10 @@ impl Program {
 
     /// The bytes of a part of the file, as far as the chunk that has come has them.
     fn read(&self, came: &Came<'_>, part: &Range<u64>) -> Vec<u8> {
-        let (Some(chunk), Some(handle)) = (self.chunks.get(came.number), came.handle) else {
-            return Vec::new();
-        };
+        let Some(chunk) = self.chunks.get(came.number) else { return Vec::new() };
         let start = part.start.max(chunk.offset);
         let len = part.end.min(chunk.offset.saturating_add(chunk.size)).saturating_sub(start);
-        objects::read(handle, start - chunk.offset, usize::try_from(len).unwrap_or(0))
+        objects::read(came.handle, start - chunk.offset, usize::try_from(len).unwrap_or(0))
     }
 }
 
@@ -121,10 +123,10 @@ enum Awaited {
     Relocations(Layout, Constructors),
 }
 
-/// The chunk that was awaited, or that it is not to be had.
+/// The chunk that was awaited.
 struct Came<'h> {
     number: usize,
-    handle: Option<&'h Handle>,
+    handle: &'h Handle,
 }
 
 /// The files, and what is awaited of them.
@@ -144,6 +146,9 @@ struct Known {
     /// With the number of the chunk, and whether it was asked for.
     awaited: Vec<(usize, Awaited, bool)>,
     regions: Regions,
+    /// The numbers of the chunks that were queued and not missed since, and how many were missed after that.
+    queued: HashSet<usize>,
+    missed_again: usize,
     /// What its parts told, as long as it isn't in use.
     told: Told,
 }
@@ -196,7 +201,6 @@ impl Programs {
     /// Takes note of a file, if it is new.
     fn know(&mut self, key: NodeKey, program: &Program) -> &mut Known {
         if self.known.len() >= PROGRAMS_MAX && !self.known.contains_key(&key) {
-            self.known.clear();
             self.clear();
         }
         self.known.entry(key).or_insert_with(|| Known {
@@ -204,19 +208,38 @@ impl Programs {
             in_use: false,
             awaited: vec![(0, Awaited::Head, false)],
             regions: Regions::default(),
+            queued: HashSet::new(),
+            missed_again: 0,
             told: Told::default(),
         })
     }
 
+    /// Notes that a chunk of a file is queued.
+    fn queued(&mut self, key: &NodeKey, chunk: &Chunk) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.queued.insert(rest::chunk_at(&known.program.chunks, chunk.offset));
+        }
+    }
+
+    /// Forgets the files: what was queued of them is not queued any more, so each begins anew.
     pub(super) fn clear(&mut self) {
+        self.known.clear();
         self.guessed.clear();
         self.held.clear();
     }
 }
 
 impl Known {
-    /// A chunk that was awaited is there, or is not to be had: what it tells.
-    fn came(&mut self, number: usize, handle: Option<&Handle>) -> Told {
+    /// A chunk that was awaited is not to be had now: whoever reads of the file next has it asked for again.
+    fn is_lacking(&mut self, number: usize) {
+        self.in_use = false;
+        for (_, _, is_asked_for) in self.awaited.iter_mut().filter(|(awaited, ..)| *awaited == number) {
+            *is_asked_for = false;
+        }
+    }
+
+    /// A chunk that was awaited is there: what it tells.
+    fn came(&mut self, number: usize, handle: &Handle) -> Told {
         let Self { program, awaited, regions, .. } = self;
         let came = Came { number, handle };
         let mut all = Told::default();
@@ -296,7 +319,7 @@ fn relocations_came(program: &Program, layout: Layout, constructors: Constructor
     let into = start.saturating_sub(table.start);
     let functions = constructors.relocated(&layout, &program.read(came, &table), into);
     let next = came.number.saturating_add(1);
-    let goes_on = came.handle.is_some() && program.chunks.get(next).is_some_and(|it| it.offset < table.end);
+    let goes_on = program.chunks.get(next).is_some_and(|it| it.offset < table.end);
     let more = goes_on.then_some((next, Awaited::Relocations(layout, constructors)));
     Told { soon: program.chunks_of(functions), next: Vec::from_iter(more), ..Told::default() }
 }
@@ -319,14 +342,28 @@ impl Planner {
         program: &Program,
         (missed, expected): (usize, bool),
     ) {
+        if !expected && self.is_evicted(&key, missed) {
+            self.programs.known.remove(&key);
+        }
         self.program_used(core, key, program, missed);
         if !program.is_small()
             && !expected
             && let Some(known) = self.programs.known.get_mut(&key)
         {
             let region = known.regions.missed(missed, program.chunks.len());
-            self.soon(program, &program.chunks[region]);
+            self.soon(key, program, &program.chunks[region]);
         }
+    }
+
+    /// A chunk is missed that nothing is about to bring. Whether so many are that had come before that the file was
+    /// probably evicted.
+    fn is_evicted(&mut self, key: &NodeKey, missed: usize) -> bool {
+        let Some(known) = self.programs.known.get_mut(key) else { return false };
+        let is_left = |chunk| self.rest.is_queued(&known.program.wanted(chunk).key());
+        if !known.program.chunks.get(missed).is_some_and(is_left) && known.queued.remove(&missed) {
+            known.missed_again += 1;
+        }
+        known.missed_again >= EVICTED
     }
 
     /// A guess at a part of a library or executable is read.
@@ -346,10 +383,10 @@ impl Planner {
         }
         let told = mem::take(&mut known.told);
         if program.is_small() {
-            self.soon(program, rest::around(&program.chunks, read));
+            self.soon(key, program, rest::around(&program.chunks, read));
         } else {
             self.rest.hurries(self.far);
-            self.queue_told(program, &told);
+            self.queue_told(key, program, &told);
         }
         self.await_parts(core, key);
     }
@@ -417,6 +454,7 @@ impl Planner {
         handle: Option<&Handle>,
     ) {
         let Some(known) = self.programs.known.get_mut(&key) else { return };
+        let Some(handle) = handle else { return known.is_lacking(number) };
         let mut told = known.came(number, handle);
         let program = known.program.clone();
         // A bundle that came meanwhile knows better.
@@ -425,7 +463,7 @@ impl Planner {
         }
         let needs = told.needs.take();
         if known.in_use {
-            self.queue_told(&program, &told);
+            self.queue_told(key, &program, &told);
         } else {
             known.told.soon.extend(told.soon);
             known.told.rest.extend(told.rest);
@@ -436,19 +474,22 @@ impl Planner {
         }
     }
 
-    fn queue_told(&mut self, program: &Program, told: &Told) {
-        self.soon(program, &told.soon);
+    fn queue_told(&mut self, key: NodeKey, program: &Program, told: &Told) {
+        self.soon(key, program, &told.soon);
         for (chunk, is_code) in &told.rest {
-            self.rest.push(&program.path, program.guess(chunk), *is_code);
+            if self.rest.push(&program.path, program.guess(chunk), *is_code) {
+                self.programs.queued(&key, chunk);
+            }
         }
     }
 
     /// Queues chunks that will be read soon.
-    fn soon<'c>(&mut self, program: &Program, chunks: impl IntoIterator<Item = &'c Chunk>) {
+    fn soon<'c>(&mut self, key: NodeKey, program: &Program, chunks: impl IntoIterator<Item = &'c Chunk>) {
         for chunk in chunks {
             let guess = program.guess(chunk);
             if self.admit(guess.wanted.key()) {
                 self.rest.push_soon(&program.path, guess);
+                self.programs.queued(&key, chunk);
             }
         }
     }

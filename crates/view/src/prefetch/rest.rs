@@ -96,11 +96,19 @@ impl Rests {
         self.soon.push_back((path.into(), guess));
     }
 
-    pub(super) fn push(&mut self, path: &[u8], guess: Guess, is_code: bool) {
-        if self.line.len() < LINE_MAX {
+    /// Queues a chunk of the rest, unless there are too many; whether it did.
+    pub(super) fn push(&mut self, path: &[u8], guess: Guess, is_code: bool) -> bool {
+        let is_room = self.line.len() < LINE_MAX;
+        if is_room {
             self.since.get_or_insert_with(Instant::now);
             self.line.push_back(Rest { path: path.into(), guess, is_code });
         }
+        is_room
+    }
+
+    /// Whether an object is a part of the rest that nobody has asked for.
+    pub(super) fn is_queued(&self, key: &CacheKey) -> bool {
+        self.line.iter().any(|rest| rest.guess.wanted.key() == *key)
     }
 
     /// Whether code comes at once, or waits for a time when nothing else happens, too.

@@ -1,16 +1,23 @@
 //! What is fetched ahead of its use.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_store::{Done, Errand, Handle, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Foreseen, LastLink, View};
 
 use crate::fixtures::read_all;
-use crate::support::Site;
+use crate::support::{Site, digest};
 use crate::watched;
+
+const TRIGGER: u64 = 4 | 1 << 17;
+/// So many guesses are under way at most.
+const UNDER_WAY: u32 = 256;
+/// After so long what is waited for doesn't come any more.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A view, and what was warmed for it, once it is there.
 fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
@@ -99,6 +106,88 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
     let count = |of: &String| ahead.iter().filter(|path| *path == of).count();
     // Once as a guess, and once to be opened.
     assert!(imported.iter().all(|path| count(path) <= 2), "{ahead:?}");
+}
+
+/// Each read of a file that can't be had waits for it once more, and pays for no further guess.
+#[test]
+fn what_is_waited_for_again_and_again_counts_once() {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    for path in ["", "/many"] {
+        root.add(&Row::directory(path));
+    }
+    let size = 1 << 20;
+    root.add(&Row::file("/damaged.d", size, Some(digest(&site.repository.store(b"short", "")))));
+    let trigger = Some(digest(&site.repository.store(b"t", "")));
+    root.add(&Row { flags: TRIGGER, ..Row::file("/trigger.t", 1, trigger) });
+    site.add_file(&root, "/.cvmfsbundle-trigger.t", b"{}");
+    site.add_file(&root, "/many/0.x", b"first");
+    for number in 1..=39_u32 {
+        let stored = site.repository.store(&number.to_le_bytes(), "");
+        root.add(&Row::file(&format!("/many/{number}.x"), size, Some(digest(&stored))));
+    }
+    site.publish_root(root);
+    let (told, asked) = channel();
+    let view = watched::open(&site, true, move |_, wanted, _, done| {
+        let _ = told.send(wanted.what.clone());
+        done.ok(Warmed::Fetched(1));
+    });
+    let damaged = view.find(b"/damaged.d", LastLink::Keep).unwrap();
+    for _ in 0..10 {
+        view.read_at(&damaged.node, 0, 1).unwrap_err();
+    }
+    read(&view, "/many/0.x");
+    // 32 MiB and once the file.
+    asked.iter().take(33).for_each(drop);
+    // What a trigger announces is asked for whatever guesses may waste, and after all of them.
+    read(&view, "/trigger.t");
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), "/.cvmfsbundle-trigger.t");
+}
+
+/// `first` imports `a.b`, which is queued behind guesses that don't come. A program asks for it before its turn.
+#[test]
+fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    for path in ["", "/many", "/__pycache__", "/a", "/a/__pycache__"] {
+        root.add(&Row::directory(path));
+    }
+    let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
+    let (first, second) = ("/__pycache__/first.cpython-311.pyc", "/a/__pycache__/b.cpython-311.pyc");
+    site.add_file(&root, first, module);
+    site.add_file(&root, second, &[module, &[0][..]].concat());
+    for number in 0..2 * UNDER_WAY {
+        site.add_file(&root, &format!("/many/{number}.x"), &number.to_le_bytes());
+    }
+    site.publish_root(root);
+    let (told, asked) = channel();
+    let (got, opened) = channel();
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        let (got, what) = (got.clone(), wanted.what.clone());
+        let tell = move |outcome| {
+            done.give(outcome);
+            let _ = got.send(what);
+        };
+        inner.get(wanted, Done::new(tell));
+    };
+    let held: Mutex<Vec<Done<Warmed>>> = Mutex::default();
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let what = wanted.what.clone();
+        if what.starts_with("/many/") {
+            held.lock().unwrap().push(done);
+        } else {
+            inner.warm(wanted, errand, done);
+        }
+        let _ = told.send(what);
+    };
+    let view = watched::between(&site, get, warm);
+    read(&view, "/many/0.x");
+    asked.iter().take(UNDER_WAY as usize).for_each(drop);
+    read(&view, first);
+    // For the program, then to have it tell.
+    opened.iter().filter(|what| what == first).take(2).for_each(drop);
+    read(&view, second);
+    while asked.recv_timeout(PATIENCE).expect("it is asked what it imports") != second {}
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, ObjectStore, StoreError, Wanted, Warmed};
+use esker_store::{Done, Errand, Handle, ObjectStore, StoreError, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Arrival, Foreseen, LastLink, View};
@@ -263,6 +264,61 @@ fn a_bundle_may_lead_into_many_catalogs() {
     }
 }
 
+/// The trigger can't be read, and its specification isn't to be had, either.
+#[test]
+fn a_bundle_comes_after_an_outage() {
+    let made = Made::new();
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("trigger", r#""/wanted.y""#, "");
+    let Made { site, root } = made;
+    site.publish_root(root);
+    let away = Arc::new(AtomicBool::new(false));
+    let is_away = Arc::clone(&away);
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
+    };
+    let (told, asked) = channel();
+    let is_away = Arc::clone(&away);
+    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let what = wanted.what.clone();
+        if is_away.load(Ordering::SeqCst) {
+            drop(done)
+        } else {
+            inner.warm(wanted, errand, done)
+        }
+        let _ = told.send(what);
+    };
+    let view = watched::between(&site, get, warm);
+    let found = view.find(b"/trigger", LastLink::Keep).unwrap();
+    away.store(true, Ordering::SeqCst);
+    view.read_at(&found.node, 0, 1).unwrap_err();
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), "/.cvmfsbundle-trigger");
+    away.store(false, Ordering::SeqCst);
+    view.read_at(&found.node, 0, 1).unwrap();
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
+}
+
+#[test]
+fn a_trigger_that_a_bundle_brought_announces_others() {
+    let made = Made::new();
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("a.one", r#""/b.two""#, "");
+    made.announce("b.two", r#""/wanted.y""#, "");
+    let (told, came) = channel();
+    let (_site, view, asked) = made.publish_to(move |inner, wanted, errand, done| {
+        let (told, what) = (told.clone(), wanted.what.clone());
+        let tell = move |outcome| {
+            done.give(outcome);
+            let _ = told.send(what);
+        };
+        inner.warm(wanted, errand, Done::new(tell));
+    });
+    read(&view, "/a.one");
+    while came.recv_timeout(PATIENCE).expect("it comes") != "/b.two" {}
+    read(&view, "/b.two");
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
+}
+
 #[test]
 fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     let made = Made::new();
@@ -275,7 +331,15 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     let quoted: Vec<String> = lies.iter().map(|lie| format!("\"{lie}\"")).collect();
     made.announce("trigger", &quoted[..25].join(","), "");
     made.announce("other", &quoted[25..].join(","), "");
+    // What programs wait for, here in vain, allows bundles no more.
+    for number in 0..20 {
+        made.root.add(&Row::file(&format!("/demanded.{number}"), size, Some(made.store(&[number]))));
+    }
     let (_site, view, asked) = made.publish(true);
+    for number in 0..20 {
+        let found = view.find(format!("/demanded.{number}").as_bytes(), LastLink::Keep).unwrap();
+        view.read_at(&found.node, 0, 1).unwrap_err();
+    }
     read(&view, "/trigger");
     let first: Vec<String> = asked.iter().take(3).collect();
     assert_eq!(first, ["/.cvmfsbundle-trigger", "/lie0", "/lie1"]);
@@ -283,6 +347,31 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "who knows what is in it");
     let more = until_probed(&view, &asked);
     assert_eq!(more, [""; 0], "400 MiB are under way or unread, and nothing was read");
+}
+
+/// Each read of a folder guesses at what is in it; all together is more than may wait.
+#[test]
+fn a_bundle_comes_although_guesses_wait_that_nobody_can_pay_for() {
+    let made = Made::new();
+    for folder in 0..10_u8 {
+        made.root.add(&Row::directory(&format!("/d{folder}")));
+        for number in 0..8000_u32 {
+            let mut hash = [folder + 1; 20];
+            hash[..4].copy_from_slice(&number.to_le_bytes());
+            made.root.add(&Row::file(&format!("/d{folder}/lie{number}.x{folder}"), 5000, Some(hash)));
+        }
+        made.add(&made.root, &format!("/d{folder}/real.x{folder}"), 4, &[folder; 10]);
+    }
+    made.add(&made.root, "/wanted.y", 4, b"wanted");
+    made.announce("trigger", r#""/wanted.y""#, "");
+    let (_site, view, asked) = made.publish(true);
+    let miss = |folder: u8| read(&view, &format!("/d{folder}/real.x{folder}"));
+    miss(0);
+    // Of these comes what guesses may waste, before anything was read.
+    asked.iter().filter(|path| path.contains("/lie")).take((32 << 20) / 5000).for_each(drop);
+    (1..10).for_each(miss);
+    read(&view, "/trigger");
+    while asked.recv_timeout(PATIENCE).expect("it is asked for") != "/wanted.y" {}
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Of a large library comes ahead what its loader reads, and the rest of what is mapped once nothing else happens.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, ObjectStore, Wanted, Warmed};
+use esker_store::{Done, Errand, Handle, ObjectStore, Wanted, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::LastLink;
@@ -99,6 +101,16 @@ fn with_library(
     more: impl FnOnce(&Site, &Draft),
     read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64)),
 ) {
+    with_server(&Arc::default(), chunks, more, read);
+}
+
+/// The same from a server that may be away: reads fail then, and what is fetched ahead does.
+fn with_server(
+    away: &Arc<AtomicBool>,
+    chunks: &[Vec<u8>],
+    more: impl FnOnce(&Site, &Draft),
+    read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64)),
+) {
     let site = Site::of(FULL);
     let root = Draft::new("");
     for path in ["", "/probe"] {
@@ -114,16 +126,26 @@ fn with_library(
     root.add(&Row { flags: 4 | CHUNKED, chunks: rows, ..Row::file("/lib.so", COUNT * CHUNK, None) });
     site.publish_root(root);
     let (told, asked) = channel();
+    let is_away = Arc::clone(away);
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
+    };
+    let is_away = Arc::clone(away);
     let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
         let number = stored.iter().position(|hash| hash == wanted.name.hash.digest());
+        let asked = number.map(|at| at as u64).ok_or_else(|| wanted.what.clone());
+        if is_away.load(Ordering::SeqCst) {
+            drop(done)
+        } else {
+            inner.warm(wanted, errand, done)
+        }
         // The test may have seen enough.
-        let _ = told.send(number.map(|at| at as u64).ok_or_else(|| wanted.what.clone()));
-        inner.warm(wanted, errand, done);
+        let _ = told.send(asked);
     };
-    let view = watched::open(&site, true, warm);
+    let view = watched::between(&site, get, warm);
     let go = |path: &str, offset: u64| {
         let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
-        view.read_at(&found.node, offset, 4).unwrap();
+        assert_ne!(view.read_at(&found.node, offset, 4).is_ok(), away.load(Ordering::SeqCst));
     };
     read(&asked, &go);
 }
@@ -188,6 +210,52 @@ fn all_of_what_only_has_the_name_of_a_library_follows() {
         let all: Vec<u64> = (0..COUNT).collect();
         assert_eq!(until(asked, &all), BTreeSet::from_iter(all));
     });
+}
+
+/// The first read fails, and so does what was to tell more.
+#[test]
+fn a_library_comes_after_an_outage_as_without_one() {
+    let away = Arc::new(AtomicBool::new(false));
+    with_server(
+        &away,
+        &library(),
+        |_, _| {},
+        |asked, go| {
+            away.store(true, Ordering::SeqCst);
+            go("/lib.so", 0);
+            assert_eq!(asked.recv_timeout(PATIENCE), Ok(Ok(0)));
+            away.store(false, Ordering::SeqCst);
+            go("/lib.so", 4096);
+            assert_eq!(until(asked, &[8, 1, 2, 4]), BTreeSet::from([0, 1, 2, 4, 8]));
+            let rest = until(asked, &[3, 5, 6, 7]);
+            assert!(rest.iter().all(|chunk| *chunk <= 8), "what isn't mapped stays away: {rest:?}");
+        },
+    );
+}
+
+/// The store says that what is fetched ahead came, and has evicted it already.
+#[test]
+fn a_library_that_was_evicted_comes_again() {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    root.add(&Row::directory(""));
+    let chunks = (0..8).map(|at| (at * 3, 3, digest(&site.repository.store(&[at as u8 + 1; 3], "P"))));
+    root.add(&Row { flags: 4 | CHUNKED, chunks: chunks.collect(), ..Row::file("/lib.so", 24, None) });
+    site.publish_root(root);
+    let (told, asked) = channel();
+    let view = watched::open(&site, true, move |_, _, _, done| {
+        done.ok(Warmed::Fetched(1));
+        let _ = told.send(());
+    });
+    let found = view.find(b"/lib.so", LastLink::Keep).unwrap();
+    let read = |chunk: u64| drop(view.read_at(&found.node, chunk * 3, 1).unwrap());
+    let until_asked =
+        |count| (0..count).for_each(|_| asked.recv_timeout(PATIENCE).expect("they are asked for"));
+    read(0);
+    // Its headers, and all but the first chunk.
+    until_asked(8);
+    (1..4).for_each(read);
+    until_asked(8);
 }
 
 /// A library that needs `libdep.so`, and names the folder where that is.

@@ -1,13 +1,20 @@
 //! Reads at every place where something begins or ends.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 
+use esker_store::{Done, Handle, ObjectStore, Wanted};
+use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::{ALL, FULL};
-use esker_vfs::{ErrorKind, Reply, Tree};
-use esker_view::{LastLink, Pin};
+use esker_vfs::{ErrorKind, Node, Reply, Tree};
+use esker_view::{LastLink, Pin, View};
 
 use crate::fixtures::read_all;
-use crate::support::Site;
+use crate::support::{Site, digest};
+use crate::watched;
+
+const EXTERNAL: u64 = 1 << 7;
 
 #[test]
 fn chunked_files_read_right_at_every_boundary() {
@@ -76,4 +83,50 @@ fn calls_that_do_not_fit_the_kind_are_told_so() {
     }
     let xattr = Reply::wait(|reply| view.xattr(&file, b"security.capability", reply));
     assert_eq!(xattr.unwrap_err().kind, ErrorKind::NoAttribute);
+}
+
+/// A file whose content lies elsewhere is open while its catalog gives way to one without it. Then `work` is called,
+/// with what is asked for where it lies.
+fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
+    let site = Site::of(FULL);
+    let publish = |has_file: bool| {
+        let (root, nested) = (Draft::new(""), Draft::new("/n"));
+        root.add(&Row::directory(""));
+        root.add(&Row { flags: 1 | 2, ..Row::directory("/n") });
+        nested.add(&Row { flags: 1 | 32, ..Row::directory("/n") });
+        if has_file {
+            let hash = Some(digest(&site.repository.store(b"data", "")));
+            nested.add(&Row { flags: 4 | EXTERNAL, ..Row::file("/n/data", 4, hash) });
+        }
+        site.nest(&root, "/n", nested);
+        site.publish_root(root);
+    };
+    publish(true);
+    let (told, asked) = channel();
+    let told = Mutex::new(told);
+    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+        if wanted.external.is_some() {
+            told.lock().unwrap().send(wanted.what.clone()).unwrap();
+        }
+        inner.get(wanted, done);
+    };
+    let view = watched::between(&site, get, |inner, wanted, errand, done| inner.warm(wanted, errand, done));
+    let found = view.find(b"/n/data", LastLink::Keep).unwrap();
+    publish(false);
+    assert!(view.refresh().unwrap().changed);
+    work(&view, &found.node, &asked);
+}
+
+/// The place outside is told by a catalog, which the present revision doesn't have.
+#[test]
+fn what_lies_elsewhere_stays_open_over_a_change() {
+    open_over_a_change(|view, node, asked| {
+        let kind = view.read_at(node, 0, 4).err().map(|error| error.kind);
+        assert_ne!(kind, Some(ErrorKind::Stale));
+        assert_eq!(asked.try_recv(), Ok("/n/data".into()), "it is asked for where it lies");
+    });
+    open_over_a_change(|view, node, _| {
+        let objects = view.objects(node).unwrap();
+        assert!(objects.iter().all(|wanted| wanted.external.is_some()) && objects.len() == 1);
+    });
 }

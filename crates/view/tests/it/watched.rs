@@ -12,8 +12,12 @@ use crate::support::Site;
 /// What stands between a view and [`ObjectStore::warm`].
 type Warm = dyn Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync;
 
+/// What stands between a view and [`ObjectStore::get`].
+type Get = dyn Fn(&dyn ObjectStore, Wanted, Done<Handle>) + Send + Sync;
+
 struct Watched {
     inner: Arc<dyn ObjectStore>,
+    get: Box<Get>,
     warm: Box<Warm>,
     read_ahead: Option<Sender<String>>,
 }
@@ -24,10 +28,27 @@ pub(crate) fn open(
     prefetch: bool,
     warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
 ) -> Arc<View> {
-    let store = Arc::new(Watched { inner: Arc::clone(&site.store), warm: Box::new(warm), read_ahead: None });
+    over(site, prefetch, Box::new(just_get), Box::new(warm))
+}
+
+/// A view that looks for no new heads, fetches ahead through `warm`, and gets what it serves through `get`.
+pub(crate) fn between(
+    site: &Site,
+    get: impl Fn(&dyn ObjectStore, Wanted, Done<Handle>) + Send + Sync + 'static,
+    warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
+) -> Arc<View> {
+    over(site, true, Box::new(get), Box::new(warm))
+}
+
+fn over(site: &Site, prefetch: bool, get: Box<Get>, warm: Box<Warm>) -> Arc<View> {
+    let store = Arc::new(Watched { inner: Arc::clone(&site.store), get, warm, read_ahead: None });
     let ttl = Some(std::time::Duration::MAX);
     let options = ViewOptions { ttl, prefetch, ..ViewOptions::default() };
     View::open(store, site.keeper(), options).unwrap()
+}
+
+fn just_get(inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>) {
+    inner.get(wanted, done);
 }
 
 /// A view with these options, and who is told of everything that is fetched ahead or read from the cache's disk.
@@ -40,13 +61,14 @@ pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) ->
         let _ = told.send(format!("fetch {what}"));
     };
     let read_ahead = Some(ahead.clone());
-    let store = Watched { inner: Arc::clone(&site.store), warm: Box::new(warm), read_ahead };
+    let inner = Arc::clone(&site.store);
+    let store = Watched { inner, get: Box::new(just_get), warm: Box::new(warm), read_ahead };
     View::open(Arc::new(store), site.keeper(), options).unwrap()
 }
 
 impl ObjectStore for Watched {
     fn get(&self, wanted: Wanted, done: Done<Handle>) {
-        self.inner.get(wanted, done);
+        (self.get)(&*self.inner, wanted, done);
     }
 
     fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
