@@ -1,6 +1,7 @@
 //! A repository, reachable: its objects through the shared cache, and its head.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use esker_store::{
 };
 use parking_lot::Mutex;
 
-use crate::share::{BrokerAddress, Shared, Through, Writer};
+use crate::memory;
+use crate::share::{BrokerAddress, Opener, Shared, Through, Writer};
 
 /// How to reach and trust a repository.
 #[derive(Clone)]
@@ -76,9 +78,9 @@ impl Repository {
         let url = servers.url().to_owned();
         let source: Arc<dyn Source> = connect(&engine, servers.clone())?;
         let room = CacheOptions { streaming: options.streaming, ..room(options.quota, options.lower) };
-        let writer = opener(&engine, &options.cache, room);
+        let opener = CacheOpener { engine: engine.clone(), folder: options.cache.clone(), room };
         let (cache, text) = (&options.cache, servers.to_string());
-        let store = Shared::open_through(cache, &text, Box::new(writer), options.broker, options.log)?;
+        let store = Shared::open_through(cache, &text, Box::new(opener), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let keys = options.keys.clone();
         let head_options =
@@ -129,13 +131,24 @@ pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError
     Engine::start(options)
 }
 
-fn opener(
-    engine: &Engine,
-    cache: &Path,
-    room: CacheOptions,
-) -> impl Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync + 'static {
-    let (engine, folder) = (engine.clone(), cache.to_owned());
-    move || open_writer(&engine, &folder, room.clone())
+/// Opens the cache of a repository, or one in memory in its place.
+pub(crate) struct CacheOpener {
+    pub(crate) engine: Engine,
+    pub(crate) folder: PathBuf,
+    pub(crate) room: CacheOptions,
+}
+
+impl Opener for CacheOpener {
+    fn open(&self) -> Result<Arc<dyn Writer>, StoreError> {
+        open_writer(&self.engine, &self.folder, self.room.clone())
+    }
+
+    fn open_spare(&self) -> Option<Arc<dyn Writer>> {
+        let (root, folder, quota) = memory::while_open().ok()?;
+        let room = CacheOptions { streaming: true, ..room(quota, self.room.lower.clone()) };
+        let cache = Cache::open(&self.engine, &folder, room).ok()?;
+        Some(Arc::new(CacheWriter::new(&self.engine, cache, Some(root))))
+    }
 }
 
 /// How much a cache may hold, and what is below it.
@@ -150,7 +163,7 @@ pub(crate) fn open_writer(
     room: CacheOptions,
 ) -> Result<Arc<dyn Writer>, StoreError> {
     let cache = Cache::open(engine, folder, room)?;
-    Ok(Arc::new(CacheWriter { engine: engine.clone(), cache, stores: Mutex::default() }))
+    Ok(Arc::new(CacheWriter::new(engine, cache, None)))
 }
 
 /// A cache of which this process is the writer, and the repositories that are read through it.
@@ -158,6 +171,14 @@ struct CacheWriter {
     engine: Engine,
     cache: Cache,
     stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
+    /// The memory that it is in, if it is.
+    _memory: Option<OwnedFd>,
+}
+
+impl CacheWriter {
+    fn new(engine: &Engine, cache: Cache, memory: Option<OwnedFd>) -> Self {
+        Self { engine: engine.clone(), cache, stores: Mutex::default(), _memory: memory }
+    }
 }
 
 impl Writer for CacheWriter {

@@ -4,7 +4,8 @@
 //! and listens in the directory; later ones connect to it and get read-only descriptors. When the writer
 //! ends or is killed, the others race for the lock: one becomes the writer (checking what an unclean end
 //! leaves to check), the rest connect to that one, and every request that was still open is made again. No
-//! read fails because of it.
+//! read fails because of it. If nobody can become the writer, because the disk fails, each fetches for itself and
+//! keeps no content of files, until the disk is well.
 //!
 //! ```text
 //!   View ──► Shared ──┬── as writer: Objects ──► cache directory ◄── Broker ◄──┐
@@ -71,8 +72,25 @@ pub trait Writer: Send + Sync {
     fn close(&self);
 }
 
-/// Opens the cache for writing; [`Cause::Busy`] while another process has it.
-pub type OpenWriter = Box<dyn Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync>;
+/// Who opens the cache.
+pub trait Opener: Send + Sync {
+    /// Opens it for writing; [`Cause::Busy`] while another process has it.
+    fn open(&self) -> Result<Arc<dyn Writer>, StoreError>;
+
+    /// One that needs no disk and keeps no content of files, for as long as the disk fails.
+    fn open_spare(&self) -> Option<Arc<dyn Writer>> {
+        None
+    }
+}
+
+impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F {
+    fn open(&self) -> Result<Arc<dyn Writer>, StoreError> {
+        self()
+    }
+}
+
+/// The same for any.
+pub type OpenWriter = Box<dyn Opener>;
 
 /// A broker that serves all users of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +124,8 @@ enum Role {
         store: Arc<dyn ObjectStore>,
         writer: Arc<dyn Writer>,
         broker: Option<Broker>,
+        /// Whether it stands in for the cache while the disk fails.
+        is_spare: bool,
     },
     Client(Arc<Client>),
     /// Nobody knows yet; requests queue.
@@ -341,7 +361,7 @@ impl Shared {
 
 fn leave(role: Role) {
     match role {
-        Role::Writer { store, writer, broker } => {
+        Role::Writer { store, writer, broker, .. } => {
             drop(broker);
             drop(store);
             writer.close();

@@ -1,8 +1,8 @@
 //! The writer's side: serves the other processes that share its cache.
 //!
-//! Each client costs two threads, and a third if its questions wait for a turn. An answer that a client has not taken yet holds an open file; a client that
-//! takes none for a while is hung up on (and comes back when it runs again). Who may connect, for which
-//! repositories, and how much may be under way is for the [`Host`] to say.
+//! Each client costs two threads, and a third if its questions wait for a turn. An answer that a client has not
+//! taken yet holds an open file; a client that takes none for a while is hung up on (and comes back when it runs
+//! again). Who may connect, for which repositories, and how much may be under way is for the [`Host`] to say.
 
 use std::collections::HashMap;
 use std::io;

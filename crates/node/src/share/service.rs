@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_store::{Cause, Holder, StoreError};
+use esker_store::{Blame, Cause, Holder, StoreError};
 
 use super::client::{Client, Door, GREETING_PATIENCE, Owner, Refused};
 use super::{Broker, BrokerAddress, Event, Role, Shared, Writer, leave};
@@ -49,6 +49,7 @@ pub(super) fn run(shared: &Weak<Shared>, inbox: &Inbox<Event>) {
             Err(RecvTimeoutError::Timeout) => {
                 looks += 1;
                 shared.look_for_broker(looks);
+                shared.look_for_disk(inbox);
                 if shared.has_lost_folder() {
                     shared.log.say(&format!("the cache {} is gone; making it anew", shared.cache.display()));
                     shared.exchange(Role::Electing);
@@ -70,6 +71,7 @@ impl Shared {
                     self.take_role(role);
                     self.tell_of_own_cache();
                 }
+                Err(error) if self.take_spare(&error) => {}
                 Err(error) => {
                     // Whoever waits learns why; the next attempt is for those who come later.
                     let waiting = std::mem::take(&mut *self.queue.lock());
@@ -87,6 +89,31 @@ impl Shared {
         // Wake-ups that the election swallowed.
         self.received.unpark().into_iter().for_each(|parked| self.submit(parked));
         true
+    }
+
+    /// Serves without the cache's disk if that is what fails; tells whether it does.
+    fn take_spare(&self, error: &StoreError) -> bool {
+        if error.blame() != Blame::Disk {
+            return false;
+        }
+        let spare = self.open.open_spare().and_then(|writer| self.become_writer(writer, true).ok());
+        let Some(role) = spare else { return false };
+        let why = error.full_text();
+        self.log.say(&format!("{why}; until it can be used, what is read is fetched and not kept"));
+        self.take_role(role);
+        true
+    }
+
+    /// Goes back to the cache if its disk is well again.
+    fn look_for_disk(&self, inbox: &Inbox<Event>) {
+        if !matches!(&*self.role.read(), Role::Writer { is_spare: true, .. }) {
+            return;
+        }
+        // One attempt.
+        if let Ok(role) = self.elect(Some(Instant::now()), inbox) {
+            self.log.say(&format!("the cache {} can be used again", self.cache.display()));
+            self.exchange(role);
+        }
     }
 
     fn tell_of_own_cache(&self) {
@@ -174,8 +201,8 @@ impl Shared {
     pub(super) fn elect(&self, deadline: Option<Instant>, inbox: &Inbox<Event>) -> Result<Role, StoreError> {
         let mut pause = PAUSE_MIN;
         loop {
-            let busy = match (self.open)() {
-                Ok(writer) => return self.become_writer(writer),
+            let busy = match self.open.open() {
+                Ok(writer) => return self.become_writer(writer, false),
                 Err(error) if matches!(error.cause(), Cause::Busy { .. }) => error,
                 Err(error) => return Err(error),
             };
@@ -200,7 +227,7 @@ impl Shared {
         }
     }
 
-    fn become_writer(&self, writer: Arc<dyn Writer>) -> Result<Role, StoreError> {
+    fn become_writer(&self, writer: Arc<dyn Writer>, is_spare: bool) -> Result<Role, StoreError> {
         let store = match writer.store(&self.servers) {
             Ok(store) => store,
             Err(error) => {
@@ -213,7 +240,7 @@ impl Shared {
         // From now on the cache itself says what is open.
         self.received.forget_all();
         // A file system without sockets makes the cache private to this process; that is no failure.
-        let broker = Broker::start(&self.cache, writer.clone()).ok();
-        Ok(Role::Writer { store, writer, broker })
+        let broker = if is_spare { None } else { Broker::start(&self.cache, writer.clone()).ok() };
+        Ok(Role::Writer { store, writer, broker, is_spare })
     }
 }

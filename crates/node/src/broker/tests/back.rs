@@ -8,6 +8,7 @@ use esker_testkit::mirror::Fault;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::repository::CacheOpener;
 use crate::share::Pace;
 
 /// How often is looked here.
@@ -25,7 +26,7 @@ impl Own {
         let cache = node.folder.path().join("own");
         let engine = Engine::start(EngineOptions::default()).expect("an engine");
         let folder = cache.clone();
-        let open = Box::new(move || open_writer(&engine, &folder, room(64 << 20, Vec::new())));
+        let open = Box::new(CacheOpener { engine, folder, room: room(64 << 20, Vec::new()) });
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let log = {
             let lines = lines.clone();
@@ -125,4 +126,38 @@ fn a_folder_that_is_removed_is_made_anew() {
     let before = node.asked_for(&objects[2]);
     assert!(bytes(&other.ask(&objects[2])) == objects[2].plain);
     assert_eq!(node.asked_for(&objects[2]), before);
+}
+
+/// > W4: Whatever becomes of the cache's disk, reads of what a server has do not fail, every mount ends in time or says what is wrong with the disk, and the cache is used again by itself once the disk is well.
+#[test]
+fn no_read_fails_where_nobody_can_become_the_writer() {
+    let node = Node::new();
+    let objects: Vec<Made> = (40..46).map(|seed| made(seed, 50_000)).collect();
+    objects.iter().for_each(|object| node.put("public.test", object));
+    let both = [Own::open(&node, None), Own::open(&node, None)];
+    assert_eq!(both.each_ref().map(|own| own.store.is_writer()), [true, false]);
+    assert!(bytes(&both[1].ask(&objects[0])) == objects[0].plain);
+    // Nobody can open the cache any more, and its writer leaves.
+    let (lock, away) = (both[0].cache.join("lock"), both[0].cache.join("away"));
+    fs::rename(&lock, &away).expect("renaming the lock");
+    fs::create_dir(&lock).expect("a folder in its place");
+    let mut object = objects.iter();
+    for own in &both {
+        own.wait_until("doing without the disk", || own.said("fetched and not kept"));
+        for _ in 0..2 {
+            let object = object.next().expect("another object");
+            assert!(bytes(&own.ask(object)) == object.plain);
+        }
+        assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
+    }
+    fs::remove_dir(&lock).expect("the folder");
+    for own in &both {
+        own.wait_until("the cache", || own.said("can be used again"));
+    }
+    let writers = || both.iter().filter(|own| own.store.is_writer()).count();
+    both[0].wait_until("sharing it", || writers() == 1);
+    for own in &both {
+        assert!(bytes(&own.ask(&objects[5])) == objects[5].plain);
+    }
+    assert_eq!(node.asked_for(&objects[5]), 1);
 }
