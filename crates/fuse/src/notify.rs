@@ -6,8 +6,8 @@
 //!
 //! * The caller of [`Connection::changed`] holds no lock of ours while it writes.
 //! * A LOOKUP that waits in the directory is answered `ESTALE` once the notification is seen to be stuck;
-//!   the kernel walks the path again by itself, and that walk queues behind the notification, so it can't be
-//!   answered `ESTALE` twice.
+//!   the kernel walks the path again by itself, and that walk queues behind the notification. It does so once,
+//!   so no other notification goes to that directory until the walk was there, and that lookup is answered.
 //! * A directory with a listing under way is left for later; that listing has a deadline.
 //! * A file whose last user was killed keeps pages locked until its read is answered, and INVAL_ENTRY may
 //!   wait for them; such reads have nobody to answer to and are ended.
@@ -69,9 +69,10 @@ impl Connection {
     pub(crate) fn changed(&self, changes: &[Change]) {
         // Answers to questions from before this line don't last.
         self.batches.fetch_add(1, Ordering::SeqCst);
-        // Every listing under way now has ended by then. For those that come meanwhile it is not worth
+        // Every listing under way now, and every walk, has ended by then. For those that come meanwhile it is not worth
         // waiting, since they ask the tree as it is now.
-        let deadline = Instant::now() + self.options.deadlines.list + Duration::from_secs(1);
+        let deadlines = &self.options.deadlines;
+        let deadline = Instant::now() + deadlines.list.max(deadlines.lookup) + Duration::from_secs(1);
         let mut passed = Passed::new();
         let mut left: Vec<&Change> = changes.iter().collect();
         while !left.is_empty() && !self.clock.is_over() {
@@ -79,7 +80,7 @@ impl Connection {
             let mut held_up = HashSet::new();
             left.retain(|change| {
                 // Order within a directory is kept: once one change waits, all of them do.
-                let dir = self.locks(change).find(|dir| held_up.contains(dir) || self.waiting.lists(*dir));
+                let dir = self.locks(change).find(|dir| held_up.contains(dir) || self.waiting.holds(*dir));
                 match dir {
                     Some(dir) if !late => {
                         held_up.insert(dir);
@@ -92,7 +93,7 @@ impl Connection {
                 }
             });
             if !left.is_empty() {
-                self.waiting.until_listed(&held_up, deadline);
+                self.waiting.until_free(&held_up, deadline);
             }
         }
     }
@@ -225,7 +226,7 @@ impl Connection {
         }
         let lookup = |r: &Request| matches!(r.question, Question::Lookup { .. }) && stuck.contains(&r.id);
         for request in self.waiting.select(lookup) {
-            if self.waiting.claim(&request) {
+            if self.waiting.walks_again(&request) && self.waiting.claim(&request) {
                 self.fail(&request, &ErrorKind::Stale.into());
             }
         }

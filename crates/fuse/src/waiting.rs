@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use esker_vfs::{Cookie, Node};
 use foldhash::HashMap;
@@ -126,21 +126,53 @@ const SHARDS: usize = 64;
 #[repr(align(128))]
 struct Shard(Mutex<HashMap<u64, Arc<Request>>>);
 
+/// A walk that is told to begin again does so at once, unless it was killed or finds what it looks for in the kernel.
+const AGAIN_WITHIN: Duration = Duration::from_secs(1);
+
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     shards: Box<[Shard]>,
+    busy: Mutex<Busy>,
+    /// Whether there are any walks in it, for most lookups don't need its lock.
+    has_walks: AtomicBool,
+    /// Something in it has ended.
+    ended: Condvar,
+}
+
+/// What keeps directories as they are.
+#[derive(Debug, Default)]
+struct Busy {
     /// Directories with listings under way, and how many.
-    listings: Mutex<HashMap<NodeId, usize>>,
-    listed: Condvar,
+    listings: HashMap<NodeId, usize>,
+    walks: Vec<Walk>,
+}
+
+/// A walk that was told to begin again. The kernel does so once; told again, the program hears of it.
+#[derive(Debug)]
+struct Walk {
+    caller: u32,
+    dir: NodeId,
+    name: Box<[u8]>,
+    told: Instant,
+    /// The lookup that it was told at, once it has come there again.
+    lookup: Option<u64>,
+}
+
+impl Busy {
+    fn holds(&self, dir: NodeId) -> bool {
+        let is_awaited = |walk: &Walk| walk.lookup.is_some() || walk.told.elapsed() < AGAIN_WITHIN;
+        self.listings.contains_key(&dir) || self.walks.iter().any(|walk| walk.dir == dir && is_awaited(walk))
+    }
 }
 
 impl Waiting {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            listings: Mutex::default(),
-            listed: Condvar::new(),
+            busy: Mutex::default(),
+            has_walks: AtomicBool::new(false),
+            ended: Condvar::new(),
         }
     }
 
@@ -150,8 +182,20 @@ impl Waiting {
     }
 
     pub(crate) fn add(&self, request: &Arc<Request>) {
-        if matches!(request.question, Question::List { .. }) {
-            *self.listings.lock().entry(request.id).or_default() += 1;
+        match &request.question {
+            Question::List { .. } => *self.busy.lock().listings.entry(request.id).or_default() += 1,
+            Question::Lookup { name } if self.has_walks.load(Ordering::Acquire) => {
+                let mut busy = self.busy.lock();
+                let comes_again = |walk: &&mut Walk| {
+                    walk.lookup.is_none()
+                        && (walk.caller, walk.dir) == (request.caller, request.id)
+                        && walk.name == *name
+                };
+                if let Some(walk) = busy.walks.iter_mut().find(comes_again) {
+                    walk.lookup = Some(request.unique);
+                }
+            }
+            _ => {}
         }
         self.shard(request.unique).lock().insert(request.unique, Arc::clone(request));
     }
@@ -168,17 +212,46 @@ impl Waiting {
     /// To be called once the answer to a claimed request was written.
     pub(crate) fn answered(&self, request: &Request) {
         request.slot.lock().take();
-        if !matches!(request.question, Question::List { .. }) {
-            return;
+        match request.question {
+            Question::List { .. } => self.listed(request.id),
+            Question::Lookup { .. } if self.has_walks.load(Ordering::Acquire) => self.walked(request.unique),
+            _ => {}
         }
-        let mut listings = self.listings.lock();
-        if let Some(count) = listings.get_mut(&request.id) {
+    }
+
+    fn listed(&self, dir: NodeId) {
+        let mut busy = self.busy.lock();
+        if let Some(count) = busy.listings.get_mut(&dir) {
             *count -= 1;
             if *count == 0 {
-                listings.remove(&request.id);
-                self.listed.notify_all();
+                busy.listings.remove(&dir);
+                self.ended.notify_all();
             }
         }
+    }
+
+    fn walked(&self, lookup: u64) {
+        let mut busy = self.busy.lock();
+        let is_over = |walk: &Walk| match walk.lookup {
+            Some(awaited) => awaited == lookup,
+            None => walk.told.elapsed() >= AGAIN_WITHIN,
+        };
+        busy.walks.retain(|walk| !is_over(walk));
+        self.has_walks.store(!busy.walks.is_empty(), Ordering::Release);
+        self.ended.notify_all();
+    }
+
+    /// Notes that the walk of a lookup is about to be told to begin again; false if it was told before.
+    pub(crate) fn walks_again(&self, request: &Request) -> bool {
+        let Question::Lookup { name } = &request.question else { return false };
+        let mut busy = self.busy.lock();
+        if busy.walks.iter().any(|walk| walk.lookup == Some(request.unique)) {
+            return false;
+        }
+        let (caller, dir, name) = (request.caller, request.id, name.clone());
+        busy.walks.push(Walk { caller, dir, name, told: Instant::now(), lookup: None });
+        self.has_walks.store(true, Ordering::Release);
+        true
     }
 
     pub(crate) fn find(&self, unique: u64) -> Option<Arc<Request>> {
@@ -201,18 +274,17 @@ impl Waiting {
         found
     }
 
-    /// Whether a listing of `dir` is under way.
-    pub(crate) fn lists(&self, dir: NodeId) -> bool {
-        self.listings.lock().contains_key(&dir)
+    /// Whether a listing of `dir` is under way, or a walk that begins again leads there.
+    pub(crate) fn holds(&self, dir: NodeId) -> bool {
+        self.busy.lock().holds(dir)
     }
 
-    /// Waits until one of `dirs` has no listing under way, or until `deadline`.
-    pub(crate) fn until_listed(&self, dirs: &HashSet<NodeId>, deadline: Instant) {
-        let mut listings = self.listings.lock();
-        while dirs.iter().all(|dir| listings.contains_key(dir)) {
-            if self.listed.wait_until(&mut listings, deadline).timed_out() {
-                return;
-            }
+    /// Waits until nothing of that is true of one of `dirs`, or until `deadline`.
+    pub(crate) fn until_free(&self, dirs: &HashSet<NodeId>, deadline: Instant) {
+        let mut busy = self.busy.lock();
+        while dirs.iter().all(|dir| busy.holds(*dir)) && Instant::now() < deadline {
+            // Of a walk that doesn't come back nobody hears.
+            self.ended.wait_until(&mut busy, deadline.min(Instant::now() + AGAIN_WITHIN));
         }
     }
 }

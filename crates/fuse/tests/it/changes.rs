@@ -184,6 +184,12 @@ on_all_kernels! {
         assert!(mounted.path("dir/slow").exists());
     }
 
+    fn a_waiting_lookup_is_told_only_once_to_walk_again(kernel: KernelMask) {
+        let many = |tree: &MemoryTree| (0..3000).map(|n| tree.name_change(&format!("dir/n{n}"))).collect();
+        told_only_once(kernel, many);
+        told_only_once(kernel, |_| vec![Change::Everything]);
+    }
+
     fn a_waiting_listing_is_not_cached_when_it_is_outdated(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         mounted.tree.script().set_times(Call::List, "dir", Action::Park, 1);
@@ -257,6 +263,27 @@ on_all_kernels! {
             done.store(true, Ordering::SeqCst);
         });
     }
+}
+
+/// A program looks for what takes long in a directory of which much is told.
+fn told_only_once(kernel: KernelMask, changes: impl FnOnce(&MemoryTree) -> Vec<Change>) {
+    let mounted = Mounted::new(tree(), kernel);
+    warm(&mounted);
+    mounted.tree.put("dir/slow", Entry::file(b"there now"));
+    mounted.tree.script().set(Call::Lookup, "dir/slow", Action::Park);
+    let path = mounted.path("dir/slow");
+    let walker = std::thread::spawn(move || fs::metadata(path).map(|m| m.len()));
+    assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
+    let changes = changes(&mounted.tree);
+    std::thread::scope(|scope| {
+        scope.spawn(|| mounted.tree.tell(&changes));
+        assert!(mounted.tree.script().until_parked(Call::Lookup, 2, PATIENCE), "it walks again");
+        // Several times what a notification takes to be stuck.
+        assert!(!until(Duration::from_millis(300), || walker.is_finished()), "{kernel:?}");
+        mounted.tree.script().clear(Call::Lookup, "dir/slow");
+        mounted.tree.script().resume(Call::Lookup);
+    });
+    assert_eq!(walker.join().expect("ended").expect("found"), 9);
 }
 
 fn assert_turned_with_slow(mounted: &Mounted) {
