@@ -10,6 +10,7 @@ mod again;
 mod announced;
 mod arriving;
 mod credit;
+mod guess;
 mod modules;
 mod near;
 mod needed;

@@ -15,9 +15,10 @@ use crate::core::Core;
 use crate::lookup::{Scene, join, split};
 
 use super::again::{Again, TRIES_MAX, attach};
+use super::guess::Guess;
 use super::near::Near;
 use super::neighbours::{Folders, Leaf, small_max};
-use super::plan::{Guess, Planner};
+use super::plan::Planner;
 use super::{Event, objects};
 
 /// Where compiled modules lie beside their sources.

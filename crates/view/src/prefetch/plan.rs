@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Done, Handle, Wanted, Warmed};
+use esker_store::{CacheKey, Done, Handle, Warmed};
 use esker_vfs::{Node, NodeKey};
 
 use crate::core::Core;
@@ -19,10 +18,10 @@ use crate::payload::Notes;
 use super::again::{Again, TRIES_MAX, attach};
 use super::announced::{Announced, Cluster, Next, Recent, fetch_spec};
 use super::arriving::{Arriving, Foreseen};
-use super::credit::Credit;
+use super::guess::{Guess, affordable};
 use super::modules::{Modules, is_module};
 use super::near::{Listings, Near};
-use super::neighbours::{Folder, Leaf, Neighbours, is_library};
+use super::neighbours::{Folder, Neighbours, is_library};
 use super::programs::{Program, Programs};
 use super::rest::{self, Readers, Rests};
 use super::{Event, Found, Miss, Outcome, Prefetch, Touch, objects};
@@ -54,74 +53,6 @@ const FAR: Duration = Duration::from_millis(2);
 const IN_MEMORY: Duration = Duration::from_secs(60);
 
 const EXECUTABLE: u32 = 0o111;
-
-/// An object that may be read soon.
-#[derive(Debug)]
-pub(super) struct Guess {
-    pub(super) wanted: Wanted,
-    pub(super) size: u64,
-    /// Where it is, if that is a guess at where programs go.
-    folder: Option<Rc<Folder>>,
-    /// Which of those it is that are only likely.
-    number: u64,
-}
-
-impl Guess {
-    pub(super) fn new(wanted: Wanted, size: u64) -> Self {
-        Self { wanted, size, folder: None, number: 0 }
-    }
-
-    /// That this file and others around it are read.
-    pub(super) fn of(leaf: &Leaf) -> Self {
-        Self { folder: Some(leaf.folder()), ..Self::new(leaf.wanted(), leaf.size()) }
-    }
-}
-
-/// Guesses in the order in which they are made.
-trait Line {
-    fn first(&self) -> Option<&Guess>;
-    fn take(&mut self) -> Option<Guess>;
-}
-
-impl Line for VecDeque<Guess> {
-    fn first(&self) -> Option<&Guess> {
-        self.front()
-    }
-
-    fn take(&mut self) -> Option<Guess> {
-        self.pop_front()
-    }
-}
-
-impl<K: Ord> Line for BTreeMap<K, Guess> {
-    fn first(&self) -> Option<&Guess> {
-        self.values().next()
-    }
-
-    fn take(&mut self) -> Option<Guess> {
-        Some(self.pop_first()?.1)
-    }
-}
-
-/// The next guess of a line that is still queued, paid for with its credit; none if that doesn't allow it.
-fn affordable(
-    line: &mut impl Line,
-    credit: &Credit,
-    queued: &mut HashMap<CacheKey, Option<u64>>,
-    starved: &AtomicBool,
-) -> Option<Guess> {
-    loop {
-        if !credit.allows(line.first()?.size) {
-            starved.store(true, Ordering::Relaxed);
-            return None;
-        }
-        let guess = line.take()?;
-        if queued.remove(&guess.wanted.key()).is_some() {
-            credit.guess(guess.wanted.key(), guess.size);
-            return Some(guess);
-        }
-    }
-}
 
 /// Guesses, and keeps the store busy with them.
 pub(super) struct Planner {

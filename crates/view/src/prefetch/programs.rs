@@ -23,8 +23,9 @@ use esker_vfs::NodeKey;
 
 use crate::core::Core;
 
+use super::guess::Guess;
 use super::needed::{Names, Need, Needs};
-use super::plan::{Guess, Planner};
+use super::plan::Planner;
 use super::rest;
 use super::{Event, objects};
 

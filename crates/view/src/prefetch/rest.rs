@@ -7,7 +7,7 @@ use esker_format::catalog::Chunk;
 use esker_store::CacheKey;
 use esker_vfs::NodeKey;
 
-use super::plan::Guess;
+use super::guess::Guess;
 
 /// Plain bytes that are fetched ahead of a program that reads a file in order, at most.
 const AHEAD_MAX: u64 = 64 << 20;
