@@ -315,7 +315,7 @@ impl Shared {
                 Role::Writer { store, .. } => {
                     let store = store.clone();
                     drop(role);
-                    return store.get(pending.wanted, pending.done);
+                    return store.get(pending.wanted.clone(), self.or_elsewhere(pending));
                 }
                 Role::Client(client) => {
                     let client = client.clone();
@@ -338,6 +338,19 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Takes the answer for a request; one that our cache was closed over is made again in the role that came after.
+    fn or_elsewhere(&self, mut pending: Pending) -> Done<Handle> {
+        let me = self.me.clone();
+        Done::new(move |outcome| {
+            let is_closed = matches!(&outcome, Err(error) if matches!(error.cause(), Cause::Closed));
+            pending.attempts += 1;
+            match me.upgrade().filter(|_| is_closed && pending.attempts < ATTEMPTS_MAX) {
+                Some(shared) => shared.submit(pending),
+                None => pending.done.give(outcome),
+            }
+        })
     }
 
     /// Becomes what an election found, and makes all requests that waited for it.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver as Outcome;
 use std::time::Instant;
 
+use esker_store::CacheOptions;
 use esker_testkit::mirror::Fault;
 use parking_lot::Mutex;
 
@@ -23,10 +24,14 @@ struct Own {
 
 impl Own {
     fn open(node: &Node, broker: Option<BrokerAddress>) -> Self {
+        Self::open_with(node, broker, room(64 << 20, Vec::new()))
+    }
+
+    fn open_with(node: &Node, broker: Option<BrokerAddress>, room: CacheOptions) -> Self {
         let cache = node.folder.path().join("own");
         let engine = Engine::start(EngineOptions::default()).expect("an engine");
         let folder = cache.clone();
-        let open = Box::new(CacheOpener { engine, folder, room: room(64 << 20, Vec::new()) });
+        let open = Box::new(CacheOpener { engine, folder, room });
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let log = {
             let lines = lines.clone();
@@ -96,6 +101,24 @@ fn a_broker_that_comes_late_is_used_after_all() {
     node.start();
     own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
     assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
+}
+
+/// A read that waits for a descriptor has not been begun by the cache that is left.
+#[test]
+fn what_waits_for_a_descriptor_goes_on_through_the_broker() {
+    let mut node = Node::new();
+    let objects: Vec<Made> = (60..62).map(|seed| made(seed, 50_000)).collect();
+    objects.iter().for_each(|object| node.put("public.test", object));
+    node.broker = None;
+    let room = CacheOptions { descriptors: Some(1), ..room(64 << 20, Vec::new()) };
+    let own = Own::open_with(&node, Some(node.address()), room);
+    let answer = own.ask(&objects[0]).recv_timeout(PATIENCE).expect("an answer");
+    let _busy = answer.expect("an object");
+    let waiting = own.ask(&objects[1]);
+    own.wait_until("both", || own.store.status().cache.objects == 2);
+    node.start();
+    own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
+    assert!(bytes(&waiting) == objects[1].plain);
 }
 
 /// > C11: A cache whose folder is removed under a mount is made anew, without a remount, and no read fails meanwhile.
