@@ -1,10 +1,10 @@
 //! How much of a writer its clients may take up.
 //!
-//! Whatever a client asks, the memory that its questions and their answers take is bounded, and so is what all clients of one
-//! user take together. What is answered at once waits, beyond its bound, until an answer has been taken; a client that takes
-//! none is hung up on, so that is soon. What the network has to answer has another bound, which a server that is silent may
-//! fill for long. Prefetches have one beyond which they are refused: they must not stand in the way of what somebody waits
-//! for.
+//! Whatever a client asks, the memory that its questions and their answers take is bounded, and so is what all
+//! clients of one user take together. What is answered at once waits, beyond its bound, until an answer has
+//! been taken; a client that takes none is hung up on, so that is soon. What the network has to answer has
+//! another bound, which a server that is silent may fill for long. Prefetches have one beyond which they are
+//! refused: they must not stand in the way of what somebody waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

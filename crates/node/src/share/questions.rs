@@ -1,8 +1,8 @@
 //! What one client asks for: answered from the cache at once, or by the network in turn.
 //!
-//! What hears the client must not wait for the network, or a server that does not answer would hold up what is cached, and
-//! signs of life, of all clients of its user. So questions that find no turn wait on a thread of their own, which a client
-//! has only once there are any.
+//! What hears the client must not wait for the network, or a server that does not answer would hold up what is
+//! cached, and signs of life, of all clients of its user. So questions that find no turn wait on a thread of
+//! their own, which a client has only once there are any.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

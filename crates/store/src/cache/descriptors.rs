@@ -133,9 +133,9 @@ impl Descriptors {
         taken.is_ok()
     }
 
-    /// Parks a request that found no slot. Hands it back if one has become free meanwhile, so that no wake-up is
-    /// lost: whoever frees one and doesn't see this count has freed it before this looks. Drops it if the cache is closed:
-    /// then nobody may be left to wake it.
+    /// Parks a request that found no slot. Hands it back if one has become free meanwhile, so that no wake-up
+    /// is lost: whoever frees one and doesn't see this count has freed it before this looks. Drops it if the
+    /// cache is closed: then nobody may be left to wake it.
     pub(super) fn park(&self, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
         let mut waiters = self.waiters.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -166,8 +166,8 @@ impl Descriptors {
             open.entries.push(Arc::downgrade(entry));
         }
         drop(state);
-        // Where slots never run out, and nothing is looked through for that, evicted ones would stay for ever. Twice what
-        // was left, so that it is paid for in many opens.
+        // Where slots never run out, and nothing is looked through for that, evicted ones would stay for ever.
+        // Twice what was left, so that it is paid for in many opens.
         if open.entries.len() > open.full.max(FEW) {
             open.forget_closed();
             open.full = open.entries.len() * 2;

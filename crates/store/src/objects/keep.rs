@@ -14,8 +14,8 @@ use crate::source::Stored;
 /// is fetched.
 const WHOLE_MAX: u64 = 64 << 20;
 
-/// How often room is made for a large object of unstated size. Each time at least twice as much of it fits, so that what
-/// deflates best, a thousandfold, still comes to its end.
+/// How often room is made for a large object of unstated size. Each time at least twice as much of it fits, so
+/// that what deflates best, a thousandfold, still comes to its end.
 const ROUNDS_UNSTATED: u32 = 10;
 
 /// The plain bytes of a small object.
