@@ -16,9 +16,12 @@ pub struct Received {
 }
 
 /// Has `handle` called, on a thread of its own, for each of `signals` from now on, in place of what they do
-/// by default. Call it before any other thread starts: a thread that doesn't block them would die of them.
+/// by default; SIGHUP stays ignored if it was, as under `nohup`. Call it before any other thread starts: a thread that
+/// doesn't block them would die of them.
 pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static) -> io::Result<()> {
-    take_and_remember(signals, handle).map(drop)
+    let outlives_terminal = |signal: &i32| *signal == libc::SIGHUP && sys::is_ignored(*signal);
+    let taken: Vec<i32> = signals.iter().copied().filter(|signal| !outlives_terminal(signal)).collect();
+    take_and_remember(&taken, handle).map(drop)
 }
 
 /// The same, and tells which signals were blocked before.

@@ -57,6 +57,34 @@ fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
     }
 }
 
+/// As under `nohup`: who has SIGHUP ignored wants the server to outlive the terminal.
+#[test]
+fn a_hangup_that_was_ignored_stays_so() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    for is_ignored in [false, true] {
+        let call = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"]);
+        let first = if is_ignored { "trap '' HUP;" } else { "" };
+        let mut shell = Command::new("/bin/sh");
+        shell
+            .args(["-c", &format!("{first} exec \"$@\""), "sh"])
+            .arg(call.get_program())
+            .args(call.get_args());
+        let mut server = shell.stdout(Stdio::piped()).spawn().expect("a shell");
+        let mut line = String::new();
+        let output = server.stdout.as_mut().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("that it is ready");
+        let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("its status");
+        server.kill().expect("a signal");
+        server.wait().expect("its end");
+        let has_hangup = |field: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(field)).expect("a mask");
+            u64::from_str_radix(mask.trim(), 16).expect("a number") & 1 == 1
+        };
+        // What is taken over is blocked.
+        assert_eq!([has_hangup("SigIgn:"), has_hangup("SigBlk:")], [is_ignored, !is_ignored]);
+    }
+}
+
 /// Every file in a repository's folder is asked for: the publisher's state and keys, which somebody put there, don't exist
 /// for clients.
 #[test]
