@@ -28,7 +28,10 @@ pub use inode::{
 };
 pub use options::CodecOptions;
 pub use superblock::{CodecId, Flags, NO_TABLE, SUPERBLOCK_LEN, Superblock};
-pub use xattr::{Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_TABLE_LEN, XattrEntry, XattrId, XattrTable};
+pub use xattr::{
+    Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_LIST_MAX, XATTR_TABLE_LEN, XATTR_VALUE_MAX, XattrEntry,
+    XattrId, XattrTable,
+};
 
 /// Bytes that can't be what they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -204,7 +204,7 @@ impl<'a> Scene<'a> {
 
 /// Whether `name` can be the name of a directory entry.
 pub(crate) fn is_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+    !name.is_empty() && esker_format::catalog::is_name(name)
 }
 
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {

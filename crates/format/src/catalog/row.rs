@@ -233,7 +233,7 @@ impl Decoder<'_, '_> {
 }
 
 /// Tells whether an entry can have a name; that of the root is empty.
-pub(crate) fn is_name(name: &[u8]) -> bool {
+pub fn is_name(name: &[u8]) -> bool {
     !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !matches!(name, b"." | b"..")
 }
 

@@ -9,6 +9,10 @@ pub const XATTR_TABLE_LEN: usize = 16;
 pub const XATTR_ID_LEN: usize = 16;
 /// Length of an attribute's entry without its name.
 pub const XATTR_ENTRY_LEN: usize = 4;
+/// Longest value that the kernel hands out.
+pub const XATTR_VALUE_MAX: usize = 64 << 10;
+/// Longest list of names that the kernel hands out, with a zero after each.
+pub const XATTR_LIST_MAX: usize = 64 << 10;
 
 /// Where the extended attributes are. The places of the metadata blocks that hold the sets follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

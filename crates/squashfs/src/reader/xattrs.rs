@@ -3,14 +3,12 @@
 use super::metadata::{Cursor, Stream};
 use super::{Answer, Scene, Stop};
 use crate::layout::{
-    MetaRef, NO_XATTRS, Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_TABLE_LEN, XattrEntry, XattrId,
+    MetaRef, NO_XATTRS, Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_LIST_MAX, XATTR_TABLE_LEN,
+    XATTR_VALUE_MAX, XattrEntry, XattrId,
 };
 
-/// Longest value the kernel hands out.
-const VALUE_MAX: u32 = 64 << 10;
-/// Most names an inode has, and the length of their list, with a zero after each.
+/// Most names an inode has: their list is no longer.
 const COUNT_MAX: u32 = 64 << 10;
-const LIST_MAX: usize = 64 << 10;
 /// Most bytes of a set that are gone through: some packed bytes may stand for gigabytes of metadata.
 const SET_MAX: u64 = 16 << 20;
 
@@ -81,7 +79,7 @@ impl Attributes<'_> {
         let entry = XattrEntry::decode(&self.cursor.array::<XATTR_ENTRY_LEN>()?);
         let entry = entry.map_err(|error| self.cursor.fault(&error))?;
         self.list += entry.prefix.text().len() + usize::from(entry.name_len) + 1;
-        if self.list > LIST_MAX {
+        if self.list > XATTR_LIST_MAX {
             return Err(self.too_many("more names of extended attributes than an inode can have"));
         }
         let rest = self.cursor.bytes(entry.name_len.into())?;
@@ -108,10 +106,11 @@ impl Attributes<'_> {
             self.cursor = self.scene.cursor(self.stream, place)?;
             len = u32::from_le_bytes(self.cursor.array()?);
         }
-        if len > VALUE_MAX {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len > XATTR_VALUE_MAX {
             let what = format!("an extended attribute of {len} bytes");
             return Err(self.scene.core.fault(self.stream.start, what).into());
         }
-        self.cursor.bytes(usize::try_from(len).unwrap_or(usize::MAX))
+        self.cursor.bytes(len)
     }
 }

@@ -8,7 +8,7 @@ use super::entry::Head;
 use super::error::shown;
 use super::image::Image;
 use super::metadata::{Metadata, put_table_after};
-use crate::layout::{NO_TABLE, Prefix, XattrEntry, XattrId, XattrTable};
+use crate::layout::{NO_TABLE, Prefix, XATTR_LIST_MAX, XATTR_VALUE_MAX, XattrEntry, XattrId, XattrTable};
 
 /// The sets, each once.
 #[derive(Debug, Default)]
@@ -22,11 +22,8 @@ pub(super) struct Xattrs {
 /// Prefix, rest of the name, value; sorted.
 type Set = Vec<(u16, Vec<u8>, Vec<u8>)>;
 
-/// The longest value that the kernel hands out.
-const VALUE_LEN_MAX: usize = 64 << 10;
-/// The longest name that the kernel knows, and the longest list of them, with a zero after each.
+/// The longest name that the kernel knows.
 const NAME_LEN_MAX: usize = 255;
-const LIST_LEN_MAX: usize = 64 << 10;
 
 fn prefix_len(number: u16) -> usize {
     Prefix::ALL.get(usize::from(number)).map_or(0, |prefix| prefix.text().len())
@@ -38,7 +35,7 @@ impl Xattrs {
         let mut set = Set::new();
         for (name, value) in &head.xattrs {
             let prefix = Prefix::ALL.into_iter().find(|prefix| name.starts_with(prefix.text().as_bytes()));
-            let fits = name.len() <= NAME_LEN_MAX && value.len() <= VALUE_LEN_MAX;
+            let fits = name.len() <= NAME_LEN_MAX && value.len() <= XATTR_VALUE_MAX;
             match prefix.filter(|_| fits) {
                 Some(prefix) => {
                     let rest = name.get(prefix.text().len()..).unwrap_or_default();
@@ -55,7 +52,7 @@ impl Xattrs {
         let (mut list, count) = (0, set.len());
         set.retain(|(prefix, rest, _)| {
             list += prefix_len(*prefix) + rest.len() + 1;
-            list <= LIST_LEN_MAX
+            list <= XATTR_LIST_MAX
         });
         self.left_out += (count - set.len()) as u64;
         if let Some(number) = self.known.get(&set) {

@@ -1,6 +1,6 @@
 //! `esker image diff`.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use esker_vfs::{Kind as NodeKind, Node};
 
-use super::look::Opened;
+use super::look::{Opened, Visited};
 use crate::compare::{Difference, stored_xattrs};
 use crate::entry::kind_name;
 use crate::exit::{Context as _, Failure, Kind};
@@ -210,8 +210,7 @@ impl Pair<'_> {
     }
 
     fn compare(&mut self) -> Result<(), Failure> {
-        // A damaged image may have a directory in itself, or in two, so that going through it doesn't end.
-        let mut seen = [HashSet::new(), HashSet::new()];
+        let mut visited = [Visited::default(), Visited::default()];
         let mut waiting: Vec<(Vec<u8>, Option<Node>, Option<Node>)> = vec![(Vec::new(), None, None)];
         while let Some((directory, node_a, node_b)) = waiting.pop() {
             let mut a = self.a.list(&directory, node_a.as_ref(), self.args.owners)?;
@@ -224,12 +223,8 @@ impl Pair<'_> {
                     Some(facts_a) => {
                         self.entry(&path, &facts_a, facts_b)?;
                         if (facts_a.kind, facts_b.kind) == (NodeKind::Directory, NodeKind::Directory) {
-                            for (seen, node) in seen.iter_mut().zip([&facts_a.node, &facts_b.node]) {
-                                if node.as_ref().is_some_and(|node| !seen.insert(node.key)) {
-                                    let fault =
-                                        format!("{} is a directory that is elsewhere, too", lossy(&path));
-                                    return Err(Failure::new(Kind::Damaged, fault));
-                                }
+                            for (visited, node) in visited.iter_mut().zip([&facts_a.node, &facts_b.node]) {
+                                node.as_ref().map_or(Ok(()), |node| visited.enter(node, &path))?;
                             }
                             waiting.push((path, facts_a.node, facts_b.node));
                         }

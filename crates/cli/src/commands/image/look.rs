@@ -1,14 +1,16 @@
 //! `esker image ls` and `cat`, and how they open an image.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use esker_squashfs::{Image, ImageTree, Options};
+use esker_vfs::{Node, NodeKey};
 
 use crate::args::RepositoryArgs;
 use crate::commands::{cat, ls};
-use crate::exit::{Failure, warn};
+use crate::exit::{Failure, Kind, warn};
 use crate::image::{self, ImageNamed};
-use crate::output::Output;
+use crate::output::{Output, lossy};
 use crate::settings::Settings;
 use crate::walk::Walk;
 
@@ -107,4 +109,24 @@ pub(crate) fn cat(args: &CatArgs, settings: &Settings) -> Result<(), Failure> {
         cat::show(&opened.walk(), path.as_bytes(), &shown, "esker image", &mut out)?;
     }
     out.finish()
+}
+
+/// The directories that were gone into. A damaged image may have one in itself, or in two others, so that going through
+/// all of it doesn't end.
+#[derive(Default)]
+pub(super) struct Visited(HashSet<NodeKey>);
+
+impl Visited {
+    /// None but the root.
+    pub(super) fn at(root: &Node) -> Self {
+        Self(HashSet::from([root.key]))
+    }
+
+    /// Takes note of a directory; an error if it was gone into before.
+    pub(super) fn enter(&mut self, node: &Node, path: &[u8]) -> Result<(), Failure> {
+        if self.0.insert(node.key) {
+            return Ok(());
+        }
+        Err(Failure::new(Kind::Damaged, format!("{} is a directory that is elsewhere, too", lossy(path))))
+    }
 }

@@ -9,10 +9,10 @@ use esker_squashfs::digest::{Digest, DigestList};
 use esker_vfs::{Kind as NodeKind, Node};
 use serde_json::json;
 
-use super::look::{NamedArgs, Opened};
+use super::look::{NamedArgs, Opened, Visited};
 use crate::exit::{Context as _, Failure, Kind};
 use crate::image::digest;
-use crate::output::{Output, lossy, size};
+use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -140,8 +140,7 @@ fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(
             return files;
         }
     };
-    // A damaged image may have a directory in itself, or in two, so that going through it doesn't end.
-    let mut directories = std::collections::HashSet::from([root.node.key]);
+    let mut visited = Visited::at(&root.node);
     let mut waiting = vec![(root.node, b"".to_vec())];
     while let Some((node, path)) = waiting.pop().filter(|_| !stop.load(Ordering::Relaxed)) {
         findings.entries.fetch_add(1, Ordering::Relaxed);
@@ -163,10 +162,10 @@ fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(
                 findings.add(failure.message);
             }
             match entry.attr.kind {
-                NodeKind::Directory if !directories.insert(entry.node.key) => {
-                    findings.add(format!("{} is a directory that is elsewhere, too", lossy(&path)));
-                }
-                NodeKind::Directory => waiting.push((entry.node, path)),
+                NodeKind::Directory => match visited.enter(&entry.node, &path) {
+                    Ok(()) => waiting.push((entry.node, path)),
+                    Err(failure) => findings.add(failure.message),
+                },
                 kind => {
                     findings.entries.fetch_add(1, Ordering::Relaxed);
                     let is_first = entry.attr.nlink < 2 || linked.insert(entry.attr.ino);
