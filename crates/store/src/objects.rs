@@ -41,7 +41,7 @@ const WARMING_MAX: usize = 16_384;
 /// How much room is made first on a full disk for stored bytes of unstated size, twice as much the next time, and how
 /// often.
 const ROOM_UNSTATED: u64 = 64 << 20;
-const ROUNDS_UNSTATED: u32 = 4;
+const STORED_ROUNDS: u32 = 4;
 
 /// A place among the prefetches of a store; free again on drop.
 pub(crate) struct Seat(Arc<Shared>);
@@ -296,7 +296,7 @@ impl Trip {
         let most = self.wanted.stored_limit();
         match self.wanted.size {
             Some(_) => (rounds == 0).then_some(most),
-            None => (rounds < ROUNDS_UNSTATED).then(|| most.min(ROOM_UNSTATED << rounds)),
+            None => (rounds < STORED_ROUNDS).then(|| most.min(ROOM_UNSTATED << rounds)),
         }
     }
 

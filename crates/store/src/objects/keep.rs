@@ -16,7 +16,7 @@ const WHOLE_MAX: u64 = 64 << 20;
 
 /// How often room is made for a large object of unstated size. Each time at least twice as much of it fits, so
 /// that what deflates best, a thousandfold, still comes to its end.
-const ROUNDS_UNSTATED: u32 = 10;
+const PLAIN_ROUNDS: u32 = 10;
 
 /// The plain bytes of a small object.
 enum Plain {
@@ -195,7 +195,7 @@ impl Trip {
             came_to = writing.len();
             inflated.map(|()| writing)
         });
-        let most = if self.wanted.size.is_some() { 1 } else { ROUNDS_UNSTATED };
+        let most = if self.wanted.size.is_some() { 1 } else { PLAIN_ROUNDS };
         let full = |cause: &Cause| rounds < most && says_full(cause);
         let outcome = match (written, granted) {
             (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation, self.prefetched()),
