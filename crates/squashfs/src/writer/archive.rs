@@ -1,11 +1,12 @@
 //! A tar archive as the tree of an image.
 
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use flate2::bufread::GzDecoder;
 use tar::{Archive as Members, EntryType};
 
 use super::WriteError;
@@ -61,7 +62,7 @@ impl Archive {
         let kind = magic.clone();
         let whole = Cursor::new(magic).chain(stream);
         let stream: Box<dyn Read + Send> = match kind.as_slice() {
-            [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+            [0x1f, 0x8b, ..] => Box::new(Gzip(Some(GzDecoder::new(whole)))),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::new(whole).map_err(failed)?),
             [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(lzma_rust2::XzReader::new(whole, true)),
             _ => Box::new(whole),
@@ -87,6 +88,23 @@ impl Archive {
         }
         self.stream = Box::new(Cursor::new(start).chain(self.stream));
         Ok(self)
+    }
+}
+
+/// The parts of a file of gzip, one after the other. What follows the last one is ignored, as by gzip itself.
+struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        while let Some(part) = &mut self.0 {
+            let len = part.read(room)?;
+            if len > 0 || room.is_empty() {
+                return Ok(len);
+            }
+            let is_part = part.get_mut().fill_buf()?.starts_with(&[0x1f]);
+            self.0 = self.0.take().filter(|_| is_part).map(|ended| GzDecoder::new(ended.into_inner()));
+        }
+        Ok(0)
     }
 }
 

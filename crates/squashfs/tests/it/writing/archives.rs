@@ -85,6 +85,17 @@ fn a_compressed_archive_with_a_wrong_checksum_makes_no_image() {
 }
 
 #[test]
+fn what_follows_the_last_part_of_a_file_of_gzip_is_ignored() {
+    let scene = Scene::empty();
+    scene.write("file", b"content");
+    let parts = "tar -C tree -cf it.tar .; split -n 2 it.tar part; for part in part*; do gzip -1 < $part; done > it.gz";
+    shell(&scene, &format!("touch -d @5 tree tree/file; {parts}; head -c 5000 /dev/zero >> it.gz"));
+    let mut archive = Archive::open(&scene.path("it.gz")).expect("an archive");
+    scene.build_of(&mut archive, &quick()).expect("an image");
+    scene.judged_by(Judge::Unsquashfs, "two parts and zeros");
+}
+
+#[test]
 fn what_comes_later_in_an_archive_replaces_what_came_before() {
     let scene = Scene::empty();
     scene.write("a/file", b"first");
