@@ -12,8 +12,9 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use esker_store::{Done, Engine, EngineOptions, Fetch, StoreError, Stored, connect};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use esker_store::{Done, Engine, EngineOptions, Fetch, Priority, StoreError, Stored, Urgency, connect};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
@@ -62,6 +63,8 @@ pub struct Report {
     pub bytes: u64,
     /// Connections of the plain fetcher.
     pub connections: usize,
+    /// Whether the proxy had a processor for itself.
+    pub apart: bool,
     /// The clients and the plain fetcher.
     pub ways: Vec<Way>,
 }
@@ -93,6 +96,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     let served = Served::start(&plan.esker, &plan.repository)?;
     // With room to spare: what is evicted would be fetched again.
     let squid = Squid::start(&plan.squid, serve::address(&served.url)?, 2 * bytes + (64 << 20))?;
+    let apart = set_apart(squid.pid())?;
     let url = serve::at(&served.url, squid.address)?;
     say(&format!("{} objects, {} MB, into the proxy", objects.len(), bytes / 1_000_000));
     plain::fetch(squid.address, &url, &objects, 1, 4)?;
@@ -126,7 +130,23 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     });
     let ways = ways.collect();
     let (clients, connections) = (plan.clients, plan.connections);
-    Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, ways })
+    Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, apart, ways })
+}
+
+/// Leaves the first processor to a process, and the others to this thread and those that it starts. Not with one only.
+fn set_apart(pid: u32) -> Result<bool> {
+    let mut others = sched_getaffinity(None)?;
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| others.is_set(*cpu));
+    let (Some(first), Some(pid)) = (first, Pid::from_raw(pid.cast_signed())) else { return Ok(false) };
+    if others.count() < 2 {
+        return Ok(false);
+    }
+    let mut its = CpuSet::new();
+    its.set(first);
+    others.unset(first);
+    sched_setaffinity(Some(pid), &its).context("can't give the proxy a processor of its own")?;
+    sched_setaffinity(None, &others).context("can't leave a processor to the proxy")?;
+    Ok(true)
 }
 
 /// An object of the repository.
@@ -190,7 +210,8 @@ fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize
         let source = connect(&engine, url)?;
         for object in objects {
             let (answers, expected) = (answers.clone(), object.bytes);
-            let fetch = Fetch::new(object.path.clone(), object.path.clone(), OBJECT_MAX);
+            let mut fetch = Fetch::new(object.path.clone(), object.path.clone(), OBJECT_MAX);
+            fetch.priority = Priority::new(Urgency::Prefetch);
             source.fetch(
                 fetch,
                 Done::new(move |outcome: Result<Stored, StoreError>| {
