@@ -2,7 +2,7 @@
 //!
 //! One rule a line. A path with `*` and `?`, neither of which matches a slash, asks for catalogs; a line that
 //! starts with `!` forbids them, and there `*` matches slashes too. `#` starts a comment, `\` takes the meaning
-//! from the character after it.
+//! from the character after it. Slashes at the end or side by side mean nothing.
 
 use crate::error::AdminError;
 
@@ -26,14 +26,17 @@ impl Dirtab {
                 continue;
             }
             let forbidden = line.strip_prefix(b"!").map(<[u8]>::trim_ascii);
-            let pattern = forbidden.unwrap_or(line);
-            if !is_well_formed(pattern) {
-                return Err(refused("it is empty or ends in a backslash"));
+            if forbidden.is_some_and(<[u8]>::is_empty) {
+                continue;
+            }
+            let pattern = without_idle_slashes(forbidden.unwrap_or(line));
+            if !is_well_formed(&pattern) {
+                return Err(refused("it names nothing or ends in a backslash"));
             }
             if forbidden.is_some() {
-                rules.forbidden.push(pattern.to_vec());
+                rules.forbidden.push(pattern);
             } else if pattern.starts_with(b"/") {
-                rules.wanted.push(pattern.to_vec());
+                rules.wanted.push(pattern);
             } else {
                 return Err(refused("it is not an absolute path"));
             }
@@ -51,6 +54,18 @@ impl Dirtab {
     }
 }
 
+/// The same names with one slash before each; before the first only if there was one. Empty if there is no name.
+fn without_idle_slashes(pattern: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(pattern.len());
+    for name in pattern.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        if !kept.is_empty() || pattern.starts_with(b"/") {
+            kept.push(b'/');
+        }
+        kept.extend_from_slice(name);
+    }
+    kept
+}
+
 fn is_well_formed(pattern: &[u8]) -> bool {
     let escapes = pattern.iter().rev().take_while(|byte| **byte == b'\\').count();
     !pattern.is_empty() && escapes.is_multiple_of(2)
@@ -59,20 +74,20 @@ fn is_well_formed(pattern: &[u8]) -> bool {
 /// Matches a whole path. A star that does not cross slashes stays in its component, so each is matched alone.
 fn matches(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
     if across_slashes {
-        return matches_run(pattern, text, true);
+        return matches_run(pattern, text);
     }
     // Without slashes in reach of a star, both sides have the same number of components.
     let (mut patterns, mut names) = (pattern.split(|byte| *byte == b'/'), text.split(|byte| *byte == b'/'));
     loop {
         match (patterns.next(), names.next()) {
             (None, None) => return true,
-            (Some(pattern), Some(name)) if matches_run(pattern, name, false) => {}
+            (Some(pattern), Some(name)) if matches_run(pattern, name) => {}
             _ => return false,
         }
     }
 }
 
-fn matches_run(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
+fn matches_run(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at_pattern, mut at_text) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while at_text < text.len() {
@@ -82,7 +97,7 @@ fn matches_run(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
                 at_pattern += 1;
                 continue;
             }
-            Some(b'?') if across_slashes || text[at_text] != b'/' => Some(1),
+            Some(b'?') if text[at_text] != b'/' => Some(1),
             Some(b'\\') if pattern.get(at_pattern + 1) == Some(&text[at_text]) => Some(2),
             Some(byte) if *byte != b'\\' && *byte != b'?' && *byte == text[at_text] => Some(1),
             _ => None,
@@ -132,8 +147,20 @@ mod tests {
 
     #[test]
     fn refused() {
-        for text in ["relative/*", "/a\n!/a", "!/a\n/a", "/a\\", "!", "! "] {
+        for text in ["relative/*", "/a\n!/a", "!/a\n/a", "/a/\n!//a", "/a\\", "/", "!/"] {
             assert!(matches!(Dirtab::parse(text.as_bytes()), Err(AdminError::Dirtab { .. })), "{text}");
+        }
+    }
+
+    /// As the reference reads them: each rule is a list of names, however many slashes are around them.
+    #[test]
+    fn slashes_more_than_needed_mean_nothing() {
+        let rules = Dirtab::parse(b"/sw/*/\n//data//v?/\n! /sw/old/\n!\n! *.svn/\n").unwrap();
+        for wanted in ["/sw/gcc", "/data/v1"] {
+            assert!(rules.wants(wanted.as_bytes()), "{wanted}");
+        }
+        for other in ["/sw", "/sw/old", "/sw/gcc/bin", "/data/v1.svn", "/sw/x.svn"] {
+            assert!(!rules.wants(other.as_bytes()), "{other}");
         }
     }
 
@@ -147,11 +174,12 @@ mod tests {
             ("/*", "/a/b", true, true),
             ("*/x/*", "/a/x/y/z", true, true),
             ("?", "/", false, false),
+            ("/a?b", "/a/b", true, false),
         ] {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), across), expected, "{pattern} {text}");
         }
         // Time stays bounded.
-        assert!(!matches_run(&b"*a".repeat(50), &[b'a'; 49], true));
-        assert!(!matches_run(&[&b"*a".repeat(500)[..], b"b"].concat(), &[b'a'; 4000], true));
+        assert!(!matches_run(&b"*a".repeat(50), &[b'a'; 49]));
+        assert!(!matches_run(&[&b"*a".repeat(500)[..], b"b"].concat(), &[b'a'; 4000]));
     }
 }
