@@ -141,6 +141,12 @@ impl<'r> Context<'r> {
         entry::new_directory(name, self.now, &self.repository.settings)
     }
 
+    /// When the new revision says that it was made: never before the published one, however the clock was set in the
+    /// meantime, since clients refuse a head that is older than the one they have.
+    fn published_at(&self) -> UnixTime {
+        self.now.max(self.repository.head.timestamp())
+    }
+
     /// A report of what was found and stored so far.
     pub(crate) fn report(&self, differences: Differences) -> Report {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -204,7 +210,8 @@ impl<'r> Context<'r> {
         report.seconds.catalogs = written - begun;
         how.check_stop()?;
         (how.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
-        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now: self.now };
+        let now = self.published_at();
+        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now };
         commit.publish(history, tag.clone(), &how.tag.description)?;
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
@@ -227,7 +234,7 @@ impl<'r> Context<'r> {
             algorithm: self.repository.head.hash_algorithm(),
             deflate: self.repository.settings.deflate,
             revision,
-            now: self.now,
+            now: self.published_at(),
             ttl,
             built: Default::default(),
         };

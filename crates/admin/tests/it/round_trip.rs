@@ -9,9 +9,10 @@ use std::path::Path;
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
+use esker_format::time::UnixTime;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags, mknodat, utimensat};
 
-use crate::workshop::Workshop;
+use crate::workshop::{Workshop, now, publish_at};
 
 fn age(path: &Path, seconds: i64, nanoseconds: i64) {
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
@@ -327,4 +328,21 @@ fn deep_trees_and_wide_directories() {
     assert_eq!(findings.tree.len(), 1 + 30 + 3001);
     assert!(findings.tree.keys().any(|path| path.len() == 30 * 201));
     assert!(!workshop.publish().published);
+}
+
+/// Clients refuse a head that was signed before the one they have, and go on with that.
+#[test]
+fn a_clock_that_is_set_back_makes_no_head_older_than_the_last() {
+    let workshop = Workshop::new();
+    let now = now();
+    let mut last = workshop.open().head().timestamp();
+    for (name, time) in [("ahead", now.0 + 600), ("right", now.0), ("later", now.0 + 700)] {
+        fs::write(workshop.source().join(name), name).unwrap();
+        publish_at(UnixTime(time), &workshop.open(), &workshop.source(), "").unwrap();
+        let signed = workshop.open().head().timestamp();
+        assert!(last <= signed && time <= signed.0, "{name}: {last} {signed}");
+        last = signed;
+    }
+    assert_eq!(last, UnixTime(now.0 + 700));
+    workshop.assert_equal();
 }

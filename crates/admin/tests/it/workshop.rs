@@ -117,10 +117,20 @@ fn paths_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {
+    publish_at(now(), repository, source, target)
+}
+
+/// The same with a clock that shows this time.
+pub(crate) fn publish_at(
+    now: UnixTime,
+    repository: &Repository,
+    source: &Path,
+    target: &str,
+) -> Result<Report, AdminError> {
     let mut progress = |_| ();
     let how = how(&mut progress);
     let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
-    publish.run(repository, now())
+    publish.run(repository, now)
 }
 
 pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
