@@ -7,6 +7,10 @@ use super::tokens::{Token, split};
 /// The most columns SQLite allows unless it was built otherwise.
 const COLUMNS_MAX: usize = 2000;
 
+/// The longest statement that is taken apart, in bytes. Those of repositories have less than a thousand; with the
+/// bound, words and constraints need neither much memory nor, being compared with each other, much time.
+const SQL_MAX: usize = 1 << 16;
+
 /// What a `CREATE TABLE` says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Definition {
@@ -48,6 +52,9 @@ impl Fallback {
 
 /// Parses a `CREATE TABLE` statement.
 pub(super) fn parse_table(sql: &str) -> Result<Definition, &'static str> {
+    if sql.len() > SQL_MAX {
+        return Err("it is longer than any that is of use");
+    }
     let tokens = split(sql);
     if !tokens.first().is_some_and(|token| token.is("create")) {
         return Err("it is not a CREATE statement");
@@ -75,8 +82,12 @@ pub(super) fn parse_table(sql: &str) -> Result<Definition, &'static str> {
     Ok(definition)
 }
 
-/// Parses a `CREATE INDEX` statement; none if its order is not that of plain values of all rows.
+/// Parses a `CREATE INDEX` statement; none if its order is not that of plain values of all rows, or if
+/// that would take too long to find out.
 pub(super) fn parse_index(sql: &str, definition: &Definition) -> Option<Vec<usize>> {
+    if sql.len() > SQL_MAX {
+        return None;
+    }
     let tokens = split(sql);
     let (body, after) = parenthesised(&tokens)?;
     if !after.is_empty() {

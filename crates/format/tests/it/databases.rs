@@ -357,3 +357,32 @@ fn tables_of_every_shape() {
     assert!(matches!(database.table("v"), Err(SqliteError::NoTable("v"))));
     assert!(database.find_table("nothing").unwrap().is_none());
 }
+
+/// A description is taken apart into words when the file is opened, whoever made it: a small object may inflate to one
+/// of gigabytes, and each pair of columns is compared with all before it.
+#[test]
+fn endless_descriptions_are_not_taken_apart() {
+    let columns: Vec<String> = (0..1000).map(|number| format!("c{number}")).collect();
+    let pairs =
+        columns.iter().flat_map(|a| columns.iter().take(300).map(move |b| format!(", UNIQUE({a},{b})")));
+    let endless = format!("CREATE TABLE t ({}{})", columns.join(", "), pairs.collect::<String>());
+    let bytes = build(4096, |connection| {
+        connection
+            .execute_batch(
+                "CREATE TABLE t (a); CREATE TABLE u (a); CREATE INDEX by_a ON u (a);
+                 INSERT INTO u VALUES (7); PRAGMA writable_schema = ON",
+            )
+            .unwrap();
+        let change = "UPDATE sqlite_schema SET sql = ? WHERE name = ?";
+        connection.execute(change, [&endless, "t"]).unwrap();
+        let blank = format!("CREATE INDEX by_a ON u (a{})", " ".repeat(endless.len()));
+        connection.execute(change, [&blank, "by_a"]).unwrap();
+    });
+    let database = Database::open(bytes).unwrap();
+    let refused = database.table("t").err();
+    let what = "it is longer than any that is of use";
+    assert_eq!(refused, Some(SqliteError::Schema { name: "t".to_owned(), what }));
+    let other = database.table("u").unwrap();
+    assert!(other.index(&[0]).is_none());
+    assert_eq!(other.rows().count(), 1);
+}
