@@ -121,7 +121,7 @@ fn is_unchanged(seen: &SeenByPath, path: &[u8], new: &Revision) -> bool {
     let mounts = new.mounts();
     let mut mount: &Mounted = &new.root;
     while let Some((mountpoint, nested)) = mount.next_mount(path) {
-        if seen.get(mountpoint).is_some_and(|seen| seen.hash == nested.hash) {
+        if seen.get(mountpoint).is_some_and(|seen| Some(seen.hash) == nested.hash) {
             return true;
         }
         match mounts.get(&PathKey::of(mountpoint)) {
@@ -184,7 +184,7 @@ impl Comparison<'_> {
             // Nothing was told of what nobody asked for.
             let Some(seen) = self.seen.get(&**mountpoint) else { continue };
             match pair.new.as_ref().and_then(|new| Some((new, new.nested.get(mountpoint)?))) {
-                Some((_, nested)) if nested.hash == seen.hash => self.inherit_below(mountpoint),
+                Some((_, nested)) if nested.hash == Some(seen.hash) => self.inherit_below(mountpoint),
                 Some((_, nested)) => arriving.push((seen.clone(), nested.clone())),
                 None if pair.new.as_ref().map_or(Ok(false), |new| has_directory(new, mountpoint))? => {
                     return Err(Stop::Everything);
@@ -211,11 +211,11 @@ impl Comparison<'_> {
         let pending: Vec<_> = arriving
             .into_iter()
             .map(|(seen, nested)| {
-                let wanted = WantedCatalog::new(nested.hash, nested.size, &seen.path);
+                let wanted = nested.wanted(&seen.path).map_err(|_| Stop::Everything)?;
                 let answer = self.catalogs.attach_soon(wanted);
-                (seen, nested, answer)
+                Ok((seen, nested, answer))
             })
-            .collect();
+            .collect::<Result<_, Stop>>()?;
         let mounts = self.new.mounts();
         let mut pairs = Vec::new();
         for (seen, nested, answer) in pending {

@@ -38,8 +38,19 @@ pub(crate) struct Mounted {
 /// A reference to a catalog that is mounted below another.
 #[derive(Clone, Debug)]
 pub(crate) struct Nested {
-    pub(crate) hash: ContentHash,
+    /// None if the catalog above tells of none that is understood. What lies there can't be had then, which is not the
+    /// same as nothing.
+    pub(crate) hash: Option<ContentHash>,
     pub(crate) size: Option<u64>,
+}
+
+impl Nested {
+    /// The catalog that is mounted at `mountpoint`.
+    pub(crate) fn wanted(&self, mountpoint: &[u8]) -> Result<WantedCatalog, TreeError> {
+        let place = || format!("the catalog of {}", String::from_utf8_lossy(mountpoint));
+        let untold = || TreeError::on(ErrorKind::Damaged, place()).because("the one above doesn't name it");
+        Ok(WantedCatalog::new(self.hash.ok_or_else(untold)?, self.size, mountpoint))
+    }
 }
 
 impl Mounted {
@@ -49,11 +60,11 @@ impl Mounted {
             attached.catalog.nested().map_err(|error| failure::of_catalog(error, attached.describe(path)))?;
         let mut nested = HashMap::new();
         for entry in list {
-            // One outside its own catalog can't be reached, and one without a hash isn't published yet.
-            if let (Some(seen), Some(hash)) = (placement.seen(&entry.path), entry.hash)
+            // One outside its own catalog can't be reached.
+            if let Some(seen) = placement.seen(&entry.path)
                 && seen.len() > path.len()
             {
-                nested.insert(seen.into(), Nested { hash, size: entry.size });
+                nested.insert(seen.into(), Nested { hash: entry.hash, size: entry.size });
             }
         }
         let key = PathKey::of(path);

@@ -10,7 +10,7 @@ use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
 use esker_vfs::{ErrorKind, Found, Kind, TreeError};
 
-use crate::catalogs::{Attached, Catalogs, WantedCatalog};
+use crate::catalogs::{Attached, Catalogs};
 use crate::failure::Blocked;
 use crate::mounted::{Mounted, Nested};
 use crate::show::{Show, Sight};
@@ -155,8 +155,8 @@ impl Revision {
             mount = match mounts.get(&key) {
                 Some(known) => known,
                 None => {
-                    let wanted = WantedCatalog::new(nested.hash, nested.size, mountpoint);
-                    let Some(attached) = catalogs.get(&nested.hash) else {
+                    let wanted = nested.wanted(mountpoint)?;
+                    let Some(attached) = catalogs.get(&wanted.hash) else {
                         return Err(Blocked::On(wanted));
                     };
                     self.mount(mounts, catalogs, attached, (mountpoint, nested))?

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use esker_format::hash::ContentHash;
+use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_vfs::{ErrorKind, Reply, Tree, TreeError};
 use esker_view::{FAILURES_MAX, LastLink, View, ViewOptions};
@@ -157,4 +158,33 @@ fn a_catalog_that_is_none_is_damaged() {
     let error = site.open(ViewOptions::default()).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Damaged);
     assert!(error.to_string().contains("root catalog"), "{error}");
+}
+
+/// A directory whose content nobody can find must not look empty, as if everything had been removed.
+#[test]
+fn a_mountpoint_whose_catalog_is_not_told_is_damaged_not_empty() {
+    let site = Site::of(FULL);
+    let root = Draft::new("");
+    root.add(&Row::directory(""));
+    let unknown = format!("{}-sha256", "5".repeat(40));
+    for (path, hash) in [("/unpublished", ""), ("/unknown", &*unknown), ("/zeros", &"0".repeat(40))] {
+        root.add(&Row { flags: 3, ..Row::directory(path) });
+        root.nest(path, hash, 4096);
+    }
+    root.add(&Row::directory("/plain"));
+    site.publish_root(root);
+    let view = site.open(ViewOptions::default()).unwrap();
+    assert_eq!(view.names(&view.root().node).unwrap().len(), 4);
+    for path in ["/unpublished", "/unknown", "/zeros"] {
+        let directory = view.find(path.as_bytes(), LastLink::Keep).unwrap().node;
+        for error in [
+            view.names(&directory).unwrap_err(),
+            view.find(format!("{path}/file").as_bytes(), LastLink::Keep).unwrap_err(),
+        ] {
+            assert_eq!(error.kind, ErrorKind::Damaged, "{path}: {error}");
+            assert!(error.object.contains(path), "{error}");
+        }
+    }
+    let plain = view.find(b"/plain", LastLink::Keep).unwrap().node;
+    assert!(view.names(&plain).unwrap().is_empty());
 }
