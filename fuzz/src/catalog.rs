@@ -58,9 +58,8 @@ fn look_up(catalog: &Catalog<&[u8]>, row: &Row<'_>, sound: bool) {
         let mut siblings = catalog.children(row.parent()).expect("a sound index");
         assert!(siblings.any(|sibling| sibling.expect("a sound row").rowid() == row.rowid()));
     }
-    if let Ok(xattrs) = row.xattrs() {
-        assert_eq!(xattrs.is_empty(), xattrs.to_blob().is_none());
-    }
+    let xattrs = row.xattrs();
+    assert_eq!(xattrs.is_empty(), xattrs.to_blob().is_none());
     if row.flags().has(Flags::CHUNKED) && row.kind() == EntryKind::File {
         check_chunks(catalog, row, sound);
     }

@@ -119,7 +119,7 @@ impl Published {
             true => owner.catalog.chunks(&row).map_err(owner.failed())?,
             false => Vec::new(),
         };
-        Entry::from_row(&row, chunks).map(Some).map_err(owner.failed())
+        Ok(Some(Entry::from_row(&row, chunks)))
     }
 
     /// The entries of a directory by name, with groups of hardlinks numbered from one in that order.
@@ -132,7 +132,7 @@ impl Published {
                 true => owner.catalog.chunks(&row).map_err(owner.failed())?,
                 false => Vec::new(),
             };
-            entries.push(Entry::from_row(&row, chunks).map_err(owner.failed())?);
+            entries.push(Entry::from_row(&row, chunks));
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         number_groups(&mut entries);
@@ -150,7 +150,7 @@ impl Published {
         let mut entries = Vec::new();
         for row in catalog.catalog.scan().map_err(catalog.failed())? {
             let row = row.map_err(catalog.failed())?;
-            entries.push(Entry::from_row(&row, Vec::new()).map_err(catalog.failed())?);
+            entries.push(Entry::from_row(&row, Vec::new()));
         }
         counted.own = Counters::of(entries.iter(), catalog.nested.values());
         for nested in catalog.nested.values().filter(|nested| !nested.bind && nested.hash.is_some()) {

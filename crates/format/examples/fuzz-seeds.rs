@@ -81,7 +81,7 @@ fn xattrs(seeds: &Seeds, name: &ObjectName, plain: &[u8]) {
     let catalog = Catalog::open(plain).unwrap();
     for row in catalog.scan().unwrap() {
         let row = row.unwrap();
-        if let Some(blob) = row.xattrs().unwrap().to_blob() {
+        if let Some(blob) = row.xattrs().to_blob() {
             seeds.add("xattr", &format!("{name}-{}", row.rowid()), &blob);
         }
     }

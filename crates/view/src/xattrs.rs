@@ -44,9 +44,8 @@ impl Scene<'_> {
         if !self.may_have_xattrs(&notes) {
             return Err(ErrorKind::NoAttribute.into());
         }
-        self.with_stored_row(node, |mount, row| {
-            let list = row.xattrs().map_err(|error| mount.damaged(error))?;
-            list.get(name).map(<[u8]>::to_vec).ok_or(ErrorKind::NoAttribute.into())
+        self.with_stored_row(node, |_, row| {
+            row.xattrs().get(name).map(<[u8]>::to_vec).ok_or(ErrorKind::NoAttribute.into())
         })
     }
 
@@ -55,9 +54,8 @@ impl Scene<'_> {
         let notes = Notes::of(node)?;
         let mut names = Vec::new();
         if self.may_have_xattrs(&notes) {
-            self.with_stored_row(node, |mount, row| {
-                let list = row.xattrs().map_err(|error| mount.damaged(error))?;
-                names.extend(list.iter().map(|(name, _)| name.to_vec()));
+            self.with_stored_row(node, |_, row| {
+                names.extend(row.xattrs().iter().map(|(name, _)| name.to_vec()));
                 Ok(())
             })?;
         }

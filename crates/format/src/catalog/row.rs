@@ -4,7 +4,7 @@ use crate::compress::Compression;
 use crate::hash::{ContentHash, DIGEST_LEN};
 use crate::sqlite::{Record, Slot, SqliteError, Table, TableRow, Value};
 
-use super::{CatalogError, Flags, PathKey, XattrError, XattrList};
+use super::{CatalogError, Flags, PathKey, XattrList};
 
 /// What an entry is, from the type bits of its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -381,9 +381,11 @@ impl Row<'_> {
         self.parts.xattr.is_some()
     }
 
-    /// Unpacks the extended attributes.
-    pub fn xattrs(&self) -> Result<XattrList, XattrError> {
-        self.parts.xattr.map_or_else(|| Ok(XattrList::default()), |range| XattrList::parse(self.slice(range)))
+    /// Unpacks the extended attributes. Those that can't be unpacked are none, as for the reference: the kernel asks
+    /// each program for some before it runs it, and takes an error for the answer that it must not.
+    pub fn xattrs(&self) -> XattrList {
+        let unpack = |range| XattrList::parse(self.slice(range)).ok();
+        self.parts.xattr.and_then(unpack).unwrap_or_default()
     }
 }
 

@@ -5,8 +5,7 @@
 //! keys where the compression sees it.
 
 use crate::catalog::{
-    CatalogError, Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics, XattrList,
-    is_name,
+    Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics, XattrList, is_name,
 };
 use crate::hash::ContentHash;
 use crate::time::UnixTime;
@@ -70,10 +69,8 @@ impl Entry {
     }
 
     /// Takes over an entry of a published catalog; `chunks` are those that the catalog lists for it.
-    pub fn from_row(row: &Row<'_>, chunks: Vec<Chunk>) -> Result<Self, CatalogError> {
-        let what = "its extended attributes are damaged";
-        let xattrs = row.xattrs().map_err(|_| CatalogError::Row { rowid: row.rowid(), what })?;
-        Ok(Self {
+    pub fn from_row(row: &Row<'_>, chunks: Vec<Chunk>) -> Self {
+        Self {
             name: row.name().to_vec(),
             mode: row.mode(),
             size: match row.kind() {
@@ -88,13 +85,13 @@ impl Entry {
             hash: row.hash(),
             chunks,
             symlink: row.symlink().to_vec(),
-            xattrs: xattrs.to_blob(),
+            xattrs: row.xattrs().to_blob(),
             hardlink_group: row.hardlink_group(),
             link_count: row.link_count(),
-        })
+        }
     }
 
-    /// Tells why readers would refuse the entry, and with it the catalog that it is in.
+    /// Tells why readers would refuse the entry, and with it the catalog that it is in, or pass by what it has.
     pub fn check(&self) -> Result<(), &'static str> {
         let kind = self.kind().ok_or("its mode has an unknown type")?;
         if i64::try_from(self.size).is_err() && !kind.is_device() {

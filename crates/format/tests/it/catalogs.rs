@@ -6,6 +6,7 @@ use esker_format::catalog::{
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::sqlite::SqliteError;
+use esker_format::write::catalog::Entry;
 use esker_testkit::catalog::TABLES;
 use rusqlite::{Connection, params};
 
@@ -86,13 +87,13 @@ fn every_column_means_what_it_should() {
     for flag in [Flags::FILE, Flags::DIRECT_IO, Flags::BUNDLE_TRIGGER, 1 << 50] {
         assert!(file.flags().has(flag));
     }
-    assert_eq!(file.xattrs().unwrap().get(b"user.foo"), Some(&b"bar"[..]));
+    assert_eq!(file.xattrs().get(b"user.foo"), Some(&b"bar"[..]));
     assert_eq!(file.device(), None);
 
     let link = row(&catalog, "/link");
     assert_eq!((link.kind(), link.symlink(), link.size()), (EntryKind::Symlink, &b"$(HOME)/x"[..], 9));
     assert_eq!((link.uid(), link.mtime_ns(), link.has_xattrs()), (None, None, false));
-    assert_eq!(link.xattrs(), Ok(XattrList::default()));
+    assert_eq!(link.xattrs(), XattrList::default());
     assert_eq!((link.hardlink_group(), link.link_count()), (0, 1));
 
     let null = row(&catalog, "/null");
@@ -249,7 +250,7 @@ fn catalogs_upgraded_in_place() {
     assert_eq!((before.has_xattrs(), before.mtime_ns(), before.size()), (false, None, 1));
     let after = row(&catalog, "/after");
     assert_eq!((after.mtime_ns(), after.uid()), (Some(5), None));
-    let xattrs = after.xattrs().unwrap();
+    let xattrs = after.xattrs();
     assert_eq!((xattrs.len(), xattrs.get(b"c")), (3, Some(&[3; 255][..])));
     let old = catalog.nested_at(b"/old").unwrap().unwrap();
     assert_eq!((old.hash, old.size), (None, None));
@@ -451,4 +452,30 @@ fn large_directories_from_many_threads() {
             });
         }
     });
+}
+
+/// As with the reference client. Asked for its capabilities, a program that gave an error could not be run, and an entry
+/// that can't be taken over would stop every publish of its catalog.
+#[test]
+fn attributes_that_cannot_be_unpacked_are_none() {
+    let catalog = open(current(|connection| {
+        for (path, blob) in [
+            ("/nameless", &b"\x01\x01\x00\x01x"[..]),
+            ("/cut", b"\x01\x02\x08\x03user.foobar"),
+            ("/version", b"\x02\x00"),
+            ("/empty", b""),
+            ("/twice", b"\x01\x02\x06\x01user.a1\x06\x01user.a2"),
+        ] {
+            insert(connection, path, 0o100_644, 0, 4, "");
+            set(connection, path, "xattr", blob);
+        }
+    }));
+    for path in ["/nameless", "/cut", "/version", "/empty"] {
+        let row = row(&catalog, path);
+        assert!(row.xattrs().is_empty(), "{path}");
+        let entry = Entry::from_row(&row, Vec::new());
+        assert_eq!((entry.xattrs.as_ref(), entry.check()), (None, Ok(())), "{path}");
+    }
+    let twice = row(&catalog, "/twice").xattrs();
+    assert_eq!((twice.len(), twice.get(b"user.a")), (1, Some(&b"2"[..])));
 }

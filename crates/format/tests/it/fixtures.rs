@@ -95,12 +95,7 @@ impl Revision<'_> {
             rdev: row.device(),
             target,
             sha256: content.map(|content| sha256(&content)),
-            xattrs: row
-                .xattrs()
-                .unwrap()
-                .iter()
-                .map(|(name, value)| (name.to_vec(), value.to_vec()))
-                .collect(),
+            xattrs: row.xattrs().iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect(),
         };
         assert!(self.read.insert(path, entry).is_none(), "an entry is listed once");
     }
