@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use esker_format::name::RepositoryName;
 use esker_node::memory;
 use esker_node::place::{self, Candidate, Place, Wish};
+use rustix::fs::{Access, access};
 
 use crate::args::RepositoryArgs;
 use crate::exit::Failure;
@@ -84,7 +85,7 @@ impl Settings {
             let usual = ["/var/tmp", "/tmp"].map(|path| base(path.to_owned(), PathBuf::from(path)));
             named.into_iter().chain(bases).chain(usual).collect()
         };
-        let runtime = match folder("XDG_RUNTIME_DIR") {
+        let runtime = match folder("XDG_RUNTIME_DIR").filter(|base| is_usable(base)) {
             _ if root => PathBuf::from(ROOT_RUNTIME),
             Some(base) => base.join("esker"),
             None => PathBuf::from(format!("/tmp/esker-{uid}")),
@@ -222,6 +223,12 @@ fn overflow_uid() -> u32 {
 fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Whether something can be made in a folder. A job takes over the environment of a login on another node, and `su` that of
+/// another user: what it names need not be there, nor be ours.
+fn is_usable(folder: &Path) -> bool {
+    folder.is_dir() && access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]

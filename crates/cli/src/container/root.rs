@@ -22,7 +22,7 @@ use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
 use esker_trails::Scouted;
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
-use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
+use rustix::process::{WaitOptions, getppid, waitpid};
 
 use super::of_container;
 use crate::args::{RepositoryArgs, split_path};
@@ -162,12 +162,7 @@ impl Kept<'_> {
     }
 
     fn runtime(&self) -> Result<RuntimeDir, Failure> {
-        let usual = &self.settings.runtime;
-        // A job takes over the environment of a login, but not always the folder that it names.
-        let there = usual.parent().is_some_and(Path::is_dir);
-        let otherwise = || PathBuf::from(format!("/tmp/esker-{}", geteuid().as_raw()));
-        let path = if there { usual.clone() } else { otherwise() };
-        RuntimeDir::open(&path).context(Kind::Failed, "can't keep track of the image")
+        RuntimeDir::open(&self.settings.runtime).context(Kind::Failed, "can't keep track of the image")
     }
 
     fn place(&self, runtime: &RuntimeDir) -> Result<Place, Failure> {

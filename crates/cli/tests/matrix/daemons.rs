@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -53,6 +54,34 @@ fn daemon_of(world: &World, mounted: &crate::world::Mounted<'_>) -> u32 {
     let pid = u32::try_from(pid).expect("a process id");
     assert!(processes_naming(&world.url()).contains(&pid));
     pid
+}
+
+/// Jobs take over the variable from a login on another node, `su` from another user.
+#[test]
+fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let of_root = Person::myself().is_root().then(|| {
+        let folder = world.path("of-root");
+        fs::create_dir(&folder).expect("a folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("a mode");
+        folder
+    });
+    for folder in std::iter::once(world.path("none")).chain(of_root) {
+        let esker = |arguments: &[&str]| {
+            let mut command = world.esker(arguments);
+            command.env("XDG_RUNTIME_DIR", &folder);
+            command
+        };
+        let mut mount = esker(&["mount", &world.url()]);
+        mount.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
+        let output = mount.output().expect("running esker");
+        assert!(output.status.success(), "{}: {}", folder.display(), words(&output));
+        let status = esker(&["status"]).output().expect("running esker");
+        let umount = esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+        assert!(umount.status.success(), "{}: {}", folder.display(), words(&umount));
+        let mountpoint = world.mountpoint().display().to_string();
+        assert!(String::from_utf8_lossy(&status.stdout).contains(&mountpoint), "{}", words(&status));
+    }
 }
 
 #[test]
