@@ -289,7 +289,12 @@ impl Address {
         let url = if text.starts_with('/') { format!("file://{text}") } else { text.to_owned() };
         let url = url.trim_end_matches('/').to_owned();
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(bad("it has no scheme"));
+            return Err(match std::path::absolute(text) {
+                _ if !text.contains('/') => bad("it has no scheme"),
+                Ok(whole) if whole.exists() => bad("a folder is named by its whole path")
+                    .hint(format!("write {} if it is a repository", whole.display())),
+                _ => bad("it has no scheme, and there is no such file or directory"),
+            });
         };
         match scheme {
             "http" | "https" if rest.split('/').next().is_some_and(|host| !host.is_empty()) => {}

@@ -86,6 +86,11 @@ pub(crate) fn is_called_one(name: &str) -> bool {
 }
 
 impl Place {
+    /// Whether an argument is called like an image in a file that isn't there.
+    fn is_missing(text: &str) -> bool {
+        is_called_one(text) && !text.contains("://") && std::fs::symlink_metadata(text).is_err()
+    }
+
     /// The place of an image that an argument names; `None` if it names a repository, or nothing. What is a file is no
     /// repository: those are named by URLs and bare names.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Option<Self> {
@@ -109,6 +114,10 @@ impl ImageNamed {
     /// The image that an argument names, if it names one.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         let place = match Place::of(text, args) {
+            None if Place::is_missing(text) => {
+                return Err(Failure::failed(format!("can't open {text}: No such file or directory"))
+                    .hint("name an image that is there; one in a repository is NAME:/path"));
+            }
             None if args.offset.is_some() || args.stripe.is_some() || args.digest.is_some() => {
                 return Err(Failure::usage(format!(
                     "{text} is no image, so --offset, --stripe and --digest mean nothing"

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use esker_testkit::fixture;
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, complaint, words};
 
 /// Returns every command that `--help` shows, those of commands included, and "" for `esker` itself.
 pub(crate) fn commands(world: &World) -> Vec<String> {
@@ -113,6 +113,30 @@ fn failures_are_told_apart() {
     expect(&["cat", &format!("{url}:/no/such"), "--public-key", &key], 1, &["rmd.test:/no/such"]);
     expect(&["cat", &format!("{url}:/"), "--public-key", &key], 1, &["rmd.test:/", "directory"]);
     assert!(!world.is_mounted());
+}
+
+/// A file that isn't there is told as that, and not as a repository that nobody has configured.
+#[test]
+fn an_image_or_a_folder_that_is_not_there_is_told_so() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mountpoint = world.mountpoint().display().to_string();
+    let absolute = world.path("typo.sqfs").display().to_string();
+    for image in ["typo.sqfs", "./typo.sqfs", "work/typo.sif", &absolute] {
+        for arguments in [&["mount", image, &mountpoint][..], &["run", image, "--", "true"]] {
+            let said = complaint(&mut world.esker(arguments), 1);
+            assert!(said.contains(image) && said.contains("No such file"), "{arguments:?}: {said}");
+            assert!(!said.contains("CVMFS_SERVER_URL") && !said.contains("public-key"), "{said}");
+        }
+    }
+    for arguments in [&["run", "./no/system", "--", "true"][..], &["ls", "no/repository"]] {
+        let said = complaint(&mut world.esker(arguments), 2);
+        assert!(said.contains("no such file or directory"), "{arguments:?}: {said}");
+    }
+    let mut ls = world.esker(&["ls", "served/rmd.test"]);
+    std::os::unix::fs::symlink(world.repository.document_root(), world.path("served")).expect("a link");
+    let said = complaint(ls.current_dir(world.path(".")), 2);
+    let whole = world.path("served/rmd.test").display().to_string();
+    assert!(said.contains(&whole), "the whole path isn't told: {said}");
 }
 
 /// A reader that has seen enough makes no failure.
