@@ -218,6 +218,18 @@ impl ViewArgs {
     }
 }
 
+
+    /// Refuses options that name a revision of something else than a repository; an image in one is that of its head.
+    pub(crate) fn refuse_revision(&self, what: &str) -> Result<(), Failure> {
+        let option = match self.pin.pin() {
+            Some(Pin::Tag(_)) => "--tag",
+            Some(Pin::Date(_)) => "--date",
+            Some(Pin::Root(_)) => "--root-hash",
+            Some(Pin::Head) | None => return Ok(()),
+        };
+        Err(Failure::usage(format!("{option} names a revision of a repository, and {what} is none"))
+            .hint("leave it out"))
+    }
 /// How a mount behaves; for tests.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TestingArgs {

@@ -82,6 +82,29 @@ pub(crate) struct ContainerArgs {
     hook: Vec<String>,
 }
 
+impl ContainerArgs {
+    /// The first option that was given, if one was.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--bind", !self.bind.is_empty()),
+            ("--writable-tmpfs", self.writable_tmpfs),
+            ("--env", !self.env.is_empty()),
+            ("--cleanenv", self.cleanenv),
+            ("--home", self.home.is_some()),
+            ("--no-home", self.no_home),
+            ("--no-bind", self.no_bind),
+            ("--contain", self.contain),
+            ("--pwd", self.pwd.is_some()),
+            ("--fakeroot", self.fakeroot),
+            ("--entrypoint", self.entrypoint),
+            ("--gpu", self.gpu),
+            ("--mpi", self.mpi),
+            ("--hook", !self.hook.is_empty()),
+        ];
+        options.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}
+
 const HEADING: &str = "Containers";
 
 /// A command in a container.

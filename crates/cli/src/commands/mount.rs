@@ -240,6 +240,7 @@ enum Named {
 impl Named {
     fn new(args: &Args, settings: &Settings) -> Result<Self, Failure> {
         if let Some(image) = ImageNamed::of(&args.url, &args.image)? {
+            args.view.refuse_revision(&args.url)?;
             return Ok(Self::Image(image));
         }
         let checked = Checked::new(&args.url, &args.repository, settings)?;

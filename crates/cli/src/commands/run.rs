@@ -66,6 +66,12 @@ pub(crate) fn run(
         .ok_or_else(|| Failure::usage(format!("{} is no name of a repository", what.display())))?;
     let forwarding = take_signals()?;
     let checked = Checked::new(url, &args.repository, settings)?;
+    if let Some(option) = args.container.given() {
+        return Err(Failure::usage(format!(
+            "{option} is for an image as the root directory, and {url} is a repository, which appears below /cvmfs"
+        ))
+        .hint("leave it out, or name what becomes the root directory: a folder of the repository is NAME:/path"));
+    }
     let around = Around {
         settings,
         files,
@@ -87,6 +93,9 @@ fn in_container(
     files: OpenFiles,
     line: &[OsString],
 ) -> Result<ExitCode, Failure> {
+    if !matches!(root, Root::Repository(..)) {
+        args.view.refuse_revision(&args.what.to_string_lossy())?;
+    }
     let inside = Inside { args: args.container, image: args.what, command: args.command, files };
     let is_image = match &root {
         Root::Directory(path) => return container::directory(inside, path),

@@ -139,6 +139,46 @@ fn an_image_or_a_folder_that_is_not_there_is_told_so() {
     assert!(said.contains(&whole), "the whole path isn't told: {said}");
 }
 
+/// An option that nothing comes of is refused by name, and not passed over.
+#[test]
+fn options_that_would_mean_nothing_are_refused() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let (url, key) = (world.url(), world.path("key.pub").display().to_string());
+    let repository = ["run", &url, "--public-key", &key];
+    let of_containers: [&[&str]; 13] = [
+        &["--bind", "/tmp"],
+        &["--writable-tmpfs"],
+        &["--env", "A=B"],
+        &["--cleanenv"],
+        &["--home", "/tmp"],
+        &["--no-home"],
+        &["--no-bind"],
+        &["--contain"],
+        &["--pwd", "/"],
+        &["--fakeroot"],
+        &["--entrypoint"],
+        &["--gpu"],
+        &["--hook", "gpu"],
+    ];
+    for option in of_containers {
+        let arguments = [&repository[..], option, &["--", "true"]].concat();
+        let said = complaint(&mut world.esker(&arguments), 2);
+        assert!(said.contains(option[0]) && said.contains("image"), "{option:?}: {said}");
+    }
+    let image = world.path("a.sqfs");
+    std::fs::write(&image, "").expect("a file");
+    let (image, mountpoint) = (image.display().to_string(), world.mountpoint().display().to_string());
+    for option in [["--tag", "v1"], ["--date", "2026-01-31"], ["--root-hash", &"0".repeat(40)]] {
+        for arguments in [&["mount", &image, &mountpoint][..], &["run", &image]] {
+            let said = complaint(&mut world.esker(&[arguments, &option[..]].concat()), 2);
+            assert!(
+                said.contains(option[0]) && said.contains("revision"),
+                "{arguments:?} {option:?}: {said}"
+            );
+        }
+    }
+}
+
 /// A reader that has seen enough makes no failure.
 #[test]
 fn a_closed_pipe_is_success() {
