@@ -218,6 +218,13 @@ fn own(found: &Metadata, uid: u32) -> Result<(), String> {
     }
 }
 
+/// Whether a folder is a cache already: of objects, or only of parts of images on servers. Others have folders of
+/// these names, too, but not with locks.
+pub fn is_cache(folder: &Path) -> bool {
+    let objects = folder.join("objects").is_dir() && folder.join("lock").is_file();
+    objects || folder.join("images/lock").is_file()
+}
+
 fn cramped_because(path: &Path, wish: &Wish, system: &FileSystem) -> Option<String> {
     if MEMORY.contains(&system.kind) {
         return Some("it is in memory".to_owned());

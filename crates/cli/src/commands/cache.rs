@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
 use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
-use esker_node::place::{PassedOver, Place};
+use esker_node::place::{PassedOver, Place, is_cache};
 use esker_store::PartCache;
 use serde::Serialize;
 
@@ -161,7 +161,8 @@ fn open(named: Option<&PathBuf>, quota: Option<u64>, settings: &Settings) -> Res
     // Looking after a cache is allowed wherever it is.
     let place = settings.cache(named.map(PathBuf::as_path), true)?;
     let folder = &place.path;
-    if !folder.is_dir() {
+    // Opening it would make one of any folder that was named by mistake.
+    if !is_cache(folder) {
         return Err(Failure::failed(format!("there is no cache at {}", folder.display()))
             .hint("it is made by the first mount; name another with --cache DIR"));
     }

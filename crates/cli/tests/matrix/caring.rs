@@ -62,6 +62,36 @@ fn with_suffix(place: &Path) -> PathBuf {
         .unwrap_or_else(|| panic!("{} is not in the cache", place.display()))
 }
 
+/// A folder that was named by mistake isn't made a cache of by looking at it.
+#[test]
+fn a_folder_that_is_no_cache_is_left_as_it_is() {
+    let world = World::new(Person::ordinary(), FIXTURE);
+    let folder = world.cache();
+    world.person.does(|| {
+        fs::create_dir(&folder).expect("a folder");
+        fs::write(folder.join("thesis"), "two years of work").expect("a file");
+        fs::create_dir(folder.join("objects")).expect("a folder, as in that of git");
+        fs::create_dir(folder.join("images")).expect("a folder, as in many");
+    });
+    let commands: [&[&str]; 7] = [
+        &["status"],
+        &["list"],
+        &["check"],
+        &["check", "--remove"],
+        &["evict", "--to", "1M"],
+        &["wipe", "--pinned", "--heads"],
+        &["unpin", "rmd.test:/"],
+    ];
+    for command in commands {
+        let output = call(&world, command);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {}", words(&output));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("there is no cache") && said.contains("--cache"), "{command:?}: {said}");
+        let left: Vec<_> = fs::read_dir(&folder).expect("a folder").collect();
+        assert_eq!(left.len(), 3, "{command:?} left {left:?}");
+    }
+}
+
 #[test]
 fn what_is_preloaded_is_not_fetched_again_and_what_is_pinned_stays() {
     for (person, mounted) in Person::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
