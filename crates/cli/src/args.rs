@@ -1,7 +1,9 @@
 //! Arguments that several commands share.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +18,7 @@ use esker_view::Pin;
 
 use crate::configuration::authorities;
 use crate::exit::{Context, Failure, Kind};
-use crate::output::parse_size;
+use crate::output::{lossy, parse_size};
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 
@@ -216,8 +218,6 @@ impl ViewArgs {
     pub(crate) fn pin(&self) -> Option<Pin> {
         self.pin.pin().or(self.fixed.then_some(Pin::Head))
     }
-}
-
 
     /// Refuses options that name a revision of something else than a repository; an image in one is that of its head.
     pub(crate) fn refuse_revision(&self, what: &str) -> Result<(), Failure> {
@@ -230,6 +230,8 @@ impl ViewArgs {
         Err(Failure::usage(format!("{option} names a revision of a repository, and {what} is none"))
             .hint("leave it out"))
     }
+}
+
 /// How a mount behaves; for tests.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TestingArgs {
@@ -247,11 +249,11 @@ pub(crate) struct TestingArgs {
 pub(crate) struct PlaceArgs {
     /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "URL|NAME[:/PATH]")]
-    place: String,
+    place: OsString,
 
     /// The path, if it isn't part of the first argument
     #[arg(value_name = "PATH")]
-    path: Option<String>,
+    path: Option<OsString>,
 
     #[command(flatten)]
     pub(crate) pin: PinArgs,
@@ -263,18 +265,26 @@ pub(crate) struct PlaceArgs {
 impl PlaceArgs {
     /// A place that was given in another way.
     pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
-        Self { place, path: None, repository, pin: PinArgs::default() }
+        Self { place: place.into(), path: None, repository, pin: PinArgs::default() }
     }
 
     /// The URL and the path; the root if none was given.
-    pub(crate) fn split(&self) -> Result<(&str, &str), Failure> {
-        match (split_path(&self.place), &self.path) {
-            ((url, None), Some(path)) => Ok((url, path)),
-            ((url, path), None) => Ok((url, path.unwrap_or("/"))),
-            ((_, Some(_)), Some(_)) => {
-                Err(Failure::usage("there are two paths: one after the URL and one of its own"))
+    pub(crate) fn split(&self) -> Result<(&str, &[u8]), Failure> {
+        let place = self.place.as_bytes();
+        let (url, after) = match path_at(place) {
+            Some(at) => (&place[..at], Some(&place[at + 1..])),
+            None => (place, None),
+        };
+        let path = match (after, &self.path) {
+            (None, Some(path)) => path.as_bytes(),
+            (after, None) => after.unwrap_or(b"/"),
+            (Some(_), Some(_)) => {
+                return Err(Failure::usage("there are two paths: one after the URL and one of its own"));
             }
-        }
+        };
+        let url = std::str::from_utf8(url)
+            .map_err(|_| Failure::usage(format!("{} is not the address of a repository", lossy(url))))?;
+        Ok((url, path))
     }
 }
 
@@ -365,11 +375,20 @@ pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.
 pub(crate) fn split_path(text: &str) -> (&str, Option<&str>) {
-    let scheme = text.find("://").map_or(0, |at| at + 3);
-    match text.get(scheme..).and_then(|rest| rest.find(":/")) {
-        Some(at) => (&text[..scheme + at], Some(&text[scheme + at + 1..])),
+    match path_at(text.as_bytes()) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
         None => (text, None),
     }
+}
+
+/// Where the colon is in `URL:/path`; paths need not be text.
+fn path_at(text: &[u8]) -> Option<usize> {
+    let find = |from: usize, what: &[u8]| {
+        let found = text.get(from..)?.windows(what.len()).position(|here| here == what);
+        found.map(|at| from + at)
+    };
+    let scheme = find(0, b"://").map_or(0, |at| at + 3);
+    find(scheme, b":/")
 }
 
 /// Most public keys read from a folder.

@@ -10,6 +10,7 @@ use esker_view::{Pin, View, ViewOptions};
 use crate::args::PlaceArgs;
 use crate::exit::Failure;
 use crate::join::{Checked, view_options};
+use crate::output::lossy;
 use crate::settings::Settings;
 use crate::walk::Walk;
 
@@ -18,7 +19,7 @@ pub(crate) struct Browsed {
     repository: Repository,
     view: Arc<View>,
     name: String,
-    path: String,
+    path: Vec<u8>,
 }
 
 impl Browsed {
@@ -52,11 +53,11 @@ impl Browsed {
     }
 
     pub(crate) fn path(&self) -> &[u8] {
-        self.path.as_bytes()
+        &self.path
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("{}:/{}", self.name, self.path.trim_start_matches('/'))
+        format!("{}:/{}", self.name, lossy(&self.path).trim_start_matches('/'))
     }
 }
 

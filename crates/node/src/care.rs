@@ -68,6 +68,7 @@ pub(crate) enum Told {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport {
     /// Its folder.
+    #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
     /// The process that writes it; none if it is only looked at now.
     pub writer: Option<u32>,

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod mounted;
 pub mod mounts;
 pub mod parameters;
+mod path_json;
 mod peer;
 pub mod place;
 pub mod push;

@@ -413,7 +413,7 @@ impl Served {
             Request::Revision { tags, patience } => match self.content.repository() {
                 Ok((repository, view)) => {
                     let mut found = self.looks.look(repository, tags, Duration::from_secs(patience));
-                    found.mountpoint = Some(self.mountpoint.clone());
+                    found.mountpoint = Some(self.mountpoint.display().to_string());
                     found.shown = Some(Shown::from(&view.status()));
                     found.limit();
                     Response::Revision(Box::new(found))

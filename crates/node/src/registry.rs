@@ -28,6 +28,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Where it is mounted.
+    #[serde(with = "crate::path_json::exact")]
     pub mountpoint: PathBuf,
     /// The command for which alone it is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,6 +38,7 @@ pub struct Entry {
     /// Where it comes from.
     pub url: String,
     /// The cache directory.
+    #[serde(with = "crate::path_json::exact")]
     pub cache: PathBuf,
     /// The daemon's process id.
     pub pid: u32,

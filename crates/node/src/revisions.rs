@@ -1,7 +1,6 @@
 //! The revisions of a repository, in the words of `esker revision --json`: which a mount shows, which its server has,
 //! which have names.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -30,7 +29,7 @@ pub struct Revisions {
     /// Where it comes from.
     pub url: String,
     /// Where it is mounted, if a mount was asked.
-    pub mountpoint: Option<PathBuf>,
+    pub mountpoint: Option<String>,
     /// The revision that the mount shows.
     pub shown: Option<Shown>,
     /// The newest revision that is known, verified.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
     /// Where it is mounted.
+    #[serde(with = "crate::path_json::shown")]
     pub mountpoint: PathBuf,
     /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,6 +279,7 @@ pub struct Waits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Its directory.
+    #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
     /// Whether this daemon is the one that writes it; the others ask that one.
     pub writer: bool,

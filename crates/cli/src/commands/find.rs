@@ -1,3 +1,6 @@
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
 use esker_vfs::{Attr, Kind as NodeKind, Node};
 
 use crate::args::PlaceArgs;
@@ -19,7 +22,7 @@ pub(crate) struct Args {
 
     /// Only names that match this pattern; *, ? and [abc] are known
     #[arg(long, value_name = "PATTERN")]
-    name: Option<String>,
+    name: Option<OsString>,
 
     /// Only entries of this type: f file, d directory, l symlink, p fifo, s socket, c and b devices
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_type)]

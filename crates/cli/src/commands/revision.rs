@@ -1,3 +1,4 @@
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::settings::Settings;
 pub(crate) struct Args {
     /// A mount point, or a repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
     #[arg(value_name = "MOUNTPOINT|URL")]
-    place: String,
+    place: OsString,
 
     /// List the revisions that have names, newest first
     #[arg(long)]
@@ -49,7 +50,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let found = match mounted(&args.place, settings)? {
         Some(mount) => of_mount(&mount, args)?,
         None if args.update => {
-            return Err(Failure::usage(format!("{} is not mounted by you with esker", args.place))
+            return Err(Failure::usage(format!("{} is not mounted by you with esker", args.place.display()))
                 .hint("--update is for mounts; `esker status` lists them"));
         }
         None => of_url(args, settings)?,
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// The mount at this place, if a daemon of ours serves one there.
-fn mounted(place: &str, settings: &Settings) -> Result<Option<Registered>, Failure> {
+fn mounted(place: &OsStr, settings: &Settings) -> Result<Option<Registered>, Failure> {
     let Ok(path) = esker_node::mounts::canonical(Path::new(place)) else { return Ok(None) };
     let found = registry::find(&settings.runtime, &path).context(Kind::Failed, "can't look up the mounts")?;
     Ok(found.filter(|found| found.alive))
@@ -92,7 +93,12 @@ fn of_mount(mount: &Registered, args: &Args) -> Result<Revisions, Failure> {
 }
 
 fn of_url(args: &Args, settings: &Settings) -> Result<Revisions, Failure> {
-    let checked = Checked::new(&args.place, &args.repository, settings)?;
+    let place = args.place.to_str();
+    let place = place.ok_or_else(|| {
+        let place = args.place.display();
+        Failure::usage(format!("{place} is neither a mount point nor the address of a repository"))
+    })?;
+    let checked = Checked::new(place, &args.repository, settings)?;
     let what = format!("can't look up the revisions of {} at {}", checked.address.name, checked.address.url);
     let repository =
         esker_node::repository::Repository::open(checked.options).map_err(|error| of_store(&what, &error))?;
@@ -106,7 +112,7 @@ fn when(seconds: u64) -> String {
 }
 
 fn print(out: &mut Output, found: &Revisions) -> Result<(), Failure> {
-    let place = found.mountpoint.as_ref().map(|place| format!("{} — ", place.display())).unwrap_or_default();
+    let place = found.mountpoint.as_ref().map(|place| format!("{place} — ")).unwrap_or_default();
     out.line(out.bold(&format!("{place}{}", found.repository)))?;
     if let Some(shown) = &found.shown {
         let tag = shown.tag.as_ref().map(|tag| format!(" ({tag})")).unwrap_or_default();

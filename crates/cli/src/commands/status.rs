@@ -37,9 +37,9 @@ enum Mount {
     /// Its daemon answers.
     Serving(Box<MountStatus>),
     /// Its daemon lives but does not answer.
-    Silent { mountpoint: PathBuf, repository: String, url: String, pid: u32, reason: String },
+    Silent { mountpoint: String, repository: String, url: String, pid: u32, reason: String },
     /// Its daemon was killed.
-    Dead { mountpoint: PathBuf, repository: String, url: String, pid: u32 },
+    Dead { mountpoint: String, repository: String, url: String, pid: u32 },
 }
 
 #[derive(Serialize)]
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 fn ask(one: &Registered) -> Option<Mount> {
     let entry = &one.entry;
     let (mountpoint, repository, url) =
-        (entry.mountpoint.clone(), entry.repository.clone(), entry.url.clone());
+        (entry.mountpoint.display().to_string(), entry.repository.clone(), entry.url.clone());
     if !one.alive && entry.command.is_some() {
         // Its mount ended with it.
         one.forget();
@@ -107,20 +107,18 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
     match mount {
         Mount::Serving(status) => print_status(out, status),
         Mount::Silent { mountpoint, repository, url, pid, reason } => {
-            let head = format!("{} — {repository}", mountpoint.display());
+            let head = format!("{mountpoint} — {repository}");
             out.line(out.bold(&head))?;
             out.line(format!("  from      {url}"))?;
             let text = format!("the daemon (process {pid}) does not answer: {reason}");
             out.line(format!("  {}", out.warning(&text)))
         }
         Mount::Dead { mountpoint, repository, url, pid } => {
-            let head = format!("{} — {repository}", mountpoint.display());
+            let head = format!("{mountpoint} — {repository}");
             out.line(out.bold(&head))?;
             out.line(format!("  from      {url}"))?;
-            let text = format!(
-                "the daemon (process {pid}) was killed; clean up with `esker umount {}`",
-                mountpoint.display()
-            );
+            let text =
+                format!("the daemon (process {pid}) was killed; clean up with `esker umount {mountpoint}`");
             out.line(format!("  {}", out.warning(&text)))
         }
     }

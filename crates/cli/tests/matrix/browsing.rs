@@ -1,6 +1,8 @@
 //! `ls`, `cat`, `stat` and `find`: a repository without a mount.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
 use esker_testkit::fixture;
@@ -177,4 +179,30 @@ fn stat_shows_extended_attributes() {
     }
     let text = ask(&world, &["stat", &format!("{}:{path}", world.url())]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("Xattr"), "{}", words(&text));
+}
+
+#[test]
+fn names_that_are_no_text_can_be_asked_for() {
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let listing = fixture::FULL.listing("v3");
+    let no_text = |entry: &&Entry| std::str::from_utf8(&entry.path).is_err() && entry.is_file();
+    let entry = listing.iter().find(no_text).expect("a name that is no text");
+    let place = [world.url().as_bytes(), b":", &entry.path].concat();
+    let asked = |command: &str, arguments: &[&[u8]]| {
+        let mut call = world.esker(&[command, "--public-key"]);
+        call.arg(world.path("key.pub")).arg("--cache").arg(world.cache());
+        let output = call.args(arguments.iter().map(|name| OsStr::from_bytes(name))).output();
+        let output = output.expect("running esker");
+        assert!(output.status.success(), "{command}: {}", words(&output));
+        output.stdout
+    };
+    let content = asked("cat", &[&place]);
+    assert_eq!(Some(esker_testkit::object::sha256(&content)), entry.sha256);
+    assert_eq!(asked("cat", &[world.url().as_bytes(), &entry.path]), content);
+    let found: Value = serde_json::from_slice(&asked("stat", &[&place, b"--json"])).expect("JSON");
+    assert_eq!(bytes_of(&found), entry.path);
+    assert_eq!(asked("ls", &[&place]), [&entry.path, &b"\n"[..]].concat());
+    let name = entry.path.rsplit(|byte| *byte == b'/').next().expect("a name");
+    let found = asked("find", &[world.url().as_bytes(), b"-name", name]);
+    assert!(found.split(|byte| *byte == b'\n').any(|path| path == entry.path), "{}", found.escape_ascii());
 }

@@ -1,7 +1,9 @@
 //! The processes behind mounts: what they leave, how they end, what happens when they are killed.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -82,6 +84,31 @@ fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
         let mountpoint = world.mountpoint().display().to_string();
         assert!(String::from_utf8_lossy(&status.stdout).contains(&mountpoint), "{}", words(&status));
     }
+}
+
+/// Names are bytes: a mount point and a cache whose names are no text.
+#[test]
+fn a_mount_point_and_a_cache_may_have_names_that_are_no_text() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let below = |name: &[u8]| world.path("home").join(OsStr::from_bytes(name));
+    let (mountpoint, cache) = (below(b"m\xff"), below(b"c\xfe"));
+    world.person.does(|| fs::create_dir(&mountpoint).expect("a folder"));
+    let mut mount = world.esker(&["mount", &world.url()]);
+    mount.arg(&mountpoint).arg("--public-key").arg(world.path("key.pub")).arg("--cache").arg(&cache);
+    let output = mount.output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    let status = world.esker(&["status", "--json"]).arg(&mountpoint).output().expect("running esker");
+    let revision = world.esker(&["revision"]).arg(&mountpoint).output().expect("running esker");
+    let looked_after = world.esker(&["cache", "status", "--json", "--cache"]).arg(&cache).output();
+    let umount = world.esker(&["umount"]).arg(&mountpoint).output().expect("running esker");
+    assert!(umount.status.success(), "{}", words(&umount));
+    assert!(status.status.success(), "{}", words(&status));
+    let all: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(all["mounts"][0]["mountpoint"], mountpoint.to_string_lossy().into_owned(), "{all:#}");
+    assert_eq!(all["mounts"][0]["cache"]["directory"], cache.to_string_lossy().into_owned(), "{all:#}");
+    assert!(revision.status.success(), "{}", words(&revision));
+    let looked_after = looked_after.expect("running esker");
+    assert!(looked_after.status.success(), "{}", words(&looked_after));
 }
 
 #[test]

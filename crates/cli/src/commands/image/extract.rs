@@ -1,5 +1,7 @@
 //! `esker image extract`.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use esker_squashfs::{Extract, ExtractError, extract};
@@ -28,7 +30,7 @@ pub(crate) struct Args {
 
     /// The directory of the image
     #[arg(long, value_name = "PATH", default_value = "/")]
-    path: String,
+    path: OsString,
 
     /// Number of threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

@@ -1,6 +1,8 @@
 //! `esker image ls` and `cat`, and how they open an image.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use esker_squashfs::{Image, ImageTree, Options};
@@ -72,7 +74,7 @@ pub(crate) struct LsArgs {
 
     /// The directory
     #[arg(value_name = "PATH", default_value = "/")]
-    path: String,
+    path: OsString,
 
     /// Show type, permissions, owner, size and time, too
     #[arg(short, long)]
@@ -98,14 +100,14 @@ pub(crate) struct CatArgs {
 
     /// The files
     #[arg(value_name = "PATH", required = true)]
-    paths: Vec<String>,
+    paths: Vec<OsString>,
 }
 
 pub(crate) fn cat(args: &CatArgs, settings: &Settings) -> Result<(), Failure> {
     let opened = args.image.open(settings)?;
     let mut out = Output::new();
     for path in &args.paths {
-        let shown = format!("{}:/{}", opened.name, path.trim_start_matches('/'));
+        let shown = format!("{}:/{}", opened.name, path.to_string_lossy().trim_start_matches('/'));
         cat::show(&opened.walk(), path.as_bytes(), &shown, "esker image", &mut out)?;
     }
     out.finish()

@@ -1,0 +1,46 @@
+//! Paths in JSON, which has text only, while names are bytes.
+
+/// For whoever reads what we print: bytes that are no text are replaced.
+pub(crate) mod shown {
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&path.to_string_lossy())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        PathBuf::deserialize(from)
+    }
+}
+
+/// For ourselves: what is no text is an array of its bytes.
+pub(crate) mod exact {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Text(PathBuf),
+        Bytes(Vec<u8>),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        match path.to_str() {
+            Some(text) => to.serialize_str(text),
+            None => path.as_os_str().as_bytes().serialize(to),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(match Form::deserialize(from)? {
+            Form::Text(path) => path,
+            Form::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
+    }
+}
