@@ -1,5 +1,6 @@
 //! What goes to stdout: text for people, JSON for programs.
 
+use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde::Serialize;
@@ -9,14 +10,16 @@ use crate::exit::Failure;
 /// Standard output, buffered; call [`Output::finish`] at the end so that a full disk is not overlooked.
 pub(crate) struct Output {
     out: BufWriter<StdoutLock<'static>>,
+    terminal: bool,
     color: bool,
 }
 
 impl Output {
     pub(crate) fn new() -> Self {
         let stdout = std::io::stdout();
-        let color = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), color }
+        let terminal = stdout.is_terminal();
+        let color = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal, color }
     }
 
     pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
@@ -27,6 +30,12 @@ impl Output {
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.out.write_all(bytes)?)
+    }
+
+    /// A name or path as it is shown: whoever made a repository doesn't get to control a terminal with it. Programs get all
+    /// bytes.
+    pub(crate) fn name<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
+        if self.terminal { without_controls(name) } else { Cow::Borrowed(name) }
     }
 
     /// Has what was said so far read before a question is asked.
@@ -131,6 +140,16 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
     let value = number.parse::<f64>().map_err(|_| bad())? * (1u64 << shift) as f64;
     if value.is_finite() && value < u64::MAX as f64 { Ok(value as u64) } else { Err(bad()) }
+}
+
+/// A name with a question mark in place of each control character, as ls(1) shows it.
+fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(name);
+    if text.contains(char::is_control) {
+        Cow::Owned(text.replace(char::is_control, "?").into_bytes())
+    } else {
+        Cow::Borrowed(name)
+    }
 }
 
 /// Bytes that need not be text (file names), for JSON and messages.

@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
                     let target = target(&walk, &step)?;
                     array.add(&mut out, &EntryJson::new(&step.path, &step.attr, target.as_deref()))?;
                 }
-                None => out.line(&step.path)?,
+                None => out.line(out.name(&step.path))?,
             }
         }
         if step.attr.kind == NodeKind::Directory && args.max_depth.is_none_or(|max| step.depth < max) {

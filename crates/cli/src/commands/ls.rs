@@ -59,7 +59,7 @@ pub(crate) fn show(walk: &Walk<'_>, path: &[u8], long: bool, json: bool) -> Resu
         print_long(&mut out, &rows)?;
     } else {
         for row in &rows {
-            out.line(&row.name)?;
+            out.line(out.name(&row.name))?;
         }
     }
     out.finish()
@@ -88,10 +88,10 @@ fn print_long(out: &mut Output, rows: &[Row]) -> Result<(), Failure> {
             time_text(attr.mtime),
         )
         .into_bytes();
-        line.extend_from_slice(name);
+        line.extend_from_slice(&out.name(name));
         if let Some(target) = target {
             line.extend_from_slice(b" -> ");
-            line.extend_from_slice(target);
+            line.extend_from_slice(&out.name(target));
         }
         out.line(&line)?;
     }

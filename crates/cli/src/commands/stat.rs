@@ -35,9 +35,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         out.json(&json)?;
         return out.finish();
     }
-    let mut name = lossy(path);
+    let mut name = lossy(&out.name(path));
     if let Some(target) = &target {
-        name = format!("{name} -> {}", lossy(target));
+        name = format!("{name} -> {}", lossy(&out.name(target)));
     }
     out.line(format!("  Path: {name}"))?;
     out.line(format!("  Type: {}", kind_name(attr.kind)))?;
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     for (name, value) in &xattrs {
         let printable = value.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
         let value = if printable { lossy(value) } else { format!("0x{}", hex(value)) };
-        out.line(format!(" Xattr: {} = {value}", lossy(name)))?;
+        out.line(format!(" Xattr: {} = {value}", lossy(&out.name(name))))?;
     }
     out.finish()
 }

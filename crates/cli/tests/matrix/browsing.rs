@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::process::Output;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output, Stdio};
 
 use esker_testkit::fixture;
 use esker_testkit::listing::Entry;
 use serde_json::Value;
 
 use crate::person::Person;
+use crate::publishing::{NAME, Workshop};
 use crate::world::{World, words};
 
 fn ask(world: &World, arguments: &[&str]) -> Output {
@@ -205,4 +209,49 @@ fn names_that_are_no_text_can_be_asked_for() {
     let name = entry.path.rsplit(|byte| *byte == b'/').next().expect("a name");
     let found = asked("find", &[world.url().as_bytes(), b"-name", name]);
     assert!(found.split(|byte| *byte == b'\n').any(|path| path == entry.path), "{}", found.escape_ascii());
+}
+
+/// Whoever publishes chooses names; they don't get to speak to the terminal of whoever lists them.
+#[test]
+fn names_say_nothing_to_a_terminal() {
+    let bad = "a\u{1b}]0;title\u{7}\u{9b}31m\nb";
+    let workshop = Workshop::with(Person::ordinary(), |top| {
+        fs::create_dir(top).expect("a folder");
+        fs::write(top.join(bad), "content").expect("a file");
+        symlink(bad, top.join("link")).expect("a link");
+    });
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let url = workshop.published();
+    let key = workshop.world.path("key.pub").display().to_string();
+    let place = format!("{url}:/{bad}");
+    let commands: [&[&str]; 5] =
+        [&["ls", &url], &["ls", "-l", &url], &["find", &url], &["stat", &place], &["ls", &place]];
+    for command in commands {
+        let mut call = workshop.world.esker(&[command, &["--public-key", &key]].concat());
+        let shown = on_a_terminal(call.stderr(Stdio::inherit()));
+        let text = String::from_utf8(shown).expect("text");
+        assert!(text.contains("a?]0;title??31m?b"), "{command:?}: {text:?}");
+        let controls = text.chars().filter(|c| c.is_control() && !matches!(c, '\r' | '\n')).count();
+        assert_eq!(controls, 0, "{command:?}: {text:?}");
+        let piped = call.stdout(Stdio::piped()).output().expect("running esker").stdout;
+        let exact = piped.windows(bad.len()).any(|here| here == bad.as_bytes());
+        assert!(exact, "{command:?} changed names for a program: {}", piped.escape_ascii());
+    }
+}
+
+/// Returns what a command writes to a terminal.
+fn on_a_terminal(command: &mut Command) -> Vec<u8> {
+    let (mut outside, inside) = crate::sys::terminal();
+    let mut child = command.stdout(inside).spawn().expect("running esker");
+    // Its end of the terminal is still open in the command.
+    command.stdout(Stdio::null());
+    let mut shown = Vec::new();
+    match outside.read_to_end(&mut shown) {
+        // What a terminal says when nobody is left at its other end.
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
+        read => drop(read.expect("reading from a terminal")),
+    }
+    assert!(child.wait().expect("esker ends").success(), "{}", shown.escape_ascii());
+    shown
 }

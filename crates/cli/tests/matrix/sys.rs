@@ -1,6 +1,9 @@
-//! What a test changes in a child process before it becomes another program.
+//! What a test changes in a child process before it becomes another program, and the terminal that it gives one.
 #![allow(unsafe_code)]
 
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -16,4 +19,22 @@ pub(crate) fn with_default_signals(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// Returns the two ends of a terminal: that of whoever looks at it, and that of a program. No other child gets them.
+pub(crate) fn terminal() -> (File, File) {
+    let open = |path: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(path).expect("a terminal")
+    };
+    let outside = open("/dev/ptmx");
+    let mut name = [0; 64];
+    // SAFETY: the descriptor is open, and the name gets a place that is ours, of the length that is told.
+    let unlocked = unsafe {
+        libc::unlockpt(outside.as_raw_fd()) == 0
+            && libc::ptsname_r(outside.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
+    };
+    assert!(unlocked, "a terminal: {}", std::io::Error::last_os_error());
+    let name: Vec<u8> = name.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    (outside, open(std::str::from_utf8(&name).expect("a path")))
 }
