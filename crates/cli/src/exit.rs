@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use esker_format::trust::TrustError;
+use esker_node::repository::NotAsked;
 use esker_store::{Blame, Cause, StoreError};
 use esker_vfs::{ErrorKind, TreeError};
 
@@ -140,7 +141,14 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     match error.cause() {
         Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
             .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
+        Cause::Untrusted(TrustError::WhitelistExpired { .. }) => failure.hint(
+            "see whether the clock of this machine is right; if it is, tell the owner of the repository, who can sign \
+             it again with `esker repo resign NAME`",
+        ),
         Cause::Insecure { problem, .. } => failure.hint(problem.mend()),
+        Cause::Unreachable(error) if error.get_ref().is_some_and(|error| error.is::<NotAsked>()) => {
+            failure.hint("leave out --offline once: what was never fetched isn't in this cache")
+        }
         Cause::Busy { .. } => {
             failure.hint("its writer can't be reached, perhaps because it runs on another node: name a cache on a local disk with --cache DIR")
         }
@@ -178,5 +186,23 @@ pub(crate) trait Context<T> {
 impl<T, E: std::error::Error> Context<T> for Result<T, E> {
     fn context(self, kind: Kind, what: impl Display) -> Result<T, Failure> {
         self.map_err(|error| Failure::new(kind, format!("{what}: {}", chain(&error))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::time::UnixTime;
+
+    use super::*;
+
+    /// The keys are right and so is the URL, or it wouldn't be known that it expired.
+    #[test]
+    fn an_expired_whitelist_is_not_blamed_on_keys() {
+        let (expired, now) = (UnixTime(1), UnixTime(2));
+        let cause = Cause::Untrusted(TrustError::WhitelistExpired { expired, now });
+        let failure = of_store("can't open a.test", &StoreError::new("the head of a.test", cause));
+        assert_eq!(failure.kind, Kind::Damaged);
+        let hint = failure.hint.expect("a next step");
+        assert!(hint.contains("clock") && hint.contains("resign") && !hint.contains("key"), "{hint}");
     }
 }

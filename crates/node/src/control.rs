@@ -232,7 +232,15 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
         BufReader::new((&stream).take(RESPONSE_MAX)).read_until(b'\n', &mut line)?;
         Ok(serde_json::from_slice(&line)?)
     };
-    talk().map_err(FileError::on("ask the daemon at", socket))
+    talk()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                let text = format!("no answer came within {} s", patience.as_secs_f32());
+                io::Error::new(io::ErrorKind::TimedOut, text)
+            }
+            _ => error,
+        })
+        .map_err(FileError::on("ask the daemon at", socket))
 }
 
 #[cfg(test)]
@@ -248,6 +256,17 @@ mod tests {
         let socket = base.path().join("s");
         listen(&socket).expect("listening").serve(answer, silent()).expect("serving");
         (base, socket)
+    }
+
+    /// A daemon that is stopped takes connections and says nothing.
+    #[test]
+    fn no_answer_is_told_in_words() {
+        let base = tempfile::tempdir().expect("a directory");
+        let socket = base.path().join("s");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("listening");
+        let error = ask(&socket, &Request::Status, Duration::from_millis(10)).expect_err("no answer");
+        assert_eq!(error.source.kind(), io::ErrorKind::TimedOut, "{}", error.source);
+        assert!(error.source.to_string().contains("no answer"), "{}", error.source);
     }
 
     #[test]

@@ -222,12 +222,17 @@ pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
     })
 }
 
+/// Why a server can't be reached that the user asked not to use.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it was not asked, as --offline says")]
+pub struct NotAsked;
+
 /// A source that the user asked not to use.
 struct Unasked(String);
 
 impl Source for Unasked {
     fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
-        let cause = Cause::Unreachable(std::io::Error::other("it was not asked, as --offline says"));
+        let cause = Cause::Unreachable(std::io::Error::other(NotAsked));
         done.err(StoreError::new(fetch.what, cause).from_place(self.0.clone()));
     }
 

@@ -115,6 +115,15 @@ fn failures_are_told_apart() {
     assert!(!world.is_mounted());
 }
 
+/// Whoever asked for no network isn't sent to look after the server.
+#[test]
+fn what_was_never_seen_is_not_there_offline() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mut ls = world.esker(&["ls", &world.url(), "--offline", "--public-key"]);
+    let said = complaint(ls.arg(world.path("key.pub")), 3);
+    assert!(said.contains("leave out --offline") && !said.contains("whether the server is up"), "{said}");
+}
+
 /// A file that isn't there is told as that, and not as a repository that nobody has configured.
 #[test]
 fn an_image_or_a_folder_that_is_not_there_is_told_so() {
