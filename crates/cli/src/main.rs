@@ -10,6 +10,7 @@ mod compare;
 mod config_repository;
 mod configuration;
 mod container;
+mod counterparts;
 mod doctor;
 mod entry;
 mod exit;
@@ -45,7 +46,7 @@ use crate::settings::Settings;
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]
-#[command(name = "esker", version, max_term_width = 100)]
+#[command(name = "esker", version, max_term_width = 100, after_help = counterparts::HINT)]
 struct Esker {
     #[command(subcommand)]
     command: Command,
@@ -141,6 +142,9 @@ fn main() -> ExitCode {
         line.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
     if let Some(helper) = program.and_then(|program| Helper::called_as(program)) {
         return helper.run(arguments.to_vec());
+    }
+    if counterparts::are_asked_for(arguments) {
+        return counterparts::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
     match run(Esker::parse_from(&line).command, arguments) {
         Ok(code) => code,

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use esker_testkit::fixture;
 
 use crate::person::Person;
-use crate::world::{World, complaint, words};
+use crate::world::{World, complaint, printed, words};
 
 /// Returns every command that `--help` shows, those of commands included, and "" for `esker` itself.
 pub(crate) fn commands(world: &World) -> Vec<String> {
@@ -122,6 +122,26 @@ fn what_was_never_seen_is_not_there_offline() {
     let mut ls = world.esker(&["ls", &world.url(), "--offline", "--public-key"]);
     let said = complaint(ls.arg(world.path("key.pub")), 3);
     assert!(said.contains("leave out --offline") && !said.contains("whether the server is up"), "{said}");
+}
+
+/// Users of CernVM-FS find their commands.
+#[test]
+fn commands_of_cernvm_fs_have_their_counterparts_listed() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let listed = printed(&mut world.esker(&["help", "cvmfs"]));
+    for theirs in
+        ["cvmfs_config", "cvmfs_server", "cvmfs_talk", "cvmfs_fsck", "cvmfs_preload", "mount -t cvmfs"]
+    {
+        assert!(listed.contains(theirs), "{theirs} is not in {listed}");
+    }
+    assert!(help(&world, "").contains("esker help cvmfs"));
+    let known = commands(&world);
+    for command in listed.lines().filter_map(|line| line.split_once("  esker ")).map(|(_, rest)| rest) {
+        // Up to the first argument.
+        let is_word = |word: &&str| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase());
+        let words: Vec<&str> = command.split(' ').take_while(is_word).collect();
+        assert!(known.contains(&words.join(" ")), "{command} is no command of esker");
+    }
 }
 
 /// A file that isn't there is told as that, and not as a repository that nobody has configured.
