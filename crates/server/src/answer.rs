@@ -61,7 +61,7 @@ pub(crate) const NOT_FOUND: Status = (404, "Not Found");
 const METHOD: Status = (405, "Method Not Allowed");
 const UNSATISFIABLE: Status = (416, "Range Not Satisfiable");
 const BROKEN: Status = (500, "Internal Server Error");
-const BUSY: Status = (503, "Service Unavailable");
+pub(crate) const BUSY: Status = (503, "Service Unavailable");
 
 impl Answer {
     /// A failure, in words for whoever looks. Nobody is to remember it: what is missing now may be there next.

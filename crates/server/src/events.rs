@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{interval, sleep};
 
-use crate::repositories::{Repositories, manifest_of};
+use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// How often the manifests are looked at: what a publication waits for beyond its way to the client.
 const LOOK: Duration = Duration::from_millis(200);
@@ -78,9 +78,9 @@ impl Events {
         Some(Stream { repository, known, told: None, _place: place })
     }
 
-    /// Whether there is such a repository now.
-    pub(crate) async fn has(&self, repository: &RepositoryName) -> bool {
-        look(&self.repositories, repository).await.is_some()
+    /// Whether there is such a repository now; an error if that can't be told.
+    pub(crate) async fn has(&self, repository: &RepositoryName) -> Result<bool, Unread> {
+        look(&self.repositories, repository).await.map(|known| known.is_some())
     }
 }
 
@@ -120,7 +120,7 @@ async fn watch_manifest(
     let mut ticks = interval(LOOK);
     loop {
         ticks.tick().await;
-        let found = look(&repositories, &repository).await;
+        let found = look(&repositories, &repository).await.ok().flatten();
         let mut watched = watched.lock();
         let Some(sender) = watched.get(&repository) else { return };
         if sender.receiver_count() == 0 {
@@ -138,10 +138,19 @@ async fn watch_manifest(
 }
 
 /// Reads the manifest aside: the disk may be slow.
-async fn look(repositories: &Arc<Repositories>, repository: &RepositoryName) -> Known {
+async fn look(repositories: &Arc<Repositories>, repository: &RepositoryName) -> Result<Known, Unread> {
     let (repositories, repository) = (repositories.clone(), repository.clone());
     let read = move || {
-        repositories.candidates(&repository).find_map(|folder| manifest_of(&folder).ok()).map(Revision::from)
+        let mut unread = None;
+        for folder in repositories.candidates(&repository) {
+            match manifest_of(&folder) {
+                Ok(manifest) => return Ok(Some(Revision::from(manifest))),
+                Err(error) if error.is_absent() => {}
+                Err(error) => unread = Some(error),
+            }
+        }
+        unread.map_or(Ok(None), Err)
     };
-    tokio::task::spawn_blocking(read).await.ok().flatten()
+    let read = tokio::task::spawn_blocking(read).await;
+    read.unwrap_or_else(|error| Err(Unread::Io(error.into())))
 }

@@ -141,6 +141,14 @@ pub(crate) enum Unread {
     Malformed(String),
 }
 
+impl Unread {
+    /// Whether there is none to read.
+    pub(crate) fn is_absent(&self) -> bool {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        matches!(self, Self::Io(error) if matches!(error.kind(), NotFound | NotADirectory))
+    }
+}
+
 /// Reads the manifest of the repository in a folder, without verifying it: clients do that.
 pub(crate) fn manifest_of(folder: &Path) -> Result<Manifest, Unread> {
     let file = File::open(folder.join(manifest::PATH)).map_err(Unread::Io)?;

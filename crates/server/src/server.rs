@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::accept::accept;
-use crate::answer::{Answer, NOT_FOUND, Status};
+use crate::answer::{Answer, BUSY, NOT_FOUND, Status};
 use crate::batch;
 use crate::events::{Events, Stream};
 use crate::file;
@@ -147,7 +147,8 @@ impl Shared {
     /// The stream that a request asks for, if it asks for one and may have it.
     pub(crate) async fn stream(&self, request: &Request) -> Option<Stream> {
         let Some(Route::Revisions { repository }) = route::find(&request.path) else { return None };
-        let is_served = request.method == Method::Get && self.events.has(&repository).await;
+        let is_served =
+            request.method == Method::Get && matches!(self.events.has(&repository).await, Ok(true));
         if is_served { self.events.listen(repository) } else { None }
     }
 
@@ -159,11 +160,12 @@ impl Shared {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
             Some(Route::Batch { repository, names }) => self.batch(&repository, &names),
-            // Not one of those who listen: they are served by their connections.
-            Some(Route::Revisions { repository }) if self.events.has(&repository).await => {
-                Answer::failure((503, "Service Unavailable"))
-            }
-            Some(Route::Revisions { .. }) => Answer::failure(NOT_FOUND),
+            // Not one of those who listen: they are served by their connections. To clients 404 means that nothing is
+            // told here, and they stay away for long.
+            Some(Route::Revisions { repository }) => match self.events.has(&repository).await {
+                Ok(false) => Answer::failure(NOT_FOUND),
+                Ok(true) | Err(_) => Answer::failure(BUSY),
+            },
             Some(Route::Meta) => info::meta(&self.repositories),
             Some(Route::Index) => self.listed(page::index).await,
             Some(Route::Repositories) => self.listed(info::repositories).await,

@@ -79,3 +79,21 @@ fn places_are_bounded_and_given_back() {
     }
     assert_eq!(server.get("/cvmfs/absent.test/.esker/revisions").status, 404);
 }
+
+/// A client takes 404 to mean that this server tells of nothing, and asks again after an hour.
+#[test]
+fn a_manifest_that_can_not_be_read_now_is_not_absent() {
+    let repository = FULL.unpack();
+    let server = Running::of(&[repository.document_root().to_owned()]);
+    let manifest = repository.read(".cvmfspublished");
+    repository.write(".cvmfspublished", b"half");
+    assert_eq!(server.get(REVISIONS).status, 503);
+    let path = repository.path().join(".cvmfspublished");
+    std::fs::remove_file(&path).expect("a file");
+    std::fs::create_dir(&path).expect("what opens and can't be read");
+    assert_eq!(server.get(REVISIONS).status, 503);
+    std::fs::remove_dir(&path).expect("a folder");
+    assert_eq!(server.get(REVISIONS).status, 404);
+    repository.write(".cvmfspublished", &manifest);
+    assert_eq!(event(&mut listen(&server))["revision"], 3);
+}
