@@ -16,6 +16,8 @@ use crate::server::{Shared, State};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// What that grows to while nothing changes.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long an idle connection may take to leave before another one has to.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// Takes connections until the server is stopped.
 pub(crate) async fn accept(
@@ -28,8 +30,9 @@ pub(crate) async fn accept(
     let ended = Arc::new(Notify::new());
     let serving = async {
         loop {
-            let (stream, _) = next(async || listener.accept().await, &ended, state, pauses()).await;
-            let slot = slot(slots, state).await;
+            let crowd = Crowd { state, wanted: &shared.wanted };
+            let (stream, _) = next(async || listener.accept().await, &ended, crowd, pauses()).await;
+            let slot = slot(slots, crowd).await;
             shared.counters.connected();
             let connection = Connection::new(stream, shared.clone(), state.subscribe());
             let ended = ended.clone();
@@ -46,29 +49,58 @@ pub(crate) async fn accept(
     }
 }
 
+/// How connections are told that somebody waits for the place of one of them.
+#[derive(Clone, Copy)]
+struct Crowd<'a> {
+    state: &'a watch::Sender<State>,
+    wanted: &'a Notify,
+}
+
+impl Crowd<'_> {
+    /// Whoever is answered now goes, and of those who are idle the one that is for longest.
+    fn begin(self) {
+        self.change(State::Serving, State::Crowded);
+        self.wanted.notify_one();
+    }
+
+    fn end(self) {
+        self.change(State::Crowded, State::Serving);
+    }
+
+    fn change(self, from: State, to: State) {
+        self.state.send_if_modified(|state| {
+            let changes = *state == from;
+            if changes {
+                *state = to;
+            }
+            changes
+        });
+    }
+}
+
 /// How long to wait after the first failure, the second, …
 fn pauses() -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(PAUSE_MIN), |pause| Some((*pause * 2).min(PAUSE_MAX)))
 }
 
-/// The next client. While it can't be taken, for want of descriptors or memory, the idle ones go, and every connection
-/// that ends is reason to try again.
+/// The next client. While it can't be taken, for want of descriptors or memory, idle ones go, one an attempt, and every
+/// connection that ends is reason to try again.
 async fn next<T>(
     mut accept: impl AsyncFnMut() -> io::Result<T>,
     ended: &Notify,
-    state: &watch::Sender<State>,
+    crowd: Crowd<'_>,
     mut pauses: impl Iterator<Item = Duration>,
 ) -> T {
     loop {
         match accept().await {
             Ok(client) => {
-                change(state, State::Crowded, State::Serving);
+                crowd.end();
                 return client;
             }
             // Only this client is gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => {
-                change(state, State::Serving, State::Crowded);
+                crowd.begin();
                 // Either is a reason to try again.
                 let _ = timeout(pauses.next().unwrap_or(PAUSE_MAX), ended.notified()).await;
             }
@@ -76,25 +108,20 @@ async fn next<T>(
     }
 }
 
-/// Waits for a connection to be free, and makes the idle ones leave if there is none.
-async fn slot(slots: &Arc<Semaphore>, state: &watch::Sender<State>) -> OwnedSemaphorePermit {
+/// Waits for a connection to be free, and makes an idle one leave if there is none.
+async fn slot(slots: &Arc<Semaphore>, crowd: Crowd<'_>) -> OwnedSemaphorePermit {
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
-    change(state, State::Serving, State::Crowded);
-    let slot = slots.clone().acquire_owned().await;
-    change(state, State::Crowded, State::Serving);
-    slot.expect("there is a slot because nobody closes the semaphore")
-}
-
-fn change(state: &watch::Sender<State>, from: State, to: State) {
-    state.send_if_modified(|state| {
-        let changes = *state == from;
-        if changes {
-            *state = to;
+    let slot = loop {
+        crowd.begin();
+        // Whoever was told to leave may not get around to it, because its client takes nothing.
+        if let Ok(slot) = timeout(LEAVING_MAX, slots.clone().acquire_owned()).await {
+            break slot;
         }
-        changes
-    });
+    };
+    crowd.end();
+    slot.expect("there is a slot because nobody closes the semaphore")
 }
 
 #[cfg(test)]
@@ -122,7 +149,8 @@ mod tests {
 
     #[test]
     fn without_descriptors_the_end_of_a_connection_is_waited_for() {
-        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
+        let crowd = Crowd { state: &state, wanted: &wanted };
         let tries = Cell::new(0);
         let accept = async || {
             tries.set(tries.get() + 1);
@@ -138,32 +166,34 @@ mod tests {
             }
         };
         run(async {
-            let (client, ()) = tokio::join!(next(accept, &ended, &state, repeat(FOR_EVER)), others);
+            let (client, ()) = tokio::join!(next(accept, &ended, crowd, repeat(FOR_EVER)), others);
             assert_eq!((client, tries.get(), *state.borrow()), ("a client", 4, State::Serving));
         });
     }
 
     #[test]
     fn descriptors_that_come_free_elsewhere_are_found() {
-        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
+        let crowd = Crowd { state: &state, wanted: &wanted };
         let mut failures = 5;
         let accept = async || {
             failures -= 1;
             if failures > 0 { Err(no_descriptors()) } else { Ok(()) }
         };
-        run(next(accept, &ended, &state, repeat(Duration::ZERO)));
+        run(next(accept, &ended, crowd, repeat(Duration::ZERO)));
         assert_eq!((failures, *state.borrow()), (0, State::Serving));
     }
 
     #[test]
     fn a_client_that_went_away_is_waited_for_by_nobody() {
-        let (ended, (state, _)) = (Notify::new(), watch::channel(State::Serving));
+        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
+        let crowd = Crowd { state: &state, wanted: &wanted };
         let mut gone = true;
         let accept = async || match std::mem::take(&mut gone) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         };
-        run(next(accept, &ended, &state, repeat(FOR_EVER)));
+        run(next(accept, &ended, crowd, repeat(FOR_EVER)));
     }
 
     #[test]

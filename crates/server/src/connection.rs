@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
 use crate::date;
 use crate::events::Stream;
 use crate::request::{self, Method, Parsed, Refusal, Request};
 use crate::send::{Pace, bytes, send};
-use crate::server::{Shared, State};
+use crate::server::{Limits, Shared, State};
 
 /// Bytes received at once. A request usually has a few hundred.
 const RECEIVE_MAX: usize = 2048;
@@ -29,6 +29,8 @@ pub(crate) struct Connection {
     buffer: Vec<u8>,
     shared: Arc<Shared>,
     state: watch::Receiver<State>,
+    /// Whether it had an answer.
+    served: bool,
 }
 
 /// What comes next from a client.
@@ -43,7 +45,7 @@ impl Connection {
     pub(crate) fn new(stream: TcpStream, shared: Arc<Shared>, state: watch::Receiver<State>) -> Self {
         // Answers are whole already; waiting for more only costs time.
         let _ = stream.set_nodelay(true);
-        Self { stream, buffer: Vec::new(), shared, state }
+        Self { stream, buffer: Vec::new(), shared, state, served: false }
     }
 
     /// Serves the client until it or the server has enough. A client that breaks off is no event.
@@ -69,6 +71,7 @@ impl Connection {
             if last {
                 return self.part().await;
             }
+            self.served = true;
         }
     }
 
@@ -84,17 +87,19 @@ impl Connection {
         sent.map(drop)
     }
 
-    /// Tells of new revisions until the client or the server has enough; a crowded server ends it first.
+    /// Tells of new revisions until the client or the server has enough.
     async fn tell(&mut self, mut events: Stream) -> io::Result<()> {
         let stall = self.shared.limits.stall;
         bytes(&self.stream, &Answer::events(&date::http(date::now())), false, stall).await?;
-        let mut state = self.state.clone();
+        let shared = self.shared.clone();
+        let unwanted = unwanted(&shared, self.state.clone(), Duration::ZERO);
+        tokio::pin!(unwanted);
         loop {
             let next = tokio::select! {
                 next = events.next() => next?,
                 // It has nothing more to say, so this is its end.
                 _ = self.receive() => return Ok(()),
-                _ = state.wait_for(|state| *state != State::Serving) => return Ok(()),
+                () = &mut unwanted => return Ok(()),
             };
             bytes(&self.stream, &next, false, stall).await?;
         }
@@ -105,11 +110,14 @@ impl Connection {
         if self.buffer.is_empty() {
             // An idle client costs a descriptor but no memory.
             self.buffer = Vec::new();
-            let idle = self.shared.limits.idle;
-            let mut state = self.state.clone();
+            let (shared, state) = (self.shared.clone(), self.state.clone());
+            let Limits { idle, first, .. } = shared.limits;
+            let grace = if self.served { Duration::ZERO } else { first };
             let received = tokio::select! {
+                // Who has asked is no longer idle.
+                biased;
                 received = timeout(idle, self.receive()) => received.unwrap_or(Ok(0))?,
-                _ = state.wait_for(|state| *state != State::Serving) => 0,
+                () = unwanted(&shared, state, grace) => 0,
             };
             if received == 0 {
                 return Ok(Next::End);
@@ -165,5 +173,25 @@ impl Connection {
         };
         // There is nobody left to tell.
         let _ = timeout(LINGER_MAX, parting).await;
+    }
+}
+
+/// Waits until a connection that is asked nothing has to go: because the server stops, or, after `grace`, because
+/// somebody waits for a place and nobody has been idle for longer.
+async fn unwanted(shared: &Shared, mut state: watch::Receiver<State>, grace: Duration) {
+    let now = state.clone();
+    let wanted = async {
+        sleep(grace).await;
+        loop {
+            shared.wanted.notified().await;
+            // Whoever waited may have found a place elsewhere.
+            if *now.borrow() == State::Crowded {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = wanted => {}
+        _ = state.wait_for(|state| *state == State::Stopping) => {}
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::accept::accept;
@@ -33,6 +33,8 @@ pub struct Limits {
     pub listeners: usize,
     /// How long a connection may be idle.
     pub idle: Duration,
+    /// How long a client may take to begin its first request where others wait for its place.
+    pub first: Duration,
     /// How long a client may take to send a request.
     pub head: Duration,
     /// How long a client may take no byte of an answer.
@@ -49,6 +51,7 @@ impl Default for Limits {
             connections: 4096,
             listeners: 2048,
             idle: Duration::from_secs(60),
+            first: Duration::from_secs(2),
             head: Duration::from_secs(10),
             stall: Duration::from_secs(30),
             slowest: 8 * 1024,
@@ -128,7 +131,7 @@ impl Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Serving,
-    /// Every connection or descriptor is taken and somebody waits for one: the idle ones go.
+    /// Every connection or descriptor is taken and somebody waits for one.
     Crowded,
     Stopping,
 }
@@ -137,6 +140,8 @@ pub(crate) enum State {
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
+    /// Has a connection go that is idle, the one that is for longest.
+    pub(crate) wanted: Notify,
     repositories: Arc<Repositories>,
     listing: Arc<Listing>,
     batches: Arc<Semaphore>,
@@ -239,6 +244,7 @@ impl Server {
         let shared = Shared {
             limits,
             counters: Counters::default(),
+            wanted: Notify::new(),
             events: Events::new(repositories.clone(), limits.listeners),
             repositories,
             listing: Arc::default(),
