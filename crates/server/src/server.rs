@@ -24,6 +24,10 @@ use crate::route::{self, Allowed, Route};
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
+/// Clients that may wait to be taken, at least: all nodes of a cluster may come in one moment. The kernel has a limit of
+/// its own, and whoever is beyond it tries again after a second or more.
+const WAITING_MIN: i32 = 4096;
+
 /// What clients may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -238,6 +242,9 @@ impl Server {
             .map_err(ServeError::Threads)?;
         let failed = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(failed)?;
+        // The standard library has the kernel keep no more than 128 clients waiting.
+        let waiting = i32::try_from(limits.connections).unwrap_or(i32::MAX).max(WAITING_MIN);
+        rustix::net::listen(&listener, waiting).map_err(|errno| failed(errno.into()))?;
         listener.set_nonblocking(true).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let repositories = Arc::new(repositories);

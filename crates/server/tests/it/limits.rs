@@ -2,7 +2,7 @@ use std::io::{BufRead, Read};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use esker_server::Limits;
+use esker_server::{Limits, Repositories, Server};
 use esker_testkit::fixture::{FULL, Repository};
 
 use crate::client::{Client, PATIENCE, Running};
@@ -92,6 +92,20 @@ fn a_full_server_does_not_wait_long_for_who_never_asks() {
     let mut silent = server.client();
     assert_eq!(server.get(TOP).status, 200);
     assert_eq!(silent.rest(), b"");
+}
+
+/// As when a job starts on all nodes of a cluster: whoever the kernel has no place for tries again only after a second.
+#[test]
+fn many_may_come_at_once() {
+    let repository = FULL.unpack();
+    let repositories = Repositories::open(&[repository.document_root().to_owned()]).expect("folders");
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let server = Server::bind(address, repositories, Limits::default()).expect("listening");
+    let kernel = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a limit of the kernel");
+    let most = kernel.trim().parse::<usize>().expect("a number").min(400);
+    let connect = |_| TcpStream::connect_timeout(&server.address(), Duration::from_secs(10)).ok();
+    let queued: Vec<_> = (0..most).map_while(connect).collect();
+    assert_eq!(queued.len(), most);
 }
 
 #[test]
