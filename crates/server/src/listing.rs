@@ -13,7 +13,6 @@ use esker_format::manifest::Manifest;
 use esker_format::metainfo::ServerStatus;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use parking_lot::Mutex;
 
 use crate::file;
 use crate::repositories::{Repositories, Unread, manifest_of};
@@ -44,7 +43,8 @@ pub(crate) struct State {
     pub(crate) revision: u64,
     pub(crate) published: UnixTime,
     pub(crate) root: ContentHash,
-    pub(crate) totals: Result<Totals, String>,
+    /// None where nobody asked for them.
+    pub(crate) totals: Option<Result<Totals, String>>,
 }
 
 /// What the root catalog counts, everything below included.
@@ -54,52 +54,59 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
 }
 
-/// The last listing, and totals by root catalog, which can't change.
-#[derive(Debug, Default)]
-pub(crate) struct Listing(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
+/// The last listing. Making one reads the disk.
+#[derive(Debug)]
+pub(crate) struct Listing {
     made: Option<(Instant, Arc<[Entry]>)>,
-    totals: HashMap<ContentHash, Totals>,
+    counts: Option<Counts>,
 }
 
+/// Totals by root catalog, which can't change.
+type Counts = HashMap<ContentHash, Totals>;
+
 impl Listing {
-    /// Looks at the repositories, unless that was just done. One caller looks, the others wait for it.
-    pub(crate) fn now(&self, repositories: &Repositories) -> Arc<[Entry]> {
-        let mut known = self.0.lock();
-        if let Some((when, entries)) = &known.made
+    /// One of names: it reads no more than manifests.
+    pub(crate) fn of_names() -> Self {
+        Self { made: None, counts: None }
+    }
+
+    /// One with totals: the first one reads all root catalogs, which may take minutes.
+    pub(crate) fn with_totals() -> Self {
+        Self { made: None, counts: Some(Counts::new()) }
+    }
+
+    /// Looks at the repositories, unless that was just done.
+    pub(crate) fn now(&mut self, repositories: &Repositories) -> Arc<[Entry]> {
+        if let Some((when, entries)) = &self.made
             && when.elapsed() < FRESH
         {
             return entries.clone();
         }
-        let mut totals = HashMap::new();
+        let mut kept = Counts::new();
         let entries: Arc<[Entry]> = repositories
             .all()
             .into_iter()
             .map(|(name, folder)| Entry {
                 folder: name.as_str().to_owned(),
                 replica: is_replica(&folder),
-                state: look(&folder, &known.totals, &mut totals),
+                state: look(&folder, self.counts.as_ref(), &mut kept),
             })
             .collect();
-        *known = Known { made: Some((Instant::now(), entries.clone())), totals };
+        self.made = Some((Instant::now(), entries.clone()));
+        self.counts = self.counts.is_some().then_some(kept);
         entries
     }
 }
 
-fn look(
-    folder: &Path,
-    known: &HashMap<ContentHash, Totals>,
-    kept: &mut HashMap<ContentHash, Totals>,
-) -> Result<State, String> {
+fn look(folder: &Path, known: Option<&Counts>, kept: &mut Counts) -> Result<State, String> {
     let manifest = manifest_of(folder).map_err(|error| match error {
         Unread::Io(error) => format!("its manifest can't be read: {error}"),
         Unread::Malformed(reason) => reason,
     })?;
     let root = manifest.root_catalog;
-    let totals = known.get(&root).map_or_else(|| totals(folder, &manifest), |totals| Ok(*totals));
-    if let Ok(totals) = &totals {
+    let totals =
+        known.map(|known| known.get(&root).map_or_else(|| totals(folder, &manifest), |totals| Ok(*totals)));
+    if let Some(Ok(totals)) = &totals {
         kept.insert(root, *totals);
     }
     Ok(State {

@@ -64,10 +64,11 @@ fn row(rows: &mut String, entry: &Entry, now: UnixTime) {
 
 fn cells(state: &State, now: UnixTime) -> String {
     let totals = match &state.totals {
-        Ok(Totals { entries, bytes }) => {
+        Some(Ok(Totals { entries, bytes })) => {
             format!("<td class=n>{}<td class=n>{}", size(*bytes), grouped(*entries))
         }
-        Err(reason) => format!("<td colspan=2 class=bad>{}", escaped(reason)),
+        Some(Err(reason)) => format!("<td colspan=2 class=bad>{}", escaped(reason)),
+        None => "<td colspan=2>".to_owned(),
     };
     let root = state.root.to_string();
     format!(

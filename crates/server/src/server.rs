@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::accept::accept;
@@ -16,7 +16,7 @@ use crate::batch;
 use crate::events::{Events, Stream};
 use crate::file;
 use crate::info;
-use crate::listing::Listing;
+use crate::listing::{Entry, Listing};
 use crate::page;
 use crate::repositories::Repositories;
 use crate::request::{Method, Request};
@@ -27,6 +27,9 @@ use esker_format::object::ObjectName;
 /// Clients that may wait to be taken, at least: all nodes of a cluster may come in one moment. The kernel has a limit of
 /// its own, and whoever is beyond it tries again after a second or more.
 const WAITING_MIN: i32 = 4096;
+
+/// Threads that read what answers are made of.
+const READERS: usize = 4;
 
 /// What clients may cost.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +150,8 @@ pub(crate) struct Shared {
     /// Has a connection go that is idle, the one that is for longest.
     pub(crate) wanted: Notify,
     repositories: Arc<Repositories>,
-    listing: Arc<Listing>,
+    names: Arc<Mutex<Listing>>,
+    page: Arc<Mutex<Listing>>,
     batches: Arc<Semaphore>,
     events: Events,
 }
@@ -176,8 +180,8 @@ impl Shared {
                 Ok(true) | Err(_) => Answer::failure(BUSY),
             },
             Some(Route::Meta) => info::meta(&self.repositories),
-            Some(Route::Index) => self.listed(page::index).await,
-            Some(Route::Repositories) => self.listed(info::repositories).await,
+            Some(Route::Index) => self.listed(&self.page, page::index).await,
+            Some(Route::Repositories) => self.listed(&self.names, info::repositories).await,
         }
     }
 
@@ -200,9 +204,10 @@ impl Shared {
         }
     }
 
-    /// Makes an answer from what the repositories are now. That reads catalogs, so it is done aside.
-    async fn listed(&self, make: fn(&[crate::listing::Entry]) -> Answer) -> Answer {
-        let (listing, repositories) = (self.listing.clone(), self.repositories.clone());
+    /// Makes an answer from what the repositories are now. That reads the disk, so it is done aside: by one, while the
+    /// others wait for it without holding a thread.
+    async fn listed(&self, listing: &Arc<Mutex<Listing>>, make: fn(&[Entry]) -> Answer) -> Answer {
+        let (mut listing, repositories) = (listing.clone().lock_owned().await, self.repositories.clone());
         let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
         made.unwrap_or_else(|_| Answer::failure((500, "Internal Server Error")))
     }
@@ -235,7 +240,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             // Workers wait for the disk where the page cache has nothing, so more of them than cores.
             .worker_threads((2 * cores).max(8))
-            .max_blocking_threads(4)
+            .max_blocking_threads(READERS)
             .thread_name("serve")
             .enable_all()
             .build()
@@ -254,7 +259,8 @@ impl Server {
             wanted: Notify::new(),
             events: Events::new(repositories.clone(), limits.listeners),
             repositories,
-            listing: Arc::default(),
+            names: Arc::new(Mutex::new(Listing::of_names())),
+            page: Arc::new(Mutex::new(Listing::with_totals())),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
         };
         let (state, _) = watch::channel(State::Serving);
@@ -288,5 +294,35 @@ impl Server {
         })?;
         runtime.shutdown_background();
         Ok(Served { cut, ..shared.counters.so_far() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use super::*;
+
+    /// A page takes as long as its catalogs do, and what it is made with is needed for other things.
+    #[test]
+    fn who_waits_for_a_page_holds_nobody_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let repositories = Repositories::open(&[folder.path().to_owned()]).expect("a folder of none");
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let Server { runtime, shared, .. } =
+            Server::bind(address, repositories, Limits::default()).expect("listening");
+        let page = shared.page.clone().try_lock_owned().expect("nobody else asked yet");
+        runtime.block_on(async {
+            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.listed(&shared.page, page::index)));
+            let asked = poll_fn(|context| {
+                Poll::Ready(waiting.iter_mut().all(|page| page.as_mut().poll(context).is_pending()))
+            });
+            assert!(asked.await);
+            let name = RepositoryName::parse("some.test").expect("a name");
+            let found = timeout(Duration::from_secs(60), shared.events.has(&name)).await;
+            assert!(matches!(found, Ok(Ok(false))), "{found:?}");
+        });
+        drop(page);
     }
 }

@@ -1,4 +1,5 @@
 use esker_testkit::fixture::{ALL, FULL, RMD};
+use rustix::fs::inotify;
 use serde_json::{Value, json};
 
 use crate::client::Running;
@@ -21,6 +22,25 @@ fn the_info_api_tells_what_is_published_and_what_is_copied() {
     assert_eq!(told, expected);
     let status = server.get("/cvmfs/alias.test/.cvmfs_status.json");
     assert_eq!(status.status, 404);
+}
+
+/// Catalogs of real repositories take seconds to read, and whoever asks for names may have a hundred of them asked for.
+#[test]
+fn names_are_told_without_opening_a_catalog() {
+    let full = FULL.unpack();
+    let root = full.manifest().get('C').expect("a root");
+    let catalog = full.path().join(format!("data/{}/{}C", &root[..2], &root[2..]));
+    let opened = inotify::init(inotify::CreateFlags::NONBLOCK).expect("an inotify descriptor");
+    inotify::add_watch(&opened, catalog, inotify::WatchFlags::OPEN).expect("a watch");
+    let is_opened = || {
+        let mut events = [std::mem::MaybeUninit::uninit(); 4096];
+        inotify::Reader::new(&opened, &mut events).next().is_ok()
+    };
+    let server = Running::of(&[full.document_root().to_owned()]);
+    assert!(server.get("/cvmfs/info/v1/repositories.json").text().contains("full.test"));
+    assert!(!is_opened());
+    assert!(server.get("/").text().contains("full.test"));
+    assert!(is_opened());
 }
 
 #[test]
