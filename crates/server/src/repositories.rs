@@ -1,12 +1,13 @@
 //! Which repositories the served folders hold.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
+
+use crate::file;
 
 /// Largest manifest; real ones have a few hundred bytes.
 const MANIFEST_MAX: u64 = 64 * 1024;
@@ -151,8 +152,8 @@ impl Unread {
 
 /// Reads the manifest of the repository in a folder, without verifying it: clients do that.
 pub(crate) fn manifest_of(folder: &Path) -> Result<Manifest, Unread> {
-    let file = File::open(folder.join(manifest::PATH)).map_err(Unread::Io)?;
+    let opened = file::open(&folder.join(manifest::PATH)).map_err(Unread::Io)?;
     let mut bytes = Vec::new();
-    file.take(MANIFEST_MAX).read_to_end(&mut bytes).map_err(Unread::Io)?;
+    opened.file.take(MANIFEST_MAX).read_to_end(&mut bytes).map_err(Unread::Io)?;
     Manifest::parse(&bytes).map_err(|error| Unread::Malformed(error.to_string()))
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use esker_server::Limits;
 use esker_testkit::fixture::{FULL, Repository};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::client::{Client, PATIENCE, Running};
 
@@ -88,12 +89,26 @@ fn a_manifest_that_can_not_be_read_now_is_not_absent() {
     let manifest = repository.read(".cvmfspublished");
     repository.write(".cvmfspublished", b"half");
     assert_eq!(server.get(REVISIONS).status, 503);
-    let path = repository.path().join(".cvmfspublished");
-    std::fs::remove_file(&path).expect("a file");
-    std::fs::create_dir(&path).expect("what opens and can't be read");
-    assert_eq!(server.get(REVISIONS).status, 503);
-    std::fs::remove_dir(&path).expect("a folder");
+    std::fs::remove_file(repository.path().join(".cvmfspublished")).expect("a file");
     assert_eq!(server.get(REVISIONS).status, 404);
     repository.write(".cvmfspublished", &manifest);
     assert_eq!(event(&mut listen(&server))["revision"], 3);
+}
+
+/// Whoever may publish one repository must not be able to stop what is told of the others.
+#[test]
+fn a_pipe_in_place_of_a_manifest_holds_nobody_up() {
+    const REQUESTS: usize = 8;
+    let repository = FULL.unpack();
+    let other = repository.document_root().join("other.test");
+    std::fs::create_dir(&other).expect("a folder");
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, other.join(".cvmfspublished"), FileType::Fifo, mode, 0).expect("a pipe");
+    let server = Running::of(&[repository.document_root().to_owned()]);
+    let mut clients: Vec<_> = (0..REQUESTS).map(|_| server.client()).collect();
+    for client in &mut clients {
+        client.send(b"GET /cvmfs/other.test/.esker/revisions HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    assert_eq!(event(&mut listen(&server))["revision"], 3);
+    assert!(clients.iter_mut().all(|client| client.head().status == 404));
 }
