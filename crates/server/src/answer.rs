@@ -167,7 +167,9 @@ impl Answer {
             }
             Wanted::Unsatisfiable => {
                 self.status = UNSATISFIABLE;
-                self.fields.push(("Content-Range", format!("bytes */{len}")));
+                // An object may have been cut, and is whole again once that was seen.
+                self.fields =
+                    vec![("Cache-Control", "no-store".into()), ("Content-Range", format!("bytes */{len}"))];
             }
             Wanted::Parts(parts) => {
                 self.status = PARTIAL;
