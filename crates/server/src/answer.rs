@@ -90,7 +90,9 @@ impl Answer {
     /// A file that can't be opened.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::failure(match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => NOT_FOUND,
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
+                NOT_FOUND
+            }
             io::ErrorKind::PermissionDenied => FORBIDDEN,
             // Out of descriptors or memory: another server, or this one later, can do better.
             _ if error.raw_os_error().is_some_and(is_shortage) => BUSY,

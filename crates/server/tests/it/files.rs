@@ -87,6 +87,7 @@ fn what_is_private_or_absent_is_not_found() {
         "/.cvmfspublished/x",
         "/.cvmfsabsent",
         "/data/00/00000000000000000000000000000000000000",
+        &format!("/.cvmfs{}", "x".repeat(300)),
     ] {
         let response = client.ask("GET", &format!("/cvmfs/full.test{path}"), "");
         let slash_too_many = path == "/.cvmfspublished/";
