@@ -83,7 +83,7 @@ fn pauses() -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(PAUSE_MIN), |pause| Some((*pause * 2).min(PAUSE_MAX)))
 }
 
-/// The next client. While it can't be taken, for want of descriptors or memory, idle ones go, one an attempt, and every
+/// The next client. While it can't be taken, for want of descriptors or memory, idle ones go, two an attempt, and every
 /// connection that ends is reason to try again.
 async fn next<T>(
     mut accept: impl AsyncFnMut() -> io::Result<T>,
@@ -101,6 +101,8 @@ async fn next<T>(
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => {
                 crowd.begin();
+                // The socket is not enough: the answer needs a file.
+                crowd.wanted.notify_one();
                 // Either is a reason to try again.
                 let _ = timeout(pauses.next().unwrap_or(PAUSE_MAX), ended.notified()).await;
             }
@@ -169,6 +171,34 @@ mod tests {
             let (client, ()) = tokio::join!(next(accept, &ended, crowd, repeat(FOR_EVER)), others);
             assert_eq!((client, tries.get(), *state.borrow()), ("a client", 4, State::Serving));
         });
+    }
+
+    #[test]
+    fn a_client_without_a_descriptor_costs_two_who_are_idle_their_places() {
+        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
+        let crowd = Crowd { state: &state, wanted: &wanted };
+        let mut fails = true;
+        let accept = async || match std::mem::take(&mut fails) {
+            true => Err(no_descriptors()),
+            false => Ok(()),
+        };
+        let gone = Cell::new(0);
+        let idle = async || {
+            wanted.notified().await;
+            gone.set(gone.get() + 1);
+        };
+        run(async {
+            tokio::select! {
+                biased;
+                _ = async { tokio::join!(idle(), idle(), idle(), next(accept, &ended, crowd, repeat(FOR_EVER))) } => {}
+                () = async {
+                    for _ in 0..10 {
+                        yield_now().await;
+                    }
+                } => {}
+            }
+        });
+        assert_eq!(gone.get(), 2);
     }
 
     #[test]
