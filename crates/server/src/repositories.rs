@@ -21,7 +21,7 @@ pub struct Repositories {
 
 #[derive(Debug)]
 enum Root {
-    /// The folder of one repository, and the name its manifest has.
+    /// The folder of one repository, and the name its manifest has, or its folder where there was none yet.
     One(RepositoryName, PathBuf),
     /// A folder of folders, each named as its repository.
     Many(PathBuf),
@@ -116,11 +116,21 @@ fn root(folder: &Path) -> Result<Root, RootError> {
         }
         Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::read_dir(&path).map_err(unreadable)?;
-            Ok(Root::Many(path))
+            Ok(match unpublished(&path) {
+                Some(name) => Root::One(name, path),
+                None => Root::Many(path),
+            })
         }
         Err(Unread::Io(source)) => Err(unreadable(source)),
         Err(Unread::Malformed(reason)) => Err(RootError::Nameless { path, reason }),
     }
+}
+
+/// The name of a repository whose folder is there before its first manifest.
+fn unpublished(folder: &Path) -> Option<RepositoryName> {
+    let objects = folder.join("data");
+    let is_one = objects.is_dir() && !objects.join(manifest::PATH).exists();
+    RepositoryName::parse(folder.file_name()?.to_str()?).ok().filter(|_| is_one)
 }
 
 /// The repositories in a folder of them. One that vanished meanwhile is none.

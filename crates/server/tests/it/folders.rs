@@ -21,6 +21,19 @@ fn a_folder_is_a_repository_or_holds_some() {
     assert_eq!(server.get(path).status, 200);
 }
 
+/// As a replica's folder is before the first replication.
+#[test]
+fn a_repository_that_is_not_published_yet_is_served_once_it_is() {
+    let full = FULL.unpack();
+    let manifest = full.read(".cvmfspublished");
+    std::fs::remove_file(full.path().join(".cvmfspublished")).expect("a file");
+    let server = Running::of(&[full.path()]);
+    let path = "/cvmfs/full.test/.cvmfspublished";
+    assert_eq!(server.get(path).status, 404);
+    full.write(".cvmfspublished", &manifest);
+    assert_eq!(server.get(path).body, manifest);
+}
+
 #[test]
 fn folders_that_can_not_be_served_say_why() {
     let full = FULL.unpack();
