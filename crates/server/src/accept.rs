@@ -9,6 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
+use crate::crowd::Crowd;
 use crate::server::{Shared, State};
 
 /// How long to wait for one of our own connections to end before a failed attempt is repeated all the same, because
@@ -30,9 +31,8 @@ pub(crate) async fn accept(
     let ended = Arc::new(Notify::new());
     let serving = async {
         loop {
-            let crowd = Crowd { state, wanted: &shared.wanted };
-            let (stream, _) = next(async || listener.accept().await, &ended, crowd, pauses()).await;
-            let slot = slot(slots, crowd).await;
+            let (stream, _) = next(async || listener.accept().await, &ended, &shared.crowd, pauses()).await;
+            let slot = slot(slots, &shared.crowd).await;
             shared.counters.connected();
             let connection = Connection::new(stream, shared.clone(), state.subscribe());
             let ended = ended.clone();
@@ -49,35 +49,6 @@ pub(crate) async fn accept(
     }
 }
 
-/// How connections are told that somebody waits for the place of one of them.
-#[derive(Clone, Copy)]
-struct Crowd<'a> {
-    state: &'a watch::Sender<State>,
-    wanted: &'a Notify,
-}
-
-impl Crowd<'_> {
-    /// Whoever is answered now goes, and of those who are idle the one that is for longest.
-    fn begin(self) {
-        self.change(State::Serving, State::Crowded);
-        self.wanted.notify_one();
-    }
-
-    fn end(self) {
-        self.change(State::Crowded, State::Serving);
-    }
-
-    fn change(self, from: State, to: State) {
-        self.state.send_if_modified(|state| {
-            let changes = *state == from;
-            if changes {
-                *state = to;
-            }
-            changes
-        });
-    }
-}
-
 /// How long to wait after the first failure, the second, …
 fn pauses() -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(PAUSE_MIN), |pause| Some((*pause * 2).min(PAUSE_MAX)))
@@ -88,7 +59,7 @@ fn pauses() -> impl Iterator<Item = Duration> {
 async fn next<T>(
     mut accept: impl AsyncFnMut() -> io::Result<T>,
     ended: &Notify,
-    crowd: Crowd<'_>,
+    crowd: &Crowd,
     mut pauses: impl Iterator<Item = Duration>,
 ) -> T {
     loop {
@@ -102,7 +73,7 @@ async fn next<T>(
             Err(_) => {
                 crowd.begin();
                 // The socket is not enough: the answer needs a file.
-                crowd.wanted.notify_one();
+                crowd.one_more();
                 // Either is a reason to try again.
                 let _ = timeout(pauses.next().unwrap_or(PAUSE_MAX), ended.notified()).await;
             }
@@ -111,7 +82,7 @@ async fn next<T>(
 }
 
 /// Waits for a connection to be free, and makes an idle one leave if there is none.
-async fn slot(slots: &Arc<Semaphore>, crowd: Crowd<'_>) -> OwnedSemaphorePermit {
+async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
@@ -151,8 +122,7 @@ mod tests {
 
     #[test]
     fn without_descriptors_the_end_of_a_connection_is_waited_for() {
-        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
-        let crowd = Crowd { state: &state, wanted: &wanted };
+        let (ended, crowd) = (Notify::new(), Crowd::default());
         let tries = Cell::new(0);
         let accept = async || {
             tries.set(tries.get() + 1);
@@ -163,20 +133,19 @@ mod tests {
                 for _ in 0..10 {
                     yield_now().await;
                 }
-                assert_eq!((tries.get(), *state.borrow()), (tried, State::Crowded));
+                assert_eq!((tries.get(), crowd.waits()), (tried, true));
                 ended.notify_one();
             }
         };
         run(async {
-            let (client, ()) = tokio::join!(next(accept, &ended, crowd, repeat(FOR_EVER)), others);
-            assert_eq!((client, tries.get(), *state.borrow()), ("a client", 4, State::Serving));
+            let (client, ()) = tokio::join!(next(accept, &ended, &crowd, repeat(FOR_EVER)), others);
+            assert_eq!((client, tries.get(), crowd.waits()), ("a client", 4, false));
         });
     }
 
     #[test]
     fn a_client_without_a_descriptor_costs_two_who_are_idle_their_places() {
-        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
-        let crowd = Crowd { state: &state, wanted: &wanted };
+        let (ended, crowd) = (Notify::new(), Crowd::default());
         let mut fails = true;
         let accept = async || match std::mem::take(&mut fails) {
             true => Err(no_descriptors()),
@@ -184,18 +153,22 @@ mod tests {
         };
         let gone = Cell::new(0);
         let idle = async || {
-            wanted.notified().await;
+            crowd.wants_my_place().await;
             gone.set(gone.get() + 1);
+        };
+        let others = async {
+            tokio::join!(idle(), idle(), idle(), next(accept, &ended, &crowd, repeat(FOR_EVER)));
+        };
+        let a_while = async {
+            for _ in 0..10 {
+                yield_now().await;
+            }
         };
         run(async {
             tokio::select! {
                 biased;
-                _ = async { tokio::join!(idle(), idle(), idle(), next(accept, &ended, crowd, repeat(FOR_EVER))) } => {}
-                () = async {
-                    for _ in 0..10 {
-                        yield_now().await;
-                    }
-                } => {}
+                () = others => {}
+                () = a_while => {}
             }
         });
         assert_eq!(gone.get(), 2);
@@ -203,27 +176,25 @@ mod tests {
 
     #[test]
     fn descriptors_that_come_free_elsewhere_are_found() {
-        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
-        let crowd = Crowd { state: &state, wanted: &wanted };
+        let (ended, crowd) = (Notify::new(), Crowd::default());
         let mut failures = 5;
         let accept = async || {
             failures -= 1;
             if failures > 0 { Err(no_descriptors()) } else { Ok(()) }
         };
-        run(next(accept, &ended, crowd, repeat(Duration::ZERO)));
-        assert_eq!((failures, *state.borrow()), (0, State::Serving));
+        run(next(accept, &ended, &crowd, repeat(Duration::ZERO)));
+        assert_eq!((failures, crowd.waits()), (0, false));
     }
 
     #[test]
     fn a_client_that_went_away_is_waited_for_by_nobody() {
-        let (ended, wanted, (state, _)) = (Notify::new(), Notify::new(), watch::channel(State::Serving));
-        let crowd = Crowd { state: &state, wanted: &wanted };
+        let (ended, crowd) = (Notify::new(), Crowd::default());
         let mut gone = true;
         let accept = async || match std::mem::take(&mut gone) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         };
-        run(next(accept, &ended, crowd, repeat(FOR_EVER)));
+        run(next(accept, &ended, &crowd, repeat(FOR_EVER)));
     }
 
     #[test]

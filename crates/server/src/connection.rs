@@ -64,7 +64,7 @@ impl Connection {
                 Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),
                 Ok(Next::End) | Err(_) => return,
             };
-            last |= *self.state.borrow() != State::Serving;
+            last |= self.shared.crowd.waits() || *self.state.borrow() == State::Stopping;
             if self.send(answer, head_only, last).await.is_err() {
                 return;
             }
@@ -179,19 +179,51 @@ impl Connection {
 /// Waits until a connection that is asked nothing has to go: because the server stops, or, after `grace`, because
 /// somebody waits for a place and nobody has been idle for longer.
 async fn unwanted(shared: &Shared, mut state: watch::Receiver<State>, grace: Duration) {
-    let now = state.clone();
     let wanted = async {
-        sleep(grace).await;
-        loop {
-            shared.wanted.notified().await;
-            // Whoever waited may have found a place elsewhere.
-            if *now.borrow() == State::Crowded {
-                return;
-            }
+        if !grace.is_zero() {
+            sleep(grace).await;
         }
+        shared.crowd.wants_my_place().await;
     };
     tokio::select! {
         () = wanted => {}
         _ = state.wait_for(|state| *state == State::Stopping) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::repositories::Repositories;
+    use crate::server::Server;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A full server has thousands of idle connections, and clients that come all the time.
+    #[test]
+    fn who_comes_to_a_full_server_wakes_one_who_is_idle() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let repositories = Repositories::open(&[folder.path().to_owned()]).expect("a folder of none");
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let server = Server::bind(address, repositories, Limits::default()).expect("listening");
+        let (shared, state) = server.parts();
+        let mut idle = [(); 3].map(|()| Box::pin(unwanted(shared, state.subscribe(), Duration::ZERO)));
+        let wakes = [(); 3].map(|()| Arc::<Wakes>::default());
+        for (idle, wakes) in idle.iter_mut().zip(&wakes) {
+            let waker = Waker::from(wakes.clone());
+            assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        shared.crowd.begin();
+        assert_eq!(wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed)), [1, 0, 0]);
     }
 }

@@ -7,6 +7,7 @@ mod accept;
 mod answer;
 mod batch;
 mod connection;
+mod crowd;
 mod date;
 mod events;
 mod file;

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::accept::accept;
 use crate::answer::{Answer, BUSY, NOT_FOUND, Status};
 use crate::batch;
+use crate::crowd::Crowd;
 use crate::events::{Events, Stream};
 use crate::file;
 use crate::info;
@@ -138,8 +139,6 @@ impl Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Serving,
-    /// Every connection or descriptor is taken and somebody waits for one.
-    Crowded,
     Stopping,
 }
 
@@ -147,8 +146,7 @@ pub(crate) enum State {
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
-    /// Has a connection go that is idle, the one that is for longest.
-    pub(crate) wanted: Notify,
+    pub(crate) crowd: Crowd,
     repositories: Arc<Repositories>,
     names: Arc<Mutex<Listing>>,
     page: Arc<Mutex<Listing>>,
@@ -256,7 +254,7 @@ impl Server {
         let shared = Shared {
             limits,
             counters: Counters::default(),
-            wanted: Notify::new(),
+            crowd: Crowd::default(),
             events: Events::new(repositories.clone(), limits.listeners),
             repositories,
             names: Arc::new(Mutex::new(Listing::of_names())),
@@ -275,6 +273,11 @@ impl Server {
     /// A way to stop it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.state.clone())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&Arc<Shared>, &watch::Sender<State>) {
+        (&self.shared, &self.state)
     }
 
     /// Serves until it is stopped.
