@@ -25,8 +25,8 @@ use crate::route::{self, Allowed, Route};
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
-/// Clients that may wait to be taken, at least: all nodes of a cluster may come in one moment. The kernel has a limit of
-/// its own, and whoever is beyond it tries again after a second or more.
+/// Clients that may wait to be taken, at least: all nodes of a cluster may come in one moment. The kernel has a limit
+/// of its own, and whoever is beyond it tries again after a second or more.
 const WAITING_MIN: i32 = 4096;
 
 /// Threads that read what answers are made of.
