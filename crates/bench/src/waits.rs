@@ -62,8 +62,6 @@ type Span = (u64, u64);
 
 #[derive(Default)]
 struct Trace {
-    /// What programs are called that stand for a core without anything to do.
-    rests: Option<String>,
     span: Option<Span>,
     /// What runs on each core.
     running: HashMap<u64, u64>,
@@ -77,10 +75,9 @@ struct Trace {
     last: HashMap<String, u64>,
 }
 
-/// Reads what `perf script` prints of `sched:sched_switch` and of a probe with `secs` and `nanos`. A core is idle while the
-/// kernel's own task of that kind runs, or a program called `rests`, unless another was stopped for it that could go on.
-pub fn read(text: &str, rests: Option<&str>) -> Result<Report> {
-    let mut trace = Trace { rests: rests.map(str::to_owned), ..Trace::default() };
+/// Reads what `perf script` prints of `sched:sched_switch` and of a probe with `secs` and `nanos`.
+pub fn read(text: &str) -> Result<Report> {
+    let mut trace = Trace::default();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
         trace.take(line).with_context(|| format!("not a line of perf script: {line}"))?;
     }
@@ -101,12 +98,12 @@ impl Trace {
             if self.running.insert(core, starts).is_some_and(|running| running != stops) {
                 self.gaps += 1;
             }
-            if self.is_rest(what, "prev_comm=", stops)
+            if stops == 0
                 && let Some(since) = self.idle_since.remove(&core)
             {
                 self.idle.push((since, time));
             }
-            if self.is_rest(what, "next_comm=", starts) && (starts == 0 || !what.contains(" prev_state=R")) {
+            if starts == 0 {
                 self.idle_since.insert(core, time);
             }
             return Some(());
@@ -117,11 +114,6 @@ impl Trace {
             self.waits.push((kind.to_owned(), (time.saturating_sub(waited), time)));
         }
         Some(())
-    }
-
-    fn is_rest(&self, what: &str, name: &str, id: u64) -> bool {
-        let called = |rests: &str| what.split_once(name).is_some_and(|(_, found)| found.starts_with(rests));
-        id == 0 || self.rests.as_deref().is_some_and(called)
     }
 
     fn report(mut self) -> Result<Report> {
@@ -285,36 +277,13 @@ mod tests {
             wait("10.004001", 3_000_000),
             wait("10.005000", 500_000),
         ];
-        let report = read(&text.concat(), None).expect("a trace");
+        let report = read(&text.concat()).expect("a trace");
         assert!((report.seconds - 0.005).abs() < 1e-9 && (report.idle_seconds - 0.003).abs() < 1e-9);
         let kind = &report.kinds["esker-work"];
         assert_eq!((kind.jobs, kind.p99_us, kind.half_us), (2, 3000.0, 500.0), "noted twice is one wait");
         assert_eq!((kind.idle_p99_us, kind.idle_half_us, kind.idle_over_ms), (2000.0, 0.0, 1));
         let moments = Moments { count: 1, half_us: 2000.0, p99_us: 2000.0, most_us: 2000.0 };
         assert_eq!(kind.moments, moments);
-    }
-
-    #[test]
-    fn a_program_that_rests_stands_for_an_idle_core() {
-        let switch = |time: &str, (comm, prev, state): (&str, u32, &str), (next_comm, next): (&str, u32)| {
-            format!(
-                "a b {prev} [000] {time}: sched:sched_switch: prev_comm={comm} prev_pid={prev} prev_prio=120 \
-                 prev_state={state} ==> next_comm={next_comm} next_pid={next} next_prio=120\n"
-            )
-        };
-        let text = [
-            switch("10.000000", ("x", 5, "S"), ("rests", 9)),
-            switch("10.001000", ("rests", 9, "R"), ("x", 5)),
-            switch("10.002000", ("x", 5, "R+"), ("rests", 9)),
-            switch("10.005000", ("rests", 9, "R"), ("x", 5)),
-            "esker-work-0 77 [001] 10.006: probe_esker:note: (55) secs=0 nanos=6000000\n".to_owned(),
-        ];
-        let idle = |rests| read(&text.concat(), rests).expect("a trace").kinds["esker-work"].idle_p99_us;
-        assert_eq!(
-            (idle(None), idle(Some("rests"))),
-            (0.0, 1000.0),
-            "it waited beside 5 for 3 ms, not beside nothing"
-        );
     }
 
     #[test]
@@ -327,13 +296,13 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_is_an_error() {
-        assert!(read("", None).is_err());
-        assert!(read("something else", None).is_err());
+        assert!(read("").is_err());
+        assert!(read("something else").is_err());
         let gap = [(5, 6), (7, 0)].map(|(prev, next)| {
             format!("a {prev} [000] 1.000000: sched:sched_switch: prev_pid={prev} ==> next_pid={next}\n")
         });
-        assert!(read(&gap.concat(), None).expect_err("6 never stopped").to_string().contains("missing"));
+        assert!(read(&gap.concat()).expect_err("6 never stopped").to_string().contains("missing"));
         let idle = "a 5 [000] 1.000000: sched:sched_switch: prev_pid=5 ==> next_pid=0\n";
-        assert!(read(idle, None).expect_err("no waits").to_string().contains("probe"));
+        assert!(read(idle).expect_err("no waits").to_string().contains("probe"));
     }
 }

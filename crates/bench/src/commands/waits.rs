@@ -10,10 +10,6 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     trace: PathBuf,
 
-    /// What programs are called, by the trace, that ran in place of nothing
-    #[arg(long, value_name = "NAME")]
-    rests: Option<String>,
-
     /// Write everything that was measured
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -22,7 +18,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let text = std::fs::read_to_string(&args.trace)
         .with_context(|| format!("can't read {}", args.trace.display()))?;
-    let report = waits::read(&text, args.rests.as_deref())?;
+    let report = waits::read(&text)?;
     println!("{}", report.table());
     super::write_json(args.json.as_deref(), &report)
 }
