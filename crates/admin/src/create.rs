@@ -46,6 +46,8 @@ pub struct NewRepository {
 pub const TTL: u32 = 240;
 /// Days that a whitelist is valid, and that a certificate is.
 pub const WHITELIST_DAYS: u32 = 30;
+/// The most: a hundred years. From the year 10000 on no reader understands when it ends.
+pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
 pub(crate) const DAY: i64 = 86_400;
 

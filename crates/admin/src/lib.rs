@@ -48,7 +48,7 @@ mod spool;
 pub use bundles::BundleCounts;
 pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
-pub use create::{NewRepository, TTL, WHITELIST_DAYS};
+pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use error::AdminError;

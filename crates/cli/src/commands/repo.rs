@@ -82,7 +82,7 @@ struct CreateArgs {
     ttl: u32,
 
     /// Days that the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS)]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = whitelist_days())]
     whitelist_days: u32,
 
     /// Never collect old revisions
@@ -92,6 +92,11 @@ struct CreateArgs {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// At least one: a whitelist of none has expired when it is signed.
+fn whitelist_days() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(esker_admin::WHITELIST_DAYS_MAX))
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

@@ -61,7 +61,7 @@ fn wrong_usage_exits_with_2() {
     let key = key.to_str().expect("a path in UTF-8");
     let (mnt, url) = (world.mountpoint(), world.url());
     let mnt = mnt.to_str().expect("a path in UTF-8");
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&[], "Usage"),
         (&["mount"], "MOUNTPOINT"),
         (&["mount", &url, mnt, "--nonsense"], "--nonsense"),
@@ -72,6 +72,8 @@ fn wrong_usage_exits_with_2() {
         (&["mount", &url, mnt, "--public-key", key, "--quota", "big"], "big"),
         (&["run", &url, "--public-key", key], "COMMAND"),
         (&["ls", &format!("{url}:/a"), "/b", "--public-key", key], "two paths"),
+        (&["repo", "create", "days.test", "--whitelist-days", "0"], "--whitelist-days"),
+        (&["repo", "resign", "days.test", "--whitelist-days", "3000000"], "--whitelist-days"),
     ];
     for (arguments, named) in cases {
         let output = world.esker(arguments).output().expect("running esker");

@@ -28,7 +28,7 @@ pub(super) struct Args {
     master_key: Option<PathBuf>,
 
     /// Days that the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS)]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = super::whitelist_days())]
     whitelist_days: u32,
 
     /// Take all certificates off the whitelist but the one in the keys folder
