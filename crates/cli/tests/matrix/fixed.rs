@@ -14,7 +14,7 @@ use crate::hot::requests;
 use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
 use crate::running::processes_naming;
-use crate::world::{Mounted, World, words};
+use crate::world::{Mounted, World, mountinfo, words};
 
 /// Of a mount that looks for new revisions this often, it would be seen.
 const TTL: [&str; 2] = ["--ttl", "0.05"];
@@ -130,7 +130,7 @@ fn a_fixed_mount_ends_however_it_is_unmounted() {
     let Some(root) = Person::all().into_iter().find(|person| person.is_root()) else { return };
     let world = World::new(root, fixture::RMD);
     let left = || {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let mounts = mountinfo();
         mounts.lines().filter(|line| line.contains(&world.url())).count()
     };
     for how in ["umount(8)", "kill -9"] {

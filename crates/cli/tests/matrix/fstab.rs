@@ -4,7 +4,7 @@ use esker_testkit::fixture;
 
 use crate::machine::Machine;
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, mountinfo, words};
 
 /// Returns root's world, unless an ordinary user runs the tests.
 fn root() -> Option<World> {
@@ -121,6 +121,6 @@ fn a_machine_leaves_nothing() {
         "#,
     );
     assert_eq!(output.status.code(), Some(7), "{}", words(&output));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    let mounts = mountinfo();
     assert!(!mounts.contains(&world.url()), "{mounts}");
 }

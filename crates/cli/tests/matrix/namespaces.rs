@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
 use crate::person::Person;
-use crate::world::{PATIENCE, World, words};
+use crate::world::{PATIENCE, World, mountinfo, words};
 
 fn shell(world: &World, script: &str) -> Output {
     world.run(&[]).args(["sh", "-c", script]).output().expect("running esker")
@@ -96,7 +96,7 @@ fn nothing_appears_outside() {
         let (mut child, mut lines) = say_and_wait(&world, "echo up; cat");
         assert_eq!(next(&mut lines), "up");
         assert_eq!(Path::new("/cvmfs/rmd.test").exists(), had);
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let mounts = mountinfo();
         assert!(!mounts.contains(&world.url()));
         drop(child.stdin.take());
         assert!(child.wait().expect("it ends").success());

@@ -11,7 +11,7 @@ use esker_testkit::survey::{differences, survey};
 use rustix::fs::{XattrFlags, setxattr};
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, mountinfo, words};
 
 /// The kernels whose abilities a mount is restricted to, oldest first.
 const KERNELS: [&str; 3] = ["4.18", "5.14", "6.18"];
@@ -97,7 +97,7 @@ fn programs_run_and_nothing_can_be_changed() {
 fn an_ordinary_users_mount_has_no_devices_and_no_setuid() {
     let world = World::new(Person::ordinary(), fixture::FULL);
     let mounted = world.mount(&[]);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+    let mounts = mountinfo();
     let mountpoint = world.mountpoint();
     let line =
         mounts.lines().find(|line| line.contains(mountpoint.to_str().expect("text"))).expect("mounted");

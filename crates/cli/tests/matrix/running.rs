@@ -9,11 +9,11 @@ use esker_testkit::mirror::Fault;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::person::Person;
-use crate::world::{PATIENCE, World, words};
+use crate::world::{PATIENCE, World, mountinfo, words};
 
 /// Tells whether anything is mounted where `esker run` mounts, as seen from outside.
 fn mounted_outside() -> bool {
-    fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts").contains(" /cvmfs/")
+    mountinfo().contains(" /cvmfs/")
 }
 
 /// > N1: The command sees the repository below `/cvmfs`, its exit code is passed on, and nothing is left mounted or running afterwards.

@@ -179,7 +179,7 @@ impl World {
     }
 
     pub(crate) fn is_mounted(&self) -> bool {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
+        let mounts = mountinfo();
         let mountpoint = self.mountpoint();
         mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == mountpoint))
     }
@@ -281,4 +281,9 @@ pub(crate) fn words(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+/// Returns the list of mounts. Not all of their names are text, other tests see to that.
+pub(crate) fn mountinfo() -> String {
+    String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").expect("the list of mounts")).into_owned()
 }
