@@ -134,16 +134,16 @@ impl<'a> Scene<'a> {
     pub(crate) fn with_stored_row<T>(
         &self,
         node: &Node,
-        mut work: impl FnMut(&Mounted, &Row<'_>) -> Result<T, TreeError>,
+        mut work: impl FnMut(&Row<'_>) -> Result<T, TreeError>,
     ) -> Result<T, Blocked> {
-        match self.with_row(node, &mut work) {
+        match self.with_row(node, |_, row| work(row)) {
             Err(Blocked::Failed(error)) if error.kind == ErrorKind::Stale => {}
             answer => return answer,
         }
         let notes = Notes::of(node)?;
         let mount = Mounted::new(self.attached(&notes)?, b"")?;
         let row = mount.find(notes.key)?.ok_or(ErrorKind::Stale)?;
-        Ok(work(&mount, &row)?)
+        Ok(work(&row)?)
     }
 
     /// The visible path of a node, from whatever revision it is.

@@ -50,7 +50,7 @@ impl Tree for View {
             if node.kind != Kind::Symlink {
                 return Err(ErrorKind::Invalid.into());
             }
-            scene.with_stored_row(&node, |_, row| Ok(scene.core.show.target(row).into_owned()))
+            scene.with_stored_row(&node, |row| Ok(scene.core.show.target(row).into_owned()))
         });
     }
 

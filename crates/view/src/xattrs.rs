@@ -44,7 +44,7 @@ impl Scene<'_> {
         if !self.may_have_xattrs(&notes) {
             return Err(ErrorKind::NoAttribute.into());
         }
-        self.with_stored_row(node, |_, row| {
+        self.with_stored_row(node, |row| {
             row.xattrs().get(name).map(<[u8]>::to_vec).ok_or(ErrorKind::NoAttribute.into())
         })
     }
@@ -54,7 +54,7 @@ impl Scene<'_> {
         let notes = Notes::of(node)?;
         let mut names = Vec::new();
         if self.may_have_xattrs(&notes) {
-            self.with_stored_row(node, |_, row| {
+            self.with_stored_row(node, |row| {
                 names.extend(row.xattrs().iter().map(|(name, _)| name.to_vec()));
                 Ok(())
             })?;
@@ -136,7 +136,7 @@ impl Scene<'_> {
                 Some(list)
             }
             "user.rawlink" | "xfsroot.rawlink" if node.kind == Kind::Symlink => {
-                let target = self.with_stored_row(node, |_, row| Ok(row.symlink().to_vec()))?;
+                let target = self.with_stored_row(node, |row| Ok(row.symlink().to_vec()))?;
                 Some(String::from_utf8_lossy(&target).into_owned())
             }
             "user.external_url" if file && notes.external => {
