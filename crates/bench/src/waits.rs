@@ -3,6 +3,11 @@
 //!
 //! A pool can tell how long a job waited and whether one of its threads slept, but not whether a core was free for
 //! that thread. The kernel can.
+//!
+//! Some virtual machines never record what the idle task of one of their processors does, so its switches away from
+//! idling are missing. What ran next is seen when it stops, and `sched:sched_stat_runtime` tells for how long it had
+//! run: it began that long before. This leaves out interrupts and what the host took, so a core counts as idle for
+//! too long, never for too short a time. How far it is off, the switches that were recorded tell.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +23,10 @@ pub struct Report {
     pub seconds: f64,
     /// For how many of them at least one core had nothing to do.
     pub idle_seconds: f64,
+    /// Switches that were missing and taken from how long tasks ran.
+    pub rebuilt: usize,
+    /// How much later than recorded a core's idling would have ended had the recorded switches been missing, too.
+    pub rebuilt_late: Moments,
     /// The jobs, by the name of the threads that did them.
     pub kinds: BTreeMap<String, Kind>,
 }
@@ -60,15 +69,28 @@ pub struct Moments {
 /// From when to when, in nanoseconds.
 type Span = (u64, u64);
 
+/// The last switch of a core.
+#[derive(Clone, Copy)]
+struct Core {
+    at: u64,
+    /// What it started; 0 is to idle.
+    runs: u64,
+    /// Whether it ended idling.
+    woke: bool,
+}
+
 #[derive(Default)]
 struct Trace {
     span: Option<Span>,
-    /// What runs on each core.
-    running: HashMap<u64, u64>,
-    /// How often something else stopped there.
+    cores: HashMap<u64, Core>,
+    /// For how long a task has run since it was last seen to start or to stop.
+    ran: HashMap<u64, u64>,
+    /// Whether the trace tells that.
+    timed: bool,
+    /// How often something stopped that wasn't seen to start.
     gaps: usize,
-    /// Since when a core has nothing to do.
-    idle_since: HashMap<u64, u64>,
+    /// By how much the end of idling would be missed, for each that was recorded.
+    late: Vec<u64>,
     idle: Vec<Span>,
     waits: Vec<(String, Span)>,
     /// The last wait of each thread: one that began beside a sleeping thread is noted twice.
@@ -94,18 +116,12 @@ impl Trace {
         let begin = self.span.map_or(time, |span| span.0);
         self.span = Some((begin, time));
         if what.trim_start().starts_with("sched:sched_switch") {
-            let (stops, starts) = (field(what, "prev_pid=")?, field(what, "next_pid=")?);
-            if self.running.insert(core, starts).is_some_and(|running| running != stops) {
-                self.gaps += 1;
-            }
-            if stops == 0
-                && let Some(since) = self.idle_since.remove(&core)
-            {
-                self.idle.push((since, time));
-            }
-            if starts == 0 {
-                self.idle_since.insert(core, time);
-            }
+            self.switch(core, time, field(what, "prev_pid=")?, field(what, "next_pid=")?);
+            return Some(());
+        }
+        if what.trim_start().starts_with("sched:sched_stat_runtime") {
+            self.timed = true;
+            *self.ran.entry(field(what, " pid=")?).or_default() += field(what, " runtime=")?;
             return Some(());
         }
         let waited = field(what, "secs=")?.checked_mul(1_000_000_000)?.checked_add(field(what, "nanos=")?)?;
@@ -116,14 +132,34 @@ impl Trace {
         Some(())
     }
 
+    fn switch(&mut self, core: u64, time: u64, stops: u64, starts: u64) {
+        let ran = self.ran.remove(&stops).unwrap_or(0);
+        self.ran.remove(&starts);
+        if let Some(last) = self.cores.get(&core).copied() {
+            let began = time.saturating_sub(ran).max(last.at);
+            let gap = last.runs != stops;
+            self.gaps += usize::from(gap);
+            if stops == 0 {
+                self.idle.push((last.at, time));
+            } else if gap {
+                // The core idled before, or what it ran may have idled all the time.
+                self.idle.push((last.at, began));
+            } else if last.woke {
+                self.late.push(began - last.at);
+            }
+        }
+        self.cores.insert(core, Core { at: time, runs: starts, woke: stops == 0 && starts != 0 });
+    }
+
     fn report(mut self) -> Result<Report> {
         let (begin, end) = self.span.context("the trace is empty")?;
         let gaps = self.gaps;
         ensure!(
-            gaps == 0,
-            "switches are missing at {gaps} places of the trace: give perf record a larger buffer (-m)"
+            gaps == 0 || self.timed,
+            "switches are missing at {gaps} places of the trace: give perf record a larger buffer (-m), or, if they are always \
+             missing here, record sched:sched_stat_runtime, too"
         );
-        self.idle.extend(self.idle_since.values().map(|since| (*since, end)));
+        self.idle.extend(self.cores.values().filter(|core| core.runs == 0).map(|core| (core.at, end)));
         let idle = union(self.idle);
         let mut kinds: BTreeMap<String, Vec<Span>> = BTreeMap::new();
         for (kind, wait) in self.waits {
@@ -132,7 +168,13 @@ impl Trace {
         ensure!(!kinds.is_empty(), "the trace has no waits: is the probe set in this binary?");
         let kinds = kinds.into_iter().map(|(name, waits)| (name, Kind::of(waits, &idle))).collect();
         let sum: u64 = idle.iter().copied().map(length).sum();
-        Ok(Report { seconds: (end - begin) as f64 / 1e9, idle_seconds: sum as f64 / 1e9, kinds })
+        Ok(Report {
+            seconds: (end - begin) as f64 / 1e9,
+            idle_seconds: sum as f64 / 1e9,
+            rebuilt: gaps,
+            rebuilt_late: Moments::of(&lengths(self.late.into_iter())),
+            kinds,
+        })
     }
 }
 
@@ -249,7 +291,16 @@ impl Report {
             "most",
         ];
         let (seconds, idle) = (self.seconds, self.idle_seconds);
-        format!("{seconds:.2} s, {idle:.2} s with an idle core\n\n{}", table::layout(&header, &rows))
+        let late = &self.rebuilt_late;
+        let rebuilt = match self.rebuilt {
+            0 => String::new(),
+            count => format!(
+                "\n{count} switches were missing; those that weren't would have been taken for {:.0} µs later at the 99th \
+                 percentile, {:.0} at most",
+                late.p99_us, late.most_us
+            ),
+        };
+        format!("{seconds:.2} s, {idle:.2} s with an idle core{rebuilt}\n\n{}", table::layout(&header, &rows))
     }
 }
 
@@ -287,6 +338,38 @@ mod tests {
     }
 
     #[test]
+    fn a_core_whose_first_switch_is_missing_idled_until_what_stops_there_began() {
+        let switch = |time: &str, prev: u32, next: u32| {
+            format!("a {prev} [001] {time}: sched:sched_switch: prev_pid={prev} ==> next_pid={next}\n")
+        };
+        let ran = |pid: u32, time: &str, nanos: u64| {
+            format!("a {pid} [001] {time}: sched:sched_stat_runtime: comm=a pid={pid} runtime={nanos} [ns]\n")
+        };
+        let text = [
+            // Seen: it began at 2 ms, and would be taken for 0.1 ms later.
+            ran(5, "10.000000", 1_000_000),
+            switch("10.000000", 5, 0),
+            switch("10.002000", 0, 5),
+            ran(5, "10.003000", 900_000),
+            switch("10.003000", 5, 0),
+            // Missing: it ran for the last 2 of 5 ms.
+            ran(6, "10.007000", 1_000_000),
+            ran(6, "10.008000", 1_000_000),
+            switch("10.008000", 6, 7),
+            // 7 was seen to start, nobody knows when it stopped; 6 ran for half a millisecond of two.
+            ran(6, "10.010000", 500_000),
+            switch("10.010000", 6, 0),
+            "esker-work-0 77 [000] 10.010000: probe_esker:note: (55) secs=0 nanos=10000000\n".to_owned(),
+        ];
+        let report = read(&text.concat()).expect("a trace");
+        assert_eq!((report.rebuilt, report.rebuilt_late.count), (2, 1));
+        assert!((report.rebuilt_late.most_us - 100.0).abs() < 1e-9);
+        assert!((report.idle_seconds - 0.0065).abs() < 1e-9, "{}", report.idle_seconds);
+        assert!((report.kinds["esker-work"].idle_p99_us - 6500.0).abs() < 1e-9);
+        assert!(report.table().contains("2 switches were missing"));
+    }
+
+    #[test]
     fn a_moment_ends_with_the_last_wait_or_when_no_core_is_idle() {
         let idle = [(10_000, 30_000), (50_000, 60_000)];
         let waits = vec![(0, 15_000), (12_000, 20_000), (25_000, 55_000), (70_000, 80_000)];
@@ -302,6 +385,8 @@ mod tests {
             format!("a {prev} [000] 1.000000: sched:sched_switch: prev_pid={prev} ==> next_pid={next}\n")
         });
         assert!(read(&gap.concat()).expect_err("6 never stopped").to_string().contains("missing"));
+        let ran = "b 7 [000] 1.000001: sched:sched_stat_runtime: comm=b pid=7 runtime=1 [ns]\n";
+        assert!(read(&(gap.concat() + ran)).expect_err("no waits").to_string().contains("probe"));
         let idle = "a 5 [000] 1.000000: sched:sched_switch: prev_pid=5 ==> next_pid=0\n";
         assert!(read(idle).expect_err("no waits").to_string().contains("probe"));
     }
