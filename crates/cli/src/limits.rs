@@ -1,9 +1,20 @@
 //! The limit on open files.
 
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// More than this many descriptors is of no use to us.
 const ENOUGH: u64 = 65_536;
+
+/// Descriptors that the kernel's table has room for from the start.
+const ROOM: i32 = 16_384;
+
+/// Has the kernel make the process's table of descriptors large now, when there is one thread. Later it would wait for
+/// all processors each time that the table doubles, for milliseconds, and all who open a file with it.
+fn grow_table() {
+    // Of no consequence if it can't be done.
+    let _ = fcntl_dupfd_cloexec(std::io::stdin(), ROOM - 1);
+}
 
 /// The limit on open files, raised for us.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +35,7 @@ impl OpenFiles {
             // Then it is what it was.
             let _ = setrlimit(Resource::Nofile, limit);
         }
+        grow_table();
         Self { before }
     }
 

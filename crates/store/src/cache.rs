@@ -4,14 +4,14 @@
 //!   <cache>/lock             flock of the one writer; holds its process number
 //!   <cache>/index            list of all objects; exists only after a clean shutdown   (cache/index.rs)
 //!   <cache>/objects/ab/cd…   one file an object: plain bytes, then a trailer           (cache/trailer.rs)
-//!   <cache>/txn/17           being written, or removed at the next start
+//!   <cache>/txn/17           being written where it can't be done without a name; removed at the next start
 //!   <cache>/heads/….head     last accepted heads, never evicted                        (head/saved.rs)
 //!   <cache>/pins             objects that are never evicted                            (cache/pins.rs)
 //!   <cache>/trails/…         what programs read one after the other, kept by views
 //! ```
 //!
-//! Crash rule: an object is written in `txn/` and renamed when complete, without a sync; so after a crash a
-//! file may have any content under any of the names. That is why without an index (which is written after
+//! Crash rule: an object is written without a name, or in `txn/`, and gets its own when complete, without a sync; so after a
+//! crash a file may have any content under any of the names. That is why without an index (which is written after
 //! everything was synced) each entry is compared with the digest in its trailer before its first use. Index
 //! and heads are made durable by `disk::persist`, the only function that does so.
 //!
@@ -140,6 +140,8 @@ pub(crate) struct Inner {
     gate: RwLock<bool>,
     reads: Reads,
     next_file: AtomicU64,
+    /// Whether files are written without a name.
+    nameless: bool,
     evicted: AtomicU64,
     spared: AtomicU64,
     disk_errors: AtomicU64,
@@ -226,6 +228,7 @@ impl Inner {
         let below = Below::open(&options.lower)?;
         let lock = start::lock(&layout)?;
         let opened = start::load(&*disk, &layout)?;
+        let nameless = start::names_later(&*disk, &layout);
         let cannot_start =
             |source| Cause::Disk { doing: "starting threads for", path: folder.into(), source };
         let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
@@ -253,6 +256,7 @@ impl Inner {
             gate: RwLock::new(false),
             reads: Reads::default(),
             next_file: AtomicU64::new(0),
+            nameless,
             evicted: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
@@ -270,6 +274,11 @@ impl Inner {
             .map_err(cannot_start)?;
         *inner.evictor.lock() = Some(evictor);
         Ok(inner)
+    }
+
+    /// A new name for what isn't complete.
+    fn draft(&self) -> PathBuf {
+        self.layout.txn.join(self.next_file.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
     pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {

@@ -228,6 +228,23 @@ impl Disk for FaultDisk {
         })
     }
 
+    fn create_nameless(&self, folder: &Path) -> io::Result<Option<File>> {
+        self.change(|_| self.inner.create_nameless(folder))
+    }
+
+    /// What has no name is gone after a crash, so the image learns of it only now.
+    fn name(&self, file: &File, path: &Path) -> io::Result<()> {
+        self.change(|image| {
+            self.inner.name(file, path)?;
+            image.created(path, file);
+            Ok(())
+        })
+    }
+
+    fn reopen(&self, file: &File) -> io::Result<File> {
+        self.read(|| self.inner.reopen(file))
+    }
+
     /// In two steps, since a failure or a crash may come when a part is written.
     fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
         let (first, second) = bytes.split_at(bytes.len() / 2);

@@ -4,11 +4,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+use rustix::io::Errno;
 
 /// All operations that a [`Cache`](crate::Cache), the saved heads and a publisher do on a disk. Reading by those
 /// who were given a file is not among them.
@@ -21,6 +23,22 @@ pub trait Disk: Send + Sync {
 
     /// The same, for reading back too.
     fn create_spool(&self, path: &Path) -> io::Result<File>;
+
+    /// Creates a file without a name, for writing and reading back: nothing is left of it when it is closed. None if the
+    /// file system has no such thing.
+    fn create_nameless(&self, _folder: &Path) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+
+    /// Gives such a file a name, which nothing has yet, on the file system of its folder.
+    fn name(&self, _file: &File, _path: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Opens such a file once more, for reading alone.
+    fn reopen(&self, _file: &File) -> io::Result<File> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Appends to a file that was created.
     fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
@@ -100,6 +118,24 @@ impl Disk for RealDisk {
         OpenOptions::new().read(true).write(true).create_new(true).mode(self.file_mode).open(path)
     }
 
+    fn create_nameless(&self, folder: &Path) -> io::Result<Option<File>> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, flags, Mode::from_raw_mode(self.file_mode)) {
+            Ok(file) => Ok(Some(file.into())),
+            // Old ones take it for an attempt to write to a folder.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn name(&self, file: &File, path: &Path) -> io::Result<()> {
+        Ok(linkat(CWD, descriptor_path(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    fn reopen(&self, file: &File) -> io::Result<File> {
+        File::open(descriptor_path(file))
+    }
+
     fn write(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)
     }
@@ -150,6 +186,11 @@ impl Disk for RealDisk {
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
+}
+
+/// A name for what may have none; without privilege there is no other way to it before Linux 6.10.
+fn descriptor_path(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// Writes a file so that after a crash at any point there is the old content or the new one, and after this

@@ -95,6 +95,13 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Opened, Cause> {
     }
 }
 
+/// Whether files can be written without a name here and get one when they are complete.
+pub(super) fn names_later(disk: &dyn Disk, layout: &Layout) -> bool {
+    let path = layout.txn.join("named");
+    let Ok(Some(file)) = disk.create_nameless(&layout.txn) else { return false };
+    disk.name(&file, &path).is_ok() && disk.remove(&path).is_ok()
+}
+
 fn read_index(disk: &dyn Disk, layout: &Layout) -> Option<Vec<Listed>> {
     let facts = disk.facts(&layout.index).ok()?;
     let file = disk.open(&layout.index).ok()?;

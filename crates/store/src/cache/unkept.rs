@@ -92,8 +92,12 @@ fn sealed(plain: &[u8]) -> io::Result<File> {
 
 impl Spool for Inner {
     fn file(&self) -> io::Result<File> {
-        let number = self.next_file.fetch_add(1, Ordering::Relaxed);
-        let path = self.layout.txn.join(number.to_string());
+        if self.nameless
+            && let Some(file) = self.disk.create_nameless(&self.layout.txn)?
+        {
+            return Ok(file);
+        }
+        let path = self.draft();
         let writable = self.disk.create_spool(&path)?;
         self.disk.remove(&path)?;
         Ok(writable)

@@ -1,10 +1,12 @@
-//! Writing an object: into `txn/`, then under its name, or nowhere.
+//! Writing an object: without a name where the file system can, else into `txn/`; then under its name, or nowhere.
+//!
+//! Files of `txn/` are made and renamed by all threads at once, and the kernel lets one after the other into a folder, and one
+//! alone on a file system rename from folder to folder.
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -20,10 +22,11 @@ use crate::wanted::CacheKey;
 /// 5 s, in writes up to 1 MiB, which find smaller ones, 0.4 s.
 const PIECE: usize = 256 << 10;
 
-/// A file being written; removed on drop unless it was kept.
+/// A file being written; gone on drop unless it was kept.
 pub(crate) struct Writing {
     cache: Arc<Inner>,
-    path: PathBuf,
+    /// In `txn/`, if it has a name there.
+    path: Option<PathBuf>,
     file: Option<File>,
     digest: Box<Xxh3>,
     len: u64,
@@ -32,9 +35,17 @@ pub(crate) struct Writing {
 impl Writing {
     /// Begins a file without a name in the cache yet.
     pub(crate) fn begin(cache: &Arc<Inner>) -> Result<Self, Cause> {
-        let number = cache.next_file.fetch_add(1, Ordering::Relaxed);
-        let path = cache.layout.txn.join(number.to_string());
-        let file = cache.disk.create(&path).map_err(|source| cache.failed("creating", &path, source))?;
+        let folder = &cache.layout.txn;
+        let nameless = if cache.nameless { cache.disk.create_nameless(folder) } else { Ok(None) };
+        let (file, path) =
+            match nameless.map_err(|source| cache.failed("creating a file in", folder, source))? {
+                Some(file) => (file, None),
+                None => {
+                    let path = cache.draft();
+                    let file = cache.disk.create(&path);
+                    (file.map_err(|source| cache.failed("creating", &path, source))?, Some(path))
+                }
+            };
         Ok(Self { cache: cache.clone(), path, file: Some(file), digest: Box::new(Xxh3::new()), len: 0 })
     }
 
@@ -56,7 +67,10 @@ impl Writing {
 
     /// The error of a failed step on this file.
     pub(crate) fn failed(&self, source: io::Error) -> Cause {
-        self.cache.failed("writing", &self.path, source)
+        match &self.path {
+            Some(path) => self.cache.failed("writing", path, source),
+            None => self.cache.failed("writing a file in", &self.cache.layout.txn, source),
+        }
     }
 
     /// Gives the object its name in the cache; `prefetched` has the stored bytes if nobody demanded it.
@@ -69,14 +83,14 @@ impl Writing {
         let trailer = Trailer { key, plain_len: self.len, digest: self.digest.digest128() };
         let file = self.file.take().expect("the file is open because only the last step takes it");
         self.cache.disk.write(&file, &trailer.encode()).map_err(|source| self.failed(source))?;
-        drop(file);
         // While the gate is held open the cache is not closed: what gets a name is in the index.
         let gate = self.cache.gate.read();
         if *gate {
             return Err(Cause::Closed);
         }
-        self.rename(&key)?;
-        self.path = PathBuf::new();
+        self.place(&file, &key)?;
+        self.path = None;
+        drop(file);
         let entry = Entry::new(key, self.len, self.cache.reads.now(), true, &self.cache.descriptors);
         entry.set_prefetched(prefetched);
         reservation.keep(self.cache.charge_of(self.len));
@@ -86,40 +100,61 @@ impl Writing {
         Ok(entry)
     }
 
-    fn rename(&self, key: &CacheKey) -> Result<(), Cause> {
+    fn place(&self, file: &File, key: &CacheKey) -> Result<(), Cause> {
         let to = self.cache.layout.object(key);
-        let disk = &self.cache.disk;
-        match disk.rename(&self.path, &to) {
+        match self.put(file, &to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // The folder of these two digits is made when it is first needed.
                 let folder = self.cache.layout.folder(key);
-                disk.make_dir(&folder)
-                    .map_err(|source| self.cache.failed("making the folder", &folder, source))?;
-                disk.rename(&self.path, &to)
+                let made = self.cache.disk.make_dir(&folder);
+                made.map_err(|source| self.cache.failed("making the folder", &folder, source))?;
+                self.put(file, &to)
             }
             other => other,
         }
         .map_err(|source| self.cache.failed("naming", &to, source))
     }
 
-    /// Ends without keeping it: the file loses its name and is returned open for reading only.
+    /// Gives the file its name, whatever has it.
+    fn put(&self, file: &File, to: &Path) -> io::Result<()> {
+        let disk = &self.cache.disk;
+        if let Some(path) = &self.path {
+            return disk.rename(path, to);
+        }
+        match disk.name(file, to) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let path = self.cache.draft();
+                disk.name(file, &path)?;
+                // If that fails too, the next start removes it.
+                disk.rename(&path, to).inspect_err(|_| drop(disk.remove(&path)))
+            }
+            other => other,
+        }
+    }
+
+    /// Ends without keeping it: the file has no name any more and is returned open for reading only.
     pub(crate) fn unkept(mut self) -> Result<File, Cause> {
-        self.file = None;
-        let file = self.cache.disk.open(&self.path);
-        let file = file.map_err(|source| self.cache.failed("opening", &self.path, source))?;
-        let removed = self.cache.disk.remove(&self.path);
-        removed.map_err(|source| self.cache.failed("removing", &self.path, source))?;
-        self.path = PathBuf::new();
+        let written = self.file.take().expect("the file is open because only the last step takes it");
+        let (cache, disk) = (&self.cache, &self.cache.disk);
+        let Some(path) = &self.path else {
+            return disk
+                .reopen(&written)
+                .map_err(|source| cache.failed("opening a file in", &cache.layout.txn, source));
+        };
+        drop(written);
+        let file = disk.open(path).map_err(|source| cache.failed("opening", path, source))?;
+        disk.remove(path).map_err(|source| cache.failed("removing", path, source))?;
+        self.path = None;
         Ok(file)
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
+        if let Some(path) = &self.path {
             self.file = None;
             // If this fails too, the next start removes it.
-            let _ = self.cache.disk.remove(&self.path);
+            let _ = self.cache.disk.remove(path);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use esker_store::{Blame, Cache, CacheOptions, Engine, ObjectStore, Objects, StoreError};
-use esker_testkit::disk::{FaultDisk, Plan};
+use esker_testkit::disk::{FaultDisk, Plan, SmallDisk};
 
 use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
 
@@ -31,6 +31,24 @@ fn options() -> CacheOptions {
 
 fn shelf() -> Arc<Shelf> {
     Shelf::new(&made().iter().collect::<Vec<_>>())
+}
+
+/// How a file system has files that are being written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Begun {
+    /// Without a name: nothing is left of one that isn't complete.
+    Nameless,
+    /// Under another name, as those have to that know no other way.
+    Named,
+}
+
+impl Begun {
+    pub(crate) const BOTH: [Self; 2] = [Self::Nameless, Self::Named];
+
+    pub(crate) fn disk(self, folder: &Path, plan: Plan) -> FaultDisk {
+        let disk = FaultDisk::new(folder, plan);
+        if self == Self::Named { disk.making(SmallDisk::new(1 << 40)) } else { disk }
+    }
 }
 
 /// Reads some objects twice, with one open all the while, closes, reopens and reads others. Tells every
@@ -106,21 +124,25 @@ pub(crate) fn is_in_order(folder: &Path) -> u64 {
     2 * OBJECTS - shelf.asked().len() as u64
 }
 
-fn count_operations() -> (u64, u64) {
+fn count_operations(begun: Begun) -> (u64, u64) {
     let folder = tempfile::tempdir().unwrap();
-    let disk = FaultDisk::new(folder.path(), Plan::Nothing);
+    let disk = begun.disk(folder.path(), Plan::Nothing);
     assert_eq!(work(&disk, folder.path()).len(), 0);
     is_in_order(folder.path());
     (disk.operations(), disk.changes())
 }
 
 fn fail_everywhere(errno: i32, ever: bool) {
-    let (total, _) = count_operations();
+    Begun::BOTH.into_iter().for_each(|begun| fail_everywhere_on(begun, errno, ever));
+}
+
+fn fail_everywhere_on(begun: Begun, errno: i32, ever: bool) {
+    let (total, _) = count_operations(begun);
     assert!(total > 120, "the work is worth interrupting: {total}");
     let mut clean = 0;
     for at in 1.. {
         let folder = tempfile::tempdir().unwrap();
-        let disk = FaultDisk::new(folder.path(), Plan::Fail { at, ever, errno });
+        let disk = begun.disk(folder.path(), Plan::Fail { at, ever, errno });
         let errors = work(&disk, folder.path());
         if disk.struck() == 0 {
             assert!(at > total / 2, "the fault was met at every operation before");
@@ -161,18 +183,22 @@ fn a_full_disk_from_every_operation_on() {
 /// Loses the power before every change in turn, and in a third of the cases once more during the restart.
 #[test]
 fn power_loss_at_every_change() {
-    let (_, changes) = count_operations();
+    Begun::BOTH.into_iter().for_each(power_loss_at_every_change_on);
+}
+
+fn power_loss_at_every_change_on(begun: Begun) {
+    let (_, changes) = count_operations(begun);
     assert!(changes > 100, "the work is worth interrupting: {changes}");
     let (mut survived, mut crashes) = (0, 0);
     for at in 1..=changes {
         let folder = tempfile::tempdir().unwrap();
-        let disk = FaultDisk::new(folder.path(), Plan::Crash { at, seed: at });
+        let disk = begun.disk(folder.path(), Plan::Crash { at, seed: at });
         work(&disk, folder.path());
         // Two threads change things, so the last few changes need not come in each run.
         let Some(after) = disk.after_crash() else { continue };
         crashes += 1;
         let after = if at % 3 == 0 {
-            let restart = FaultDisk::new(after.path(), Plan::Crash { at: 1 + at % 7, seed: at });
+            let restart = begun.disk(after.path(), Plan::Crash { at: 1 + at % 7, seed: at });
             work(&restart, after.path());
             restart.after_crash().expect("a restart changes that much")
         } else {

@@ -5,16 +5,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use esker_store::{Cache, CacheOptions, Objects};
-use esker_testkit::disk::{FaultDisk, Plan};
+use esker_store::{Cache, CacheOptions, Disk, Objects, RealDisk};
+use esker_testkit::disk::{Plan, SmallDisk};
 use esker_testkit::soak::Soak;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::crash::Begun;
 use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
 
 /// Names the folder in the environment of the process that is to be killed.
 const FOLDER: &str = "ESKER_TEST_HAMMERED_CACHE";
+/// In the same environment: how it is to begin its files.
+const BEGUN: &str = "ESKER_TEST_HAMMERED_FILES";
 const THREADS: u64 = 4;
 
 fn objects() -> Vec<Made> {
@@ -28,7 +32,10 @@ fn options() -> CacheOptions {
 
 /// Reads objects in every thread until killed; writes a byte for each, which tells the killer how far it is.
 fn hammer(folder: &Path) {
-    let cache = Cache::open(&engine(), folder, options()).unwrap();
+    let named = std::env::var(BEGUN).unwrap() == format!("{:?}", Begun::Named);
+    let disk: Arc<dyn Disk> =
+        if named { Arc::new(SmallDisk::new(1 << 40)) } else { Arc::new(RealDisk::PRIVATE) };
+    let cache = Cache::open_on(disk, &engine(), folder, options()).unwrap();
     let objects = Arc::new(objects());
     let store = Arc::new(Objects::new(&cache, Shelf::new(&objects.iter().collect::<Vec<_>>())));
     let threads: Vec<_> = (0..THREADS)
@@ -54,11 +61,13 @@ fn hammer(folder: &Path) {
     }
 }
 
-/// Starts the test binary again as the hammering process, and kills it after so many reads.
-fn hammer_and_kill(folder: &Path, reads: usize) {
+/// Starts the test binary again as the hammering process, and kills it after so many reads. Tells whether that was in the
+/// middle of a write.
+fn hammer_and_kill(folder: &Path, begun: Begun, reads: usize) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kill::soak_kill_nine", "--nocapture"])
         .env(FOLDER, folder)
+        .env(BEGUN, format!("{begun:?}"))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -66,8 +75,17 @@ fn hammer_and_kill(folder: &Path, reads: usize) {
     let mut progress = vec![0; reads];
     child.stderr.as_mut().unwrap().read_exact(&mut progress).unwrap();
     assert!(progress.iter().all(|byte| *byte == b'.'), "{}", String::from_utf8_lossy(&progress));
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::STOP).unwrap();
+    waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+    let txn = folder.canonicalize().unwrap().join("txn");
+    let opened = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let targets = opened.map(|file| std::fs::read_link(file.unwrap().path()).unwrap());
+    // Those that never had a name are shown there, too.
+    let writes = targets.filter(|target| target.starts_with(&txn)).count();
     child.kill().unwrap();
     child.wait().unwrap();
+    writes > 0
 }
 
 #[test]
@@ -81,15 +99,17 @@ fn soak_kill_nine() {
     let engine = engine();
     let mut soak = Soak::begin("cache_kill_nine");
     let mut random = StdRng::seed_from_u64(soak.seed());
-    let (mut in_the_middle, mut survived) = (0, 0);
-    // Until a kill hit a write, however long that takes; without one nothing is shown.
-    while soak.goes_on_until(if in_the_middle == 0 { 1000 } else { 0 }) {
-        hammer_and_kill(folder.path(), random.random_range(1..300));
+    let (mut in_the_middle, mut survived) = ([0, 0], 0);
+    // Until kills hit writes of both kinds, however long that takes; without them nothing is shown.
+    while soak.goes_on_until(if in_the_middle.contains(&0) { 1000 } else { 0 }) {
+        let begun = Begun::BOTH[random.random_range(0..2)];
+        let hit = hammer_and_kill(folder.path(), begun, random.random_range(1..300));
+        in_the_middle[begun as usize] += u64::from(hit);
         assert!(!folder.path().join("index").exists(), "a killed process leaves no clean mark");
         let cache = Cache::open(&engine, folder.path(), options()).unwrap();
         let status = cache.status();
         assert!(status.opened_unclean);
-        in_the_middle += u64::from(status.leftovers > 0);
+        assert_eq!(status.leftovers > 0, hit && begun == Begun::Named, "{status:?}");
         let shelf = Shelf::new(&all);
         let store = Objects::new(&cache, shelf.clone());
         let before = cache.status().objects;
@@ -105,10 +125,11 @@ fn soak_kill_nine() {
         assert_eq!(std::fs::read_dir(folder.path().join("txn")).unwrap().count(), 0);
         cache.close().unwrap();
     }
-    assert!(in_the_middle > 0, "no kill hit a write");
+    assert!(!in_the_middle.contains(&0), "no kill hit a write: {in_the_middle:?}");
     assert!(survived > 0, "nothing ever survived");
     soak.finish(&[
-        ("kills in the middle of a write", &in_the_middle),
+        ("kills in the middle of a write without a name", &in_the_middle[0]),
+        ("kills in the middle of a write with one", &in_the_middle[1]),
         ("objects found again", &survived),
         ("wrong bytes", &0),
     ]);
@@ -126,7 +147,7 @@ fn soak_power_loss() {
         // Several crashes in a row, each found by the next start.
         for _ in 0..random.random_range(1..4) {
             let plan = Plan::Crash { at: random.random_range(1..130), seed: random.random() };
-            let disk = FaultDisk::new(place.path(), plan);
+            let disk = Begun::BOTH[random.random_range(0..2)].disk(place.path(), plan);
             crate::crash::work(&disk, place.path());
             if let Some(after) = disk.after_crash() {
                 crashes += 1;

@@ -9,6 +9,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_store::{Blame, Cache, CacheKey, Cause, ObjectStore, Objects};
 use esker_testkit::disk::{FaultDisk, Plan};
 
+use crate::crash::Begun;
 use crate::rig::{Made, Rig, Shelf, bytes, engine, get, noise, roomy, zlib};
 
 fn objects() -> Vec<Made> {
@@ -170,6 +171,34 @@ fn vanished_files_are_fetched_again() {
     assert!(status.disk_errors > 0);
     let (_, failure) = status.disk_failure.expect("what was wrong");
     assert!(failure.contains("objects/") && failure.contains("No such file"), "{failure}");
+}
+
+/// A file that nobody listed lies where an object is to be.
+#[test]
+fn what_has_the_name_of_an_object_is_replaced() {
+    let objects = objects();
+    let full = filled(&objects, true);
+    for begun in Begun::BOTH {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(begun.disk(folder.path(), Plan::Nothing));
+        let cache = Cache::open_on(disk, &engine(), folder.path(), roomy()).unwrap();
+        let in_the_way = files(full.path()).into_iter().map(|path| {
+            let place = folder.path().join(path.strip_prefix(full.path()).unwrap());
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::write(&place, b"in the way").unwrap();
+            place
+        });
+        let in_the_way: Vec<_> = in_the_way.collect();
+        let store = Objects::new(&cache, Shelf::new(&objects.iter().collect::<Vec<_>>()));
+        for object in &objects {
+            assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+        }
+        assert_eq!((cache.status().objects, cache.status().disk_errors), (20, 0), "{begun:?}");
+        for place in &in_the_way {
+            assert!(fs::read(place).unwrap() != b"in the way", "{begun:?}");
+        }
+        assert_eq!(fs::read_dir(folder.path().join("txn")).unwrap().count(), 0);
+    }
 }
 
 #[test]

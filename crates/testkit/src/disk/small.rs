@@ -12,8 +12,8 @@ use esker_store::{Disk, FileFacts, RealDisk};
 /// `ENOSPC`.
 const FULL: i32 = 28;
 
-/// A real folder that is full once so many bytes are written there. What has no name takes room while it is written
-/// and not any more after that.
+/// A real folder that is full once so many bytes are written there, of a file system on which a file begins with a name.
+/// What has none any more takes room while it is written and not after that.
 pub struct SmallDisk {
     inner: RealDisk,
     free: Mutex<u64>,
