@@ -20,8 +20,8 @@ use esker_vfs::{
 };
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod,
-    linkat, lsetxattr, mkdirat, mknodat, openat, symlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
+    fchmod, linkat, lsetxattr, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -108,7 +108,7 @@ const PIECE: usize = 1 << 20;
 /// Files that may wait open.
 const OPEN_MAX: usize = 64;
 
-/// Takes out all below the directory `top` to `folder`, which must be empty or not there.
+/// Takes out all below the directory `top` to `folder`, which must be empty or not there, and is again if it is stopped.
 pub fn extract(
     tree: &dyn Tree,
     top: &Found,
@@ -120,10 +120,11 @@ pub fn extract(
         let path = shown.clone();
         move |error: Errno| ExtractError::Folder { doing, path, source: error.into() }
     };
-    match mkdirat(CWD, folder, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
+    let is_new = match mkdirat(CWD, folder, Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
         Err(error) => return Err(failed("making")(error)),
-    }
+    };
     let root = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed("opening"))?;
     let mut listed = Dir::read_from(&root).map_err(failed("reading"))?;
@@ -154,6 +155,15 @@ pub fn extract(
         }
     });
     match run.error.into_inner() {
+        Some(ExtractError::Interrupted) => {
+            let opened =
+                openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+            opened.and_then(|root| empty(&root)).map_err(failed("removing what was made in"))?;
+            if is_new {
+                unlinkat(CWD, folder, AtFlags::REMOVEDIR).map_err(failed("removing"))?;
+            }
+            Err(ExtractError::Interrupted)
+        }
         Some(error) => Err(error),
         None => Ok(Extracted {
             entries: run.entries.into_inner(),
@@ -398,6 +408,30 @@ impl Run<'_> {
     }
 }
 
+/// Removes all that is in a folder.
+fn empty(folder: &OwnedFd) -> Result<(), Errno> {
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        match unlinkat(folder, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            removed => {
+                removed?;
+                continue;
+            }
+        }
+        // It may be closed even to its owner.
+        chmodat(folder, name, Mode::RWXU, AtFlags::empty())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        empty(&openat(folder, name, flags, Mode::empty())?)?;
+        unlinkat(folder, name, AtFlags::REMOVEDIR)?;
+    }
+    Ok(())
+}
+
 fn times(attr: &Attr) -> Timestamps {
     let time = Timespec { tv_sec: attr.mtime.secs, tv_nsec: attr.mtime.nanos.into() };
     Timestamps { last_access: time, last_modification: time }
@@ -419,4 +453,29 @@ fn unread(path: &[u8]) -> impl FnOnce(TreeError) -> ExtractError {
 fn unwritten(doing: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> ExtractError {
     let path = shown(path);
     move |error| ExtractError::Folder { doing, path, source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_emptied_of_directories_that_are_closed_and_of_nothing_elsewhere() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (elsewhere, folder) = (scratch.path().join("elsewhere"), scratch.path().join("folder"));
+        fs::create_dir_all(&elsewhere).unwrap();
+        fs::write(elsewhere.join("kept"), "").unwrap();
+        fs::create_dir_all(folder.join("closed/inner")).unwrap();
+        fs::write(folder.join("closed/inner/file"), "").unwrap();
+        symlink(&elsewhere, folder.join("closed/link")).unwrap();
+        for closed in ["closed/inner", "closed"] {
+            fs::set_permissions(folder.join(closed), Permissions::from_mode(0)).unwrap();
+        }
+        empty(&fs::File::open(&folder).unwrap().into()).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        assert!(elsewhere.join("kept").exists());
+    }
 }

@@ -290,9 +290,12 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
             xattrs_left_out: report.xattrs_left_out,
         })?;
     } else {
-        let percent = report.image_bytes as f64 / report.bytes.max(1) as f64 * 100.0;
+        let share = match report.bytes {
+            0 => String::new(),
+            bytes => format!(" ({:.1} %)", report.image_bytes as f64 / bytes as f64 * 100.0),
+        };
         out.line(out.bold(&size(report.image_bytes)))?;
-        out.line(format!("  read       {} files, {} ({percent:.1} %)", report.files, size(report.bytes)))?;
+        out.line(format!("  read       {} files, {}{share}", report.files, size(report.bytes)))?;
         out.line(format!("  inodes     {}", report.inodes))?;
         out.line(format!("  duplicates {}, {}", report.duplicates, size(report.duplicate_bytes)))?;
         out.line(format!(

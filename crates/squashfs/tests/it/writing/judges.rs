@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use esker_squashfs::{Extract, FileImage, ImageTree, Options, extract};
+use esker_squashfs::{Extract, ExtractError, FileImage, ImageTree, Options, extract};
 use esker_vfs::Tree as _;
 
 /// Somebody who reads images.
@@ -64,6 +64,9 @@ impl Judge {
                 let tree = ImageTree::open(Arc::new(file), &Options::default()).expect("an image");
                 let as_root = rustix::process::geteuid().is_root();
                 let how = Extract { as_root, threads: 3, stop: &AtomicBool::new(false) };
+                let stopped = Extract { stop: &AtomicBool::new(true), ..how };
+                let outcome = extract(&tree, &tree.root(), at, stopped);
+                assert!(matches!(outcome, Err(ExtractError::Interrupted)) && !at.exists(), "{outcome:?}");
                 extract(&tree, &tree.root(), at, how).expect("a folder");
                 look(at);
                 self.remove(at);
