@@ -1,12 +1,11 @@
 //! Small archives from anywhere: a few of their files, in memory. Nothing is ever unpacked to a disk.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Component, Path};
 
+use esker_archive::unpacked;
 use tar::EntryType;
-
-use crate::ingest::archive::decompressed;
 
 /// How much of an archive is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +47,7 @@ pub fn files_of_archive(
     limits: ArchiveLimits,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
-    let plain = decompressed(BufReader::new(bytes)).map_err(SmallArchiveError::Damaged)?;
+    let plain = unpacked(bytes).map_err(SmallArchiveError::Damaged)?;
     let plain = plain.ok_or_else(|| SmallArchiveError::Damaged(io::Error::other("it is empty")))?;
     let mut bounded = Bounded { inner: plain, left: limits.plain, over: false };
     let outcome = take(&mut bounded, limits, wanted);

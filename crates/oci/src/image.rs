@@ -1,12 +1,13 @@
 //! An image, wherever it is: its configuration and its layers.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Cursor, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use esker_archive::unpacked;
 use serde::Deserialize;
 
 use crate::OciError;
@@ -284,7 +285,12 @@ fn write_plain(
     limit: u64,
 ) -> Result<u64, OciError> {
     let failed = || OciError::io(format!("unpack {what}"));
-    let mut plain = decompressed(stored).map_err(failed())?.take(limit.saturating_add(1));
+    let mut unpacked = unpacked(BufReader::with_capacity(1 << 16, stored)).map_err(failed())?;
+    let plain: &mut dyn Read = match &mut unpacked {
+        Some(unpacked) => unpacked,
+        None => &mut io::empty(),
+    };
+    let mut plain = plain.take(limit.saturating_add(1));
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let written = match &layer.plain {
         Some(digest) => {
@@ -302,19 +308,6 @@ fn write_plain(
         return Err(OciError::refused(what, "the image unpacks to more than is allowed"));
     }
     Ok(written)
-}
-
-/// A layer, whatever it is compressed with.
-fn decompressed<'a>(mut stored: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
-    let mut magic = Vec::new();
-    stored.by_ref().take(4).read_to_end(&mut magic)?;
-    let kind = magic.clone();
-    let whole = BufReader::with_capacity(1 << 16, Cursor::new(magic).chain(stored));
-    Ok(match kind.as_slice() {
-        [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::Decoder::with_buffer(whole)?),
-        _ => Box::new(whole),
-    })
 }
 
 fn blob(files: &Files, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, OciError> {

@@ -472,7 +472,7 @@ mod tests {
         fs::write(folder.join("closed/inner/file"), "").unwrap();
         symlink(&elsewhere, folder.join("closed/link")).unwrap();
         for closed in ["closed/inner", "closed"] {
-            fs::set_permissions(folder.join(closed), Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(folder.join(closed), Permissions::from_mode(0o000)).unwrap();
         }
         empty(&fs::File::open(&folder).unwrap().into()).unwrap();
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);

@@ -1,11 +1,10 @@
-//! Archives: found out what they are compressed with, and read member by member.
+//! Archives, read member by member.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use esker_format::write::catalog::Entry;
-use flate2::bufread::GzDecoder;
 use tar::EntryType;
 
 use crate::error::AdminError;
@@ -23,8 +22,6 @@ pub(super) struct Archive {
 }
 
 const READ_AHEAD: usize = 256 << 10;
-/// The longest start that tells the kinds of archives apart.
-const MAGIC_LEN: u64 = 6;
 
 impl Archive {
     pub(super) fn open(path: &Path) -> Result<Self, AdminError> {
@@ -34,10 +31,10 @@ impl Archive {
         } else {
             Box::new(File::open(path).map_err(failed)?)
         };
-        let stream = decompressed(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
+        let stream = esker_archive::unpacked(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
         // What made an empty one has failed, and nobody wants its nothing.
         let empty = || AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() };
-        Ok(Self { shown: path.to_owned(), stream: stream.ok_or_else(empty)? })
+        Ok(Self { shown: path.to_owned(), stream: Box::new(stream.ok_or_else(empty)?) })
     }
 
     /// Hands all members to the collector, and their content to the pipeline.
@@ -87,42 +84,6 @@ impl Archive {
         let mut room = vec![0; READ_AHEAD];
         while !feed.is_over() && fill(&mut self.stream, &mut room)? > 0 {}
         Ok(())
-    }
-}
-
-/// What a stream is without the compression that its first bytes tell of; nothing if it is empty.
-pub(crate) fn decompressed<'s>(
-    mut input: impl BufRead + Send + 's,
-) -> io::Result<Option<Box<dyn Read + Send + 's>>> {
-    let mut magic = Vec::new();
-    input.by_ref().take(MAGIC_LEN).read_to_end(&mut magic)?;
-    let start = magic.clone();
-    let whole = Cursor::new(magic).chain(input);
-    Ok(match start.as_slice() {
-        [] => None,
-        [0x1f, 0x8b, ..] => Some(Box::new(Gzip(Some(GzDecoder::new(whole))))),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Box::new(zstd::Decoder::new(whole)?)),
-        [0xfd, b'7', b'z', b'X', b'Z', 0] => Some(Box::new(lzma_rust2::XzReader::new(whole, true))),
-        _ => Some(Box::new(whole)),
-    })
-}
-
-/// The parts of a file of gzip, one after the other. What follows the last one is ignored, as by gzip itself.
-struct Gzip<R>(Option<GzDecoder<R>>);
-
-impl<R: BufRead> Read for Gzip<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        while let Some(part) = &mut self.0 {
-            let len = part.read(room)?;
-            if len > 0 || room.is_empty() {
-                return Ok(len);
-            }
-            let rest = part.get_mut().fill_buf()?;
-            let is_part = rest.starts_with(&[0x1f]);
-            let ended = self.0.take().map(GzDecoder::into_inner);
-            self.0 = ended.filter(|_| is_part).map(GzDecoder::new);
-        }
-        Ok(0)
     }
 }
 

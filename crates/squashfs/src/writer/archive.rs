@@ -1,12 +1,12 @@
 //! A tar archive as the tree of an image.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use flate2::bufread::GzDecoder;
+use esker_archive::{Packed, unpacked};
 use tar::{Archive as Members, EntryType};
 
 use super::WriteError;
@@ -29,8 +29,6 @@ impl std::fmt::Debug for Archive {
 }
 
 const READ_AHEAD: usize = 256 << 10;
-/// The longest start that tells the kinds of archives apart.
-const MAGIC_LEN: usize = 6;
 /// A tar archive is a number of these; everything else is none.
 const RECORD: usize = 512;
 
@@ -41,9 +39,9 @@ impl Archive {
         let failed = |source| WriteError::Input { doing: "reading", path: shown.clone(), source };
         let mut file = File::open(path).map_err(failed)?;
         let mut magic = Vec::new();
-        file.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut magic).map_err(failed)?;
+        file.by_ref().take(esker_archive::MAGIC_LEN as u64).read_to_end(&mut magic).map_err(failed)?;
         let can_seek = file.seek(SeekFrom::Start(0)).is_ok();
-        if !can_seek || is_compressed(&magic) {
+        if !can_seek || Packed::of(&magic).is_some() {
             // A pipe, which has to go on where it is, or something that only a decoder can read.
             let start = if can_seek { Vec::new() } else { magic };
             return Self::of_stream(shown, Box::new(Cursor::new(start).chain(file)));
@@ -56,16 +54,10 @@ impl Archive {
     /// Reads an archive from a stream.
     pub fn of_stream(shown: String, stream: Box<dyn Read + Send>) -> Result<Self, WriteError> {
         let failed = |source| WriteError::Input { doing: "reading", path: shown.clone(), source };
-        let mut stream = BufReader::with_capacity(READ_AHEAD, stream);
-        let mut magic = Vec::new();
-        stream.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut magic).map_err(failed)?;
-        let kind = magic.clone();
-        let whole = Cursor::new(magic).chain(stream);
-        let stream: Box<dyn Read + Send> = match kind.as_slice() {
-            [0x1f, 0x8b, ..] => Box::new(Gzip(Some(GzDecoder::new(whole)))),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::new(whole).map_err(failed)?),
-            [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(lzma_rust2::XzReader::new(whole, true)),
-            _ => Box::new(whole),
+        let stream = unpacked(BufReader::with_capacity(READ_AHEAD, stream)).map_err(failed)?;
+        let stream: Box<dyn Read + Send> = match stream {
+            Some(stream) => Box::new(stream),
+            None => Box::new(io::empty()),
         };
         Self { shown, stream, file: None }.checked()
     }
@@ -89,28 +81,6 @@ impl Archive {
         self.stream = Box::new(Cursor::new(start).chain(self.stream));
         Ok(self)
     }
-}
-
-/// The parts of a file of gzip, one after the other. What follows the last one is ignored, as by gzip itself.
-struct Gzip<R>(Option<GzDecoder<R>>);
-
-impl<R: BufRead> Read for Gzip<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        while let Some(part) = &mut self.0 {
-            let len = part.read(room)?;
-            if len > 0 || room.is_empty() {
-                return Ok(len);
-            }
-            let is_part = part.get_mut().fill_buf()?.starts_with(&[0x1f]);
-            self.0 = self.0.take().filter(|_| is_part).map(|ended| GzDecoder::new(ended.into_inner()));
-        }
-        Ok(0)
-    }
-}
-
-fn is_compressed(magic: &[u8]) -> bool {
-    let known: [&[u8]; 3] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, b'7', b'z', b'X', b'Z', 0]];
-    known.iter().any(|known| magic.starts_with(known))
 }
 
 /// The sum of a header's bytes, its own field taken as spaces.
