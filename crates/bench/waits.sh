@@ -22,6 +22,7 @@ clean_up() {
     "$esker" umount "$scratch/mnt" > "$scratch/umount" 2>&1 || true
     if [ -n "${server:-}" ]; then kill "$server" && wait "$server" || true; fi
     echo '-:esker/note' >> "$tracing/uprobe_events" || true
+    if [ -n "${mounted:-}" ]; then umount "$tracing" || true; fi
     rm -rf "$scratch"
 }
 trap clean_up EXIT
@@ -31,7 +32,7 @@ trap 'exit 130' INT TERM
 address=$(nm "$esker" | sed -n 's/^\([0-9a-f]*\) t .*esker_store5waits5Waits4note.*/\1/p')
 [ -n "$address" ] || { echo "$esker has no Waits::note: was it stripped?" >&2; exit 1; }
 shift_by=$(readelf -lW "$esker" | awk '$1 == "LOAD" && $7 $8 ~ /E/ { print $3 " - " $2; exit }')
-[ -d "$tracing/events" ] || mount -t tracefs none "$tracing"
+[ -d "$tracing/events" ] || { mount -t tracefs none "$tracing" && mounted=yes; }
 printf 'p:esker/note %s:0x%x secs=%%si:u64 nanos=%%dx:u32\n' "$esker" $((0x$address - (${shift_by}))) >> "$tracing/uprobe_events"
 
 : > "$scratch/serve"

@@ -48,7 +48,9 @@ pub fn files_of_archive(
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
     let plain = unpacked(bytes).map_err(SmallArchiveError::Damaged)?;
-    let plain = plain.ok_or_else(|| SmallArchiveError::Damaged(io::Error::other("it is empty")))?;
+    if plain.is_empty() {
+        return Err(SmallArchiveError::Damaged(io::Error::other("it is empty")));
+    }
     let mut bounded = Bounded { inner: plain, left: limits.plain, over: false };
     let outcome = take(&mut bounded, limits, wanted);
     match outcome {

@@ -35,27 +35,35 @@ impl Packed {
     }
 }
 
-/// What a stream is without the compression that its first bytes tell of; nothing if it is empty.
-pub fn unpacked<R: BufRead>(mut input: R) -> io::Result<Option<Unpacked<R>>> {
+/// What a stream is without the compression that its first bytes tell of.
+pub fn unpacked<R: BufRead>(mut input: R) -> io::Result<Unpacked<R>> {
     let mut start = Vec::new();
     input.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut start)?;
-    if start.is_empty() {
-        return Ok(None);
-    }
-    let packed = Packed::of(&start);
+    let (packed, is_empty) = (Packed::of(&start), start.is_empty());
     let whole = Cursor::new(start).chain(input);
-    Ok(Some(Unpacked(match packed {
+    let decoder = match packed {
         Some(Packed::Gzip) => Decoder::Gzip(Box::new(Gzip(Some(GzDecoder::new(whole))))),
         Some(Packed::Zstd) => Decoder::Zstd(zstd::Decoder::with_buffer(whole)?),
         Some(Packed::Xz) => {
             Decoder::Xz(Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, XZ_MEMORY_KIB)))
         }
         None => Decoder::Plain(whole),
-    })))
+    };
+    Ok(Unpacked { decoder, is_empty })
 }
 
 /// A stream as it was before it was compressed.
-pub struct Unpacked<R: BufRead>(Decoder<R>);
+pub struct Unpacked<R: BufRead> {
+    decoder: Decoder<R>,
+    is_empty: bool,
+}
+
+impl<R: BufRead> Unpacked<R> {
+    /// Whether there is nothing at all, not even something that was compressed.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+}
 
 type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
 
@@ -68,7 +76,7 @@ enum Decoder<R: BufRead> {
 
 impl<R: BufRead> Read for Unpacked<R> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        match &mut self.0 {
+        match &mut self.decoder {
             Decoder::Gzip(parts) => parts.read(room),
             Decoder::Zstd(frames) => frames.read(room),
             Decoder::Xz(streams) => streams.read(room),
@@ -110,7 +118,7 @@ mod tests {
         let mut plain = Vec::new();
         // Pieces of three bytes, so that no start comes at once.
         let input = BufReader::with_capacity(3, stored);
-        unpacked(input)?.ok_or(io::ErrorKind::UnexpectedEof)?.read_to_end(&mut plain)?;
+        unpacked(input)?.read_to_end(&mut plain)?;
         Ok(plain)
     }
 
@@ -147,7 +155,8 @@ mod tests {
         for plain in [&b"a"[..], b"\x1f", b"\x28\xb5\x2f", b"\xfd7zXZ", b"something longer"] {
             assert_eq!((Packed::of(plain), read(plain).unwrap().as_slice()), (None, plain));
         }
-        assert!(unpacked(&b""[..]).unwrap().is_none());
+        assert!(unpacked(&b""[..]).unwrap().is_empty() && read(b"").unwrap().is_empty());
+        assert!(!unpacked(&gzip(b"")[..]).unwrap().is_empty() && read(&gzip(b"")).unwrap().is_empty());
     }
 
     #[test]
@@ -164,7 +173,7 @@ mod tests {
         stored[16] = 40;
         let sum = crc(&stored[12..20]);
         stored[20..24].copy_from_slice(&sum.to_le_bytes());
-        assert!(read(&stored).is_err());
+        assert_eq!(read(&stored).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
     }
 
     fn crc(bytes: &[u8]) -> u32 {

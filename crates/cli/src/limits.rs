@@ -6,14 +6,16 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 /// More than this many descriptors is of no use to us.
 const ENOUGH: u64 = 65_536;
 
-/// Descriptors that the kernel's table has room for from the start.
-const ROOM: i32 = 16_384;
+/// Descriptors that the kernel's table has room for from the start, if so many are allowed: what one cache has open at most.
+const ROOM: u64 = 16_384;
 
 /// Has the kernel make the process's table of descriptors large now, when there is one thread. Later it would wait for
 /// all processors each time that the table doubles, for milliseconds, and all who open a file with it.
 fn grow_table() {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(ROOM);
+    let highest = i32::try_from(ROOM.min(allowed)).unwrap_or(1) - 1;
     // Of no consequence if it can't be done.
-    let _ = fcntl_dupfd_cloexec(std::io::stdin(), ROOM - 1);
+    let _ = fcntl_dupfd_cloexec(std::io::stdin(), highest);
 }
 
 /// The limit on open files, raised for us.

@@ -285,11 +285,7 @@ fn write_plain(
     limit: u64,
 ) -> Result<u64, OciError> {
     let failed = || OciError::io(format!("unpack {what}"));
-    let mut unpacked = unpacked(BufReader::with_capacity(1 << 16, stored)).map_err(failed())?;
-    let plain: &mut dyn Read = match &mut unpacked {
-        Some(unpacked) => unpacked,
-        None => &mut io::empty(),
-    };
+    let plain = unpacked(BufReader::with_capacity(1 << 16, stored)).map_err(failed())?;
     let mut plain = plain.take(limit.saturating_add(1));
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let written = match &layer.plain {

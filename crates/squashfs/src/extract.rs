@@ -21,9 +21,9 @@ use esker_vfs::{
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
-    fchmod, linkat, lsetxattr, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
+    fchmod, fstat, linkat, lsetxattr, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 /// Sets an extended attribute of what is being extracted.
 type SetXattr<'a> = &'a mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>;
@@ -127,6 +127,8 @@ pub fn extract(
     };
     let root = openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let root = root.map_err(failed("opening"))?;
+    let opened = fcntl_dupfd_cloexec(&root, 0).map_err(failed("opening"))?;
+    let before = fstat(&root).map_err(failed("looking at"))?;
     let mut listed = Dir::read_from(&root).map_err(failed("reading"))?;
     if listed.any(|entry| !entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))) {
         return Err(ExtractError::NotEmpty(shown));
@@ -156,9 +158,10 @@ pub fn extract(
     });
     match run.error.into_inner() {
         Some(ExtractError::Interrupted) => {
-            let opened =
-                openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-            opened.and_then(|root| empty(&root)).map_err(failed("removing what was made in"))?;
+            // It may have the permissions of the tree's top by now, which its owner may not write to.
+            fchmod(&opened, Mode::from_raw_mode(before.st_mode))
+                .and_then(|()| empty(&opened))
+                .map_err(failed("removing what was made in"))?;
             if is_new {
                 unlinkat(CWD, folder, AtFlags::REMOVEDIR).map_err(failed("removing"))?;
             }

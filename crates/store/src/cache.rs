@@ -276,7 +276,12 @@ impl Inner {
         Ok(inner)
     }
 
-    /// A new name for what isn't complete.
+    /// A file for what isn't complete that has no name; none where it needs one.
+    fn begin_nameless(&self) -> io::Result<Option<std::fs::File>> {
+        if self.nameless { self.disk.create_nameless(&self.layout.txn) } else { Ok(None) }
+    }
+
+    /// A new name for it.
     fn draft(&self) -> PathBuf {
         self.layout.txn.join(self.next_file.fetch_add(1, Ordering::Relaxed).to_string())
     }

@@ -32,9 +32,11 @@ impl Archive {
             Box::new(File::open(path).map_err(failed)?)
         };
         let stream = esker_archive::unpacked(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
-        // What made an empty one has failed, and nobody wants its nothing.
-        let empty = || AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() };
-        Ok(Self { shown: path.to_owned(), stream: Box::new(stream.ok_or_else(empty)?) })
+        if stream.is_empty() {
+            // What made it has failed, and nobody wants its nothing.
+            return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });
+        }
+        Ok(Self { shown: path.to_owned(), stream: Box::new(stream) })
     }
 
     /// Hands all members to the collector, and their content to the pipeline.

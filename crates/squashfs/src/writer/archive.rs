@@ -55,11 +55,7 @@ impl Archive {
     pub fn of_stream(shown: String, stream: Box<dyn Read + Send>) -> Result<Self, WriteError> {
         let failed = |source| WriteError::Input { doing: "reading", path: shown.clone(), source };
         let stream = unpacked(BufReader::with_capacity(READ_AHEAD, stream)).map_err(failed)?;
-        let stream: Box<dyn Read + Send> = match stream {
-            Some(stream) => Box::new(stream),
-            None => Box::new(io::empty()),
-        };
-        Self { shown, stream, file: None }.checked()
+        Self { shown, stream: Box::new(stream), file: None }.checked()
     }
 
     /// Makes sure that the first record is a header: the reader of archives takes anything for one, up to a point.

@@ -92,9 +92,7 @@ fn sealed(plain: &[u8]) -> io::Result<File> {
 
 impl Spool for Inner {
     fn file(&self) -> io::Result<File> {
-        if self.nameless
-            && let Some(file) = self.disk.create_nameless(&self.layout.txn)?
-        {
+        if let Some(file) = self.begin_nameless()? {
             return Ok(file);
         }
         let path = self.draft();

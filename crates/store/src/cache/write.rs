@@ -36,16 +36,16 @@ impl Writing {
     /// Begins a file without a name in the cache yet.
     pub(crate) fn begin(cache: &Arc<Inner>) -> Result<Self, Cause> {
         let folder = &cache.layout.txn;
-        let nameless = if cache.nameless { cache.disk.create_nameless(folder) } else { Ok(None) };
-        let (file, path) =
-            match nameless.map_err(|source| cache.failed("creating a file in", folder, source))? {
-                Some(file) => (file, None),
-                None => {
-                    let path = cache.draft();
-                    let file = cache.disk.create(&path);
-                    (file.map_err(|source| cache.failed("creating", &path, source))?, Some(path))
-                }
-            };
+        let nameless = cache.begin_nameless();
+        let nameless = nameless.map_err(|source| cache.failed("creating a file in", folder, source))?;
+        let (file, path) = match nameless {
+            Some(file) => (file, None),
+            None => {
+                let path = cache.draft();
+                let file = cache.disk.create(&path);
+                (file.map_err(|source| cache.failed("creating", &path, source))?, Some(path))
+            }
+        };
         Ok(Self { cache: cache.clone(), path, file: Some(file), digest: Box::new(Xxh3::new()), len: 0 })
     }
 

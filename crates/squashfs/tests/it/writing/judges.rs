@@ -67,6 +67,11 @@ impl Judge {
                 let stopped = Extract { stop: &AtomicBool::new(true), ..how };
                 let outcome = extract(&tree, &tree.root(), at, stopped);
                 assert!(matches!(outcome, Err(ExtractError::Interrupted)) && !at.exists(), "{outcome:?}");
+                fs::create_dir(at).expect("a folder");
+                let outcome = extract(&tree, &tree.root(), at, stopped);
+                assert!(matches!(outcome, Err(ExtractError::Interrupted)), "{outcome:?}");
+                // It fails unless the folder is there and empty.
+                fs::remove_dir(at).expect("the folder as it was");
                 extract(&tree, &tree.root(), at, how).expect("a folder");
                 look(at);
                 self.remove(at);
