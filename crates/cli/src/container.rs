@@ -205,6 +205,7 @@ pub(crate) fn of_container(error: &ContainerError) -> Failure {
     match error {
         ContainerError::Blocked(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy.clone()),
         ContainerError::Impossible { what, remedy } => Failure::failed(what.clone()).hint(remedy.clone()),
+        ContainerError::NoCommand => Failure::usage(chain(error)).hint("add `-- COMMAND`"),
         ContainerError::Execute { code, .. } => Failure::failed(chain(error))
             .with_code(*code)
             .hint("look whether it is there: esker run IMAGE -- ls -l PATH"),

@@ -152,6 +152,9 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
         Cause::Busy { .. } => {
             failure.hint("its writer can't be reached, perhaps because it runs on another node: name a cache on a local disk with --cache DIR")
         }
+        Cause::Missing { .. } if kind == Kind::Network => {
+            failure.hint("see whether the URL and the name are right: the server is there; if they are, tell who runs it")
+        }
         Cause::Full { .. } => failure.hint("raise the limit with --quota SIZE, or unmount what holds the space"),
         _ => match kind {
             Kind::Network => failure.hint("see whether the server is up and reachable from here, and whether the URL is right"),

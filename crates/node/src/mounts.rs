@@ -17,6 +17,8 @@ pub struct MountLine {
     pub kind: String,
     /// What is mounted.
     pub source: OsString,
+    /// Who mounted it, where the file system tells.
+    pub user: Option<u32>,
 }
 
 /// All that is mounted, in the order in which it was. Touches none of it.
@@ -51,10 +53,13 @@ fn parse(line: &[u8]) -> Option<MountLine> {
     fields.find(|field| *field == b"-")?;
     let kind = fields.next()?;
     let source = fields.next()?;
+    let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
+    let user = options.find_map(|option| option.strip_prefix(b"user_id="));
     Some(MountLine {
         mountpoint: OsString::from_vec(unescape(mountpoint)).into(),
         kind: String::from_utf8_lossy(kind).into_owned(),
         source: OsString::from_vec(unescape(source)),
+        user: user.and_then(|user| str::from_utf8(user).ok()?.parse().ok()),
     })
 }
 
@@ -106,6 +111,7 @@ mod tests {
         assert_eq!(parsed.mountpoint, Path::new("/mnt 2"));
         assert_eq!(parsed.source_text(), r"http://h/a\b");
         assert!(parsed.is_ours());
+        assert_eq!(parsed.user, Some(0));
         assert!(parse(b"").is_none());
         assert!(parse(b"36 35 98:0 / /mnt rw shared:7 fuse").is_none());
     }

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::FileError;
+use crate::mounts::{self, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
 
 /// Longest registry entry that is read.
@@ -253,6 +254,20 @@ pub fn all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
 pub fn find(runtime: &Path, mountpoint: &Path) -> Result<Option<Registered>, RegistryError> {
     let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(None) };
     Ok(read_entry(&runtime, &RuntimeDir::id(mountpoint)))
+}
+
+/// The mounts of Esker that are in nobody's registry here: other users', and those of a session whose folder for
+/// sockets is another one or gone.
+pub fn strangers(runtime: &Path) -> io::Result<Vec<MountLine>> {
+    let is_registered = |place: &Path| matches!(find(runtime, place), Ok(Some(_)));
+    let mut lines = mounts::all()?;
+    // Below an overlay lies what it shows, at a place of ours.
+    lines.retain(|line| {
+        line.is_ours() && !line.mountpoint.starts_with(runtime) && !is_registered(&line.mountpoint)
+    });
+    // What is being unmounted leaves the list of mounts first.
+    lines.retain(|line| mounts::at(&line.mountpoint).is_ok_and(|now| now.as_ref() == Some(line)));
+    Ok(lines)
 }
 
 /// An entry that is just being written or removed isn't a mount (yet, or any more).

@@ -55,6 +55,9 @@ pub enum ContainerError {
         /// Why it failed.
         source: io::Error,
     },
+    /// Nobody says what to run.
+    #[error("there is no command, and the image has none of its own")]
+    NoCommand,
     /// It can't work as asked.
     #[error("{what}")]
     Impossible {
@@ -208,8 +211,7 @@ pub fn execute(
     directory: &Path,
 ) -> Result<Infallible, ContainerError> {
     let Some((program, arguments)) = command.split_first() else {
-        let what = "there is no command, and the image has none of its own".to_owned();
-        return Err(ContainerError::Impossible { what, remedy: "add `-- COMMAND`".into() });
+        return Err(ContainerError::NoCommand);
     };
     std::env::set_current_dir(directory).map_err(step(format!("change to {}", directory.display())))?;
     let source = Command::new(program).args(arguments).env_clear().envs(environment.iter()).exec();

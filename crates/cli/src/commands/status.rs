@@ -1,8 +1,9 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
 use esker_node::memory::is_memory;
+use esker_node::mounts::MountLine;
 use esker_node::registry::{self, Registered};
 use esker_node::status::{Image, MountStatus, Reach, Route};
 use esker_vfs::Time;
@@ -38,6 +39,8 @@ enum Mount {
     Serving(Box<MountStatus>),
     /// Its daemon lives but does not answer.
     Silent { mountpoint: String, repository: String, url: String, pid: u32, reason: String },
+    /// A mount of this user of which its folder for sockets knows nothing.
+    Unregistered { mountpoint: String, source: String },
     /// Its daemon was killed.
     Dead { mountpoint: String, repository: String, url: String, pid: u32 },
 }
@@ -50,20 +53,26 @@ struct All {
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let mut registered =
         registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
+    let mut strangers = strangers(settings)?;
     if let Some(wanted) = &args.mountpoint {
         let path = esker_node::mounts::canonical(wanted)
             .context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
         registered.retain(|one| one.entry.mountpoint == path);
-        if registered.is_empty() {
+        strangers.retain(|line| line.mountpoint == path);
+        if registered.is_empty() && strangers.is_empty() {
             let failure = Failure::failed(format!("{} is not a mount of esker", path.display()));
             return Err(failure.hint("`esker status` lists all that are"));
         }
     }
     // Asked at the same time, so that silent ones cost their patience only once.
-    let mounts: Vec<Mount> = std::thread::scope(|scope| {
+    let mut mounts: Vec<Mount> = std::thread::scope(|scope| {
         let asking: Vec<_> = registered.iter().map(|one| scope.spawn(|| ask(one))).collect();
         asking.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
     });
+    mounts.extend(strangers.iter().map(|line| Mount::Unregistered {
+        mountpoint: line.mountpoint.display().to_string(),
+        source: line.source_text(),
+    }));
     let mut out = Output::new();
     if args.json {
         out.json(&All { mounts })?;
@@ -71,10 +80,20 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         out.line("nothing is mounted")?;
     } else {
         for mount in &mounts {
-            print(&mut out, mount)?;
+            print(&mut out, mount, settings)?;
         }
     }
     out.finish()
+}
+
+/// This user's mounts that nothing is known of.
+fn strangers(settings: &Settings) -> Result<Vec<MountLine>, Failure> {
+    let mut found =
+        registry::strangers(&settings.runtime).context(Kind::Failed, "can't read the list of mounts")?;
+    let me = rustix::process::geteuid().as_raw();
+    // A command of `esker run` has an image as its root; an overlay doesn't tell whose it is, and is root's.
+    found.retain(|line| line.user.unwrap_or(0) == me && line.mountpoint != Path::new("/"));
+    Ok(found)
 }
 
 /// `None` if it was unmounted while we asked.
@@ -103,7 +122,7 @@ fn when(seconds: u64) -> String {
     time_text(Time { secs: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 })
 }
 
-fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
+fn print(out: &mut Output, mount: &Mount, settings: &Settings) -> Result<(), Failure> {
     match mount {
         Mount::Serving(status) => print_status(out, status),
         Mount::Silent { mountpoint, repository, url, pid, reason } => {
@@ -111,6 +130,16 @@ fn print(out: &mut Output, mount: &Mount) -> Result<(), Failure> {
             out.line(out.bold(&head))?;
             out.line(format!("  from      {url}"))?;
             let text = format!("the daemon (process {pid}) does not answer: {reason}");
+            out.line(format!("  {}", out.warning(&text)))
+        }
+        Mount::Unregistered { mountpoint, source } => {
+            out.line(out.bold(mountpoint))?;
+            out.line(format!("  from      {source}"))?;
+            let place = settings.runtime.display();
+            let text = format!(
+                "its daemon isn't known in {place}, as if a session with another \
+                $XDG_RUNTIME_DIR had mounted it, or one that is over; `esker umount {mountpoint}` works all the same"
+            );
             out.line(format!("  {}", out.warning(&text)))
         }
         Mount::Dead { mountpoint, repository, url, pid } => {

@@ -1,10 +1,10 @@
 //! Every mount of ours on this node: whether it answers, whether its daemon does, and what that says.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use esker_node::control::{self, Request, Response};
-use esker_node::mounts;
+use esker_node::mounts::MountLine;
 use esker_node::registry::{self, Registered};
 use esker_node::status::{MountStatus, seconds};
 
@@ -39,19 +39,11 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
             Vec::new()
         }
     };
-    let lines = mounts::all().unwrap_or_default();
-    let strangers: Vec<PathBuf> = lines
-        .into_iter()
-        .filter(|line| line.is_ours() && registered.iter().all(|one| one.entry.mountpoint != line.mountpoint))
-        // Below an overlay lies what it shows, at a place of ours.
-        .filter(|line| !line.mountpoint.starts_with(&settings.runtime))
-        .map(|line| line.mountpoint)
-        .collect();
     for one in registered {
         let place = one.entry.mountpoint.display().to_string();
         looks.push(Look::new("mount", place, move || own(&one)));
     }
-    for place in strangers {
+    for MountLine { mountpoint: place, .. } in registry::strangers(&settings.runtime).unwrap_or_default() {
         looks.push(Look::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
     }
     looks

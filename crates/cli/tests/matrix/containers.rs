@@ -87,6 +87,8 @@ fn a_command_in_a_container_is_at_home() {
     let output = site.run(&[], &["sh", "-c", "kill -TERM $$"]).output().expect("running esker");
     assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{}", words(&output));
     complaint(&mut site.run(&[], &["no-such-program"]), 127);
+    let told = complaint(&mut site.run(&[], &[]), 2);
+    assert!(told.contains("there is no command") && told.contains("-- COMMAND"), "{told}");
 }
 
 /// > N4: An image is never written, also where it lacks mount points; with `--writable-tmpfs` (Linux 5.11 or newer without root) the command may write everywhere, and what it wrote is gone with it.

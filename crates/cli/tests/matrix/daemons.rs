@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::person::Person;
 use crate::running::processes_naming;
-use crate::world::{PATIENCE, World, words};
+use crate::world::{PATIENCE, World, printed, words};
 
 /// Returns every file below a folder, those of the cache left out.
 fn files_below(world: &World) -> Vec<PathBuf> {
@@ -82,8 +82,37 @@ fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
         let umount = esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
         assert!(umount.status.success(), "{}: {}", folder.display(), words(&umount));
         let mountpoint = world.mountpoint().display().to_string();
-        assert!(String::from_utf8_lossy(&status.stdout).contains(&mountpoint), "{}", words(&status));
+        let shown = String::from_utf8_lossy(&status.stdout);
+        assert!(shown.contains(&mountpoint) && !shown.contains("isn't known"), "{}", words(&status));
     }
+}
+
+/// The folder for sockets goes with the last session of a user, daemons stay; and a job has another one than a login.
+#[test]
+fn a_mount_of_another_session_is_shown_and_unmounted() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mounted = world.mount(&[]);
+    let pid = daemon_of(&world, &mounted);
+    let elsewhere = world.path("home");
+    let esker = |arguments: &[&str]| {
+        let mut command = world.esker(arguments);
+        command.arg(world.mountpoint()).env("XDG_RUNTIME_DIR", &elsewhere);
+        command
+    };
+    let shown = printed(&mut esker(&["status"]));
+    assert!(
+        shown.contains(&world.url()) && shown.contains("isn't known") && shown.contains("umount"),
+        "{shown}"
+    );
+    let told: serde_json::Value =
+        serde_json::from_str(&printed(&mut esker(&["status", "--json"]))).expect("JSON");
+    assert_eq!(told["mounts"][0]["state"], "unregistered", "{told:#}");
+    assert_eq!(told["mounts"][0]["source"], world.url(), "{told:#}");
+    std::mem::forget(mounted);
+    printed(&mut esker(&["umount"]));
+    assert!(!world.is_mounted());
+    wait_until_gone(pid);
+    assert!(!files_below(&world).iter().any(|path| path.starts_with(world.path("run"))));
 }
 
 /// Names are bytes: a mount point and a cache whose names are no text.
