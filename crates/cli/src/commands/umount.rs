@@ -55,9 +55,11 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     match control::ask(&registered.socket, &Request::Unmount { lazy }, PATIENCE) {
         Ok(Response::Done) => {}
         Ok(Response::Busy { message }) => {
-            return Err(Failure::failed(message).hint(format!(
-                "close the programs that use it (`fuser -vm {place}` lists them), or unmount with --lazy"
-            )));
+            return Err(of_inner(&registered.entry.mountpoint).unwrap_or_else(|| {
+                Failure::failed(message).hint(format!(
+                    "close the programs that use it (`fuser -vm {place}` lists them), or unmount with --lazy"
+                ))
+            }));
         }
         Ok(Response::Failed { message }) => return Err(Failure::failed(message)),
         Ok(_) => return Err(stuck(format!("the daemon (process {pid}) misunderstood"))),
@@ -74,6 +76,18 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     )))
 }
 
+/// Says that another mount keeps this one in use.
+fn of_inner(mountpoint: &Path) -> Option<Failure> {
+    // The last one may have been mounted in others.
+    let lines = mounts::all().ok()?.into_iter().rev();
+    let mut inner =
+        lines.filter(|line| line.mountpoint != mountpoint && line.mountpoint.starts_with(mountpoint));
+    let inner = inner.next()?.mountpoint;
+    let (place, inner) = (mountpoint.display(), inner.display());
+    let failure = Failure::failed(format!("can't unmount {place}: {inner} is mounted in it"));
+    Some(failure.hint(format!("unmount {inner} first, or all of it with --lazy")))
+}
+
 /// Unmounts what no daemon serves any more.
 fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(), Failure> {
     let place = mountpoint.display();
@@ -82,8 +96,9 @@ fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(),
         Some(line) if line.is_ours() => {
             // Nobody can use it any more, but some may still have it open.
             let how = if lazy || registered { Unmount::Lazy } else { Unmount::IfUnused };
-            esker_fuse::mount::unmount(mountpoint, how)
-                .map_err(|error| Failure::failed(crate::exit::chain(&error)))
+            esker_fuse::mount::unmount(mountpoint, how).map_err(|error| {
+                of_inner(mountpoint).unwrap_or_else(|| Failure::failed(crate::exit::chain(&error)))
+            })
         }
         _ if registered => Ok(()),
         Some(line) => {

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::person::Person;
@@ -78,7 +79,7 @@ fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
         mount.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
         let output = mount.output().expect("running esker");
         assert!(output.status.success(), "{}: {}", folder.display(), words(&output));
-        let status = esker(&["status"]).output().expect("running esker");
+        let status = esker(&["status"]).arg(world.mountpoint()).output().expect("running esker");
         let umount = esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
         assert!(umount.status.success(), "{}: {}", folder.display(), words(&umount));
         let mountpoint = world.mountpoint().display().to_string();
@@ -241,6 +242,27 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
         assert!(!files_below(&world).iter().any(|path| path.starts_with(world.path("run"))));
         // And the cache, which was not shut down, is as good as ever.
         drop(world.mount(&[]));
+    }
+}
+
+/// Whose mount is in use only by another mount isn't sent to look for programs.
+#[test]
+fn a_mount_in_a_mount_is_named() {
+    // Only root can mount in a mount.
+    for person in Person::all().into_iter().filter(|person| person.is_root()) {
+        let world = World::new(person, fixture::RMD);
+        let mounted = world.mount(&[]);
+        let folder = {
+            let mut names = fs::read_dir(world.mountpoint()).expect("a listing");
+            names.find_map(|name| Some(name.ok()?.path()).filter(|path| path.is_dir())).expect("a folder")
+        };
+        mount_bind(world.path("home"), &folder).expect("a mount");
+        let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+        unmount(&folder, UnmountFlags::empty()).expect("unmounting");
+        let said = words(&output);
+        let named = format!("{} is mounted in it", folder.display());
+        assert!(!output.status.success() && said.contains(&named), "{said}");
+        drop(mounted);
     }
 }
 
