@@ -259,12 +259,12 @@ pub fn find(runtime: &Path, mountpoint: &Path) -> Result<Option<Registered>, Reg
 /// The mounts of Esker that are in nobody's registry here: other users', and those of a session whose folder for
 /// sockets is another one or gone.
 pub fn strangers(runtime: &Path) -> io::Result<Vec<MountLine>> {
-    let is_registered = |place: &Path| matches!(find(runtime, place), Ok(Some(_)));
     let mut lines = mounts::all()?;
+    // Read later: what is being mounted is registered first.
+    let registered = all(runtime).unwrap_or_default();
+    let is_known = |line: &MountLine| registered.iter().any(|one| one.entry.mountpoint == line.mountpoint);
     // Below an overlay lies what it shows, at a place of ours.
-    lines.retain(|line| {
-        line.is_ours() && !line.mountpoint.starts_with(runtime) && !is_registered(&line.mountpoint)
-    });
+    lines.retain(|line| line.is_ours() && !line.mountpoint.starts_with(runtime) && !is_known(line));
     // What is being unmounted leaves the list of mounts first.
     lines.retain(|line| mounts::at(&line.mountpoint).is_ok_and(|now| now.as_ref() == Some(line)));
     Ok(lines)

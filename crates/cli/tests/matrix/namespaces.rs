@@ -212,8 +212,10 @@ fn a_command_can_ask_for_the_status_of_its_mount() {
         let (error, status) = said.split_once('\n').expect("two lines");
         assert!(error.contains("Input/output error"), "{}", words(&output));
         let status: serde_json::Value = serde_json::from_str(status).expect("JSON");
-        let mine =
-            status["mounts"].as_array().expect("mounts").iter().find(|mount| mount["url"] == world.url());
+        let mounts = status["mounts"].as_array().expect("mounts");
+        let mut here = mounts.iter().filter(|mount| mount["mountpoint"] == "/cvmfs/rmd.test");
+        assert!(here.all(|mount| mount["state"] != "unregistered"), "told twice: {status:#}");
+        let mine = mounts.iter().find(|mount| mount["url"] == world.url());
         let mine = mine.unwrap_or_else(|| panic!("no {} in {status:#}", world.url()));
         assert_eq!(mine["command"], "sh");
         let last = mine["errors"].as_array().expect("errors").last().expect("an error");
