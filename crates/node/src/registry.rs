@@ -256,17 +256,22 @@ pub fn find(runtime: &Path, mountpoint: &Path) -> Result<Option<Registered>, Reg
     Ok(read_entry(&runtime, &RuntimeDir::id(mountpoint)))
 }
 
-/// The mounts of Esker that are in nobody's registry here: other users', and those of a session whose folder for
-/// sockets is another one or gone.
-pub fn strangers(runtime: &Path) -> io::Result<Vec<MountLine>> {
-    let mut lines = mounts::all()?;
-    // Read later: what is being mounted is registered first.
-    let registered = all(runtime).unwrap_or_default();
+/// Those of the mounts of Esker that are not registered here: other users', and those of a session whose folder for
+/// sockets is another one or gone. `lines` were read before `registered`, since what is being mounted is registered first.
+pub fn strangers(
+    mut lines: Vec<MountLine>,
+    runtime: &Path,
+    registered: &[Registered],
+) -> io::Result<Vec<MountLine>> {
     let is_known = |line: &MountLine| registered.iter().any(|one| one.entry.mountpoint == line.mountpoint);
     // Below an overlay lies what it shows, at a place of ours.
     lines.retain(|line| line.is_ours() && !line.mountpoint.starts_with(runtime) && !is_known(line));
-    // What is being unmounted leaves the list of mounts first.
-    lines.retain(|line| mounts::at(&line.mountpoint).is_ok_and(|now| now.as_ref() == Some(line)));
+    if !lines.is_empty() {
+        // What is being unmounted leaves the list of mounts first.
+        let now = mounts::all()?;
+        let topmost = |line: &MountLine| now.iter().rfind(|other| other.mountpoint == line.mountpoint);
+        lines.retain(|line| topmost(line) == Some(line));
+    }
     Ok(lines)
 }
 

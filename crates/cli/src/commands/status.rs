@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
 use esker_node::memory::is_memory;
-use esker_node::mounts::MountLine;
+use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
 use esker_node::status::{Image, MountStatus, Reach, Route};
 use esker_vfs::Time;
@@ -51,12 +51,13 @@ struct All {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let lines = mounts::all().context(Kind::Failed, "can't read the list of mounts")?;
     let mut registered =
         registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
-    let mut strangers = strangers(settings)?;
+    let mut strangers = strangers(lines, settings, &registered)?;
     if let Some(wanted) = &args.mountpoint {
-        let path = esker_node::mounts::canonical(wanted)
-            .context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
+        let path =
+            mounts::canonical(wanted).context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
         registered.retain(|one| one.entry.mountpoint == path);
         strangers.retain(|line| line.mountpoint == path);
         if registered.is_empty() && strangers.is_empty() {
@@ -87,9 +88,13 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// This user's mounts that nothing is known of.
-fn strangers(settings: &Settings) -> Result<Vec<MountLine>, Failure> {
-    let mut found =
-        registry::strangers(&settings.runtime).context(Kind::Failed, "can't read the list of mounts")?;
+fn strangers(
+    lines: Vec<MountLine>,
+    settings: &Settings,
+    registered: &[Registered],
+) -> Result<Vec<MountLine>, Failure> {
+    let mut found = registry::strangers(lines, &settings.runtime, registered)
+        .context(Kind::Failed, "can't read the list of mounts")?;
     let me = rustix::process::geteuid().as_raw();
     // A command of `esker run` has an image as its root; an overlay doesn't tell whose it is, and is root's.
     found.retain(|line| line.user.unwrap_or(0) == me && line.mountpoint != Path::new("/"));

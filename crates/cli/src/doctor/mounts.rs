@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use esker_node::control::{self, Request, Response};
-use esker_node::mounts::MountLine;
+use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
 use esker_node::status::{MountStatus, seconds};
 
@@ -26,6 +26,7 @@ const WHITELIST_LEFT: u64 = 7 * 86_400;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     let mut looks = Vec::new();
+    let lines = mounts::all().unwrap_or_default();
     let registered = match registry::all(&settings.runtime) {
         Ok(registered) => registered,
         Err(error) => {
@@ -39,11 +40,12 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
             Vec::new()
         }
     };
+    let strangers = registry::strangers(lines, &settings.runtime, &registered).unwrap_or_default();
     for one in registered {
         let place = one.entry.mountpoint.display().to_string();
         looks.push(Look::new("mount", place, move || own(&one)));
     }
-    for MountLine { mountpoint: place, .. } in registry::strangers(&settings.runtime).unwrap_or_default() {
+    for MountLine { mountpoint: place, .. } in strangers {
         looks.push(Look::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
     }
     looks
