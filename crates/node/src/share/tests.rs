@@ -70,11 +70,12 @@ impl ObjectStore for FakeStore {
                 let parked = Mutex::new(Some(done));
                 errand.on_end(move || {
                     let Some(done) = parked.lock().take() else { return };
-                    done.err(StoreError::new(label.clone(), Cause::CalledOff));
+                    // Counted first: who has the answer may ask for the count at once.
                     if let Some(world) = world.upgrade() {
                         *world.called_off.lock() += 1;
                         world.called_off_changed.notify_all();
                     }
+                    done.err(StoreError::new(label.clone(), Cause::CalledOff));
                 });
                 *self.0.warming.lock() += 1;
                 self.0.warming_changed.notify_all();
