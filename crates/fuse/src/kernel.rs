@@ -44,11 +44,12 @@ impl std::str::FromStr for KernelMask {
 }
 
 /// What is asked for where the kernel offers it, and the minor version that brought it.
-const WANTED: [(u64, u32); 12] = [
+const WANTED: [(u64, u32); 13] = [
     (init::ASYNC_READ, 6),
     (init::EXPORT_SUPPORT, 10),
     (init::DO_READDIRPLUS, 21),
     (init::READDIRPLUS_AUTO, 21),
+    (init::ASYNC_DIO, 22),
     (init::NO_OPEN_SUPPORT, 23),
     (init::PARALLEL_DIROPS, 25),
     (init::MAX_PAGES, 28),

@@ -6,6 +6,7 @@
 mod explain;
 mod fusermount;
 mod handover;
+mod image;
 mod memory;
 mod namespace;
 mod shield;
@@ -22,6 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
+pub use image::{image_path, may_mount_images, mount_image};
 pub use memory::private_memory;
 pub use shield::{SHIELD_MARK, Trusted, shield};
 

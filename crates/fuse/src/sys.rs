@@ -218,6 +218,12 @@ pub(crate) fn unshare_user_and_mounts() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
 }
 
+/// Gives this thread a working directory of its own.
+pub(crate) fn unshare_working_directory() -> rustix::io::Result<()> {
+    // SAFETY: the flag doesn't unshare the descriptor table.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,27 +1,87 @@
-//! A mount that is made out of sight and then shown where it belongs, below an overlay of the kernel if it may be.
+//! A mount that is made out of sight and then shown where it belongs, below a file system of the kernel's own if it may be.
 
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use esker_fuse::mount::{Trusted, shield};
-use esker_fuse::{Mount, MountError, MountOptions};
-use esker_vfs::{Change, Watcher};
+use esker_erofs::ErofsTree;
+use esker_fuse::mount::{Trusted, image_path, may_mount_images, mount_image, shield};
+use esker_fuse::{Log, Mount, MountError, MountOptions, Session, SessionOptions, Severity};
+use esker_vfs::{Change, Tree, Watcher};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use crate::FileError;
 use crate::mounted::MountedError;
 use crate::mounts;
+use crate::status::Above;
+
+/// A tree that is to be shown.
+pub(crate) struct Hidden<'a> {
+    /// Where it is mounted that nobody may see, a directory that is made for it.
+    pub(crate) place: PathBuf,
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) mountpoint: &'a Path,
+    pub(crate) options: &'a MountOptions,
+    pub(crate) session: SessionOptions,
+    /// What root sees of attributes in `trusted.`.
+    pub(crate) trusted: Trusted,
+}
+
+impl Hidden<'_> {
+    /// Mounts and serves it, and shows it below `above`, or the next best where the kernel refuses that; says why it does.
+    pub(crate) fn show(self, above: Above) -> Result<(Session, Above), MountedError> {
+        let log = self.session.log.clone();
+        if above == Above::Erofs && may_mount_images(self.session.kernel) {
+            match self.below_erofs()? {
+                Ok(session) => return Ok((session, Above::Erofs)),
+                Err(refused) => log(Severity::Notice, &format!("mounted without EROFS: {refused}")),
+            }
+        }
+        self.below_overlay(&log)
+    }
+
+    fn below_erofs(&self) -> Result<Result<Session, String>, MountedError> {
+        let source = &self.options.source;
+        let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes()) {
+            Ok(tree) => tree,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let (behind, device) = Behind::mount(self.place.clone(), self.options)?;
+        let session = Session::start(device, Arc::new(tree), self.session.clone())?;
+        match mount_image(&behind.place, source, self.mountpoint, self.options.noexec) {
+            Ok(()) => Ok(Ok(session)),
+            Err(refused) => {
+                drop(behind);
+                session.wait();
+                Ok(Err(refused.to_string()))
+            }
+        }
+    }
+
+    fn below_overlay(self, log: &Log) -> Result<(Session, Above), MountedError> {
+        let (behind, device) = Behind::mount(self.place, self.options)?;
+        let session = Session::start(device, self.tree.clone(), self.session)?;
+        let refused = behind.show(self.mountpoint, &self.options.source, self.trusted)?;
+        if let Some(refused) = refused {
+            log(Severity::Notice, &format!("mounted without an overlay: {refused}"));
+            return Ok((session, Above::Nothing));
+        }
+        session.put_below_overlay();
+        self.tree.watch(Arc::new(Overlay { mountpoint: self.mountpoint.to_owned() }));
+        Ok((session, Above::Overlay))
+    }
+}
 
 /// A mount at a place that only we know; taken away when dropped, wherever else it is shown by then.
-pub(crate) struct Behind {
+struct Behind {
     place: PathBuf,
 }
 
 impl Behind {
     /// Mounts at `place`, a directory that is made for it.
-    pub(crate) fn mount(place: PathBuf, options: &MountOptions) -> Result<(Self, OwnedFd), MountedError> {
+    fn mount(place: PathBuf, options: &MountOptions) -> Result<(Self, OwnedFd), MountedError> {
         let behind = Self { place };
         // A daemon killed at the wrong moment may have left one.
         behind.clear();
@@ -31,7 +91,7 @@ impl Behind {
     }
 
     /// Shows it at `mountpoint`; `Some` is why it could not be put below an overlay and is shown as it is.
-    pub(crate) fn show(
+    fn show(
         &self,
         mountpoint: &Path,
         source: &str,
@@ -53,8 +113,8 @@ impl Behind {
 
 /// Makes an overlay let go of what nobody uses, so that the tree's own names mean something: without that everything
 /// ever looked at would count as held, and the cache could evict nothing.
-pub(crate) struct Overlay {
-    pub(crate) mountpoint: PathBuf,
+struct Overlay {
+    mountpoint: PathBuf,
 }
 
 impl Watcher for Overlay {

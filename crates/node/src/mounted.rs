@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::FileError;
 use crate::answering;
 use crate::attributes::OfMount;
-use crate::behind::{Behind, Overlay};
+use crate::behind::Hidden;
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::memory::is_memory;
 use crate::push::{self, Push};
@@ -27,7 +27,7 @@ use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::scouting;
 use crate::share::Through;
-use crate::status::{self, MountStatus, seconds};
+use crate::status::{self, Above, MountStatus, seconds};
 use crate::talk::{Talk, TalkOptions};
 use crate::telemetry::{self, Telemetry};
 
@@ -55,9 +55,8 @@ pub struct MountPlan {
     pub telemetry: Option<Telemetry>,
     /// Where `cvmfs_talk` asks, if anywhere.
     pub talk: Option<TalkOptions>,
-    /// Put an overlay of the kernel above it, where we may: see [`esker_fuse::mount::shield`]. Only for a view that
-    /// stays at its revision.
-    pub shield: bool,
+    /// What of the kernel's to put above it, where we may. Only for what never changes.
+    pub above: Above,
     /// How somebody is started who goes ahead of programs, if anybody does.
     pub scout: Option<Launch>,
 }
@@ -154,6 +153,14 @@ impl Content {
     }
 }
 
+/// Where the kernel is served.
+enum Door {
+    /// It is mounted.
+    Mounted(OwnedFd),
+    /// It is to be mounted at this place, which nobody sees, and shown where it belongs.
+    Behind(PathBuf),
+}
+
 /// A mounted repository or image.
 pub struct Mounted {
     served: Arc<Served>,
@@ -170,8 +177,7 @@ pub(crate) struct Served {
     pub(crate) content: Content,
     pub(crate) session: Session,
     scout: Option<Arc<Scouted>>,
-    /// Whether an overlay of the kernel lies above it.
-    shielded: bool,
+    above: Above,
     looks: Looks,
     /// Hears of new revisions.
     listening: Option<esker_store::Listening>,
@@ -256,13 +262,13 @@ impl Mounted {
         let announced = Announced::new(&plan, &content)?;
         let options = plan.options.clone();
         // The overlay's mount would forget the flag when it is told to let go of names.
-        if plan.shield && !options.noexec && rustix::process::geteuid().is_root() {
-            let (behind, device) = Behind::mount(announced.registration.layer(), &options)?;
-            return Self::serve(plan, device, Some(announced), content, Some(&behind));
+        if plan.above != Above::Nothing && !options.noexec && rustix::process::geteuid().is_root() {
+            let place = announced.registration.layer();
+            return Self::serve(plan, Door::Behind(place), Some(announced), content);
         }
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
         let mountpoint = plan.mountpoint.clone();
-        Self::serve(plan, device, Some(announced), content, None).inspect_err(|_| {
+        Self::serve(plan, Door::Mounted(device), Some(announced), content).inspect_err(|_| {
             // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
             let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
         })
@@ -281,9 +287,9 @@ impl Mounted {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
-        let shield = plan.shield;
-        let mounted = Self::serve(plan, device, announced, content, None)?;
-        if shield {
+        let above = plan.above;
+        let mounted = Self::serve(plan, Door::Mounted(device), announced, content)?;
+        if above == Above::Overlay {
             // The command's side puts it there. Where the kernel refuses that, nobody misses another overlay's marks.
             mounted.served.session.put_below_overlay();
         }
@@ -292,28 +298,22 @@ impl Mounted {
 
     fn serve(
         plan: MountPlan,
-        device: OwnedFd,
+        door: Door,
         announced: Option<Announced>,
         mut content: Content,
-        behind: Option<&Behind>,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
         let scout = plan.scout.and_then(|launch| send_scout(launch, &mut content, &log));
         let tree = scout.clone().map_or_else(|| content.tree(), |scout| scout as Arc<dyn Tree>);
-        let session = Session::start(device, tree, session)?;
-        let mut shielded = false;
-        if let Some(behind) = behind {
-            match behind.show(&plan.mountpoint, &plan.options.source, content.trusted())? {
-                None => {
-                    shielded = true;
-                    session.put_below_overlay();
-                    content.tree().watch(Arc::new(Overlay { mountpoint: plan.mountpoint.clone() }));
-                }
-                Some(refused) => log(Severity::Notice, &format!("mounted without an overlay: {refused}")),
+        let (session, above) = match door {
+            Door::Mounted(device) => (Session::start(device, tree, session)?, Above::Nothing),
+            Door::Behind(place) => {
+                let (mountpoint, options, trusted) = (&*plan.mountpoint, &plan.options, content.trusted());
+                Hidden { place, tree, mountpoint, options, session, trusted }.show(plan.above)?
             }
-        }
+        };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
         let listening = listen(&plan.push, &content, &log);
@@ -323,7 +323,7 @@ impl Mounted {
             content,
             session,
             scout,
-            shielded,
+            above,
             looks: Looks::default(),
             listening,
             registration: Mutex::new(registration),
@@ -461,7 +461,7 @@ impl Served {
             url,
             pid: std::process::id(),
             mounted: seconds(self.mounted),
-            shielded: self.shielded,
+            above: self.above,
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,

@@ -83,18 +83,24 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 impl MountLine {
     /// Whether it is one of ours.
     pub fn is_ours(&self) -> bool {
-        self.kind == "fuse.esker" || self.is_shield()
+        self.kind == "fuse.esker" || self.is_above()
+    }
+
+    /// Whether it is a file system of the kernel above a mount of ours.
+    fn is_above(&self) -> bool {
+        matches!(&*self.kind, "overlay" | "erofs")
+            && self.source.as_bytes().starts_with(SHIELD_MARK.as_bytes())
     }
 
     /// Whether it is an overlay of ours above a mount.
     pub(crate) fn is_shield(&self) -> bool {
-        self.kind == "overlay" && self.source.as_bytes().starts_with(SHIELD_MARK.as_bytes())
+        self.kind == "overlay" && self.is_above()
     }
 
     /// What is mounted, as text.
     pub fn source_text(&self) -> String {
         let text = String::from_utf8_lossy(self.source.as_bytes());
-        let url = text.strip_prefix(SHIELD_MARK).filter(|_| self.is_shield());
+        let url = text.strip_prefix(SHIELD_MARK).filter(|_| self.is_above());
         url.unwrap_or(&text).to_owned()
     }
 }

@@ -6,6 +6,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use esker_store::LowerStatus;
 use serde::{Deserialize, Serialize};
 
+/// What of the kernel's lies above a mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Above {
+    /// FUSE is all there is.
+    #[default]
+    Nothing,
+    /// An overlay ([`esker_fuse::mount::shield`]).
+    Overlay,
+    /// EROFS, which keeps names and pages itself ([`esker_erofs::ErofsTree`]).
+    Erofs,
+}
+
 /// The state of a mount. Times are seconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
@@ -30,8 +43,9 @@ pub struct MountStatus {
     /// The name by which the revision was asked for.
     #[serde(default)]
     pub tag: Option<String>,
-    /// Whether an overlay of the kernel above it answers what FUSE would ask us.
-    pub shielded: bool,
+    /// What lies above it, and answers what FUSE would ask us.
+    #[serde(default)]
+    pub above: Above,
     /// Its root catalog.
     pub root_hash: String,
     /// When the publisher signed it.

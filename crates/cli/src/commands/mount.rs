@@ -13,6 +13,7 @@ use esker_node::mounts;
 use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
+use esker_node::status::Above;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
@@ -81,9 +82,25 @@ struct AccessArgs {
     #[arg(long)]
     no_overlay: bool,
 
+    /// As root, of an image: have the kernel show it below an overlay, not as EROFS (Linux 6.15), with which nothing is asked
+    /// twice
+    #[arg(long)]
+    no_erofs: bool,
+
     /// What `mount` and `df` show as its source, if it isn't the URL
     #[arg(long, value_name = "TEXT", hide = true)]
     source: Option<String>,
+}
+
+impl AccessArgs {
+    /// What lies above what never changes.
+    fn above(&self) -> Above {
+        match (self.no_overlay, self.no_erofs) {
+            (true, _) => Above::Nothing,
+            (false, true) => Above::Overlay,
+            (false, false) => Above::Erofs,
+        }
+    }
 }
 
 /// Mounts. `line` is the command line after the program's name, with which a daemon is started.
@@ -198,11 +215,11 @@ fn serve(
             let warning = offline_warning(&view.status());
             // An overlay would ask in the name of root, whoever asks it.
             let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
-            let shield = may_be && !args.access.no_overlay;
+            let above = if may_be && !args.access.no_overlay { Above::Overlay } else { Above::Nothing };
             if args.access.source.is_none() {
                 plan.options.source.clone_from(&repository.url);
             }
-            let plan = MountPlan { push, shield, telemetry, talk, ..plan };
+            let plan = MountPlan { push, above, telemetry, talk, ..plan };
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }
@@ -210,8 +227,8 @@ fn serve(
             let opened = image.mount(&args.repository, settings)?;
             let warning = image.warning();
             // What never changes may be shown through an overlay.
-            let shield = !args.access.no_overlay;
-            let plan = MountPlan { shield, ..plan(args, settings, mountpoint, &opened.place) };
+            let above = args.access.above();
+            let plan = MountPlan { above, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
         }
@@ -271,7 +288,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         push: Push::Off,
         telemetry: None,
         talk: None,
-        shield: false,
+        above: Above::Nothing,
         scout,
     }
 }

@@ -1,0 +1,172 @@
+//! How EROFS writes things down (`fs/erofs/erofs_fs.h` of Linux 6.15 and newer; the kernel's documentation of the format).
+//! Everything is little-endian.
+
+use esker_vfs::{Attr, Device, Kind};
+
+/// Bytes of a block. Pages may be larger: the kernel takes blocks that are smaller.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// Inodes are found by their number: it is where they lie, in slots of so many bytes.
+pub(crate) const SLOT: u64 = 32;
+
+/// Bytes of an inode that has room for all numbers ("extended").
+pub(crate) const INODE: usize = 64;
+
+/// Where the superblock lies.
+const SUPERBLOCK_AT: usize = 1024;
+const MAGIC: u32 = 0xe0f5_e1e2;
+/// Numbers of blocks have 48 bits, and the root's number 64 (Linux 6.15).
+const INCOMPAT_48BIT: u32 = 0x80;
+
+/// `i_format`: an extended inode, with its content in blocks one after another.
+const EXTENDED_PLAIN: u16 = 1;
+/// The same, of a content layout that no kernel knows: such a file can't be opened.
+const UNREADABLE: u16 = 1 | 7 << 1;
+
+/// Bytes of an entry of a directory, without its name.
+pub(crate) const DIRENT: usize = 12;
+
+/// The first block, with what the whole says of itself.
+pub(crate) fn first_block(root: u64, blocks: u64, inodes: u64) -> Vec<u8> {
+    let mut block = vec![0; BLOCK as usize];
+    let mut put = |at: usize, bytes: &[u8]| {
+        block[SUPERBLOCK_AT + at..][..bytes.len()].copy_from_slice(bytes);
+    };
+    put(0, &MAGIC.to_le_bytes());
+    // log2 of BLOCK.
+    put(12, &[BLOCK.trailing_zeros() as u8]);
+    put(14, &((blocks >> 32) as u16).to_le_bytes());
+    put(16, &inodes.to_le_bytes());
+    put(36, &(blocks as u32).to_le_bytes());
+    put(80, &INCOMPAT_48BIT.to_le_bytes());
+    put(112, &root.to_le_bytes());
+    block
+}
+
+/// Where the content of an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// In blocks from this one on.
+    At(u64),
+    /// Nowhere: devices and the like.
+    Device(Device),
+    /// It has one that there is no place for.
+    Unreadable,
+}
+
+/// Writes an inode down, of `size` bytes. Its extended attributes, as [`attributes`] has them, follow.
+pub(crate) fn inode(attr: &Attr, size: u64, content: Content, attributes: usize) -> [u8; INODE] {
+    let mut inode = [0; INODE];
+    let mut put = |at: usize, bytes: &[u8]| inode[at..][..bytes.len()].copy_from_slice(bytes);
+    let (format, low, high) = match content {
+        Content::At(block) => (EXTENDED_PLAIN, block as u32, (block >> 32) as u16),
+        Content::Device(device) => (EXTENDED_PLAIN, device_number(device), 0),
+        Content::Unreadable => (UNREADABLE, 0, 0),
+    };
+    put(0, &format.to_le_bytes());
+    put(2, &attribute_count(attributes).to_le_bytes());
+    put(4, &(attr.mode() as u16).to_le_bytes());
+    put(6, &high.to_le_bytes());
+    put(8, &size.to_le_bytes());
+    put(16, &low.to_le_bytes());
+    put(20, &(attr.ino.0 as u32).to_le_bytes());
+    put(24, &attr.uid.to_le_bytes());
+    put(28, &attr.gid.to_le_bytes());
+    put(32, &attr.mtime.secs.to_le_bytes());
+    put(40, &attr.mtime.nanos.to_le_bytes());
+    put(44, &attr.nlink.to_le_bytes());
+    inode
+}
+
+/// As Linux encodes device numbers in 32 bits.
+fn device_number(device: Device) -> u32 {
+    (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
+}
+
+/// The type of an entry of a directory.
+pub(crate) const fn dirent_type(kind: Kind) -> u8 {
+    match kind {
+        Kind::File => 1,
+        Kind::Directory => 2,
+        Kind::CharDevice => 3,
+        Kind::BlockDevice => 4,
+        Kind::Fifo => 5,
+        Kind::Socket => 6,
+        Kind::Symlink => 7,
+    }
+}
+
+/// Name prefixes that are written as a number.
+const PREFIXES: [(&[u8], u8); 5] = [
+    (b"user.", 1),
+    (b"system.posix_acl_access", 2),
+    (b"system.posix_acl_default", 3),
+    (b"trusted.", 4),
+    (b"security.", 6),
+];
+
+/// Bytes before the first attribute.
+const ATTRIBUTES_HEADER: usize = 12;
+/// Counted in so many bytes, in 16 bits.
+const ATTRIBUTES_UNIT: usize = 4;
+const ATTRIBUTES_MAX: usize = ATTRIBUTES_HEADER + ATTRIBUTES_UNIT * (u16::MAX as usize - 1);
+
+fn attribute_count(bytes: usize) -> u16 {
+    if bytes == 0 { 0 } else { (1 + (bytes - ATTRIBUTES_HEADER) / ATTRIBUTES_UNIT) as u16 }
+}
+
+/// The extended attributes of an inode, which follow it; empty if there are none. What the format has no room or no
+/// prefix for is left out: Linux wouldn't ask for it by another.
+pub(crate) fn attributes(all: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut body = vec![0; ATTRIBUTES_HEADER];
+    for (name, value) in all {
+        let prefix = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
+        let Some((prefix, index)) = prefix else { continue };
+        let rest = &name[prefix.len()..];
+        let (Ok(name_len), Ok(value_len)) = (u8::try_from(rest.len()), u16::try_from(value.len())) else {
+            continue;
+        };
+        let len = (4 + rest.len() + value.len()).next_multiple_of(ATTRIBUTES_UNIT);
+        if body.len() + len > ATTRIBUTES_MAX {
+            continue;
+        }
+        let end = body.len() + len;
+        body.extend_from_slice(&[name_len, *index]);
+        body.extend_from_slice(&value_len.to_le_bytes());
+        body.extend_from_slice(rest);
+        body.extend_from_slice(value);
+        body.resize(end, 0);
+    }
+    if body.len() == ATTRIBUTES_HEADER { Vec::new() } else { body }
+}
+
+/// A name in a directory, and what it names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dirent<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) inode: u64,
+    pub(crate) kind: Kind,
+}
+
+/// How many names, from the first of `names` on, fit into one block.
+pub(crate) fn fit<'a>(names: impl Iterator<Item = &'a [u8]>) -> usize {
+    let mut used = 0;
+    names
+        .take_while(|name| {
+            used += DIRENT + name.len();
+            used <= BLOCK as usize
+        })
+        .count()
+}
+
+/// Writes a block of a directory: its entries, then their names. The last block of a directory is as long as that.
+pub(crate) fn dirents(entries: &[Dirent<'_>], out: &mut Vec<u8>) {
+    let mut name_at = entries.len() * DIRENT;
+    for entry in entries {
+        out.extend_from_slice(&entry.inode.to_le_bytes());
+        out.extend_from_slice(&(name_at as u16).to_le_bytes());
+        out.extend_from_slice(&[dirent_type(entry.kind), 0]);
+        name_at += entry.name.len();
+    }
+    entries.iter().for_each(|entry| out.extend_from_slice(entry.name));
+}

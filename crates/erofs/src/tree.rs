@@ -1,0 +1,342 @@
+//! The tree with the image in it.
+
+use std::sync::Arc;
+
+use esker_vfs::{
+    Attr, Cookie, Data, DirEntry, ErrorKind, FIRST_COOKIE, Found, Ino, Kind, Listing, Node, NodeKey,
+    PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Tree, TreeError, Watcher,
+};
+use parking_lot::Mutex;
+
+use crate::contents::Contents;
+use crate::gather::{Attributes, Then, gather};
+use crate::kept::Kept;
+use crate::layout::{self, BLOCK};
+use crate::space::{Directory, END, Place, ROOT, Space, inode_number};
+
+/// Memory for what is read again: names, inodes, and which content is where.
+const KEPT: usize = 32 << 20;
+
+/// So many failures are remembered until they are told.
+const FAILURES_MAX: usize = 32;
+
+/// A tree with one file in it: an EROFS image of another tree.
+pub struct ErofsTree {
+    core: Arc<Core>,
+    /// The names on the way to the image.
+    path: Vec<Box<[u8]>>,
+}
+
+struct Core {
+    tree: Arc<dyn Tree>,
+    /// Whether anything in it may have extended attributes.
+    attributed: bool,
+    space: Mutex<Space>,
+    kept: Kept,
+    /// What reading which node failed with, of late.
+    failures: Mutex<Vec<(TreeError, Node)>>,
+}
+
+impl ErofsTree {
+    /// An image of `tree` at `path`, whose parts are names. Waits until the tree has told the extended attributes of its
+    /// root; if it says that there are none in it ([`Tree::xattr`]), they aren't asked for again.
+    pub fn new(tree: Arc<dyn Tree>, path: &[u8]) -> Result<Self, TreeError> {
+        let root = tree.root();
+        let of_root = of_root(&*tree, &root.node)?;
+        let attributed = of_root.is_some();
+        let attributes = of_root.unwrap_or_default();
+        let root =
+            Directory::new(root.node, root.attr, &layout::attributes(&attributes), ROOT, inode_number(ROOT));
+        let core = Core {
+            tree,
+            attributed,
+            space: Mutex::new(Space::new(root, END)),
+            kept: Kept::new(KEPT),
+            failures: Mutex::default(),
+        };
+        let parts = path
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty() && *part != b"." && *part != b"..");
+        Ok(Self { core: Arc::new(core), path: parts.map(Box::from).collect() })
+    }
+
+    /// The node that so many names lead to.
+    fn at(&self, depth: usize) -> Found {
+        let is_image = depth == self.path.len();
+        let kind = if is_image { Kind::File } else { Kind::Directory };
+        let ino = Ino(depth as u64 + 1);
+        let node = Node {
+            key: NodeKey(u128::from(ino.0).to_le_bytes()),
+            ino,
+            payload: Payload([0; PAYLOAD_LEN]),
+            kind,
+        };
+        let attr = Attr {
+            ino,
+            size: if is_image { END * BLOCK } else { 0 },
+            mtime: self.core.tree.root().attr.mtime,
+            permissions: if is_image { 0o400 } else { 0o500 },
+            kind,
+            nlink: if is_image { 1 } else { 2 },
+            uid: 0,
+            gid: 0,
+            rdev: esker_vfs::Device::default(),
+        };
+        Found { node, attr }
+    }
+
+    fn depth(node: &Node) -> usize {
+        usize::try_from(node.ino.0).unwrap_or(0).saturating_sub(1)
+    }
+}
+
+/// The extended attributes of the root, or that nothing has any.
+fn of_root(tree: &dyn Tree, root: &Node) -> Result<Option<Attributes>, TreeError> {
+    let names = match Reply::wait(|reply| tree.xattr_names(root, reply)) {
+        Err(error) if error.kind == ErrorKind::Unsupported => return Ok(None),
+        names => names?,
+    };
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        match Reply::wait(|reply| tree.xattr(root, &name, reply)) {
+            Err(error) if error.kind == ErrorKind::NoAttribute => {}
+            value => found.push((name, value?)),
+        }
+    }
+    found.sort_unstable();
+    Ok(Some(found))
+}
+
+/// `len` bytes of `whole` from `from` on, and zeros where it has ended.
+fn cut(whole: &[u8], from: u64, len: usize) -> Data {
+    let from = usize::try_from(from).unwrap_or(usize::MAX).min(whole.len());
+    let part = &whole[from..whole.len().min(from.saturating_add(len))];
+    let mut data = Data(vec![Segment::Bytes { bytes: part.into(), start: 0, len: part.len() }]);
+    fill_up(&mut data, len);
+    data
+}
+
+/// The rest of a block is zeros.
+fn fill_up(data: &mut Data, len: usize) {
+    let missing = len.saturating_sub(data.len());
+    if missing > 0 {
+        data.0.push(Segment::Zeros(missing));
+    }
+}
+
+impl Core {
+    /// What a directory holds, from memory or from the tree.
+    fn contents(self: &Arc<Self>, directory: &Arc<Directory>, then: Then<Arc<Contents>>) {
+        if let Some(contents) = self.kept.get(directory.block) {
+            return then(Ok(contents));
+        }
+        let (core, of) = (Arc::clone(self), Arc::clone(directory));
+        let written = Box::new(move |names: Result<Vec<_>, TreeError>| match names {
+            Ok(names) => {
+                let contents = Arc::new(core.space.lock().write_down(&of, &names));
+                core.kept.put(of.block, Arc::clone(&contents));
+                then(Ok(contents));
+            }
+            Err(error) => {
+                core.failed(&of.node, &error);
+                then(Err(error));
+            }
+        });
+        gather(Arc::clone(&self.tree), directory.node, self.attributed, written);
+    }
+
+    fn failed(&self, node: &Node, error: &TreeError) {
+        let mut failures = self.failures.lock();
+        if failures.len() == FAILURES_MAX {
+            failures.remove(0);
+        }
+        failures.push((error.clone(), *node));
+    }
+
+    /// The inode of a directory, which tells how many names are in it.
+    fn inode(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
+        if let Some(inode) = directory.inode() {
+            return reply.ok(cut(&inode, from, len));
+        }
+        let of = Arc::clone(directory);
+        self.contents(
+            directory,
+            Box::new(move |contents| match contents.map(|_| of.inode()) {
+                Ok(Some(inode)) => reply.ok(cut(&inode, from, len)),
+                Ok(None) => reply.err(ErrorKind::Internal),
+                Err(error) => reply.err(error),
+            }),
+        );
+    }
+
+    fn read(self: &Arc<Self>, offset: u64, len: usize, reply: Reply<Data>) {
+        let (block, within) = (offset / BLOCK, offset % BLOCK);
+        let place = self.space.lock().find(block);
+        match place {
+            // The kernel was told of nothing there.
+            None => reply.err(TreeError::on(ErrorKind::Damaged, format!("block {block} of the EROFS image"))),
+            Some(Place::First) => reply.ok(cut(&self.first_block(), within, len)),
+            Some(Place::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
+            Some(Place::ChildInode(parent, number, from)) => {
+                let (core, of) = (Arc::clone(self), Arc::clone(&parent));
+                self.contents(
+                    &parent,
+                    Box::new(move |contents| {
+                        let entered =
+                            contents.map(|contents| core.space.lock().enter(&of, &contents, number));
+                        match entered {
+                            Ok(Some(directory)) => core.inode(&directory, from + within, len, reply),
+                            Ok(None) => reply.err(ErrorKind::Internal),
+                            Err(error) => reply.err(error),
+                        }
+                    }),
+                );
+            }
+            Some(Place::Dirents(directory, from)) => {
+                self.part(&directory, from + within, len, reply, |contents| &contents.dirents);
+            }
+            Some(Place::Table(directory, from)) => {
+                self.part(&directory, from + within, len, reply, |contents| &contents.table);
+            }
+            Some(Place::Data(directory)) => self.data(&directory, block, within, len, reply),
+        }
+    }
+
+    fn part(
+        self: &Arc<Self>,
+        directory: &Arc<Directory>,
+        from: u64,
+        len: usize,
+        reply: Reply<Data>,
+        of: fn(&Contents) -> &Vec<u8>,
+    ) {
+        self.contents(
+            directory,
+            Box::new(move |contents| reply.give(contents.map(|contents| cut(of(&contents), from, len)))),
+        );
+    }
+
+    fn data(
+        self: &Arc<Self>,
+        directory: &Arc<Directory>,
+        block: u64,
+        within: u64,
+        len: usize,
+        reply: Reply<Data>,
+    ) {
+        let core = Arc::clone(self);
+        self.contents(
+            directory,
+            Box::new(move |contents| {
+                let stored = match contents.map(|contents| contents.stored_at(block).copied()) {
+                    Ok(Some(stored)) => stored,
+                    Ok(None) => return reply.err(ErrorKind::Internal),
+                    Err(error) => return reply.err(error),
+                };
+                let from = (block - stored.start) * BLOCK + within;
+                // The kernel reads one file at a time.
+                if from + len as u64 > (stored.end - stored.start) * BLOCK {
+                    return reply.err(ErrorKind::Internal);
+                }
+                let (told, node) = (Arc::clone(&core), stored.node);
+                let whole = Reply::new(move |data: Result<Data, TreeError>| match data {
+                    Ok(mut data) => {
+                        fill_up(&mut data, len);
+                        reply.ok(data);
+                    }
+                    Err(error) => {
+                        told.failed(&node, &error);
+                        reply.err(error);
+                    }
+                });
+                if stored.node.kind == Kind::Symlink {
+                    return core.tree.link_target(
+                        &stored.node,
+                        Reply::new(move |target: Result<Vec<u8>, TreeError>| {
+                            whole.give(target.map(|target| cut(&target, from, len)));
+                        }),
+                    );
+                }
+                let left = stored.size.saturating_sub(from);
+                core.tree.read(&stored.node, from, len.min(usize::try_from(left).unwrap_or(len)), whole);
+            }),
+        );
+    }
+
+    fn first_block(&self) -> Vec<u8> {
+        let all = self.tree.statfs();
+        layout::first_block(inode_number(ROOT), all.total_bytes.div_ceil(BLOCK).max(1), all.files)
+    }
+}
+
+impl Tree for ErofsTree {
+    fn root(&self) -> Found {
+        self.at(0)
+    }
+
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+        let depth = Self::depth(dir);
+        match self.path.get(depth) {
+            _ if name == b".." => reply.ok(self.at(depth.saturating_sub(1))),
+            Some(known) if **known == *name => reply.ok(self.at(depth + 1)),
+            _ => reply.err(ErrorKind::NotFound),
+        }
+    }
+
+    fn attributes(&self, node: &Node, reply: Reply<Attr>) {
+        reply.ok(self.at(Self::depth(node)).attr);
+    }
+
+    fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
+        let depth = Self::depth(dir);
+        let Some(name) = self.path.get(depth).filter(|_| after < FIRST_COOKIE) else {
+            return reply.ok(Listing { entries: Arc::default(), start: 0, parent: Ino(1) });
+        };
+        let Found { node, attr } = self.at(depth + 1);
+        let entry = DirEntry { name: name.clone(), cookie: FIRST_COOKIE, node, attr };
+        reply.ok(Listing { entries: Arc::new([entry]), start: 0, parent: Ino(depth.max(1) as u64) });
+    }
+
+    fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
+        match node.kind {
+            Kind::File => self.core.read(offset, len, reply),
+            _ => reply.err(ErrorKind::IsADirectory),
+        }
+    }
+
+    fn link_target(&self, _: &Node, reply: Reply<Vec<u8>>) {
+        reply.err(ErrorKind::Invalid);
+    }
+
+    fn xattr(&self, _: &Node, _: &[u8], reply: Reply<Vec<u8>>) {
+        reply.err(ErrorKind::Unsupported);
+    }
+
+    fn xattr_names(&self, _: &Node, reply: Reply<Vec<Vec<u8>>>) {
+        reply.err(ErrorKind::Unsupported);
+    }
+
+    fn statfs(&self) -> StatFs {
+        self.core.tree.statfs()
+    }
+
+    fn hold(&self, _: &Node) {}
+
+    fn release(&self, _: &Node) {}
+
+    fn watch(&self, watcher: Arc<dyn Watcher>) {
+        self.core.tree.watch(watcher);
+    }
+
+    /// Told of the image, it tells the tree of what could not be read.
+    fn failed(&self, _: &Node, error: &TreeError, caller: Option<u32>) {
+        let same = |one: &TreeError| match (&one.source, &error.source) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => one.kind == error.kind && one.object == error.object,
+            _ => false,
+        };
+        let known = self.core.failures.lock().iter().rev().find(|(one, _)| same(one)).map(|(_, node)| *node);
+        let node = known.unwrap_or_else(|| self.core.tree.root().node);
+        self.core.tree.failed(&node, error, caller);
+    }
+}

@@ -1,0 +1,59 @@
+//! The kernel's EROFS above a file of a mounted tree, which is an image of another tree.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::thread;
+
+use rustix::mount::{MountFlags, mount};
+use rustix::process::chdir;
+
+use super::{MountError, SHIELD_MARK, explain};
+use crate::{KernelMask, sys};
+
+/// The type of the mount.
+const TYPE: &str = "erofs";
+
+/// What is read is kept once, by EROFS, and not by FUSE, too. Access control lists are shown, and not gone by, as below FUSE.
+const OPTIONS: &std::ffi::CStr = c"directio,noacl";
+
+/// Where the image of what is called `source` lies in its tree: a path from its root on, which is what `mount` and `df` then
+/// show as the source.
+pub fn image_path(source: &str) -> String {
+    let source = source.split('\0').next().unwrap_or_default();
+    format!("{SHIELD_MARK}{source}")
+}
+
+/// Whether a kernel may be new enough to mount an image that is no block device, larger than any and read without a copy:
+/// Linux 6.15.
+pub fn may_mount_images(mask: KernelMask) -> bool {
+    const MINOR: u32 = 43;
+    mask.minor() >= MINOR
+}
+
+/// Mounts the image of `source` that is in the tree at `tree` on `mountpoint`. The tree must be served by now, and may be
+/// unmounted afterwards: it lives as long as the image is mounted.
+///
+/// Needs root, in no user namespace. If it fails the tree is as it was.
+pub fn mount_image(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -> Result<(), MountError> {
+    let refused = |error: io::Error| {
+        let reason = explain::mount(&error, mountpoint);
+        MountError::new("mounting an image on", mountpoint, reason, Some(error))
+    };
+    let mut flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::NOEXEC, noexec);
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
+    let mounted = || -> io::Result<()> {
+        let (tree, at) = (path(tree)?, path(mountpoint)?);
+        let image = CString::new(image_path(source))?;
+        // A thread with a working directory of its own: the source is a path, and to be shown without where the tree is.
+        let thread = thread::Builder::new().name("mount".into()).spawn(move || -> io::Result<()> {
+            sys::unshare_working_directory()?;
+            chdir(&*tree)?;
+            Ok(mount(&*image, &*at, TYPE, flags, Some(OPTIONS))?)
+        })?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that mounts panicked")))
+    };
+    mounted().map_err(refused)
+}
