@@ -9,7 +9,7 @@ use std::sync::Arc;
 use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
-use esker_node::status::Above;
+use esker_node::status::ShownWith;
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
@@ -72,7 +72,7 @@ impl Around<'_> {
             push: self.push,
             telemetry: None,
             talk: None,
-            above: if shield { Above::Overlay } else { Above::Nothing },
+            shown_with: if shield { ShownWith::Overlay } else { ShownWith::Fuse },
             scout: None,
         };
         let failed = |error: RunError| of_run(&error);

@@ -2,171 +2,82 @@
 
 use std::sync::Arc;
 
-use esker_vfs::{Attr, DirEntry, Kind, Node, NodeKey};
-use foldhash::{HashMap, HashMapExt};
+use esker_vfs::{DirEntry, Kind};
 
 use crate::gather::Named;
-use crate::layout::{self, BLOCK, Content, DIRENT, Dirent, INODE};
-use crate::space::{Directory, Shape, Space, inode_number};
-
-/// A file or link with a content.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) node: Node,
-    pub(crate) size: u64,
-}
-
-/// A directory in a directory: node, attributes, and extended attributes as they follow an inode.
-pub(crate) type Within = (Node, Attr, Box<[u8]>);
+use crate::layout::{self, BLOCK, DIRENT, Dirent, INODE};
+use crate::space::{Directory, Space, Stored, inode_number};
 
 /// What a directory holds, as the kernel reads it.
 pub(crate) struct Contents {
     pub(crate) dirents: Vec<u8>,
+    /// Inodes of whatever has one name and is no directory.
     pub(crate) table: Vec<u8>,
-    /// By where they are.
+    /// Contents of the above, by where they are.
     pub(crate) stored: Box<[Stored]>,
-    pub(crate) directories: Box<[Within]>,
-}
-
-impl Contents {
-    /// About how much memory it takes.
-    pub(crate) fn cost(&self) -> usize {
-        let stored = self.stored.len() * size_of::<Stored>();
-        let directories = self.directories.len() * size_of::<Within>();
-        self.dirents.len() + self.table.len() + stored + directories
-    }
-
-    pub(crate) fn stored_at(&self, block: u64) -> Option<&Stored> {
-        let at = self.stored.partition_point(|stored| stored.end <= block);
-        self.stored.get(at).filter(|stored| stored.start <= block)
-    }
-}
-
-/// Where the inode of a name is.
-enum Slot {
-    /// Among those of the directories.
-    Directory,
-    /// In the table, from this byte on, to be written there.
-    Own(usize),
-    /// In the table, from this byte on, for an earlier name.
-    Same(usize),
-    /// With another directory, under this number.
-    Elsewhere(u64),
 }
 
 const DOT: &[u8] = b".";
 const DOTS: &[u8] = b"..";
 
+impl Contents {
+    /// About how much memory it takes.
+    pub(crate) fn cost(&self) -> usize {
+        self.dirents.len() + self.table.len() + size_of_val(&*self.stored)
+    }
+}
+
 impl Space {
     /// Writes down what a directory holds. `names` is all of it, sorted. The first time everything gets its place, later it
     /// is found there.
     pub(crate) fn write_down(&mut self, directory: &Arc<Directory>, names: &[Named]) -> Contents {
+        let own = inode_number(directory.block);
+        let sizes = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes);
+        let mut table = Vec::with_capacity(sizes.sum());
         let known = directory.shape.get().copied();
-        let (slots, table) = self.slots(known.as_ref(), names);
-        let directories = names.iter().filter(|named| named.is_directory()).count() as u64;
-        let bytes = dirent_bytes(names);
-        let mut shape = known.unwrap_or_else(|| Shape::next(self, bytes, table as u64, directories));
-        let mut writer =
-            Writer { free: shape.data, end: self.end, table: Vec::with_capacity(table), stored: Vec::new() };
-        let mut directories = Vec::new();
+        let mut shape = match known {
+            Some(shape) => shape,
+            None => self.shape(directory, dirent_bytes(names), table.capacity()),
+        };
+        let (mut free, mut stored) = (shape.data, Vec::new());
         let mut entries: Vec<Dirent<'_>> = Vec::with_capacity(names.len() + 2);
-        for (named, slot) in names.iter().zip(slots) {
+        for named in names.iter().filter(|named| has_place_in_table(named)) {
             let DirEntry { name, node, attr, .. } = &named.entry;
-            let inode = match slot {
-                Slot::Directory => {
-                    directories.push((*node, *attr, named.attributes.as_slice().into()));
-                    inode_number(shape.child(directories.len() - 1))
-                }
-                Slot::Own(at) => {
-                    writer.inode(at, node, attr, &named.attributes);
-                    if attr.nlink > 1 {
-                        self.links.insert(node.key, shape.in_table(at));
-                    }
-                    shape.in_table(at)
-                }
-                Slot::Same(at) => shape.in_table(at),
-                Slot::Elsewhere(inode) => inode,
+            let (at, (size, content, its)) = (table.len(), self.place(node, attr, &mut free));
+            table.extend_from_slice(&layout::inode(attr, size, content, named.attributes.len()));
+            table.extend_from_slice(&named.attributes);
+            table.resize(at + table_bytes(named), 0);
+            stored.extend(its);
+            entries.push(Dirent { name, inode: shape.in_table(at), kind: attr.kind });
+        }
+        if known.is_none() {
+            shape.data_end = free;
+            self.settle(directory, shape);
+        }
+        // What has a place of its own may need one among the contents, too.
+        for named in names.iter().filter(|named| !has_place_in_table(named)) {
+            let DirEntry { name, node, attr, .. } = &named.entry;
+            let inode = match attr.kind {
+                Kind::Directory => self.directory((*node, *attr), &named.attributes, own),
+                _ => self.linked((*node, *attr), &named.attributes),
             };
             entries.push(Dirent { name, inode, kind: attr.kind });
         }
-        for (name, inode) in [(DOT, inode_number(directory.block)), (DOTS, directory.parent)] {
-            let at = entries.partition_point(|entry| entry.name < name);
-            entries.insert(at, Dirent { name, inode, kind: Kind::Directory });
+        for (name, inode) in [(DOT, own), (DOTS, directory.parent)] {
+            entries.push(Dirent { name, inode, kind: Kind::Directory });
         }
-        if known.is_none() {
-            shape.data_end = writer.free;
-            self.settle(directory, shape);
-        }
-        Contents {
-            dirents: dirents(&entries, shape.bytes),
-            table: writer.table,
-            stored: writer.stored.into_boxed_slice(),
-            directories: directories.into_boxed_slice(),
-        }
-    }
-
-    /// Where each name's inode is, and how long the table of inodes is. An inode with several names is in the table of the
-    /// directory that was listed first.
-    fn slots(&self, known: Option<&Shape>, names: &[Named]) -> (Vec<Slot>, usize) {
-        let mut end = 0;
-        let mut earlier: HashMap<NodeKey, usize> = HashMap::new();
-        let slots = names.iter().map(|named| {
-            if named.is_directory() {
-                return Slot::Directory;
-            }
-            let key = named.entry.node.key;
-            if named.entry.attr.nlink > 1 {
-                if let Some(at) = earlier.get(&key) {
-                    return Slot::Same(*at);
-                }
-                let elsewhere =
-                    self.links.get(&key).filter(|inode| !known.is_some_and(|known| known.has(**inode)));
-                if let Some(inode) = elsewhere {
-                    return Slot::Elsewhere(*inode);
-                }
-                earlier.insert(key, end);
-            }
-            let at = end;
-            end += (INODE + named.attributes.len()).next_multiple_of(INODE);
-            Slot::Own(at)
-        });
-        let slots = slots.collect();
-        (slots, end)
+        entries.sort_unstable_by_key(|entry| entry.name);
+        Contents { dirents: dirents(&entries, shape.bytes), table, stored: stored.into_boxed_slice() }
     }
 }
 
-/// Writes inodes, and finds places for what they hold.
-struct Writer {
-    free: u64,
-    end: u64,
-    table: Vec<u8>,
-    stored: Vec<Stored>,
+fn has_place_in_table(named: &Named) -> bool {
+    named.entry.attr.kind != Kind::Directory && named.entry.attr.nlink <= 1
 }
 
-impl Writer {
-    fn inode(&mut self, at: usize, node: &Node, attr: &Attr, attributes: &[u8]) {
-        let holds = matches!(attr.kind, Kind::File | Kind::Symlink);
-        let size = if holds { attr.size } else { 0 };
-        let content = if holds { self.place(node, size) } else { Content::Device(attr.rdev) };
-        self.table.resize(at, 0);
-        self.table.extend_from_slice(&layout::inode(attr, size, content, attributes.len()));
-        self.table.extend_from_slice(attributes);
-    }
-
-    fn place(&mut self, node: &Node, size: u64) -> Content {
-        let blocks = size.div_ceil(BLOCK);
-        if blocks > self.end.saturating_sub(self.free) {
-            return Content::Unreadable;
-        }
-        let start = self.free;
-        self.free += blocks;
-        if blocks > 0 {
-            self.stored.push(Stored { start, end: self.free, node: *node, size });
-        }
-        Content::At(start)
-    }
+/// How many bytes of a table are for it.
+fn table_bytes(named: &Named) -> usize {
+    (INODE + named.attributes.len()).next_multiple_of(INODE)
 }
 
 /// The names of a directory and the two that each has, in their order.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use esker_vfs::{Cookie, DirEntry, ErrorKind, Kind, Listing, Node, Reply, Tree, TreeError};
+use esker_vfs::{Cookie, DirEntry, ErrorKind, Listing, Node, Reply, Tree, TreeError};
 use parking_lot::Mutex;
 
 use crate::layout;
@@ -12,12 +12,6 @@ pub(crate) struct Named {
     pub(crate) entry: DirEntry,
     /// Extended attributes, as they follow an inode.
     pub(crate) attributes: Vec<u8>,
-}
-
-impl Named {
-    pub(crate) fn is_directory(&self) -> bool {
-        self.entry.attr.kind == Kind::Directory
-    }
 }
 
 /// Who is told.

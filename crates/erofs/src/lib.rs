@@ -13,6 +13,8 @@ mod gather;
 mod kept;
 mod layout;
 mod space;
+#[cfg(test)]
+mod tests;
 mod tree;
 
-pub use tree::ErofsTree;
+pub use tree::{ErofsTree, Told};

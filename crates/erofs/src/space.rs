@@ -1,7 +1,8 @@
 //! Where in the image everything lies. Nothing has a place before somebody comes by it, and it keeps the one it gets.
 //!
-//! Names and inodes of a directory lie together below [`DATA`], contents above it. Addresses cost nothing, so none is used
-//! again.
+//! The number of an inode is its place, and programs see it. So that it is the same whenever the tree is mounted, the place
+//! of a directory follows from its key, and the inodes of what is in it lie there in the order of the names; an inode with
+//! several names has a place of its own. Addresses cost nothing: there are 2^48 blocks of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,15 +13,20 @@ use foldhash::HashMap;
 use crate::contents::Contents;
 use crate::layout::{self, BLOCK, Content, SLOT};
 
-/// The block of the root's inode.
-pub(crate) const ROOT: u64 = 1;
-/// The first block of metadata that is given away.
-const METADATA: u64 = ROOT + INODE_BLOCKS;
-/// The first block of contents.
+/// Contents lie from here on, one after another, as somebody comes by them.
 const DATA: u64 = 1 << 40;
+/// The first block of the large places, and how many blocks each has.
+const LARGE: u64 = 1 << 45;
+const LARGE_BLOCKS: u64 = 1 << 24;
+/// The same of the small ones.
+const SMALL: u64 = 1 << 46;
+const SMALL_BLOCKS: u64 = 1 << 12;
+/// The first block that is in no place.
+const PLACES_END: u64 = 1 << 47;
 /// The first that can't be addressed.
 pub(crate) const END: u64 = 1 << 48;
-/// A directory's inode begins a block, and has this many for its extended attributes.
+
+/// At the beginning of a place there is an inode, with room for its extended attributes.
 const INODE_BLOCKS: u64 = 65;
 
 /// The number of the inode at the beginning of a block.
@@ -31,9 +37,9 @@ pub(crate) const fn inode_number(block: u64) -> u64 {
 /// A directory that somebody has come by.
 pub(crate) struct Directory {
     pub(crate) node: Node,
-    pub(crate) attr: Attr,
+    attr: Attr,
     /// As they follow the inode.
-    pub(crate) attributes: Box<[u8]>,
+    attributes: Box<[u8]>,
     /// Where its inode is.
     pub(crate) block: u64,
     /// Number of the inode of the directory that it is in; its own, if it is the root.
@@ -45,25 +51,25 @@ pub(crate) struct Directory {
 /// Where what a directory holds lies, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    pub(crate) dirents: u64,
-    /// Length of the above.
+    dirents: u64,
+    /// Length of the above in bytes.
     pub(crate) bytes: u64,
-    /// Inodes of whatever is in it but directories.
-    pub(crate) table: u64,
-    /// The inode of the first directory in it.
-    pub(crate) directories: u64,
-    /// The first block behind the inodes.
-    pub(crate) end: u64,
+    /// Inodes of whatever has one name.
+    table: u64,
+    end: u64,
     pub(crate) data: u64,
     pub(crate) data_end: u64,
 }
 
-impl Directory {
-    pub(crate) fn new(node: Node, attr: Attr, attributes: &[u8], block: u64, parent: u64) -> Self {
-        Self { node, attr, attributes: attributes.into(), block, parent, shape: OnceLock::new() }
+impl Shape {
+    /// The number of the inode that begins at a byte of the table.
+    pub(crate) const fn in_table(&self, at: usize) -> u64 {
+        (self.table * BLOCK + at as u64) / SLOT
     }
+}
 
-    /// The blocks of its inode, if it was listed.
+impl Directory {
+    /// Its inode, if it was listed.
     pub(crate) fn inode(&self) -> Option<Vec<u8>> {
         let shape = self.shape.get()?;
         let content = Content::At(shape.dirents);
@@ -73,134 +79,228 @@ impl Directory {
     }
 }
 
-impl Shape {
-    /// Where things will be of a directory that nobody has come by, with so many bytes of names and of inodes, and so
-    /// many directories in it.
-    pub(crate) fn next(space: &Space, bytes: u64, table: u64, directories: u64) -> Self {
-        let dirents = space.next;
-        let table_at = dirents + bytes.div_ceil(BLOCK);
-        let directories_at = table_at + table.div_ceil(BLOCK);
-        let end = directories_at + directories * INODE_BLOCKS;
-        let data = space.next_data;
-        Self { dirents, bytes, table: table_at, directories: directories_at, end, data, data_end: data }
-    }
+/// A file that has several names, or anything else but a directory that has.
+pub(crate) struct Linked {
+    pub(crate) inode: Vec<u8>,
+    pub(crate) stored: Option<Stored>,
+}
 
-    /// The block of the inode of a directory in it.
-    pub(crate) fn child(&self, number: usize) -> u64 {
-        self.directories + number as u64 * INODE_BLOCKS
-    }
+/// A file or link with a content, in blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) node: Node,
+    pub(crate) size: u64,
+}
 
-    /// The number of the inode that begins at a byte of the table.
-    pub(crate) fn in_table(&self, at: usize) -> u64 {
-        (self.table * BLOCK + at as u64) / SLOT
-    }
-
-    /// Whether an inode of this number is in the table.
-    pub(crate) fn has(&self, inode: u64) -> bool {
-        (inode_number(self.table)..inode_number(self.directories)).contains(&inode)
-    }
+/// Whose a place is.
+#[derive(Clone)]
+enum Owner {
+    Directory(Arc<Directory>),
+    Linked(Arc<Linked>),
 }
 
 /// What lies at an address.
 pub(crate) enum Place {
     /// What the whole says of itself.
     First,
-    /// The inode of a directory, from this byte on.
+    /// A directory's inode, from this byte on.
     Inode(Arc<Directory>, u64),
-    /// The inode of a directory in a directory: which of them, and from which byte on.
-    ChildInode(Arc<Directory>, usize, u64),
+    /// Another one, that has several names.
+    Linked(Arc<Linked>, u64),
     /// A directory's names, from this byte on.
     Dirents(Arc<Directory>, u64),
     /// Inodes of what is in a directory, from this byte on.
     Table(Arc<Directory>, u64),
     /// The content of something in a directory.
-    Data(Arc<Directory>),
+    Within(Arc<Directory>),
+    /// The content of what has several names.
+    Stored(Stored),
 }
 
 /// Who is where.
+#[derive(Default)]
 pub(crate) struct Space {
-    next: u64,
-    next_data: u64,
-    /// Contents may be put up to here; [`END`] but for tests.
-    pub(crate) end: u64,
-    /// Directories by the block of their inode.
-    directories: HashMap<u64, Arc<Directory>>,
-    /// Those that were listed, by their first block of names, and of contents.
-    metadata: BTreeMap<u64, Arc<Directory>>,
-    data: BTreeMap<u64, Arc<Directory>>,
-    /// Inodes that have several names: their numbers.
-    pub(crate) links: HashMap<NodeKey, u64>,
+    /// How many blocks of contents there are so far, and may be.
+    used: u64,
+    most: u64,
+    /// Places that are taken, by their first block.
+    small: HashMap<u64, Owner>,
+    large: HashMap<u64, Arc<Directory>>,
+    /// Who has which small one.
+    blocks: HashMap<NodeKey, u64>,
+    /// Who has contents, by their first block.
+    data: BTreeMap<u64, Owner>,
+}
+
+/// One of `count` places, of which all are as likely.
+fn place(key: NodeKey, count: u64) -> u64 {
+    // Keys are digests, but for those of images; the steps are those of MurmurHash3's last mixing.
+    let key = u128::from_le_bytes(key.0);
+    let mut hash = (key >> 64) as u64 ^ (key as u64).rotate_left(29);
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ hash >> 33).wrapping_mul(factor);
+    }
+    (hash ^ hash >> 33) % count
 }
 
 impl Space {
-    pub(crate) fn new(root: Directory, end: u64) -> Self {
-        Self {
-            next: METADATA,
-            next_data: DATA,
-            end,
-            directories: HashMap::from_iter([(root.block, Arc::new(root))]),
-            metadata: BTreeMap::new(),
-            data: BTreeMap::new(),
-            links: HashMap::default(),
+    /// Of a tree with this root; its extended attributes are as they follow an inode.
+    pub(crate) fn new(root: (Node, Attr), attributes: &[u8]) -> (Self, u64) {
+        let mut space = Self { most: LARGE - DATA, ..Self::default() };
+        let (block, _) = space.take(root.0.key);
+        space.put(block, root, attributes, inode_number(block));
+        (space, inode_number(block))
+    }
+
+    /// The small place of a key, and whether it is new.
+    fn take(&mut self, key: NodeKey) -> (u64, bool) {
+        if let Some(block) = self.blocks.get(&key) {
+            return (*block, false);
         }
+        const COUNT: u64 = (PLACES_END - SMALL) / SMALL_BLOCKS;
+        let first = place(key, COUNT);
+        let places = (0..COUNT).map(|step| SMALL + (first + step) % COUNT * SMALL_BLOCKS);
+        // There are more of them than anybody has memory for.
+        let block = places.into_iter().find(|block| !self.small.contains_key(block)).unwrap_or(SMALL);
+        self.blocks.insert(key, block);
+        (block, true)
+    }
+
+    fn take_large(&mut self, directory: &Arc<Directory>) -> u64 {
+        const COUNT: u64 = (SMALL - LARGE) / LARGE_BLOCKS;
+        let first = place(directory.node.key, COUNT);
+        let places = (0..COUNT).map(|step| LARGE + (first + step) % COUNT * LARGE_BLOCKS);
+        let block = places.into_iter().find(|block| !self.large.contains_key(block)).unwrap_or(LARGE);
+        self.large.insert(block, Arc::clone(directory));
+        block
+    }
+
+    fn put(&mut self, block: u64, (node, attr): (Node, Attr), attributes: &[u8], parent: u64) {
+        let shape = OnceLock::new();
+        let directory = Directory { node, attr, attributes: attributes.into(), block, parent, shape };
+        self.small.insert(block, Owner::Directory(Arc::new(directory)));
+    }
+
+    /// The number of a directory that is in `parent`.
+    pub(crate) fn directory(&mut self, found: (Node, Attr), attributes: &[u8], parent: u64) -> u64 {
+        let (block, is_new) = self.take(found.0.key);
+        if is_new {
+            self.put(block, found, attributes, parent);
+        }
+        inode_number(block)
+    }
+
+    /// The number of what has several names.
+    pub(crate) fn linked(&mut self, (node, attr): (Node, Attr), attributes: &[u8]) -> u64 {
+        let (block, is_new) = self.take(node.key);
+        if is_new {
+            let mut free = self.free();
+            let (size, content, stored) = self.place(&node, &attr, &mut free);
+            self.used = free - DATA;
+            let mut inode = layout::inode(&attr, size, content, attributes.len()).to_vec();
+            inode.extend_from_slice(attributes);
+            let linked = Owner::Linked(Arc::new(Linked { inode, stored }));
+            if let Some(stored) = stored {
+                self.data.insert(stored.start, linked.clone());
+            }
+            self.small.insert(block, linked);
+        }
+        inode_number(block)
+    }
+
+    /// The first block of contents that nobody has.
+    fn free(&self) -> u64 {
+        DATA + self.used
+    }
+
+    /// Where a content goes if `free` is the first block that nobody has: what its inode says, and how it is found.
+    pub(crate) fn place(&self, node: &Node, attr: &Attr, free: &mut u64) -> (u64, Content, Option<Stored>) {
+        use esker_vfs::Kind;
+        if !matches!(attr.kind, Kind::File | Kind::Symlink) {
+            return (0, Content::Device(attr.rdev), None);
+        }
+        let (start, blocks) = (*free, attr.size.div_ceil(BLOCK));
+        if blocks > (DATA + self.most).saturating_sub(start) {
+            return (attr.size, Content::Unreadable, None);
+        }
+        *free += blocks;
+        let stored = Stored { start, end: *free, node: *node, size: attr.size };
+        (attr.size, Content::At(start), (blocks > 0).then_some(stored))
+    }
+
+    /// Where things will be of a directory that wasn't listed before, with so many bytes of names and of inodes.
+    pub(crate) fn shape(&mut self, directory: &Arc<Directory>, bytes: u64, table: usize) -> Shape {
+        let blocks = (bytes.div_ceil(BLOCK), (table as u64).div_ceil(BLOCK));
+        let dirents = if INODE_BLOCKS + blocks.0 + blocks.1 <= SMALL_BLOCKS {
+            directory.block + INODE_BLOCKS
+        } else {
+            self.take_large(directory)
+        };
+        let table = dirents + blocks.0;
+        Shape { dirents, bytes, table, end: table + blocks.1, data: self.free(), data_end: self.free() }
+    }
+
+    /// A directory was listed: from now on everything in it is where `shape` says.
+    pub(crate) fn settle(&mut self, directory: &Arc<Directory>, shape: Shape) {
+        self.used = shape.data_end - DATA;
+        if shape.data < shape.data_end {
+            self.data.insert(shape.data, Owner::Directory(Arc::clone(directory)));
+        }
+        // Whoever is here has the space alone, so nobody else has set it.
+        let _ = directory.shape.set(shape);
     }
 
     /// What lies at a block that somebody was told of.
     pub(crate) fn find(&self, block: u64) -> Option<Place> {
-        if block == 0 {
-            return Some(Place::First);
+        match block {
+            0 => Some(Place::First),
+            DATA..LARGE => match self.data.range(..=block).next_back()?.1 {
+                Owner::Directory(directory) => {
+                    let is_there = block < directory.shape.get()?.data_end;
+                    is_there.then(|| Place::Within(Arc::clone(directory)))
+                }
+                Owner::Linked(linked) => linked.stored.filter(|stored| block < stored.end).map(Place::Stored),
+            },
+            LARGE..SMALL => {
+                let directory = self.large.get(&(block - block % LARGE_BLOCKS))?;
+                Self::find_name(directory, block)
+            }
+            SMALL..PLACES_END => {
+                let first = block - block % SMALL_BLOCKS;
+                let from = (block - first) * BLOCK;
+                match self.small.get(&first)? {
+                    Owner::Linked(linked) => Some(Place::Linked(Arc::clone(linked), from)),
+                    Owner::Directory(directory) if block < first + INODE_BLOCKS => {
+                        Some(Place::Inode(Arc::clone(directory), from))
+                    }
+                    Owner::Directory(directory) => Self::find_name(directory, block),
+                }
+            }
+            _ => None,
         }
-        if block < METADATA {
-            let root = self.directories.get(&ROOT)?;
-            return Some(Place::Inode(Arc::clone(root), (block - ROOT) * BLOCK));
-        }
-        let all = if block < DATA { &self.metadata } else { &self.data };
-        let (_, directory) = all.range(..=block).next_back()?;
-        let directory = Arc::clone(directory);
-        let shape = *directory.shape.get()?;
-        if block >= DATA {
-            return (block < shape.data_end).then_some(Place::Data(directory));
-        }
-        let from = |start: u64| (block - start) * BLOCK;
-        if block < shape.table {
-            return Some(Place::Dirents(directory, from(shape.dirents)));
-        }
-        if block < shape.directories {
-            return Some(Place::Table(directory, from(shape.table)));
-        }
-        if block >= shape.end {
-            return None;
-        }
-        let number = (block - shape.directories) / INODE_BLOCKS;
-        let at = shape.directories + number * INODE_BLOCKS;
-        Some(match self.directories.get(&at) {
-            Some(known) => Place::Inode(Arc::clone(known), from(at)),
-            None => Place::ChildInode(directory, usize::try_from(number).ok()?, from(at)),
+    }
+
+    fn find_name(directory: &Arc<Directory>, block: u64) -> Option<Place> {
+        let shape = directory.shape.get()?;
+        let is_there = (shape.dirents..shape.end).contains(&block);
+        is_there.then(|| match block.checked_sub(shape.table) {
+            None => Place::Dirents(Arc::clone(directory), (block - shape.dirents) * BLOCK),
+            Some(from) => Place::Table(Arc::clone(directory), from * BLOCK),
         })
     }
 
-    /// The record of a directory in `parent`, made if this is the first time that somebody asks for it.
-    pub(crate) fn enter(
-        &mut self,
-        parent: &Directory,
-        contents: &Contents,
-        number: usize,
-    ) -> Option<Arc<Directory>> {
-        let block = parent.shape.get()?.child(number);
-        let (node, attr, attributes) = contents.directories.get(number)?;
-        let new = || Arc::new(Directory::new(*node, *attr, attributes, block, inode_number(parent.block)));
-        Some(Arc::clone(self.directories.entry(block).or_insert_with(new)))
+    #[cfg(test)]
+    pub(crate) fn end_after(&mut self, blocks: u64) {
+        self.most = self.used + blocks;
     }
+}
 
-    /// Gives a directory that was listed its place for good.
-    pub(crate) fn settle(&mut self, directory: &Arc<Directory>, shape: Shape) {
-        self.next = shape.end;
-        self.next_data = shape.data_end;
-        self.metadata.insert(shape.dirents, Arc::clone(directory));
-        if shape.data < shape.data_end {
-            self.data.insert(shape.data, Arc::clone(directory));
-        }
-        // Whoever is here first holds the space alone, so nobody else has set it.
-        let _ = directory.shape.set(shape);
+impl Contents {
+    /// Which of the contents in a directory lies at a block.
+    pub(crate) fn stored_at(&self, block: u64) -> Option<Stored> {
+        let at = self.stored.partition_point(|stored| stored.end <= block);
+        self.stored.get(at).filter(|stored| stored.start <= block).copied()
     }
 }

@@ -12,7 +12,7 @@ use crate::contents::Contents;
 use crate::gather::{Attributes, Then, gather};
 use crate::kept::Kept;
 use crate::layout::{self, BLOCK};
-use crate::space::{Directory, END, Place, ROOT, Space, inode_number};
+use crate::space::{Directory, END, Place, Space, Stored};
 
 /// Memory for what is read again: names, inodes, and which content is where.
 const KEPT: usize = 32 << 20;
@@ -27,10 +27,26 @@ pub struct ErofsTree {
     path: Vec<Box<[u8]>>,
 }
 
+/// Which extended attributes an image has.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    /// All that the tree names, unless it says that there are none in it ([`Tree::xattr`]).
+    All,
+    /// These of the root, and all of everything else only if there may be any.
+    Some {
+        /// Names.
+        of_root: &'static [&'static str],
+        /// Whether anything else has any.
+        of_others: bool,
+    },
+}
+
 struct Core {
     tree: Arc<dyn Tree>,
     /// Whether anything in it may have extended attributes.
     attributed: bool,
+    /// The number of its root.
+    root: u64,
     space: Mutex<Space>,
     kept: Kept,
     /// What reading which node failed with, of late.
@@ -39,18 +55,18 @@ struct Core {
 
 impl ErofsTree {
     /// An image of `tree` at `path`, whose parts are names. Waits until the tree has told the extended attributes of its
-    /// root; if it says that there are none in it ([`Tree::xattr`]), they aren't asked for again.
-    pub fn new(tree: Arc<dyn Tree>, path: &[u8]) -> Result<Self, TreeError> {
+    /// root.
+    pub fn new(tree: Arc<dyn Tree>, path: &[u8], told: Told) -> Result<Self, TreeError> {
         let root = tree.root();
-        let of_root = of_root(&*tree, &root.node)?;
-        let attributed = of_root.is_some();
+        let of_root = of_root(&*tree, &root.node, told)?;
+        let attributed = of_root.is_some() && !matches!(told, Told::Some { of_others: false, .. });
         let attributes = of_root.unwrap_or_default();
-        let root =
-            Directory::new(root.node, root.attr, &layout::attributes(&attributes), ROOT, inode_number(ROOT));
+        let (space, root) = Space::new((root.node, root.attr), &layout::attributes(&attributes));
         let core = Core {
             tree,
             attributed,
-            space: Mutex::new(Space::new(root, END)),
+            root,
+            space: Mutex::new(space),
             kept: Kept::new(KEPT),
             failures: Mutex::default(),
         };
@@ -58,6 +74,25 @@ impl ErofsTree {
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty() && *part != b"." && *part != b"..");
         Ok(Self { core: Arc::new(core), path: parts.map(Box::from).collect() })
+    }
+
+    /// The tree that it is an image of.
+    #[cfg(test)]
+    pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
+        &self.core.tree
+    }
+
+    /// Keeps about so many bytes of what may be read again.
+    #[cfg(test)]
+    pub(crate) fn keeping(mut self, bytes: usize) -> Self {
+        Arc::get_mut(&mut self.core).expect("nobody else's").kept = Kept::new(bytes);
+        self
+    }
+
+    /// Has addresses for so many blocks of contents.
+    #[cfg(test)]
+    pub(crate) fn end_after(&self, blocks: u64) {
+        self.core.space.lock().end_after(blocks);
     }
 
     /// The node that so many names lead to.
@@ -91,10 +126,13 @@ impl ErofsTree {
 }
 
 /// The extended attributes of the root, or that nothing has any.
-fn of_root(tree: &dyn Tree, root: &Node) -> Result<Option<Attributes>, TreeError> {
-    let names = match Reply::wait(|reply| tree.xattr_names(root, reply)) {
-        Err(error) if error.kind == ErrorKind::Unsupported => return Ok(None),
-        names => names?,
+fn of_root(tree: &dyn Tree, root: &Node, told: Told) -> Result<Option<Attributes>, TreeError> {
+    let names = match told {
+        Told::Some { of_root, .. } => of_root.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        Told::All => match Reply::wait(|reply| tree.xattr_names(root, reply)) {
+            Err(error) if error.kind == ErrorKind::Unsupported => return Ok(None),
+            names => names?,
+        },
     };
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -177,28 +215,15 @@ impl Core {
             None => reply.err(TreeError::on(ErrorKind::Damaged, format!("block {block} of the EROFS image"))),
             Some(Place::First) => reply.ok(cut(&self.first_block(), within, len)),
             Some(Place::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
-            Some(Place::ChildInode(parent, number, from)) => {
-                let (core, of) = (Arc::clone(self), Arc::clone(&parent));
-                self.contents(
-                    &parent,
-                    Box::new(move |contents| {
-                        let entered =
-                            contents.map(|contents| core.space.lock().enter(&of, &contents, number));
-                        match entered {
-                            Ok(Some(directory)) => core.inode(&directory, from + within, len, reply),
-                            Ok(None) => reply.err(ErrorKind::Internal),
-                            Err(error) => reply.err(error),
-                        }
-                    }),
-                );
-            }
+            Some(Place::Linked(linked, from)) => reply.ok(cut(&linked.inode, from + within, len)),
             Some(Place::Dirents(directory, from)) => {
                 self.part(&directory, from + within, len, reply, |contents| &contents.dirents);
             }
             Some(Place::Table(directory, from)) => {
                 self.part(&directory, from + within, len, reply, |contents| &contents.table);
             }
-            Some(Place::Data(directory)) => self.data(&directory, block, within, len, reply),
+            Some(Place::Within(directory)) => self.within(&directory, offset, len, reply),
+            Some(Place::Stored(stored)) => self.content(&stored, offset, len, reply),
         }
     }
 
@@ -216,56 +241,49 @@ impl Core {
         );
     }
 
-    fn data(
-        self: &Arc<Self>,
-        directory: &Arc<Directory>,
-        block: u64,
-        within: u64,
-        len: usize,
-        reply: Reply<Data>,
-    ) {
+    /// A content of something in a directory.
+    fn within(self: &Arc<Self>, directory: &Arc<Directory>, offset: u64, len: usize, reply: Reply<Data>) {
         let core = Arc::clone(self);
         self.contents(
             directory,
-            Box::new(move |contents| {
-                let stored = match contents.map(|contents| contents.stored_at(block).copied()) {
-                    Ok(Some(stored)) => stored,
-                    Ok(None) => return reply.err(ErrorKind::Internal),
-                    Err(error) => return reply.err(error),
-                };
-                let from = (block - stored.start) * BLOCK + within;
-                // The kernel reads one file at a time.
-                if from + len as u64 > (stored.end - stored.start) * BLOCK {
-                    return reply.err(ErrorKind::Internal);
-                }
-                let (told, node) = (Arc::clone(&core), stored.node);
-                let whole = Reply::new(move |data: Result<Data, TreeError>| match data {
-                    Ok(mut data) => {
-                        fill_up(&mut data, len);
-                        reply.ok(data);
-                    }
-                    Err(error) => {
-                        told.failed(&node, &error);
-                        reply.err(error);
-                    }
-                });
-                if stored.node.kind == Kind::Symlink {
-                    return core.tree.link_target(
-                        &stored.node,
-                        Reply::new(move |target: Result<Vec<u8>, TreeError>| {
-                            whole.give(target.map(|target| cut(&target, from, len)));
-                        }),
-                    );
-                }
-                let left = stored.size.saturating_sub(from);
-                core.tree.read(&stored.node, from, len.min(usize::try_from(left).unwrap_or(len)), whole);
+            Box::new(move |contents| match contents.map(|contents| contents.stored_at(offset / BLOCK)) {
+                Ok(Some(stored)) => core.content(&stored, offset, len, reply),
+                Ok(None) => reply.err(ErrorKind::Internal),
+                Err(error) => reply.err(error),
             }),
         );
     }
 
+    fn content(self: &Arc<Self>, stored: &Stored, offset: u64, len: usize, reply: Reply<Data>) {
+        let (from, node) = (offset - stored.start * BLOCK, stored.node);
+        // The kernel reads one file at a time.
+        if offset + len as u64 > stored.end * BLOCK {
+            return reply.err(ErrorKind::Internal);
+        }
+        let core = Arc::clone(self);
+        let whole = Reply::new(move |data: Result<Data, TreeError>| match data {
+            Ok(mut data) => {
+                fill_up(&mut data, len);
+                reply.ok(data);
+            }
+            Err(error) => {
+                core.failed(&node, &error);
+                reply.err(error);
+            }
+        });
+        if node.kind == Kind::Symlink {
+            let target = Reply::new(move |target: Result<Vec<u8>, TreeError>| {
+                whole.give(target.map(|target| cut(&target, from, len)));
+            });
+            return self.tree.link_target(&node, target);
+        }
+        let left = usize::try_from(stored.size.saturating_sub(from)).unwrap_or(len);
+        self.tree.read(&node, from, len.min(left), whole);
+    }
+
     fn first_block(&self) -> Vec<u8> {
         let all = self.tree.statfs();
-        layout::first_block(inode_number(ROOT), all.total_bytes.div_ceil(BLOCK).max(1), all.files)
+        layout::first_block(self.root, all.total_bytes.div_ceil(BLOCK).max(1), all.files)
     }
 }
 

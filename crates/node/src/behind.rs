@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_erofs::ErofsTree;
+use esker_erofs::{ErofsTree, Told};
 use esker_fuse::mount::{Trusted, image_path, may_mount_images, mount_image, shield};
-use esker_fuse::{Log, Mount, MountError, MountOptions, Session, SessionOptions, Severity};
+use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
 use esker_vfs::{Change, Tree, Watcher};
 use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use crate::FileError;
 use crate::mounted::MountedError;
 use crate::mounts;
-use crate::status::Above;
+use crate::status::ShownWith;
 
 /// A tree that is to be shown.
 pub(crate) struct Hidden<'a> {
@@ -27,24 +27,29 @@ pub(crate) struct Hidden<'a> {
     pub(crate) session: SessionOptions,
     /// What root sees of attributes in `trusted.`.
     pub(crate) trusted: Trusted,
+    /// Which extended attributes an image of it has.
+    pub(crate) told: Told,
 }
 
 impl Hidden<'_> {
-    /// Mounts and serves it, and shows it below `above`, or the next best where the kernel refuses that; says why it does.
-    pub(crate) fn show(self, above: Above) -> Result<(Session, Above), MountedError> {
+    /// Mounts, serves and shows it with `wanted`, or the next best that the kernel doesn't refuse; the log tells why.
+    pub(crate) fn show(self, wanted: ShownWith) -> Result<(Session, ShownWith), MountedError> {
         let log = self.session.log.clone();
-        if above == Above::Erofs && may_mount_images(self.session.kernel) {
-            match self.below_erofs()? {
-                Ok(session) => return Ok((session, Above::Erofs)),
+        // What an image has of access control lists it has for show.
+        let may_be = may_mount_images(self.session.kernel) && !self.session.enforce_acls;
+        if wanted == ShownWith::Erofs && may_be {
+            match self.with_erofs()? {
+                Ok(session) => return Ok((session, ShownWith::Erofs)),
                 Err(refused) => log(Severity::Notice, &format!("mounted without EROFS: {refused}")),
             }
         }
-        self.below_overlay(&log)
+        self.with_overlay(&log)
     }
 
-    fn below_erofs(&self) -> Result<Result<Session, String>, MountedError> {
+    /// The session, or why the kernel doesn't have it so.
+    fn with_erofs(&self) -> Result<Result<Session, String>, MountedError> {
         let source = &self.options.source;
-        let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes()) {
+        let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes(), self.told) {
             Ok(tree) => tree,
             Err(error) => return Ok(Err(error.to_string())),
         };
@@ -60,17 +65,22 @@ impl Hidden<'_> {
         }
     }
 
-    fn below_overlay(self, log: &Log) -> Result<(Session, Above), MountedError> {
+    fn with_overlay(self, log: &Log) -> Result<(Session, ShownWith), MountedError> {
         let (behind, device) = Behind::mount(self.place, self.options)?;
         let session = Session::start(device, self.tree.clone(), self.session)?;
-        let refused = behind.show(self.mountpoint, &self.options.source, self.trusted)?;
-        if let Some(refused) = refused {
+        // The overlay's mount would forget the flag when it is told to let go of names.
+        if self.options.noexec {
+            behind.show_as_it_is(self.mountpoint)?;
+            return Ok((session, ShownWith::Fuse));
+        }
+        if let Err(refused) = shield(&behind.place, self.mountpoint, &self.options.source, self.trusted) {
             log(Severity::Notice, &format!("mounted without an overlay: {refused}"));
-            return Ok((session, Above::Nothing));
+            behind.show_as_it_is(self.mountpoint)?;
+            return Ok((session, ShownWith::Fuse));
         }
         session.put_below_overlay();
         self.tree.watch(Arc::new(Overlay { mountpoint: self.mountpoint.to_owned() }));
-        Ok((session, Above::Overlay))
+        Ok((session, ShownWith::Overlay))
     }
 }
 
@@ -90,17 +100,9 @@ impl Behind {
         Ok((behind, device))
     }
 
-    /// Shows it at `mountpoint`; `Some` is why it could not be put below an overlay and is shown as it is.
-    fn show(
-        &self,
-        mountpoint: &Path,
-        source: &str,
-        trusted: Trusted,
-    ) -> Result<Option<MountError>, MountedError> {
-        let Err(refused) = shield(&self.place, mountpoint, source, trusted) else { return Ok(None) };
+    fn show_as_it_is(&self, mountpoint: &Path) -> Result<(), MountedError> {
         let shown = mount_bind(&self.place, mountpoint).map_err(io::Error::from);
-        shown.map_err(FileError::on("mount on", mountpoint))?;
-        Ok(Some(refused))
+        Ok(shown.map_err(FileError::on("mount on", mountpoint))?)
     }
 
     fn clear(&self) {

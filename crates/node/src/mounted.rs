@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_erofs::Told;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
@@ -27,7 +28,7 @@ use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::scouting;
 use crate::share::Through;
-use crate::status::{self, Above, MountStatus, seconds};
+use crate::status::{self, MountStatus, ShownWith, seconds};
 use crate::talk::{Talk, TalkOptions};
 use crate::telemetry::{self, Telemetry};
 
@@ -35,6 +36,9 @@ use crate::telemetry::{self, Telemetry};
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long whoever asks for an update waits for it; it goes on without them.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a revision tells of itself as extended attributes of its root, once and for all.
+const OF_REVISION: [&str; 4] = ["user.fqrn", "user.revision", "user.root_hash", "user.tag"];
 
 /// Where and how a repository is served.
 #[derive(Clone, Debug)]
@@ -55,8 +59,8 @@ pub struct MountPlan {
     pub telemetry: Option<Telemetry>,
     /// Where `cvmfs_talk` asks, if anywhere.
     pub talk: Option<TalkOptions>,
-    /// What of the kernel's to put above it, where we may. Only for what never changes.
-    pub above: Above,
+    /// With what to show it, where we may. Only what never changes may be shown with anything but FUSE.
+    pub shown_with: ShownWith,
     /// How somebody is started who goes ahead of programs, if anybody does.
     pub scout: Option<Launch>,
 }
@@ -135,6 +139,17 @@ impl Content {
         }
     }
 
+    /// Which extended attributes an image of it has.
+    fn told(&self) -> Told {
+        match self {
+            Self::Image(_) => Told::All,
+            // Those that tell of the mount change with it, but for these.
+            Self::Repository(_, view) => {
+                Told::Some { of_root: &OF_REVISION, of_others: view.has_attributes() }
+            }
+        }
+    }
+
     fn close(&self) {
         if let Self::Repository(repository, view) = self {
             view.close();
@@ -177,7 +192,7 @@ pub(crate) struct Served {
     pub(crate) content: Content,
     pub(crate) session: Session,
     scout: Option<Arc<Scouted>>,
-    above: Above,
+    shown_with: ShownWith,
     looks: Looks,
     /// Hears of new revisions.
     listening: Option<esker_store::Listening>,
@@ -261,8 +276,7 @@ impl Mounted {
     fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &content)?;
         let options = plan.options.clone();
-        // The overlay's mount would forget the flag when it is told to let go of names.
-        if plan.above != Above::Nothing && !options.noexec && rustix::process::geteuid().is_root() {
+        if plan.shown_with != ShownWith::Fuse && rustix::process::geteuid().is_root() {
             let place = announced.registration.layer();
             return Self::serve(plan, Door::Behind(place), Some(announced), content);
         }
@@ -287,9 +301,9 @@ impl Mounted {
             Ok(announced) => (Some(announced), None),
             Err(error) => (None, Some(error)),
         };
-        let above = plan.above;
+        let shown_with = plan.shown_with;
         let mounted = Self::serve(plan, Door::Mounted(device), announced, content)?;
-        if above == Above::Overlay {
+        if shown_with == ShownWith::Overlay {
             // The command's side puts it there. Where the kernel refuses that, nobody misses another overlay's marks.
             mounted.served.session.put_below_overlay();
         }
@@ -307,11 +321,12 @@ impl Mounted {
         let session = SessionOptions { mountpoint, ..plan.session };
         let scout = plan.scout.and_then(|launch| send_scout(launch, &mut content, &log));
         let tree = scout.clone().map_or_else(|| content.tree(), |scout| scout as Arc<dyn Tree>);
-        let (session, above) = match door {
-            Door::Mounted(device) => (Session::start(device, tree, session)?, Above::Nothing),
+        let (session, shown_with) = match door {
+            Door::Mounted(device) => (Session::start(device, tree, session)?, ShownWith::Fuse),
             Door::Behind(place) => {
-                let (mountpoint, options, trusted) = (&*plan.mountpoint, &plan.options, content.trusted());
-                Hidden { place, tree, mountpoint, options, session, trusted }.show(plan.above)?
+                let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
+                let (trusted, told) = (content.trusted(), content.told());
+                Hidden { place, tree, mountpoint, options, session, trusted, told }.show(plan.shown_with)?
             }
         };
         let (registration, socket) =
@@ -323,7 +338,7 @@ impl Mounted {
             content,
             session,
             scout,
-            above,
+            shown_with,
             looks: Looks::default(),
             listening,
             registration: Mutex::new(registration),
@@ -461,7 +476,7 @@ impl Served {
             url,
             pid: std::process::id(),
             mounted: seconds(self.mounted),
-            above: self.above,
+            shown_with: self.shown_with,
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,

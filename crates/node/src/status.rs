@@ -6,16 +6,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use esker_store::LowerStatus;
 use serde::{Deserialize, Serialize};
 
-/// What of the kernel's lies above a mount.
+/// What programs see a tree with. Whatever it is, a daemon of ours answers what it doesn't know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Above {
-    /// FUSE is all there is.
+pub enum ShownWith {
+    /// FUSE itself.
     #[default]
-    Nothing,
-    /// An overlay ([`esker_fuse::mount::shield`]).
+    Fuse,
+    /// An overlay of the kernel, which answers ioctls ([`esker_fuse::mount::shield`]).
     Overlay,
-    /// EROFS, which keeps names and pages itself ([`esker_erofs::ErofsTree`]).
+    /// EROFS of the kernel, which keeps names and pages ([`esker_erofs::ErofsTree`]).
     Erofs,
 }
 
@@ -43,9 +43,9 @@ pub struct MountStatus {
     /// The name by which the revision was asked for.
     #[serde(default)]
     pub tag: Option<String>,
-    /// What lies above it, and answers what FUSE would ask us.
+    /// What programs see it with.
     #[serde(default)]
-    pub above: Above,
+    pub shown_with: ShownWith,
     /// Its root catalog.
     pub root_hash: String,
     /// When the publisher signed it.

@@ -13,7 +13,7 @@ use esker_node::mounts;
 use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
-use esker_node::status::Above;
+use esker_node::status::ShownWith;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
@@ -77,28 +77,32 @@ struct AccessArgs {
     #[arg(long)]
     noexec: bool,
 
-    /// As root, of an image or a fixed revision: mount it as it is, not below an overlay; Python and what else asks files
-    /// for terminals is slower, and what opens very many files, like grep, is faster
-    #[arg(long)]
-    no_overlay: bool,
-
-    /// As root, of an image: have the kernel show it below an overlay, not as EROFS (Linux 6.15), with which nothing is asked
-    /// twice
-    #[arg(long)]
-    no_erofs: bool,
+    /// As root, of an image or a fixed revision: what programs see it with. EROFS of the kernel (Linux 6.15) keeps all it was
+    /// told, and is what an image is shown with; an overlay answers ioctls, for which Python asks of each file, and is what a
+    /// revision is shown with; FUSE is how everybody else's mounts are
+    #[arg(long, value_name = "FILE SYSTEM", value_enum)]
+    show_with: Option<FileSystem>,
 
     /// What `mount` and `df` show as its source, if it isn't the URL
     #[arg(long, value_name = "TEXT", hide = true)]
     source: Option<String>,
 }
 
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum FileSystem {
+    Erofs,
+    Overlay,
+    Fuse,
+}
+
 impl AccessArgs {
-    /// What lies above what never changes.
-    fn above(&self) -> Above {
-        match (self.no_overlay, self.no_erofs) {
-            (true, _) => Above::Nothing,
-            (false, true) => Above::Overlay,
-            (false, false) => Above::Erofs,
+    /// What to show with what never changes, and is shown with `usual` if nothing else is wanted.
+    fn shown_with(&self, usual: ShownWith) -> ShownWith {
+        match self.show_with {
+            None => usual,
+            Some(FileSystem::Erofs) => ShownWith::Erofs,
+            Some(FileSystem::Overlay) => ShownWith::Overlay,
+            Some(FileSystem::Fuse) => ShownWith::Fuse,
         }
     }
 }
@@ -213,22 +217,22 @@ fn serve(
             let (telemetry, talk) = (checked.configured.telemetry.clone(), checked.configured.talk.clone());
             let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
             let warning = offline_warning(&view.status());
-            // An overlay would ask in the name of root, whoever asks it.
+            // Anything else would ask in the name of root, whoever asks it.
             let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
-            let above = if may_be && !args.access.no_overlay { Above::Overlay } else { Above::Nothing };
+            let usual = ShownWith::Overlay;
+            let shown_with = if may_be { args.access.shown_with(usual) } else { ShownWith::Fuse };
             if args.access.source.is_none() {
                 plan.options.source.clone_from(&repository.url);
             }
-            let plan = MountPlan { push, above, telemetry, talk, ..plan };
+            let plan = MountPlan { push, shown_with, telemetry, talk, ..plan };
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }
         Named::Image(image) => {
             let opened = image.mount(&args.repository, settings)?;
             let warning = image.warning();
-            // What never changes may be shown through an overlay.
-            let above = args.access.above();
-            let plan = MountPlan { above, ..plan(args, settings, mountpoint, &opened.place) };
+            let shown_with = args.access.shown_with(ShownWith::Erofs);
+            let plan = MountPlan { shown_with, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
         }
@@ -288,7 +292,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         push: Push::Off,
         telemetry: None,
         talk: None,
-        above: Above::Nothing,
+        shown_with: ShownWith::Fuse,
         scout,
     }
 }

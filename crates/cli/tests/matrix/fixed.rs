@@ -40,11 +40,8 @@ fn a_fixed_mount_stays_at_its_revision_and_reads_exactly() {
             assert_shows(&mounted, &world, "v1");
             let status = mounted.status();
             assert_eq!((&status["fixed"], &status["revision"]), (&true.into(), &1.into()), "{status:#}");
-            assert_eq!(
-                status["shielded"],
-                person.is_root(),
-                "only root may put overlays over the mounts of all"
-            );
+            let shown_with = if person.is_root() { "overlay" } else { "fuse" };
+            assert_eq!(status["shown_with"], shown_with, "only root may put overlays over the mounts of all");
             assert_eq!(looks(), before, "nobody looks for a new revision");
             drop(mounted);
             assert_shows(&world.mount(&TTL), &world, "v2");
@@ -111,7 +108,7 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
             }
             workshop.world.mount_of(&url, &["--fixed"])
         });
-        assert_eq!(mounted.status()["shielded"], true);
+        assert_eq!(mounted.status()["shown_with"], "overlay");
         for number in 0..100 {
             fs::metadata(mounted.path(&number.to_string())).expect("a file");
         }

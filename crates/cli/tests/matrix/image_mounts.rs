@@ -45,7 +45,14 @@ fn image_with(world: &World, before: usize, and: impl FnOnce(&Path)) -> String {
 fn an_image_is_mounted_read_shown_and_unmounted() {
     for person in Person::all() {
         let world = World::new(person, fixture::RMD);
-        let ways = [&[][..], &["--offset", "777"][..], &["--stripe", "1M"][..], &["--no-overlay"][..]];
+        let ways = [
+            &[][..],
+            &["--offset", "777"][..],
+            &["--stripe", "1M"][..],
+            &["--show-with", "overlay"][..],
+            &["--show-with", "fuse"][..],
+            &["--noexec"][..],
+        ];
         for options in ways {
             let before = if options.contains(&"777") { 777 } else { 0 };
             let image = image(&world, before);
@@ -64,8 +71,12 @@ fn an_image_is_mounted_read_shown_and_unmounted() {
             assert_eq!(status["image"]["codec"], "zstd", "{status:#}");
             assert_eq!(status["url"], image.as_str(), "{status:#}");
             assert_eq!(status["fixed"], true, "{status:#}");
-            let shielded = person.is_root() && !options.contains(&"--no-overlay");
-            assert_eq!(status["shielded"], shielded, "{status:#}");
+            let shown_with = match options {
+                _ if !person.is_root() => "fuse",
+                ["--show-with", wanted] => wanted,
+                _ => "erofs",
+            };
+            assert_eq!(status["shown_with"], shown_with, "{status:#}");
             let update = world.esker(&["revision", "--update"]).arg(world.mountpoint()).output();
             let update = update.expect("running esker");
             assert!(!update.status.success() && words(&update).contains("image"), "{}", words(&update));
@@ -120,7 +131,12 @@ fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
         let mut value = [0; 64];
         rustix::fs::getxattr(mounted.join("sub"), "trusted.overlay.redirect", &mut value)
     };
-    for (options, expected) in [(&["--no-overlay"][..], Ok(10)), (&[], Err(rustix::io::Errno::NODATA))] {
+    let ways = [
+        (&["--show-with", "fuse"][..], Ok(10)),
+        (&["--show-with", "overlay"], Err(rustix::io::Errno::NODATA)),
+        (&[], Ok(10)),
+    ];
+    for (options, expected) in ways {
         let mounted = world.mount_of(&image, options);
         let read = fs::read_to_string(mounted.path("sub/file")).expect("reading");
         assert_eq!(read, "content\n".repeat(50_000));

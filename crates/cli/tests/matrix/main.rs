@@ -17,6 +17,7 @@ mod demo;
 mod doctor;
 mod eessi;
 mod faults;
+mod erofs;
 mod fixed;
 mod fstab;
 mod gate;

@@ -1,0 +1,440 @@
+//! An image is read as the kernel reads it, and compared with the tree it is made of.
+
+use std::collections::HashMap as Map;
+use std::sync::Arc;
+
+use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
+use esker_vfs::{
+    Attr, Cookie, Data, Device, DirEntry, ErrorKind, Found, Kind, Listing, Node, NodeKey, Reply, StatFs,
+    Tree, TreeError, Watcher, whole_listing,
+};
+use proptest::prelude::*;
+
+use crate::layout::BLOCK;
+use crate::{ErofsTree, Told};
+
+/// In it, whatever is called so is one file with several names.
+const TWIN: &str = "twin";
+
+/// A tree in memory, with hard links.
+struct Twins(Arc<MemoryTree>);
+
+impl Twins {
+    fn origin(&self) -> Option<Found> {
+        Reply::wait(|reply| self.0.lookup(&self.0.root().node, TWIN.as_bytes(), reply)).ok()
+    }
+}
+
+impl Tree for Twins {
+    fn root(&self) -> Found {
+        self.0.root()
+    }
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+        self.0.lookup(dir, name, reply);
+    }
+    fn attributes(&self, node: &Node, reply: Reply<Attr>) {
+        self.0.attributes(node, reply);
+    }
+    fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
+        let origin = self.origin();
+        self.0.list(
+            dir,
+            after,
+            Reply::new(move |listing: Result<Listing, TreeError>| {
+                reply.give(listing.map(|listing| {
+                    let linked = |entry: &DirEntry| match &origin {
+                        Some(Found { node, attr })
+                            if entry.name.starts_with(TWIN.as_bytes()) && attr.kind == Kind::File =>
+                        {
+                            DirEntry { node: *node, attr: Attr { nlink: 7, ..*attr }, ..entry.clone() }
+                        }
+                        _ => entry.clone(),
+                    };
+                    Listing { entries: listing.entries.iter().map(linked).collect(), ..listing }
+                }));
+            }),
+        );
+    }
+    fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
+        self.0.read(node, offset, len, reply);
+    }
+    fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
+        self.0.link_target(node, reply);
+    }
+    fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
+        self.0.xattr(node, name, reply);
+    }
+    fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
+        self.0.xattr_names(node, reply);
+    }
+    fn statfs(&self) -> StatFs {
+        self.0.statfs()
+    }
+    fn hold(&self, node: &Node) {
+        self.0.hold(node);
+    }
+    fn release(&self, node: &Node) {
+        self.0.release(node);
+    }
+    fn watch(&self, watcher: Arc<dyn Watcher>) {
+        self.0.watch(watcher);
+    }
+    fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
+        self.0.failed(node, error, caller);
+    }
+}
+
+/// Reads an image block by block, and minds that no block ever changes.
+struct Reader {
+    tree: ErofsTree,
+    image: Node,
+    seen: Map<u64, Vec<u8>>,
+    /// What was read last.
+    last: u64,
+}
+
+/// An inode, as it is written down.
+#[derive(Debug, PartialEq, Eq)]
+struct Inode {
+    format: u16,
+    attributes: usize,
+    mode: u32,
+    size: u64,
+    low: u32,
+    high: u16,
+    owner: (u32, u32),
+    mtime: (i64, u32),
+    nlink: u32,
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("enough bytes")
+}
+
+impl Reader {
+    fn new(tree: &Arc<MemoryTree>, told: Told, keep: usize) -> Self {
+        let tree = ErofsTree::new(Arc::new(Twins(Arc::clone(tree))), b"esker+http://a/b", told);
+        let tree = tree.expect("an image").keeping(keep);
+        let mut image = tree.root();
+        for name in [&b"esker+http:"[..], b"a", b"b"] {
+            image = Reply::wait(|reply| tree.lookup(&image.node, name, reply)).expect("on the way");
+        }
+        assert_eq!((image.attr.kind, image.attr.permissions), (Kind::File, 0o400));
+        Self { tree, image: image.node, seen: Map::new(), last: 0 }
+    }
+
+    fn try_block(&mut self, block: u64) -> Result<Vec<u8>, TreeError> {
+        self.last = block;
+        let read = Reply::wait(|reply| self.tree.read(&self.image, block * BLOCK, BLOCK as usize, reply));
+        let bytes = read?.to_vec().expect("bytes");
+        assert_eq!(bytes.len() as u64, BLOCK, "a short answer would be taken for zeros");
+        let before = self.seen.entry(block).or_insert_with(|| bytes.clone());
+        assert_eq!(*before, bytes, "block {block} has changed");
+        Ok(bytes)
+    }
+
+    fn bytes(&mut self, from: u64, len: usize) -> Vec<u8> {
+        let (first, last) = (from / BLOCK, (from + len as u64).div_ceil(BLOCK));
+        let all: Vec<u8> = (first..last).flat_map(|block| self.try_block(block).expect("a block")).collect();
+        all[(from % BLOCK) as usize..][..len].to_vec()
+    }
+
+    fn root(&mut self) -> u64 {
+        let superblock = self.bytes(1024, 128);
+        assert_eq!(u32::from_le_bytes(number(&superblock, 0)), 0xe0f5_e1e2);
+        assert_eq!(1_u64 << superblock[12], BLOCK);
+        u64::from_le_bytes(number(&superblock, 112))
+    }
+
+    fn inode(&mut self, inode: u64) -> Inode {
+        let bytes = self.bytes(inode * 32, 64);
+        let count = usize::from(u16::from_le_bytes(number(&bytes, 2)));
+        Inode {
+            format: u16::from_le_bytes(number(&bytes, 0)),
+            attributes: if count == 0 { 0 } else { 12 + 4 * (count - 1) },
+            mode: u16::from_le_bytes(number(&bytes, 4)).into(),
+            size: u64::from_le_bytes(number(&bytes, 8)),
+            low: u32::from_le_bytes(number(&bytes, 16)),
+            high: u16::from_le_bytes(number(&bytes, 6)),
+            owner: (u32::from_le_bytes(number(&bytes, 24)), u32::from_le_bytes(number(&bytes, 28))),
+            mtime: (i64::from_le_bytes(number(&bytes, 32)), u32::from_le_bytes(number(&bytes, 40))),
+            nlink: u32::from_le_bytes(number(&bytes, 44)),
+        }
+    }
+
+    fn content(&mut self, inode: &Inode) -> Vec<u8> {
+        let block = u64::from(inode.low) | u64::from(inode.high) << 32;
+        self.bytes(block * BLOCK, inode.size as usize)
+    }
+
+    /// Names with number and type, as they are written.
+    fn names(&mut self, directory: u64) -> Vec<(Vec<u8>, u64, u8)> {
+        let inode = self.inode(directory);
+        assert_eq!((inode.format, Kind::from_mode(inode.mode)), (1, Some(Kind::Directory)));
+        let content = self.content(&inode);
+        let mut names = Vec::new();
+        for block in content.chunks(BLOCK as usize) {
+            let count = usize::from(u16::from_le_bytes(number(block, 8))) / 12;
+            assert!(count > 0 && count * 12 < block.len(), "the kernel calls that corrupted");
+            let start = |entry: usize| usize::from(u16::from_le_bytes(number(block, entry * 12 + 8)));
+            for entry in 0..count {
+                let end = if entry + 1 < count { start(entry + 1) } else { block.len() };
+                let name = &block[start(entry)..end];
+                let name = name.split(|byte| *byte == 0).next().expect("a name");
+                let inode = u64::from_le_bytes(number(block, entry * 12));
+                names.push((name.to_vec(), inode, block[entry * 12 + 10]));
+            }
+        }
+        assert!(names.is_sorted_by(|a, b| a.0 < b.0), "the kernel looks names up by halves");
+        names
+    }
+
+    fn attributes(&mut self, at: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let len = self.inode(at).attributes;
+        let body = self.bytes(at * 32 + 64, len);
+        let mut rest = body.get(12..).unwrap_or_default();
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let (name, value) = (usize::from(rest[0]), usize::from(u16::from_le_bytes(number(rest, 2))));
+            let prefix = match rest[1] {
+                1 => "user.",
+                4 => "trusted.",
+                6 => "security.",
+                other => panic!("prefix {other}"),
+            };
+            found
+                .push(([prefix.as_bytes(), &rest[4..4 + name]].concat(), rest[4 + name..][..value].to_vec()));
+            rest = &rest[(4 + name + value).next_multiple_of(4)..];
+        }
+        found
+    }
+
+    /// Compares a directory and all below it with the tree; tells what each number of an inode stands for.
+    fn compare(
+        &mut self,
+        at: u64,
+        parent: u64,
+        node: &Node,
+        numbers: &mut Map<u64, NodeKey>,
+        backwards: bool,
+    ) {
+        let twins = Arc::clone(self.tree.tree());
+        let mut names = self.names(at);
+        let mut wanted = whole_listing(&*twins, node).expect("the tree's own");
+        wanted.sort_by(|a, b| a.name.cmp(&b.name));
+        let dots: Vec<_> = names.extract_if(.., |(name, ..)| *name == b"." || *name == b"..").collect();
+        assert_eq!(dots, [(b".".to_vec(), at, 2), (b"..".to_vec(), parent, 2)]);
+        assert_eq!(names.len(), wanted.len());
+        let mut pairs: Vec<_> = names.into_iter().zip(wanted).collect();
+        if backwards {
+            pairs.reverse();
+        }
+        for ((name, inode, kind), entry) in pairs {
+            assert_eq!(*entry.name, *name);
+            assert_eq!(kind, crate::layout::dirent_type(entry.attr.kind));
+            let known = numbers.entry(inode).or_insert(entry.node.key);
+            assert_eq!(*known, entry.node.key, "a number stands for one file");
+            self.compare_inode(inode, &entry);
+            if entry.attr.kind == Kind::Directory {
+                self.compare(inode, at, &entry.node, numbers, backwards);
+            }
+        }
+    }
+
+    fn compare_inode(&mut self, at: u64, entry: &DirEntry) {
+        let (twins, attr) = (Arc::clone(self.tree.tree()), entry.attr);
+        let inode = self.inode(at);
+        assert_eq!((inode.format, inode.mode, inode.nlink), (1, attr.mode(), attr.nlink));
+        assert_eq!(inode.owner, (attr.uid, attr.gid));
+        assert_eq!(inode.mtime, (attr.mtime.secs, attr.mtime.nanos));
+        let attributes = self.attributes(at);
+        let holds = matches!(attr.kind, Kind::File | Kind::Symlink);
+        let found = if holds { self.content(&inode) } else { Vec::new() };
+        let names = Reply::wait(|reply| twins.xattr_names(&entry.node, reply)).expect("names");
+        let mut wanted: Vec<_> = names
+            .into_iter()
+            .map(|name| {
+                let value = Reply::wait(|reply| twins.xattr(&entry.node, &name, reply)).expect("a value");
+                (name, value)
+            })
+            .collect();
+        wanted.sort();
+        assert_eq!(attributes, wanted);
+        let content = match attr.kind {
+            Kind::File => Reply::wait(|reply| twins.read(&entry.node, 0, attr.size as usize, reply))
+                .expect("content")
+                .to_vec()
+                .expect("bytes"),
+            Kind::Symlink => Reply::wait(|reply| twins.link_target(&entry.node, reply)).expect("a target"),
+            Kind::Directory => return,
+            _ => {
+                let Device { major, minor } = attr.rdev;
+                assert_eq!(inode.low, (minor & 0xff) | major << 8 | (minor & !0xff) << 12);
+                return assert_eq!(inode.size, 0);
+            }
+        };
+        assert_eq!(found, content);
+    }
+
+    /// Compares everything; tells what each number stands for.
+    fn compare_all(&mut self, backwards: bool) -> Map<u64, NodeKey> {
+        let (root, node) = (self.root(), self.tree.tree().root().node);
+        let mut numbers = Map::new();
+        self.compare(root, root, &node, &mut numbers, backwards);
+        numbers
+    }
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let file = proptest::collection::vec(any::<u8>(), 0..9_000).prop_map(|content| Entry::file(&content));
+    prop_oneof![
+        4 => file,
+        2 => Just(Entry::directory()),
+        1 => "[a-z/.]{1,300}".prop_map(|target| Entry::symlink(target.as_bytes())),
+        1 => (0..0xfff_u32, 0..0xf_ffff_u32)
+            .prop_map(|(major, minor)| Entry::special(Kind::CharDevice, Device { major, minor })),
+        1 => Just(Entry::special(Kind::Fifo, Device::default())),
+    ]
+}
+
+fn name() -> impl Strategy<Value = String> {
+    // Before and after the two that each directory has, and some of them long.
+    prop_oneof!["[!-.]{1,3}a", "[.]{1,3}[a-c]", "[a-d]{1,2}", "[a-b]{200,255}", "twin[a-d]?"]
+}
+
+fn tree(entries: Vec<(Vec<String>, Entry, Option<Vec<u8>>)>) -> Arc<MemoryTree> {
+    let tree = MemoryTree::new();
+    let mut kinds: Map<String, Kind> = Map::new();
+    for (names, entry, attribute) in entries {
+        let path = names.join("/");
+        let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        // What is below a file, or there already, is left out.
+        if kinds.contains_key(&path)
+            || above.any(|above| kinds.get(above).is_some_and(|kind| *kind != Kind::Directory))
+        {
+            continue;
+        }
+        for (at, _) in path.match_indices('/') {
+            if kinds.insert(path[..at].to_owned(), Kind::Directory).is_none() {
+                tree.put(&path[..at], Entry::directory());
+            }
+        }
+        kinds.insert(path.clone(), entry.kind);
+        let entry = attribute
+            .into_iter()
+            .fold(entry, |entry, value| entry.xattr("user.a", &value).xattr("security.b", b""));
+        tree.put(&path, entry);
+    }
+    Arc::new(tree)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn an_image_shows_its_tree(
+        entries in proptest::collection::vec(
+            (proptest::collection::vec(name(), 1..4), entry(),
+             proptest::option::weighted(0.1, proptest::collection::vec(any::<u8>(), 0..6_000))),
+            0..60,
+        ),
+        keep in prop_oneof![Just(0_usize), Just(1 << 20)],
+        backwards in any::<bool>(),
+    ) {
+        let tree = tree(entries);
+        let mut reader = Reader::new(&tree, Told::All, keep);
+        let numbers = reader.compare_all(backwards);
+        prop_assert_eq!(&reader.compare_all(!backwards), &numbers);
+        // Whoever mounts it the next time may begin elsewhere.
+        prop_assert_eq!(Reader::new(&tree, Told::All, keep).compare_all(!backwards), numbers);
+    }
+}
+
+#[test]
+fn a_directory_may_have_many_names() {
+    let tree = MemoryTree::new();
+    for number in 0..5_000 {
+        tree.put(&format!("file-{}", number * 7), Entry::file(&[b'#'; 5]));
+    }
+    let mut reader = Reader::new(&Arc::new(tree), Told::All, 0);
+    let root = reader.root();
+    let size = reader.inode(root).size;
+    assert!(size > 20 * BLOCK, "{size} bytes are many blocks");
+    assert_eq!(reader.names(root).len(), 5_002);
+    // Not all of it: each block is written anew here.
+    let (name, inode, _) = reader.names(root).swap_remove(4_000);
+    let inode = reader.inode(inode);
+    assert!(name.starts_with(b"file-"));
+    assert_eq!(reader.content(&inode), b"#####");
+}
+
+/// Whatever fails once can be had later, and what was read before stays as it is.
+#[test]
+fn what_fails_is_told_and_tried_again() {
+    let tree = Arc::new(MemoryTree::new());
+    tree.put("dir", Entry::directory());
+    tree.put("dir/file", Entry::file(b"content"));
+    tree.put("dir/link", Entry::symlink(b"file"));
+    let mut calls =
+        vec![(Call::List, ""), (Call::List, "dir"), (Call::Read, "dir/file"), (Call::LinkTarget, "dir/link")];
+    calls.extend([(Call::XattrNames, "dir"), (Call::XattrNames, "dir/file")]);
+    for (call, path) in calls {
+        let mut reader = Reader::new(&tree, Told::All, 0);
+        let before = (tree.script().calls(call, path), tree.failures().len());
+        tree.script().set(call, path, Action::Fail(ErrorKind::Unavailable));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reader.compare_all(false)));
+        assert!(outcome.is_err(), "{call:?} {path} is needed");
+        // Told of the image, the tree hears of its own node.
+        let error = reader.try_block(reader.last).map(drop).expect_err("it still fails");
+        reader.tree.failed(&reader.image, &error, Some(7));
+        let told = tree.failures().split_off(before.1);
+        let of = if matches!(call, Call::XattrNames) { "" } else { path };
+        let of = if path == "dir/file" && call == Call::XattrNames { "dir" } else { of };
+        assert_eq!(told, [(of.to_owned(), ErrorKind::Unavailable, Some(7))]);
+        assert!(tree.script().calls(call, path) > before.0, "the fault was met");
+        tree.script().clear(call, path);
+        reader.compare_all(false);
+    }
+}
+
+#[test]
+fn attributes_may_be_left_out_but_for_some_of_the_root() {
+    let tree = Arc::new(MemoryTree::new());
+    tree.alter("", |root| *root = root.clone().xattr("user.told", b"1").xattr("user.untold", b"2"));
+    tree.put("file", Entry::file(b"").xattr("user.a", b"b"));
+    let told = Told::Some { of_root: &["user.told", "user.none"], of_others: false };
+    let mut reader = Reader::new(&tree, told, 0);
+    let root = reader.root();
+    assert_eq!(reader.attributes(root), [(b"user.told".to_vec(), b"1".to_vec())]);
+    let names = reader.names(root);
+    let (_, file, _) = names.iter().find(|(name, ..)| name == b"file").expect("there");
+    assert_eq!(reader.attributes(*file), []);
+    assert_eq!(tree.script().calls(Call::XattrNames, "file"), 0, "nobody asked");
+}
+
+#[test]
+fn what_nobody_was_told_of_is_not_there() {
+    let mut reader = Reader::new(&Arc::new(MemoryTree::new()), Told::All, 0);
+    for block in [1, 1 << 30, 1 << 40, 1 << 45, 1 << 46, (1 << 48) - 1] {
+        assert_eq!(reader.try_block(block).expect_err("nothing").kind, ErrorKind::Damaged);
+    }
+}
+
+/// A content that there is no address for makes its file unreadable, and no other.
+#[test]
+fn no_address_is_given_twice() {
+    let tree = Arc::new(MemoryTree::new());
+    tree.put("a", Entry::file(&[1; 5_000]));
+    tree.put("b", Entry::file(&[2; 5_000]));
+    tree.put("c", Entry::file(&[3; 4_000]));
+    let mut reader = Reader::new(&tree, Told::All, 0);
+    reader.tree.end_after(3);
+    let root = reader.root();
+    let formats: Vec<u16> =
+        reader.names(root)[2..].to_vec().iter().map(|name| reader.inode(name.1).format).collect();
+    assert_eq!(formats, [1, 15, 1], "the kernel knows no layout 7");
+    let numbers: Vec<u64> = reader.names(root)[2..].iter().map(|name| name.1).collect();
+    let inodes = [reader.inode(numbers[0]), reader.inode(numbers[2])];
+    assert_eq!(reader.content(&inodes[0]), [1; 5_000]);
+    assert_eq!(reader.content(&inodes[1]), [3; 4_000]);
+}
