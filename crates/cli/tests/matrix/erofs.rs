@@ -1,12 +1,15 @@
 //! What never changes, shown by the kernel's EROFS.
 
 use std::fs;
+use std::io::Read;
 
 use esker_testkit::fixture;
 use esker_testkit::survey::{differences, survey};
+use rustix::process::Signal;
 
+use crate::daemons::{signal, wait_until_gone};
 use crate::person::Person;
-use crate::world::World;
+use crate::world::{World, mountinfo, words};
 
 const EROFS: [&str; 3] = ["--fixed", "--show-with", "erofs"];
 
@@ -39,4 +42,37 @@ fn a_revision_is_shown_exactly() {
         assert_eq!(numbers[0], numbers[1], "{}", fixture.name());
         assert!(!world.is_mounted());
     }
+}
+
+#[test]
+fn its_source_is_what_was_mounted() {
+    let Some(root) = root() else { return };
+    let world = World::new(root, fixture::RMD);
+    let _mounted = world.mount(&EROFS);
+    let lines = mountinfo();
+    let line = lines.lines().find(|line| line.contains(&world.url())).expect("it is mounted");
+    assert!(line.contains(&format!(" - erofs esker+{} ro", world.url())), "{line}");
+}
+
+/// > S2: What EROFS was told stays readable when the daemon is gone, every other read fails with EIO and every other name with ENOTCONN, and `esker umount` takes it away.
+#[test]
+fn a_daemon_that_is_gone_leaves_what_is_known() {
+    let Some(root) = root() else { return };
+    let world = World::new(root, fixture::FULL);
+    let mounted = world.mount(&EROFS);
+    let known = fs::read(mounted.path("data/exactly64k")).expect("reading");
+    let mut open = fs::File::open(mounted.path("data/random.bin")).expect("opening");
+    let pid = u32::try_from(mounted.status()["pid"].as_u64().expect("a number")).expect("fits");
+    signal(pid, Signal::KILL);
+    wait_until_gone(pid);
+    assert_eq!(fs::read(mounted.path("data/exactly64k")).expect("it is known"), known);
+    let error = open.read_to_end(&mut Vec::new()).expect_err("not all of it is known");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    let error = fs::read(mounted.path("nested/f0")).expect_err("nobody tells");
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    drop(open);
+    let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(!world.is_mounted());
+    std::mem::forget(mounted);
 }

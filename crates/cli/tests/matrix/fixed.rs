@@ -120,7 +120,7 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
     }
 }
 
-/// The overlay is all there is to see, and whatever ends it ends the daemon.
+/// The overlay, or EROFS, is all there is to see, and whatever ends it ends the daemon.
 #[test]
 fn a_fixed_mount_ends_however_it_is_unmounted() {
     // Only root may put overlays over the mounts of all.
@@ -130,9 +130,10 @@ fn a_fixed_mount_ends_however_it_is_unmounted() {
         let mounts = mountinfo();
         mounts.lines().filter(|line| line.contains(&world.url())).count()
     };
-    for how in ["umount(8)", "kill -9"] {
-        let mounted = world.mount(&["--fixed"]);
-        assert_eq!(left(), 1, "one mount, not the layers of an overlay");
+    let ways = ["umount(8)", "kill -9"].map(|how| ["overlay", "erofs"].map(|with| (how, with)));
+    for (how, with) in ways.into_iter().flatten() {
+        let mounted = world.mount(&["--fixed", "--show-with", with]);
+        assert_eq!(left(), 1, "one mount, not the layers of an overlay, nor an image");
         let pid = u32::try_from(mounted.status()["pid"].as_u64().expect("a number")).expect("fits");
         match how {
             "kill -9" => {
