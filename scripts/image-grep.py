@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Recursive grep by many processes, hot: a directory, `esker mount`, `--no-overlay`, and the kernel's squashfs of one image.
+"""Recursive grep by many processes, hot: a directory, `esker mount` in each way to show an image, and the kernel's squashfs.
 
     scripts/image-grep.py ESKER IMAGE DIRECTORY --work FOLDER --rounds 2 --json FILE
 
-Needs root and memory for four copies of the tree: every file is locked there, since a kernel may take idle pages back (DAMON)
+Needs root and memory for five copies of the tree: every file is locked there, since a kernel may take idle pages back (DAMON)
 while another root's run, which takes half a minute, is under way. Pages of directories can't be locked: --walk SECONDS runs
 find(1) over all roots that often. Tells the processor time of the commands, of Esker's daemon and of the whole machine; a run
 beside which others computed is void, and told as such.
@@ -83,7 +83,7 @@ def run(esker, name, root, processes):
 
 def mounted(arguments):
     roots = {"directory": arguments.directory}
-    for name in ("esker", "esker --no-overlay", "squashfs"):
+    for name in ("esker", "esker --show-with overlay", "esker --show-with fuse", "squashfs"):
         roots[name] = os.path.join(arguments.work, name.replace(" ", ""))
         os.makedirs(roots[name], exist_ok=True)
         command = ["mount", "-t", "squashfs", "-o", "loop,ro", arguments.image, roots[name]]
@@ -126,7 +126,7 @@ def main():
             walker = subprocess.Popen(["sh", "-c", walk], stdout=subprocess.DEVNULL, start_new_session=True)
         for number in range(arguments.rounds):
             names = list(roots)
-            for name in names[number % 4:] + names[:number % 4]:
+            for name in names[number % 5:] + names[:number % 5]:
                 results.append(run(arguments.esker, name, roots[name], arguments.processes))
                 print(json.dumps(results[-1]), flush=True)
     finally:

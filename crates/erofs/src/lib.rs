@@ -1,4 +1,5 @@
-//! A tree as an EROFS image that is made while it is read.
+//! A tree as an EROFS image that is made while it is read: names and attributes for the kernel to keep, contents from the
+//! tree.
 //!
 //! A file system of the kernel's own needs nobody to look paths up, to list, to answer ioctls or to keep pages. EROFS mounts
 //! an image that is a file, and that file may be one of ours: [`ErofsTree`] is a [`Tree`](esker_vfs::Tree) with that file in

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::Fault;
 use esker_testkit::survey::{differences, survey};
 use rustix::process::Signal;
 
@@ -75,4 +78,32 @@ fn a_daemon_that_is_gone_leaves_what_is_known() {
     assert!(output.status.success(), "{}", words(&output));
     assert!(!world.is_mounted());
     std::mem::forget(mounted);
+}
+
+/// > S3: A program that waits for a server through EROFS, for bytes or for a name, can be killed and is gone within a second.
+#[test]
+fn who_waits_can_be_killed() {
+    let Some(root) = root() else { return };
+    let world = World::new(root, fixture::FULL);
+    let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
+    let contents = world.repository.contents("v3");
+    // A file, and the names of a directory, which a nested catalog has.
+    let waits = [
+        ("data/exactly64k", contents.whole("/data/exactly64k").to_owned()),
+        ("nested/f0", contents.catalogs["/nested"].clone()),
+    ];
+    for (file, object) in waits {
+        let rule = world.mirror.fault(move |path| path.ends_with(&object), Fault::NoAnswer);
+        let mut cat = Command::new("cat");
+        let mut caller =
+            cat.arg(mounted.path(file)).stdout(Stdio::null()).spawn().expect("a program that waits");
+        mounted.wait_until("a waiting read", |status| status["waiting"] == 1);
+        rule.assert_hit();
+        let start = Instant::now();
+        caller.kill().expect("killing");
+        caller.wait().expect("waiting");
+        assert!(start.elapsed() < Duration::from_secs(1), "{file}: gone after {:?}", start.elapsed());
+        rule.lift();
+        fs::read(mounted.path(file)).expect("it answers again");
+    }
 }

@@ -148,6 +148,13 @@ fn wait_in_crowd(folder: &std::path::Path) {
 /// Listing and looking at a hundred thousand names is no more work per name than with a few.
 #[test]
 fn a_hundred_thousand_names_in_one_directory() {
+    look_at_a_hundred_thousand_names(Person::ordinary(), &[]);
+    if let Some(root) = Person::all().into_iter().find(|person| person.is_root()) {
+        look_at_a_hundred_thousand_names(root, &["--fixed", "--show-with", "erofs"]);
+    }
+}
+
+fn look_at_a_hundred_thousand_names(person: Person, options: &[&str]) {
     const NAMES: usize = 100_000;
     let repository = fixture::FULL.unpack();
     let craft = Craft::of(&repository);
@@ -157,8 +164,8 @@ fn a_hundred_thousand_names_in_one_directory() {
     }
     craft.publish(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::alone(Person::ordinary(), repository, mirror);
-    let mounted = world.mount(&[]);
+    let world = World::alone(person, repository, mirror);
+    let mounted = world.mount(options);
     let took = timed(|| {
         let seen: u64 = mounted.does(|| {
             let entries = fs::read_dir(mounted.path("huge")).expect("listing");
