@@ -70,9 +70,7 @@ impl ErofsTree {
             kept: Kept::new(KEPT),
             failures: Mutex::default(),
         };
-        let parts = path
-            .split(|byte| *byte == b'/')
-            .filter(|part| !part.is_empty() && *part != b"." && *part != b"..");
+        let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         Ok(Self { core: Arc::new(core), path: parts.map(Box::from).collect() })
     }
 

@@ -19,10 +19,11 @@ const TYPE: &str = "erofs";
 const OPTIONS: &std::ffi::CStr = c"directio,noacl";
 
 /// Where the image of what is called `source` lies in its tree: a path from its root on, which is what `mount` and `df` then
-/// show as the source.
+/// show as the source. All its parts are names.
 pub fn image_path(source: &str) -> String {
     let source = source.split('\0').next().unwrap_or_default();
-    format!("{SHIELD_MARK}{source}")
+    let names: Vec<&str> = source.split('/').filter(|part| !matches!(*part, "." | "..")).collect();
+    format!("{SHIELD_MARK}{}", names.join("/"))
 }
 
 /// Whether a kernel may be new enough to mount an image that is no block device, larger than any and read without a copy:
@@ -56,4 +57,22 @@ pub fn mount_image(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that mounts panicked")))
     };
     mounted().map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_of_a_path_are_names() {
+        assert_eq!(image_path("http://h:80/cvmfs/a.test"), "esker+http://h:80/cvmfs/a.test");
+        assert_eq!(image_path("/a/.././b"), "esker+/a/b");
+        assert_eq!(image_path(".\0x"), "esker+");
+    }
+
+    #[test]
+    fn older_kernels_are_not_asked() {
+        assert!(may_mount_images(KernelMask::LINUX_6_18));
+        assert!(!may_mount_images(KernelMask::LINUX_5_14));
+    }
 }
