@@ -29,8 +29,8 @@ impl Contents {
 
 impl Space {
     /// Writes down what a directory holds. `names` is all of it, sorted. The first time everything gets its place, later it
-    /// is found there.
-    pub(crate) fn write_down(&mut self, directory: &Arc<Directory>, names: &[Named]) -> Contents {
+    /// is found there, or has changed, which it never may: then there is nothing to show.
+    pub(crate) fn write_down(&mut self, directory: &Arc<Directory>, names: &[Named]) -> Option<Contents> {
         let own = inode_number(directory.block);
         let sizes = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes);
         let mut table = Vec::with_capacity(sizes.sum());
@@ -50,9 +50,13 @@ impl Space {
             stored.extend(its);
             entries.push(Dirent { name, inode: shape.in_table(at), kind: attr.kind });
         }
-        if known.is_none() {
-            shape.data_end = free;
-            self.settle(directory, shape);
+        match known {
+            None => {
+                shape.data_end = free;
+                self.settle(directory, shape);
+            }
+            Some(known) if known.has_changed(dirent_bytes(names), table.len(), free) => return None,
+            Some(_) => {}
         }
         // What has a place of its own may need one among the contents, too.
         for named in names.iter().filter(|named| !has_place_in_table(named)) {
@@ -67,7 +71,8 @@ impl Space {
             entries.push(Dirent { name, inode, kind: Kind::Directory });
         }
         entries.sort_unstable_by_key(|entry| entry.name);
-        Contents { dirents: dirents(&entries, shape.bytes), table, stored: stored.into_boxed_slice() }
+        let dirents = dirents(&entries, shape.bytes);
+        Some(Contents { dirents, table, stored: stored.into_boxed_slice() })
     }
 }
 

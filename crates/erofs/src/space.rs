@@ -68,6 +68,14 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Whether a directory with so many bytes of names and of inodes, and contents up to this block, is another one.
+    pub(crate) fn has_changed(&self, bytes: u64, table: usize, data_end: u64) -> bool {
+        let blocks = (table as u64).div_ceil(BLOCK);
+        (bytes, self.table + blocks, data_end) != (self.bytes, self.end, self.data_end)
+    }
+}
+
 impl Directory {
     /// Its inode, if it was listed.
     pub(crate) fn inode(&self) -> Option<Vec<u8>> {

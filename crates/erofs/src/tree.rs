@@ -45,8 +45,8 @@ struct Core {
     tree: Arc<dyn Tree>,
     /// Whether anything in it may have extended attributes.
     attributed: bool,
-    /// The number of its root.
-    root: u64,
+    /// The first block.
+    first: Vec<u8>,
     space: Mutex<Space>,
     kept: Kept,
     /// What reading which node failed with, of late.
@@ -62,10 +62,11 @@ impl ErofsTree {
         let attributed = of_root.is_some() && !matches!(told, Told::Some { of_others: false, .. });
         let attributes = of_root.unwrap_or_default();
         let (space, root) = Space::new((root.node, root.attr), &layout::attributes(&attributes));
+        let all = tree.statfs();
         let core = Core {
             tree,
             attributed,
-            root,
+            first: layout::first_block(root, all.total_bytes.div_ceil(BLOCK).max(1), all.files),
             space: Mutex::new(space),
             kept: Kept::new(KEPT),
             failures: Mutex::default(),
@@ -147,9 +148,13 @@ fn of_root(tree: &dyn Tree, root: &Node, told: Told) -> Result<Option<Attributes
 fn cut(whole: &[u8], from: u64, len: usize) -> Data {
     let from = usize::try_from(from).unwrap_or(usize::MAX).min(whole.len());
     let part = &whole[from..whole.len().min(from.saturating_add(len))];
-    let mut data = Data(vec![Segment::Bytes { bytes: part.into(), start: 0, len: part.len() }]);
+    let mut data = bytes(part);
     fill_up(&mut data, len);
     data
+}
+
+fn bytes(part: &[u8]) -> Data {
+    Data(vec![Segment::Bytes { bytes: part.into(), start: 0, len: part.len() }])
 }
 
 /// The rest of a block is zeros.
@@ -169,7 +174,12 @@ impl Core {
         let (core, of) = (Arc::clone(self), Arc::clone(directory));
         let written = Box::new(move |names: Result<Vec<_>, TreeError>| match names {
             Ok(names) => {
-                let contents = Arc::new(core.space.lock().write_down(&of, &names));
+                let Some(contents) = core.space.lock().write_down(&of, &names).map(Arc::new) else {
+                    let error =
+                        TreeError::on(ErrorKind::Damaged, "the names of a directory, which have changed");
+                    core.failed(&of.node, &error);
+                    return then(Err(error));
+                };
                 core.kept.put(of.block, Arc::clone(&contents));
                 then(Ok(contents));
             }
@@ -211,7 +221,7 @@ impl Core {
         match place {
             // The kernel was told of nothing there.
             None => reply.err(TreeError::on(ErrorKind::Damaged, format!("block {block} of the EROFS image"))),
-            Some(Place::First) => reply.ok(cut(&self.first_block(), within, len)),
+            Some(Place::First) => reply.ok(cut(&self.first, within, len)),
             Some(Place::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
             Some(Place::Linked(linked, from)) => reply.ok(cut(&linked.inode, from + within, len)),
             Some(Place::Dirents(directory, from)) => {
@@ -258,11 +268,20 @@ impl Core {
         if offset + len as u64 > stored.end * BLOCK {
             return reply.err(ErrorKind::Internal);
         }
+        let left = usize::try_from(stored.size.saturating_sub(from)).unwrap_or(len);
+        let wanted = len.min(left);
         let core = Arc::clone(self);
         let whole = Reply::new(move |data: Result<Data, TreeError>| match data {
-            Ok(mut data) => {
+            Ok(mut data) if data.len() == wanted => {
                 fill_up(&mut data, len);
                 reply.ok(data);
+            }
+            // What is missing would be read as zeros.
+            Ok(data) => {
+                let why = format!("{} bytes came in place of {wanted}", data.len());
+                let error = TreeError::on(ErrorKind::Damaged, "a content").because(why);
+                core.failed(&node, &error);
+                reply.err(error);
             }
             Err(error) => {
                 core.failed(&node, &error);
@@ -270,18 +289,17 @@ impl Core {
             }
         });
         if node.kind == Kind::Symlink {
+            let (size, from) = (stored.size, usize::try_from(from).unwrap_or(usize::MAX));
             let target = Reply::new(move |target: Result<Vec<u8>, TreeError>| {
-                whole.give(target.map(|target| cut(&target, from, len)));
+                let part = target.map(|target| match target.get(from..from.saturating_add(wanted)) {
+                    Some(part) if target.len() as u64 == size => bytes(part),
+                    _ => Data::default(),
+                });
+                whole.give(part);
             });
             return self.tree.link_target(&node, target);
         }
-        let left = usize::try_from(stored.size.saturating_sub(from)).unwrap_or(len);
-        self.tree.read(&node, from, len.min(left), whole);
-    }
-
-    fn first_block(&self) -> Vec<u8> {
-        let all = self.tree.statfs();
-        layout::first_block(self.root, all.total_bytes.div_ceil(BLOCK).max(1), all.files)
+        self.tree.read(&node, from, wanted, whole);
     }
 }
 
@@ -342,6 +360,23 @@ impl Tree for ErofsTree {
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.core.tree.watch(watcher);
+    }
+
+    /// Contents of files may be, and what is no longer known to be none.
+    fn may_be_mapped(&self, _: &Node, offset: u64) -> bool {
+        let block = offset / BLOCK;
+        let place = self.core.space.lock().find(block);
+        let stored = match place {
+            Some(Place::Stored(stored)) => Some(stored),
+            Some(Place::Within(directory)) => {
+                match self.core.kept.get(directory.block).map(|contents| contents.stored_at(block)) {
+                    Some(stored) => stored,
+                    None => return true,
+                }
+            }
+            _ => None,
+        };
+        stored.is_some_and(|stored| stored.node.kind == Kind::File)
     }
 
     /// Told of the image, it tells the tree of what could not be read.

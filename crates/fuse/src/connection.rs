@@ -308,6 +308,11 @@ impl Connection {
         if self.options.deadlines.fault.is_some_and(|limit| request.since.elapsed() >= limit) {
             return Reader::Calls;
         }
+        if let Question::Read { offset, .. } = request.question
+            && self.guard("may_be_mapped", || self.tree.may_be_mapped(&request.node, offset)) == Some(false)
+        {
+            return Reader::Calls;
+        }
         caller::reader(self.options.proc.as_deref(), request.caller, request.node.ino)
     }
 

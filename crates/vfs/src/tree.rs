@@ -64,6 +64,13 @@ pub trait Tree: Send + Sync + 'static {
     /// Whom to tell when what was answered is no longer true. A tree that never changes ignores it.
     fn watch(&self, watcher: Arc<dyn Watcher>);
 
+    /// Whether what is read of a file from `offset` on may be for a page that a program has mapped, which can't be told that
+    /// reading it failed. Never so where it is for names, attributes or link targets, however the kernel reads them.
+    fn may_be_mapped(&self, node: &Node, offset: u64) -> bool {
+        let _ = (node, offset);
+        true
+    }
+
     /// Called for every failure that is news ([`TreeError::is_news`]) and that the mount is about to report to a
     /// program, so that the tree can show it (`esker status`); also when a page fault, which can't be told,
     /// begins to wait. `caller` is the process that asked, if it is known.

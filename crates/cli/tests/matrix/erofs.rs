@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
 use esker_testkit::survey::{differences, survey};
+use esker_testkit::sys::Mapped;
 use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
@@ -105,5 +106,58 @@ fn who_waits_can_be_killed() {
         assert!(start.elapsed() < Duration::from_secs(1), "{file}: gone after {:?}", start.elapsed());
         rule.lift();
         fs::read(mounted.path(file)).expect("it answers again");
+    }
+}
+
+/// As elsewhere (P5, D2): what can't be told waits, what can is told, and both are tried again.
+#[test]
+fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
+    let Some(root) = root() else { return };
+    let world = World::new(root, fixture::FULL);
+    let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
+    let contents = world.repository.contents("v3");
+    let catalog = contents.catalogs["/nested"].clone();
+    let rule = world.mirror.fault(move |path| path.ends_with(&catalog), Fault::Status(503));
+    let mut stat = Command::new("stat");
+    let output = stat.arg(mounted.path("nested/f0")).output().expect("stat");
+    rule.assert_hit();
+    assert!(words(&output).contains("Input/output error"), "{}", words(&output));
+    rule.lift();
+    fs::metadata(mounted.path("nested/f0")).expect("it is there again");
+
+    let object = contents.whole("/data/exactly64k").to_owned();
+    let rule = world.mirror.fault(move |path| path.ends_with(&object), Fault::Status(503));
+    let file = fs::File::open(mounted.path("data/exactly64k")).expect("opening");
+    let error = fs::read(mounted.path("data/exactly64k")).expect_err("a call is told");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    let mapped = Mapped::of(&file, 65_536).expect("mapping");
+    std::thread::scope(|scope| {
+        // If it got SIGBUS, all of us would.
+        let faults = scope.spawn(|| mapped.bytes().to_vec());
+        let before = rule.hits();
+        rule.wait_for_hits(before + 3);
+        assert!(!faults.is_finished(), "it waits");
+        rule.lift();
+        let found = faults.join().expect("reading");
+        assert_eq!(found, fs::read(mounted.path("data/exactly64k")).expect("a call"));
+    });
+}
+
+/// Where the kernel is too old, or refuses for whatever reason, there is the next best.
+#[test]
+fn what_erofs_can_not_show_is_shown_below_an_overlay() {
+    let Some(root) = root() else { return };
+    let world = World::new(root, fixture::RMD);
+    // No name is as long as this, so that the kernel can't be given the path of the image.
+    let long = "x".repeat(300);
+    for options in [["--kernel", "5.14"], ["--source", &long]] {
+        let mounted = world.mount(&[&EROFS[..], &options].concat());
+        assert_eq!(mounted.status()["shown_with"], "overlay", "{options:?}");
+        let found = survey(&mounted.path(""));
+        let complaints = differences(&fixture::RMD.listing("v3"), &found, root.ownership());
+        assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+        let lines = mountinfo();
+        let ours = lines.lines().filter(|line| line.contains(&world.url()) || line.contains(&long));
+        assert_eq!(ours.count(), 1, "nothing is left of what was tried: {lines}");
     }
 }
