@@ -5,7 +5,7 @@ use esker_node::control::{self, Request, Response};
 use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
-use esker_node::status::{Image, MountStatus, Reach, Route};
+use esker_node::status::{Image, MountStatus, Reach, Route, ShownWith};
 use esker_vfs::Time;
 use serde::Serialize;
 
@@ -218,6 +218,11 @@ fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<
 
 /// What any mount has to tell.
 fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
+    match status.shown_with {
+        ShownWith::Fuse => {}
+        ShownWith::Overlay => out.line("  shown     below an overlay of the kernel")?,
+        ShownWith::Erofs => out.line("  shown     with EROFS of the kernel")?,
+    }
     out.line(format!(
         "  kernel    {} nodes, {} requests waiting, {} notifications",
         status.nodes, status.waiting, status.notifications
