@@ -32,12 +32,12 @@ impl Space {
     /// is found there, or has changed, which it never may: then there is nothing to show.
     pub(crate) fn write_down(&mut self, directory: &Arc<Directory>, names: &[Named]) -> Option<Contents> {
         let own = inode_number(directory.block);
-        let sizes = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes);
-        let mut table = Vec::with_capacity(sizes.sum());
+        let len = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes).sum();
+        let mut table = Vec::with_capacity(len);
         let known = directory.shape.get().copied();
         let mut shape = match known {
             Some(shape) => shape,
-            None => self.shape(directory, dirent_bytes(names), table.capacity()),
+            None => self.shape(directory, dirent_bytes(names), len),
         };
         let (mut free, mut stored) = (shape.data, Vec::new());
         let mut entries: Vec<Dirent<'_>> = Vec::with_capacity(names.len() + 2);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use esker_vfs::{Attr, Node, NodeKey};
+use esker_vfs::{Attr, Kind, Node, NodeKey};
 use foldhash::HashMap;
 
 use crate::contents::Contents;
@@ -169,9 +169,9 @@ impl Space {
         }
         const COUNT: u64 = (PLACES_END - SMALL) / SMALL_BLOCKS;
         let first = place(key, COUNT);
-        let places = (0..COUNT).map(|step| SMALL + (first + step) % COUNT * SMALL_BLOCKS);
+        let mut places = (0..COUNT).map(|step| SMALL + (first + step) % COUNT * SMALL_BLOCKS);
         // There are more of them than anybody has memory for.
-        let block = places.into_iter().find(|block| !self.small.contains_key(block)).unwrap_or(SMALL);
+        let block = places.find(|block| !self.small.contains_key(block)).unwrap_or(SMALL);
         self.blocks.insert(key, block);
         (block, true)
     }
@@ -179,8 +179,8 @@ impl Space {
     fn take_large(&mut self, directory: &Arc<Directory>) -> u64 {
         const COUNT: u64 = (SMALL - LARGE) / LARGE_BLOCKS;
         let first = place(directory.node.key, COUNT);
-        let places = (0..COUNT).map(|step| LARGE + (first + step) % COUNT * LARGE_BLOCKS);
-        let block = places.into_iter().find(|block| !self.large.contains_key(block)).unwrap_or(LARGE);
+        let mut places = (0..COUNT).map(|step| LARGE + (first + step) % COUNT * LARGE_BLOCKS);
+        let block = places.find(|block| !self.large.contains_key(block)).unwrap_or(LARGE);
         self.large.insert(block, Arc::clone(directory));
         block
     }
@@ -225,7 +225,6 @@ impl Space {
 
     /// Where a content goes if `free` is the first block that nobody has: what its inode says, and how it is found.
     pub(crate) fn place(&self, node: &Node, attr: &Attr, free: &mut u64) -> (u64, Content, Option<Stored>) {
-        use esker_vfs::Kind;
         if !matches!(attr.kind, Kind::File | Kind::Symlink) {
             return (0, Content::Device(attr.rdev), None);
         }
