@@ -428,19 +428,21 @@ fn what_nobody_was_told_of_is_not_there() {
     }
 }
 
-/// A content that there is no address for makes its file unreadable, and no other.
+/// A content that there is no address for, or a link that is longer than any path, is unreadable, and nothing else is.
 #[test]
 fn no_address_is_given_twice() {
     let tree = Arc::new(MemoryTree::new());
     tree.put("a", Entry::file(&[1; 5_000]));
-    tree.put("b", Entry::file(&[2; 5_000]));
+    tree.put("b", Entry::file(&[2; 9_000]));
     tree.put("c", Entry::file(&[3; 4_000]));
+    tree.put("d", Entry::symlink(&[b'd'; 4_095]));
+    tree.put("e", Entry::symlink(&[b'e'; 4_096]));
     let mut reader = Reader::new(&tree, Told::All, 0);
-    reader.tree.end_after(3);
+    reader.tree.end_after(4);
     let root = reader.root();
     let formats: Vec<u16> =
         reader.names(root)[2..].to_vec().iter().map(|name| reader.inode(name.1).format).collect();
-    assert_eq!(formats, [1, 15, 1], "the kernel knows no layout 7");
+    assert_eq!(formats, [1, 15, 1, 1, 15], "the kernel knows no layout 7");
     let numbers: Vec<u64> = reader.names(root)[2..].iter().map(|name| name.1).collect();
     let inodes = [reader.inode(numbers[0]), reader.inode(numbers[2])];
     assert_eq!(reader.content(&inodes[0]), [1; 5_000]);
