@@ -86,7 +86,7 @@ struct Orders {
 }
 
 impl Scouted {
-    /// ShownWith a tree, with what was learned before and a way to start a scout.
+    /// Above a tree, with what was learned before and a way to start a scout.
     pub fn new(tree: Arc<dyn Tree>, keeper: Keeper, launch: Launch, near: Near) -> std::io::Result<Self> {
         let notes = Notes {
             learned: keeper.load(Sight::Gaps),

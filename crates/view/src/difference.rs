@@ -20,7 +20,7 @@ use crate::mounted::{Mounted, Nested};
 use crate::revision::{Revision, Seen, SeenByPath};
 use crate::show::{self, Show, Sight};
 
-/// ShownWith this many changes it is cheaper to let the kernel forget everything than to tell them one by one.
+/// Above this many changes it is cheaper to let the kernel forget everything than to tell them one by one.
 pub(crate) const CHANGES_MAX: usize = 20_000;
 
 /// Why a comparison ends early.

@@ -6,7 +6,7 @@
 //!                ends here        begins    wait for one       beyond it nothing is kept
 //! ```
 //!
-//! Bytes are reserved before they are written. ShownWith the quota a reservation waits for an eviction; if all
+//! Bytes are reserved before they are written. Above the quota a reservation waits for an eviction; if all
 //! that is left is in use, it is granted up to the hard limit and counted as a warning.
 
 use std::collections::VecDeque;
