@@ -25,6 +25,12 @@ impl Contents {
     pub(crate) fn cost(&self) -> usize {
         self.dirents.len() + self.table.len() + size_of_val(&*self.stored)
     }
+
+    /// Which of the contents in a directory lies at a block.
+    pub(crate) fn stored_at(&self, block: u64) -> Option<Stored> {
+        let at = self.stored.partition_point(|stored| stored.end <= block);
+        self.stored.get(at).filter(|stored| stored.start <= block).copied()
+    }
 }
 
 impl Space {

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use esker_vfs::{Attr, Kind, Node, NodeKey};
 use foldhash::HashMap;
 
-use crate::contents::Contents;
 use crate::layout::{self, BLOCK, Content, SLOT};
 
 /// Contents lie from here on, one after another, as somebody comes by them.
@@ -66,9 +65,7 @@ impl Shape {
     pub(crate) const fn in_table(&self, at: usize) -> u64 {
         (self.table * BLOCK + at as u64) / SLOT
     }
-}
 
-impl Shape {
     /// Whether a directory with so many bytes of names and of inodes, and contents up to this block, is another one.
     pub(crate) fn has_changed(&self, bytes: u64, table: usize, data_end: u64) -> bool {
         let blocks = (table as u64).div_ceil(BLOCK);
@@ -303,13 +300,5 @@ impl Space {
     #[cfg(test)]
     pub(crate) fn end_after(&mut self, blocks: u64) {
         self.most = self.used + blocks;
-    }
-}
-
-impl Contents {
-    /// Which of the contents in a directory lies at a block.
-    pub(crate) fn stored_at(&self, block: u64) -> Option<Stored> {
-        let at = self.stored.partition_point(|stored| stored.end <= block);
-        self.stored.get(at).filter(|stored| stored.start <= block).copied()
     }
 }

@@ -164,7 +164,7 @@ fn damaged_objects_are_never_delivered() {
 /// What EROFS reads it reads from the same tree.
 #[test]
 fn damaged_objects_are_never_delivered_through_erofs() {
-    if let Some(root) = Person::all().into_iter().find(|person| person.is_root()) {
+    if let Some(root) = Person::root() {
         damaged_objects_are_refused(root, &["--fixed", "--show-with", "erofs"]);
     }
 }

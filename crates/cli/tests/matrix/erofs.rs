@@ -1,4 +1,4 @@
-//! What never changes, shown by the kernel's EROFS.
+//! What never changes, shown by the kernel's EROFS. Only root may mount what isn't FUSE for all to see.
 
 use std::fs;
 use std::io::Read;
@@ -17,15 +17,10 @@ use crate::world::{World, mountinfo, words};
 
 const EROFS: [&str; 3] = ["--fixed", "--show-with", "erofs"];
 
-/// Only root may mount what isn't FUSE for all to see.
-fn root() -> Option<Person> {
-    Person::all().into_iter().find(|person| person.is_root())
-}
-
 /// > S1: A fixed revision or an image that EROFS shows (`--show-with erofs`, by root) has the same names, attributes, contents, owners and numbers of inodes whenever it is mounted.
 #[test]
 fn a_revision_is_shown_exactly() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     for fixture in fixture::ALL {
         let world = World::new(root, fixture);
         let mut numbers = Vec::new();
@@ -50,7 +45,7 @@ fn a_revision_is_shown_exactly() {
 
 #[test]
 fn its_source_is_what_was_mounted() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     let world = World::new(root, fixture::RMD);
     let _mounted = world.mount(&EROFS);
     let lines = mountinfo();
@@ -61,7 +56,7 @@ fn its_source_is_what_was_mounted() {
 /// > S2: What EROFS was told stays readable when the daemon is gone, every other read fails with EIO and every other name with ENOTCONN, and `esker umount` takes it away.
 #[test]
 fn a_daemon_that_is_gone_leaves_what_is_known() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     let world = World::new(root, fixture::FULL);
     let mounted = world.mount(&EROFS);
     let known = fs::read(mounted.path("data/exactly64k")).expect("reading");
@@ -84,7 +79,7 @@ fn a_daemon_that_is_gone_leaves_what_is_known() {
 /// > S3: A program that waits for a server through EROFS, for bytes or for a name, can be killed and is gone within a second.
 #[test]
 fn who_waits_can_be_killed() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     let world = World::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
@@ -112,7 +107,7 @@ fn who_waits_can_be_killed() {
 /// As elsewhere (P5, D2): what can't be told waits, what can is told, and both are tried again.
 #[test]
 fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     let world = World::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
@@ -146,7 +141,7 @@ fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
 /// Where the kernel is too old, or refuses for whatever reason, there is the next best.
 #[test]
 fn what_erofs_can_not_show_is_shown_below_an_overlay() {
-    let Some(root) = root() else { return };
+    let Some(root) = Person::root() else { return };
     let world = World::new(root, fixture::RMD);
     // No name is as long as this, so that the kernel can't be given the path of the image.
     let long = "x".repeat(300);

@@ -30,6 +30,11 @@ impl Person {
         if myself.is_root() { Person { uid: BORROWED, gid: BORROWED } } else { myself }
     }
 
+    /// Returns root, if root runs the tests: for what nobody else may do.
+    pub(crate) fn root() -> Option<Person> {
+        Person::all().into_iter().find(|person| person.is_root())
+    }
+
     /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user.
     pub(crate) fn all() -> Vec<Person> {
         let (myself, ordinary) = (Person::myself(), Person::ordinary());
