@@ -5,14 +5,13 @@ use std::sync::Arc;
 use esker_vfs::{DirEntry, Kind};
 
 use crate::gather::Named;
-use crate::layout::{self, BLOCK, DIRENT, Dirent, INODE};
+use crate::layout::{self, BLOCK, Dirent, INODE};
 use crate::space::{Directory, Space, Stored, inode_number};
 
 /// What a directory holds, as the kernel reads it.
 pub(crate) struct Contents {
-    pub(crate) dirents: Vec<u8>,
-    /// Inodes of whatever has one name and is no directory.
-    pub(crate) table: Vec<u8>,
+    /// Names, and inodes of whatever has one name and is no directory, from the first block on in which there are names.
+    pub(crate) bytes: Vec<u8>,
     /// Contents of the above, by where they are.
     pub(crate) stored: Box<[Stored]>,
 }
@@ -23,7 +22,7 @@ const DOTS: &[u8] = b"..";
 impl Contents {
     /// About how much memory it takes.
     pub(crate) fn cost(&self) -> usize {
-        self.dirents.len() + self.table.len() + size_of_val(&*self.stored)
+        self.bytes.len() + size_of_val(&*self.stored)
     }
 
     /// Which of the contents in a directory lies at a block.
@@ -41,9 +40,10 @@ impl Space {
         let len = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes).sum();
         let mut table = Vec::with_capacity(len);
         let known = directory.shape.get().copied();
+        let bytes = layout::names_bytes(with_dots(names));
         let mut shape = match known {
             Some(shape) => shape,
-            None => self.shape(directory, dirent_bytes(names), len),
+            None => self.shape(directory, bytes, len),
         };
         let (mut free, mut stored) = (shape.data, Vec::new());
         let mut entries: Vec<Dirent<'_>> = Vec::with_capacity(names.len() + 2);
@@ -61,7 +61,7 @@ impl Space {
                 shape.data_end = free;
                 self.settle(directory, shape);
             }
-            Some(known) if known.has_changed(dirent_bytes(names), table.len(), free) => return None,
+            Some(known) if known.has_changed(bytes, table.len(), free) => return None,
             Some(_) => {}
         }
         // What has a place of its own may need one among the contents, too.
@@ -77,8 +77,13 @@ impl Space {
             entries.push(Dirent { name, inode, kind: Kind::Directory });
         }
         entries.sort_unstable_by_key(|entry| entry.name);
-        let dirents = dirents(&entries, shape.bytes);
-        Some(Contents { dirents, table, stored: stored.into_boxed_slice() })
+        let mut bytes = if directory.is_inline(&shape) { directory.inode(&shape) } else { Vec::new() };
+        debug_assert_eq!(bytes.len() as u64, shape.names);
+        put_names(&entries, &mut bytes);
+        debug_assert_eq!(bytes.len() as u64, shape.names + shape.bytes);
+        bytes.resize(shape.table as usize, 0);
+        bytes.extend_from_slice(&table);
+        Some(Contents { bytes, stored: stored.into_boxed_slice() })
     }
 }
 
@@ -92,39 +97,24 @@ fn table_bytes(named: &Named) -> usize {
 }
 
 /// The names of a directory and the two that each has, in their order.
-fn with_dots(names: &[Named]) -> impl Iterator<Item = &[u8]> {
+fn with_dots(names: &[Named]) -> impl Iterator<Item = &[u8]> + Clone {
     let (before, rest) = names.split_at(names.partition_point(|named| &*named.entry.name < DOT));
     let (between, after) = rest.split_at(rest.partition_point(|named| &*named.entry.name < DOTS));
-    fn of(part: &[Named]) -> impl Iterator<Item = &[u8]> {
+    fn of(part: &[Named]) -> impl Iterator<Item = &[u8]> + Clone {
         part.iter().map(|named| &*named.entry.name)
     }
     of(before).chain([DOT]).chain(of(between)).chain([DOTS]).chain(of(after))
 }
 
-/// How many bytes the names take: whole blocks, and a last one that is as long as it is.
-fn dirent_bytes(names: &[Named]) -> u64 {
-    let (mut blocks, mut used) = (0, 0);
-    for name in with_dots(names) {
-        let len = (DIRENT + name.len()) as u64;
-        if used + len > BLOCK {
-            blocks += 1;
-            used = 0;
-        }
-        used += len;
-    }
-    blocks * BLOCK + used
-}
-
-fn dirents(entries: &[Dirent<'_>], bytes: u64) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes as usize);
+/// Adds the names of a directory, block by block.
+fn put_names(entries: &[Dirent<'_>], out: &mut Vec<u8>) {
     let mut rest = entries;
+    let mut end = out.len();
     while !rest.is_empty() {
-        out.resize(out.len().next_multiple_of(BLOCK as usize), 0);
-        // A name is at most 255 bytes long, so one always fits.
-        let (block, after) = rest.split_at(layout::fit(rest.iter().map(|entry| entry.name)).max(1));
-        layout::dirents(block, &mut out);
+        out.resize(end, 0);
+        let (block, after) = rest.split_at(layout::fit(rest.iter().map(|entry| entry.name)));
+        layout::dirents(block, out);
+        end += BLOCK as usize;
         rest = after;
     }
-    debug_assert_eq!(out.len() as u64, bytes);
-    out
 }

@@ -20,7 +20,9 @@ const INCOMPAT_48BIT: u32 = 0x80;
 
 /// `i_format`: an extended inode, with its content in blocks one after another.
 const EXTENDED_PLAIN: u16 = 1;
-/// The same, of a content layout that no kernel knows: such a file can't be opened.
+/// An extended inode whose content follows it, behind its extended attributes and within the same block.
+const EXTENDED_INLINE: u16 = 1 | 2 << 1;
+/// One of a content layout that no kernel knows: such a file can't be opened.
 const UNREADABLE: u16 = 1 | 7 << 1;
 
 /// Bytes of an entry of a directory, without its name.
@@ -48,6 +50,8 @@ pub(crate) fn first_block(root: u64, blocks: u64, inodes: u64) -> Vec<u8> {
 pub(crate) enum Content {
     /// In blocks from this one on.
     At(u64),
+    /// Behind the inode, in the same block.
+    Inline,
     /// Nowhere: devices and the like.
     Device(Device),
     /// It has one that there is no place for.
@@ -60,6 +64,7 @@ pub(crate) fn inode(attr: &Attr, size: u64, content: Content, attributes: usize)
     let mut put = |at: usize, bytes: &[u8]| inode[at..][..bytes.len()].copy_from_slice(bytes);
     let (format, low, high) = match content {
         Content::At(block) => (EXTENDED_PLAIN, block as u32, (block >> 32) as u16),
+        Content::Inline => (EXTENDED_INLINE, 0, 0),
         Content::Device(device) => (EXTENDED_PLAIN, device_number(device), 0),
         Content::Unreadable => (UNREADABLE, 0, 0),
     };
@@ -148,15 +153,27 @@ pub(crate) struct Dirent<'a> {
     pub(crate) kind: Kind,
 }
 
-/// How many names, from the first of `names` on, fit into one block.
+/// How many names, from the first of `names` on, share one block: at least one, since a name has at most 255 bytes.
 pub(crate) fn fit<'a>(names: impl Iterator<Item = &'a [u8]>) -> usize {
     let mut used = 0;
-    names
-        .take_while(|name| {
-            used += DIRENT + name.len();
-            used <= BLOCK as usize
-        })
-        .count()
+    let fit = names.take_while(|name| {
+        used += DIRENT + name.len();
+        used <= BLOCK as usize
+    });
+    fit.count().max(1)
+}
+
+/// How many bytes a directory of these names takes: whole blocks, and a last one that is as long as it is.
+pub(crate) fn names_bytes<'a>(mut names: impl Iterator<Item = &'a [u8]> + Clone) -> u64 {
+    let mut bytes = 0_u64;
+    loop {
+        let count = fit(names.clone());
+        let last: usize = names.by_ref().take(count).map(|name| DIRENT + name.len()).sum();
+        if names.clone().next().is_none() {
+            return bytes + last as u64;
+        }
+        bytes += BLOCK;
+    }
 }
 
 /// Writes a block of a directory: its entries, then their names. The last block of a directory is as long as that.

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use esker_vfs::{Attr, Kind, Node, NodeKey};
 use foldhash::HashMap;
 
-use crate::layout::{self, BLOCK, Content, SLOT};
+use crate::layout::{self, BLOCK, Content, INODE, SLOT};
 
 /// Contents lie from here on, one after another, as somebody comes by them.
 const DATA: u64 = 1 << 40;
@@ -47,15 +47,20 @@ pub(crate) struct Directory {
     pub(crate) shape: OnceLock<Shape>,
 }
 
-/// Where what a directory holds lies, in blocks.
+/// Where what a directory holds lies: its names and, behind them, the inodes of whatever has one name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    dirents: u64,
-    /// Length of the above in bytes.
+    /// From this block on, which is the one with the directory's inode if all its names have room behind that.
+    first: u64,
+    /// Where the names begin in there, in bytes.
+    pub(crate) names: u64,
+    /// Length of the names.
     pub(crate) bytes: u64,
-    /// Inodes of whatever has one name.
-    table: u64,
+    /// Where the inodes begin in there.
+    pub(crate) table: u64,
+    /// The first block after them.
     end: u64,
+    /// Contents of what is in the directory, in blocks.
     pub(crate) data: u64,
     pub(crate) data_end: u64,
 }
@@ -63,24 +68,32 @@ pub(crate) struct Shape {
 impl Shape {
     /// The number of the inode that begins at a byte of the table.
     pub(crate) const fn in_table(&self, at: usize) -> u64 {
-        (self.table * BLOCK + at as u64) / SLOT
+        (self.first * BLOCK + self.table + at as u64) / SLOT
     }
 
     /// Whether a directory with so many bytes of names and of inodes, and contents up to this block, is another one.
     pub(crate) fn has_changed(&self, bytes: u64, table: usize, data_end: u64) -> bool {
-        let blocks = (table as u64).div_ceil(BLOCK);
-        (bytes, self.table + blocks, data_end) != (self.bytes, self.end, self.data_end)
+        let end = self.first + (self.table + table as u64).div_ceil(BLOCK);
+        (bytes, end, data_end) != (self.bytes, self.end, self.data_end)
+    }
+
+    fn holds(&self, block: u64) -> bool {
+        (self.first..self.end).contains(&block)
     }
 }
 
 impl Directory {
-    /// Its inode, if it was listed.
-    pub(crate) fn inode(&self) -> Option<Vec<u8>> {
-        let shape = self.shape.get()?;
-        let content = Content::At(shape.dirents);
+    /// Its inode, with the extended attributes that follow.
+    pub(crate) fn inode(&self, shape: &Shape) -> Vec<u8> {
+        let content = if self.is_inline(shape) { Content::Inline } else { Content::At(shape.first) };
         let mut bytes = layout::inode(&self.attr, shape.bytes, content, self.attributes.len()).to_vec();
         bytes.extend_from_slice(&self.attributes);
-        Some(bytes)
+        bytes
+    }
+
+    /// Whether its names follow its inode.
+    pub(crate) fn is_inline(&self, shape: &Shape) -> bool {
+        shape.first == self.block
     }
 }
 
@@ -110,14 +123,12 @@ enum Owner {
 pub(crate) enum Place {
     /// What the whole says of itself.
     First,
-    /// A directory's inode, from this byte on.
+    /// A directory's inode, and what may follow it, from this byte on.
     Inode(Arc<Directory>, u64),
     /// Another one, that has several names.
     Linked(Arc<Linked>, u64),
-    /// A directory's names, from this byte on.
-    Dirents(Arc<Directory>, u64),
-    /// Inodes of what is in a directory, from this byte on.
-    Table(Arc<Directory>, u64),
+    /// What a directory holds, from this byte on.
+    Held(Arc<Directory>, u64),
     /// The content of something in a directory.
     Within(Arc<Directory>),
     /// The content of what has several names.
@@ -238,14 +249,23 @@ impl Space {
 
     /// Where things will be of a directory that wasn't listed before, with so many bytes of names and of inodes.
     pub(crate) fn shape(&mut self, directory: &Arc<Directory>, bytes: u64, table: usize) -> Shape {
-        let blocks = (bytes.div_ceil(BLOCK), (table as u64).div_ceil(BLOCK));
-        let dirents = if INODE_BLOCKS + blocks.0 + blocks.1 <= SMALL_BLOCKS {
+        let behind = (INODE + directory.attributes.len()) as u64;
+        // No inode lies in two blocks.
+        let inline_table = (behind + bytes).next_multiple_of(INODE as u64);
+        let blocks_to = |table_at: u64| (table_at + table as u64).div_ceil(BLOCK);
+        let (data, data_end) = (self.free(), self.free());
+        if behind + bytes <= BLOCK && blocks_to(inline_table) <= SMALL_BLOCKS {
+            let first = directory.block;
+            let end = first + blocks_to(inline_table);
+            return Shape { first, names: behind, bytes, table: inline_table, end, data, data_end };
+        }
+        let table_at = bytes.next_multiple_of(BLOCK);
+        let first = if INODE_BLOCKS + blocks_to(table_at) <= SMALL_BLOCKS {
             directory.block + INODE_BLOCKS
         } else {
             self.take_large(directory)
         };
-        let table = dirents + blocks.0;
-        Shape { dirents, bytes, table, end: table + blocks.1, data: self.free(), data_end: self.free() }
+        Shape { first, names: 0, bytes, table: table_at, end: first + blocks_to(table_at), data, data_end }
     }
 
     /// A directory was listed: from now on everything in it is where `shape` says.
@@ -269,32 +289,25 @@ impl Space {
                 }
                 Owner::Linked(linked) => linked.stored.filter(|stored| block < stored.end).map(Place::Stored),
             },
-            LARGE..SMALL => {
-                let directory = self.large.get(&(block - block % LARGE_BLOCKS))?;
-                Self::find_name(directory, block)
-            }
+            LARGE..SMALL => Self::held(self.large.get(&(block - block % LARGE_BLOCKS))?, block),
             SMALL..PLACES_END => {
                 let first = block - block % SMALL_BLOCKS;
                 let from = (block - first) * BLOCK;
                 match self.small.get(&first)? {
                     Owner::Linked(linked) => Some(Place::Linked(Arc::clone(linked), from)),
-                    Owner::Directory(directory) if block < first + INODE_BLOCKS => {
-                        Some(Place::Inode(Arc::clone(directory), from))
-                    }
-                    Owner::Directory(directory) => Self::find_name(directory, block),
+                    Owner::Directory(directory) => Self::held(directory, block).or_else(|| {
+                        let is_inode = block < first + INODE_BLOCKS;
+                        is_inode.then(|| Place::Inode(Arc::clone(directory), from))
+                    }),
                 }
             }
             _ => None,
         }
     }
 
-    fn find_name(directory: &Arc<Directory>, block: u64) -> Option<Place> {
-        let shape = directory.shape.get()?;
-        let is_there = (shape.dirents..shape.end).contains(&block);
-        is_there.then(|| match block.checked_sub(shape.table) {
-            None => Place::Dirents(Arc::clone(directory), (block - shape.dirents) * BLOCK),
-            Some(from) => Place::Table(Arc::clone(directory), from * BLOCK),
-        })
+    fn held(directory: &Arc<Directory>, block: u64) -> Option<Place> {
+        let shape = directory.shape.get().filter(|shape| shape.holds(block))?;
+        Some(Place::Held(Arc::clone(directory), (block - shape.first) * BLOCK))
     }
 
     #[cfg(test)]

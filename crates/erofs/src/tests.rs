@@ -170,7 +170,13 @@ impl Reader {
         }
     }
 
-    fn content(&mut self, inode: &Inode) -> Vec<u8> {
+    fn content(&mut self, at: u64, inode: &Inode) -> Vec<u8> {
+        // Behind the inode, all of it in the block where that is, or the kernel calls it corrupted.
+        if inode.format == 5 {
+            let from = at * 32 + 64 + inode.attributes as u64;
+            assert!(from % BLOCK + inode.size <= BLOCK && from / BLOCK == at * 32 / BLOCK);
+            return self.bytes(from, inode.size as usize);
+        }
         let block = u64::from(inode.low) | u64::from(inode.high) << 32;
         self.bytes(block * BLOCK, inode.size as usize)
     }
@@ -178,8 +184,8 @@ impl Reader {
     /// Names with number and type, as they are written.
     fn names(&mut self, directory: u64) -> Vec<(Vec<u8>, u64, u8)> {
         let inode = self.inode(directory);
-        assert_eq!((inode.format, Kind::from_mode(inode.mode)), (1, Some(Kind::Directory)));
-        let content = self.content(&inode);
+        assert!(matches!(inode.format, 1 | 5) && Kind::from_mode(inode.mode) == Some(Kind::Directory));
+        let content = self.content(directory, &inode);
         let mut names = Vec::new();
         for block in content.chunks(BLOCK as usize) {
             let count = usize::from(u16::from_le_bytes(number(block, 8))) / 12;
@@ -252,12 +258,13 @@ impl Reader {
     fn compare_inode(&mut self, at: u64, entry: &DirEntry) {
         let (twins, attr) = (Arc::clone(self.tree.tree()), entry.attr);
         let inode = self.inode(at);
-        assert_eq!((inode.format, inode.mode, inode.nlink), (1, attr.mode(), attr.nlink));
+        assert!(inode.format == 1 || inode.format == 5 && attr.kind == Kind::Directory, "{inode:?}");
+        assert_eq!((inode.mode, inode.nlink), (attr.mode(), attr.nlink));
         assert_eq!(inode.owner, (attr.uid, attr.gid));
         assert_eq!(inode.mtime, (attr.mtime.secs, attr.mtime.nanos));
         let attributes = self.attributes(at);
         let holds = matches!(attr.kind, Kind::File | Kind::Symlink);
-        let found = if holds { self.content(&inode) } else { Vec::new() };
+        let found = if holds { self.content(at, &inode) } else { Vec::new() };
         let names = Reply::wait(|reply| twins.xattr_names(&entry.node, reply)).expect("names");
         let mut wanted: Vec<_> = names
             .into_iter()
@@ -371,9 +378,46 @@ fn a_directory_may_have_many_names() {
     assert_eq!(reader.names(root).len(), 5_002);
     // Not all of it: each block is written anew here.
     let (name, inode, _) = reader.names(root).swap_remove(4_000);
-    let inode = reader.inode(inode);
+    let found = reader.inode(inode);
     assert!(name.starts_with(b"file-"));
-    assert_eq!(reader.content(&inode), b"#####");
+    assert_eq!(reader.content(inode, &found), b"#####");
+}
+
+/// Who looks at a small directory, and at what is in it, asks once.
+#[test]
+fn names_follow_their_directory_while_they_have_room_there() {
+    let of = |count: usize| {
+        let tree = MemoryTree::new();
+        (0..count).for_each(|number| tree.put(&format!("{number:0200}"), Entry::file(b"")));
+        let mut reader = Reader::new(&Arc::new(tree), Told::All, 0);
+        let root = reader.root();
+        assert_eq!(reader.names(root).len(), count + 2);
+        let inodes: Vec<u64> = reader.names(root).into_iter().map(|(_, inode, _)| inode).collect();
+        inodes.into_iter().for_each(|inode| _ = reader.inode(inode));
+        // But for the one with the superblock.
+        reader.seen.len() - 1
+    };
+    // 64 bytes of the directory's inode, 27 of the two names that each has, and 212 and 64 of each file.
+    assert_eq!(of(14), 1);
+    assert_eq!(of(15), 2, "inodes of files go on in the next block");
+    assert_eq!(of(18), 2);
+    assert_eq!(of(19), 3, "the inode, names, and inodes of files");
+}
+
+/// The places next to it are others'.
+#[test]
+fn a_directory_whose_attributes_take_more_than_its_place_gets_a_larger_one() {
+    let tree = MemoryTree::new();
+    let value = vec![b'v'; 60_000];
+    for number in 100..400 {
+        tree.put(&number.to_string(), Entry::file(b"").xattr("user.a", &value));
+    }
+    let mut reader = Reader::new(&Arc::new(tree), Told::All, 1 << 30);
+    let root = reader.root();
+    let names = reader.names(root);
+    let (first, last) = (names[2].1, names[301].1);
+    assert!((last - first) * 32 / BLOCK > 4096, "its place has so many blocks");
+    assert_eq!(reader.attributes(last), [(b"user.a".to_vec(), value)]);
 }
 
 /// Whatever fails once can be had later, and what was read before stays as it is.
@@ -445,8 +489,8 @@ fn no_address_is_given_twice() {
     assert_eq!(formats, [1, 15, 1, 1, 15], "the kernel knows no layout 7");
     let numbers: Vec<u64> = reader.names(root)[2..].iter().map(|name| name.1).collect();
     let inodes = [reader.inode(numbers[0]), reader.inode(numbers[2])];
-    assert_eq!(reader.content(&inodes[0]), [1; 5_000]);
-    assert_eq!(reader.content(&inodes[1]), [3; 4_000]);
+    assert_eq!(reader.content(numbers[0], &inodes[0]), [1; 5_000]);
+    assert_eq!(reader.content(numbers[2], &inodes[1]), [3; 4_000]);
 }
 
 /// What is missing must not be read as zeros.

@@ -199,20 +199,21 @@ impl Core {
         failures.push((error.clone(), *node));
     }
 
-    /// The inode of a directory, which tells how many names are in it.
+    /// What lies where the inode of a directory does, which tells how many names are in it.
     fn inode(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
-        if let Some(inode) = directory.inode() {
+        let alone = |of: &Directory| {
+            let shape = of.shape.get().filter(|shape| !of.is_inline(shape))?;
+            Some(of.inode(shape))
+        };
+        if let Some(inode) = alone(directory) {
             return reply.ok(cut(&inode, from, len));
         }
         let of = Arc::clone(directory);
-        self.contents(
-            directory,
-            Box::new(move |contents| match contents.map(|_| of.inode()) {
-                Ok(Some(inode)) => reply.ok(cut(&inode, from, len)),
-                Ok(None) => reply.err(ErrorKind::Internal),
-                Err(error) => reply.err(error),
-            }),
-        );
+        let listed = move |contents: Arc<Contents>| match alone(&of) {
+            Some(inode) => cut(&inode, from, len),
+            None => cut(&contents.bytes, from, len),
+        };
+        self.contents(directory, Box::new(move |contents| reply.give(contents.map(listed))));
     }
 
     fn read(self: &Arc<Self>, offset: u64, len: usize, reply: Reply<Data>) {
@@ -224,29 +225,16 @@ impl Core {
             Some(Place::First) => reply.ok(cut(&self.first, within, len)),
             Some(Place::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
             Some(Place::Linked(linked, from)) => reply.ok(cut(&linked.inode, from + within, len)),
-            Some(Place::Dirents(directory, from)) => {
-                self.part(&directory, from + within, len, reply, |contents| &contents.dirents);
-            }
-            Some(Place::Table(directory, from)) => {
-                self.part(&directory, from + within, len, reply, |contents| &contents.table);
-            }
+            Some(Place::Held(directory, from)) => self.held(&directory, from + within, len, reply),
             Some(Place::Within(directory)) => self.within(&directory, offset, len, reply),
             Some(Place::Stored(stored)) => self.content(&stored, offset, len, reply),
         }
     }
 
-    fn part(
-        self: &Arc<Self>,
-        directory: &Arc<Directory>,
-        from: u64,
-        len: usize,
-        reply: Reply<Data>,
-        of: fn(&Contents) -> &Vec<u8>,
-    ) {
-        self.contents(
-            directory,
-            Box::new(move |contents| reply.give(contents.map(|contents| cut(of(&contents), from, len)))),
-        );
+    /// What a directory holds.
+    fn held(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
+        let part = move |contents: Arc<Contents>| cut(&contents.bytes, from, len);
+        self.contents(directory, Box::new(move |contents| reply.give(contents.map(part))));
     }
 
     /// A content of something in a directory.

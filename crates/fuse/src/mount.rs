@@ -33,6 +33,11 @@ pub(crate) const DEVICE: &str = "/dev/fuse";
 /// The type of the mount, as `mount` and `/proc/mounts` show it.
 const TYPE: &str = "fuse.esker";
 
+/// What each mount that root makes is marked with: nothing is written, no access noted, and a repository's devices and
+/// set-user-ID programs aren't this machine's.
+pub const FLAGS: MountFlags =
+    MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV).union(MountFlags::NOATIME);
+
 /// How to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
@@ -155,7 +160,7 @@ pub fn mount_device(
     // A zero byte can't be part of a URL or a number; cutting there keeps this infallible.
     let data = CString::new(data).unwrap_or_default();
     let source = options.source.split('\0').next().unwrap_or_default();
-    let mut flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    let mut flags = FLAGS;
     flags.set(MountFlags::NOEXEC, options.noexec);
     rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
         let error = io::Error::from(e);

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_erofs::{ErofsTree, Told};
-use esker_fuse::mount::{Trusted, image_path, may_mount_images, mount_image, shield};
+use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, shield};
 use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
 use esker_vfs::{Change, Tree, Watcher};
-use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
+use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
 use crate::FileError;
 use crate::mounted::MountedError;
@@ -123,9 +123,8 @@ impl Watcher for Overlay {
     fn changed(&self, _: &[Change]) {
         // It may be gone, with another mount in its place.
         if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_shield())) {
-            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
             // To remount a file system drops its unused names; if that is refused, less can be evicted.
-            let _ = mount_remount(&self.mountpoint, flags, c"");
+            let _ = mount_remount(&self.mountpoint, FLAGS, c"");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::chdir;
 
-use super::{MountError, SHIELD_MARK, explain};
+use super::{FLAGS, MountError, SHIELD_MARK, explain};
 use crate::{KernelMask, sys};
 
 /// The type of the mount.
@@ -42,7 +42,7 @@ pub fn mount_image(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -
         let reason = explain::mount(&error, mountpoint);
         MountError::new("mounting an image on", mountpoint, reason, Some(error))
     };
-    let mut flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    let mut flags = FLAGS;
     flags.set(MountFlags::NOEXEC, noexec);
     let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
     let mounted = || -> io::Result<()> {

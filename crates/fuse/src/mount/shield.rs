@@ -16,21 +16,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, open};
-use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
+use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
 use super::namespace::{Known, made_in_namespace, made_nowhere};
-use super::{MountError, explain};
+use super::{FLAGS, MountError, explain};
 
 /// The type of the mount of a shielded tree.
 const TYPE: &CStr = c"overlay";
 
 /// Numbers of inodes stay those of the tree, but for the upper bits.
 const OPTIONS: [(&CStr, &CStr); 3] = [(c"xino", c"on"), (c"index", c"off"), (c"redirect_dir", c"nofollow")];
-
-const FLAGS: MountFlags =
-    MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV).union(MountFlags::NOATIME);
 
 /// Begins the source of a shielded mount: its type alone doesn't tell that it is ours.
 pub const SHIELD_MARK: &str = "esker+";
