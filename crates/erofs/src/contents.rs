@@ -77,13 +77,13 @@ impl Space {
             entries.push(Dirent { name, inode, kind: Kind::Directory });
         }
         entries.sort_unstable_by_key(|entry| entry.name);
-        let mut bytes = if directory.is_inline(&shape) { directory.inode(&shape) } else { Vec::new() };
-        debug_assert_eq!(bytes.len() as u64, shape.names);
-        put_names(&entries, &mut bytes);
-        debug_assert_eq!(bytes.len() as u64, shape.names + shape.bytes);
-        bytes.resize(shape.table as usize, 0);
-        bytes.extend_from_slice(&table);
-        Some(Contents { bytes, stored: stored.into_boxed_slice() })
+        let mut held = if directory.is_inline(&shape) { directory.inode(&shape) } else { Vec::new() };
+        debug_assert_eq!(held.len() as u64, shape.names);
+        put_names(&entries, &mut held);
+        debug_assert_eq!(held.len() as u64, shape.names + shape.bytes);
+        held.resize(shape.table as usize, 0);
+        held.extend_from_slice(&table);
+        Some(Contents { bytes: held, stored: stored.into_boxed_slice() })
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The number of an inode is its place, and programs see it. So that it is the same whenever the tree is mounted, the place
 //! of a directory follows from its key, and the inodes of what is in it lie there in the order of the names; an inode with
-//! several names has a place of its own. Addresses cost nothing: there are 2^48 blocks of them.
+//! several names has a place of its own. Addresses cost nothing: there are 2^48 blocks of them. What is asked costs, a page at a
+//! time: so the names of a directory follow its inode, and the inodes of its files those, wherever names have room in that page.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
