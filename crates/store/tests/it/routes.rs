@@ -137,7 +137,8 @@ fn what_was_left_is_used_again_after_a_while() {
     let objects = objects(200);
     let (mut net, mirrors) = Net::of(&objects, 2);
     net.servers.urls = mirrors.iter().map(|mirror| mirror.url("repo")).collect();
-    net.servers.timings.server_reset = Some(Duration::from_millis(50));
+    // Long over before all reads are.
+    net.servers.timings.server_reset = Some(Duration::from_millis(1));
     // Its manifest is what is asked for to see whether it answers.
     mirrors[0].put("/repo/.cvmfspublished", "anything");
     let rule = mirrors[0].fault(|_| true, Fault::Status(503));
