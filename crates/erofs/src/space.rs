@@ -92,6 +92,12 @@ impl Directory {
         bytes
     }
 
+    /// Its inode, if it is known and nothing follows it.
+    pub(crate) fn inode_alone(&self) -> Option<Vec<u8>> {
+        let shape = self.shape.get().filter(|shape| !self.is_inline(shape))?;
+        Some(self.inode(shape))
+    }
+
     /// Whether its names follow its inode.
     pub(crate) fn is_inline(&self, shape: &Shape) -> bool {
         shape.first == self.block

@@ -201,15 +201,11 @@ impl Core {
 
     /// What lies where the inode of a directory does, which tells how many names are in it.
     fn inode(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
-        let alone = |of: &Directory| {
-            let shape = of.shape.get().filter(|shape| !of.is_inline(shape))?;
-            Some(of.inode(shape))
-        };
-        if let Some(inode) = alone(directory) {
+        if let Some(inode) = directory.inode_alone() {
             return reply.ok(cut(&inode, from, len));
         }
         let of = Arc::clone(directory);
-        let listed = move |contents: Arc<Contents>| match alone(&of) {
+        let listed = move |contents: Arc<Contents>| match of.inode_alone() {
             Some(inode) => cut(&inode, from, len),
             None => cut(&contents.bytes, from, len),
         };

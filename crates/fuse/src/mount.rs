@@ -184,6 +184,7 @@ pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
                     && error.raw_os_error().is_none_or(|errno| errno == libc::EBUSY)
                     && Instant::now() < deadline =>
             {
+                // Nobody tells when a mount is no longer pinned.
                 std::thread::sleep(GLANCE_STEP);
             }
             outcome => return outcome,

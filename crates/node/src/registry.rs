@@ -206,6 +206,7 @@ impl Registered {
             if Instant::now() >= deadline {
                 return false;
             }
+            // There is no waiting for a lock with a deadline.
             std::thread::sleep(Duration::from_millis(5));
         }
         true
