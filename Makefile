@@ -38,5 +38,6 @@ canary:
 
 # One static binary (docs/release.md).
 release:
+	@[ -n "$(TRIPLE)" ] || { echo "there is no working rustc: https://rustup.rs installs one" >&2; exit 1; }
 	scripts/release.sh $(TRIPLE) -p esker-cli
 	scripts/static.sh $(ESKER)

@@ -15,7 +15,6 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::person::Person;
-use crate::sys::with_default_signals;
 use crate::world::{PATIENCE, World, words};
 
 /// The last words of a demo.
@@ -73,8 +72,6 @@ impl Stage {
             // A file, because whoever stays behind would keep a pipe open, and the test waiting.
             .stderr(File::create(self.errors()).expect("a file"))
             .process_group(0);
-        // Ctrl-C has to reach it wherever the tests were started from.
-        with_default_signals(&mut demo);
         demo
     }
 

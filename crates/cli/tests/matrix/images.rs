@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -169,6 +169,11 @@ fn what_is_left_out_and_who_owns_the_rest_is_said_by_options() {
     }
     let nowhere = studio.refused(2, &["build", &image, "./none", "--force"]);
     assert!(nowhere.contains("not there"), "{nowhere}");
+    let pipe = studio.home("pipe");
+    printed(Command::new("mkfifo").arg(&pipe));
+    let replaced = studio.refused(1, &["build", &pipe, &from, "--force"]);
+    assert!(replaced.contains("not a file"), "{replaced}");
+    assert!(fs::metadata(&pipe).expect("the pipe").file_type().is_fifo());
 }
 
 #[test]

@@ -122,10 +122,8 @@ fn runs_can_be_nested() {
 }
 
 fn say_and_wait(world: &World, script: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut command = world.run(&[]);
-    // Whoever runs the tests in the background or with nohup has some of them ignored.
-    crate::sys::with_default_signals(&mut command);
-    let mut child = command
+    let mut child = world
+        .run(&[])
         .args(["sh", "-c", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

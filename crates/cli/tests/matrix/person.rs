@@ -7,6 +7,8 @@ use std::process::Command;
 use esker_testkit::survey::Ownership;
 use rustix::process::{Gid, Uid};
 
+use crate::sys::with_default_signals;
+
 /// The ordinary user that root's tests borrow: `bin` or `daemon`, which every distribution has, because
 /// `fusermount3` wants a name for whoever calls it.
 const BORROWED: u32 = 1;
@@ -74,12 +76,13 @@ impl Person {
         })
     }
 
-    /// Returns a command that this person will run.
+    /// Returns a command that this person will run, from wherever the tests were started: what signals do is not inherited.
     pub(crate) fn command(self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         if self != Person::myself() {
             command.uid(self.uid).gid(self.gid);
         }
+        with_default_signals(&mut command);
         command
     }
 }

@@ -64,7 +64,7 @@ fn a_hangup_that_was_ignored_stays_so() {
     for is_ignored in [false, true] {
         let call = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"]);
         let first = if is_ignored { "trap '' HUP;" } else { "" };
-        let mut shell = Command::new("/bin/sh");
+        let mut shell = Person::myself().command("/bin/sh");
         shell
             .args(["-c", &format!("{first} exec \"$@\""), "sh"])
             .arg(call.get_program())

@@ -72,8 +72,13 @@ pub struct ImageFile {
 const NAMES_MAX: u32 = 1000;
 
 impl ImageFile {
-    /// Begins an image that will be at `path`.
+    /// Begins an image that will be at `path`, in place of a file, or a symbolic link to one, that is there.
+    ///
+    /// Fails with [`io::ErrorKind::InvalidInput`] for anything else that is there: nobody wants a device replaced.
     pub fn create(path: &Path) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "what is there is not a file"));
+        }
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let process = std::process::id();
         for number in 0..NAMES_MAX {
