@@ -93,8 +93,7 @@ impl Node {
 
     /// The same for somebody whose last connections the broker may not have seen end: waits for a place.
     fn open_once_there_is_room(&self, repository: &str) -> Arc<Shared> {
-        let busy = || StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None });
-        self.open_or(repository, move || Err(busy()))
+        self.open_or(repository, no_private_cache)
     }
 
     fn open_or(
@@ -129,6 +128,11 @@ fn make_run(socket: &Path) {
         fs::create_dir(folder).expect("a folder");
     }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// The private cache of those who have none to go to: they wait for the broker.
+fn no_private_cache() -> Result<Arc<dyn Writer>, StoreError> {
+    Err(StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None }))
 }
 
 /// Does something as another user, on a thread of its own.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use esker_store::{CacheKey, Cause};
+use esker_store::CacheKey;
 use esker_testkit::soak::Soak;
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -268,13 +268,15 @@ fn soak_broker_kill_nine_full_disk() {
     let stores = (0..MOUNTS)
         .map(|number| {
             let own = folder.path().join(format!("own-{number}"));
-            // There is no private cache to go to: readers wait for the broker.
-            let busy = move || -> Result<Arc<dyn Writer>, StoreError> {
-                Err(StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None }))
-            };
             let url = mirror.url("public.test");
-            Shared::open_through(&own, &url, Box::new(busy), Some(address.clone()), Log::default())
-                .expect("the broker")
+            Shared::open_through(
+                &own,
+                &url,
+                Box::new(no_private_cache),
+                Some(address.clone()),
+                Log::default(),
+            )
+            .expect("the broker")
         })
         .collect();
     let readers = Readers {
