@@ -25,6 +25,7 @@ test:
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/deny.sh
 
 # The long tests, at full length; reports go to docs/reports/.
 soak:

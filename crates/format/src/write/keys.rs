@@ -1,14 +1,15 @@
 //! The keys of a repository: who may publish, and who says so.
 //!
 //! The master key signs the whitelist, the publisher's key signs manifests, and the certificate carries the
-//! publisher's public key. Both keys are RSA, as PEM text.
+//! publisher's public key. Both keys are RSA, as PEM text. Every signature is blinded with random numbers, so that its
+//! duration tells nothing about the key (RUSTSEC-2023-0071, see SECURITY.md).
 
 use std::fmt;
 use std::time::Duration;
 
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use rsa::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
-use rsa::rand_core::CryptoRngCore;
+use rand_core::{CryptoRngCore, OsRng};
 use rsa::{Pkcs1v15Sign, RsaPrivateKey};
 use sha1::{Digest as _, Sha1};
 use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};
@@ -86,12 +87,14 @@ impl PrivateKey {
     /// Signs the text of a manifest's hash: its SHA-1, whatever algorithm the repository uses.
     pub(super) fn sign_manifest(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
         let digest = Sha1::digest(hash.to_string().as_bytes());
-        self.0.sign(Pkcs1v15Sign::new::<Sha1>(), &digest).map_err(KeyError::Rsa)
+        self.0.sign_with_rng(&mut OsRng, Pkcs1v15Sign::new::<Sha1>(), &digest).map_err(KeyError::Rsa)
     }
 
     /// Signs the text of a whitelist's hash itself, without a second hash and without naming an algorithm.
     pub(super) fn sign_whitelist(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
-        self.0.sign(Pkcs1v15Sign::new_unprefixed(), hash.to_string().as_bytes()).map_err(KeyError::Rsa)
+        self.0
+            .sign_with_rng(&mut OsRng, Pkcs1v15Sign::new_unprefixed(), hash.to_string().as_bytes())
+            .map_err(KeyError::Rsa)
     }
 }
 
