@@ -12,6 +12,7 @@
 //! * [`catalog`]: catalogs from nothing, row by row;
 //! * [`descriptors`]: room for tests that open many files at once;
 //! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
+//! * [`name_server`]: a name server that answers what it is told to;
 //! * [`mirror`]: a web server that serves them and misbehaves on command.
 //!
 //! A failure in here is a broken test, so everything panics with a sentence instead of returning an error.
@@ -29,6 +30,7 @@ pub mod fixture;
 pub mod guide;
 pub mod listing;
 pub mod mirror;
+pub mod name_server;
 pub mod object;
 pub mod signing;
 pub mod soak;

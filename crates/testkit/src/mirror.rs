@@ -65,8 +65,12 @@ impl Mirror {
 
     /// Serves at a port that a stopped mirror had, for a server that comes back.
     pub fn serve_at(root: impl Into<PathBuf>, port: u16) -> Mirror {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("binding to the loopback interface");
+        Mirror::serve_on(root, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Serves at this address of the loopback interface.
+    pub fn serve_on(root: impl Into<PathBuf>, address: SocketAddr) -> Mirror {
+        let listener = TcpListener::bind(address).expect("binding to the loopback interface");
         let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared {
             root: root.into(),
@@ -89,6 +93,11 @@ impl Mirror {
     /// Returns the address of a path on this server: `http://127.0.0.1:PORT/PATH`.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}/{}", self.address, path.trim_start_matches('/'))
+    }
+
+    /// Returns where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the port it listens at.

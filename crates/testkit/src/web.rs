@@ -45,13 +45,41 @@ impl Web {
     /// A squid that passes on to whatever server a request names, at the first port with http; `more` is added to its
     /// configuration.
     pub fn squid(ports: usize, more: impl Fn(&Path, &[u16]) -> String) -> Web {
+        Web::squid_that(ports, |_| "http_access allow all".to_owned(), more)
+    }
+
+    /// A squid that passes on for this user alone, who has to name this password.
+    pub fn squid_for(user: &str, password: &str) -> Web {
+        let hash = Command::new(find("openssl")).args(["passwd", "-apr1", password]).output();
+        let hash = String::from_utf8(hash.expect("running openssl").stdout).expect("a hash");
+        let line = format!("{user}:{hash}");
+        let access = move |folder: &Path| {
+            let users = folder.join("users");
+            fs::write(&users, &line).expect("a file of users");
+            let check = squid_helper("basic_ncsa_auth");
+            format!(
+                "auth_param basic program {} {}\nauth_param basic children 1\nacl known proxy_auth REQUIRED\n\
+                 http_access allow known\nhttp_access deny all",
+                check.display(),
+                users.display()
+            )
+        };
+        Web::squid_that(1, access, |_, _| String::new())
+    }
+
+    fn squid_that(
+        ports: usize,
+        access: impl Fn(&Path) -> String,
+        more: impl Fn(&Path, &[u16]) -> String,
+    ) -> Web {
         Web::start("squid", ports, |folder, ports| {
             let own = folder.display();
             format!(
-                "http_port 127.0.0.1:{}\nhttp_access allow all\ncache_mem 8 MB\naccess_log stdio:{own}/access.log\n\
+                "http_port 127.0.0.1:{}\n{}\ncache_mem 8 MB\naccess_log stdio:{own}/access.log\n\
                  cache_log {own}/error.log\npid_filename {own}/pid\ncoredump_dir {own}\nvisible_hostname web\n\
                  pinger_enable off\nnetdb_filename none\nmax_filedescriptors 1024\nshutdown_lifetime 0 seconds\n{}\n",
                 ports[0],
+                access(folder),
                 more(folder, ports)
             )
         })
@@ -154,6 +182,13 @@ fn find(program: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
+}
+
+/// Programs that squid starts lie beside its other files.
+fn squid_helper(program: &str) -> PathBuf {
+    let places = ["/usr/lib/squid", "/usr/lib64/squid", "/usr/libexec/squid"];
+    let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("squid has no {program}"))
 }
 
 /// An authority that signs certificates, made by `openssl`.

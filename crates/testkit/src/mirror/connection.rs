@@ -65,8 +65,15 @@ impl Response {
             return Response { status: 404, headers: String::new(), body, without_body };
         };
         damage(&mut body, fault);
-        let range = request.range.filter(|_| fault != Some(&Fault::Whole));
+        let range = match fault {
+            Some(Fault::Part(bytes)) => Some((0, Some(*bytes))),
+            Some(Fault::Whole | Fault::Called(_)) => None,
+            _ => request.range,
+        };
         let mut response = Response::ranged(body, range);
+        if let Some(Fault::Called(status)) = fault {
+            response.status = *status;
+        }
         response.headers.push_str(&shared.fields());
         response.without_body = without_body;
         response

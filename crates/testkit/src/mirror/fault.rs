@@ -36,6 +36,10 @@ pub enum Fault {
     Content(Vec<u8>),
     /// Serves the whole file, whatever part of it is asked for.
     Whole,
+    /// Serves the whole file with this status.
+    Called(u16),
+    /// Serves the first so many bytes of the file as a part of it (status 206), though no part was asked for.
+    Part(u64),
 }
 
 type Picks = Box<dyn Fn(&str) -> bool + Send + Sync>;

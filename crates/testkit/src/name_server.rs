@@ -1,0 +1,163 @@
+//! A name server on the loopback interface that answers what a test tells it to.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for a question.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is answered to a question for the addresses of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// These addresses.
+    At(Vec<Ipv4Addr>),
+    /// That there is no such name.
+    Nowhere,
+    /// Nothing at all.
+    Silence,
+}
+
+/// A running name server. Its thread ends with the process.
+pub struct NameServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    socket: UdpSocket,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    ttl: u32,
+    names: BTreeMap<String, Known>,
+    /// The answer to all questions for version 6; `None` for silence.
+    v6: Option<Vec<Ipv6Addr>>,
+    /// Questions for version 4, by name.
+    asked: BTreeMap<String, usize>,
+    /// Answers that are held back.
+    held: Option<Vec<(Vec<u8>, SocketAddr)>>,
+}
+
+impl NameServer {
+    /// Starts one whose answers hold for so many seconds. It knows no name, and no address of version 6.
+    pub fn start(ttl: u32) -> NameServer {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = socket.local_addr().expect("its address");
+        let state = State { ttl, v6: Some(Vec::new()), ..State::default() };
+        let shared = Arc::new(Shared { socket, state: Mutex::new(state), changed: Condvar::new() });
+        let theirs = Arc::clone(&shared);
+        std::thread::spawn(move || theirs.answer());
+        NameServer { address, shared }
+    }
+
+    /// Returns where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets what is answered for a name from now on.
+    pub fn tell(&self, name: &str, known: Known) {
+        self.shared.state.lock().unwrap().names.insert(name.to_owned(), known);
+    }
+
+    /// Sets the addresses of version 6 of all names; `None` for silence when they are asked for.
+    pub fn tell_v6(&self, addresses: Option<Vec<Ipv6Addr>>) {
+        self.shared.state.lock().unwrap().v6 = addresses;
+    }
+
+    /// Returns how often the addresses of version 4 of a name were asked for.
+    pub fn asked(&self, name: &str) -> usize {
+        self.shared.state.lock().unwrap().asked.get(name).copied().unwrap_or(0)
+    }
+
+    /// Holds answers back from now on.
+    pub fn hold(&self) {
+        self.shared.state.lock().unwrap().held = Some(Vec::new());
+    }
+
+    /// Sends what was held back, and answers at once again.
+    pub fn release(&self) {
+        for (reply, to) in self.shared.state.lock().unwrap().held.take().into_iter().flatten() {
+            let _ = self.shared.socket.send_to(&reply, to);
+        }
+    }
+
+    /// Waits until a name was asked for so often; panics after a minute.
+    pub fn wait_for(&self, name: &str, times: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.shared.state.lock().unwrap();
+        while state.asked.get(name).is_none_or(|asked| *asked < times) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{name} was not asked for {times} times: {:?}", state.asked);
+            state = self.shared.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+}
+
+impl Shared {
+    fn answer(&self) {
+        let mut packet = [0; 512];
+        while let Ok((len, from)) = self.socket.recv_from(&mut packet) {
+            let mut state = self.state.lock().unwrap();
+            let reply = state.reply(&packet[..len]);
+            self.changed.notify_all();
+            let Some(reply) = reply else { continue };
+            match &mut state.held {
+                Some(held) => held.push((reply, from)),
+                None => _ = self.socket.send_to(&reply, from),
+            }
+        }
+    }
+}
+
+impl State {
+    /// Answers as RFC 1035, section 4, has it: the question comes back, and a record for each address follows.
+    fn reply(&mut self, query: &[u8]) -> Option<Vec<u8>> {
+        let (name, end) = name_of(query)?;
+        let question = query.get(12..end + 4)?;
+        let is_v4 = query.get(end..end + 2)? == [0, 1];
+        let known = self.names.get(&name).cloned().unwrap_or(Known::Nowhere);
+        if is_v4 {
+            *self.asked.entry(name).or_default() += 1;
+        }
+        let addresses: Vec<Vec<u8>> = match &known {
+            Known::Silence => return None,
+            Known::At(addresses) if is_v4 => addresses.iter().map(|it| it.octets().to_vec()).collect(),
+            Known::At(_) => self.v6.as_ref()?.iter().map(|it| it.octets().to_vec()).collect(),
+            Known::Nowhere => Vec::new(),
+        };
+        let code = if known == Known::Nowhere { 3 } else { 0 };
+        let mut reply = query.get(..2)?.to_vec();
+        reply.extend([0x81, 0x80 | code, 0, 1]);
+        reply.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
+        reply.extend([0, 0, 0, 0]);
+        reply.extend(question);
+        for address in addresses {
+            reply.extend([0xc0, 12, 0, if is_v4 { 1 } else { 28 }, 0, 1]);
+            reply.extend(self.ttl.to_be_bytes());
+            reply.extend(u16::try_from(address.len()).ok()?.to_be_bytes());
+            reply.extend(address);
+        }
+        Some(reply)
+    }
+}
+
+/// Returns the name that a question is about, without a dot at its end, and where its bytes end.
+fn name_of(query: &[u8]) -> Option<(String, usize)> {
+    let mut labels = Vec::new();
+    let mut at = 12;
+    loop {
+        let len = usize::from(*query.get(at)?);
+        at += 1;
+        if len == 0 {
+            return Some((labels.join("."), at));
+        }
+        labels.push(String::from_utf8_lossy(query.get(at..at + len)?).to_lowercase());
+        at += len;
+    }
+}
