@@ -118,6 +118,18 @@ pub enum Cause {
         /// What it says of the error.
         said: String,
     },
+    /// A proxy sends nothing to the user it was told, or to those who tell it none.
+    #[error(
+        "the proxy answered with status 407: {}",
+        match user {
+            Some(user) => format!("it does not accept the password of `{user}`, or does not know this user"),
+            None => "it wants a user name and a password; write its address as http://USER:PASSWORD@HOST:PORT".to_owned(),
+        }
+    )]
+    ProxyLogin {
+        /// The user name that it was told.
+        user: Option<String>,
+    },
     /// The server points elsewhere; redirects are not followed.
     #[error("the server redirects to `{location}`; redirects are not followed, so name that server instead")]
     Redirected {
@@ -335,7 +347,7 @@ impl Cause {
             | Cause::BadPin { .. }
             | Cause::Left
             | Cause::QueueFull { .. } => Blame::Caller,
-            Cause::ProxyStatus { .. } => Blame::Proxy,
+            Cause::ProxyStatus { .. } | Cause::ProxyLogin { .. } => Blame::Proxy,
             Cause::Remote { blame, .. } => *blame,
         }
     }
@@ -365,6 +377,7 @@ impl Cause {
             Cause::Missing { .. }
             | Cause::Insecure { .. }
             | Cause::Redirected { .. }
+            | Cause::ProxyLogin { .. }
             | Cause::WholeFile
             | Cause::Unauthorized { .. }
             | Cause::Changed

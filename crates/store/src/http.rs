@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use crate::done::Done;
 use crate::error::StoreError;
-use crate::servers::{Authorities, Dns, Timings, Told};
+use crate::servers::{Authorities, Dns, Login, Timings, Told};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
 use dial::Endpoint;
@@ -131,6 +131,8 @@ pub(crate) struct Via {
     pub(crate) address: SocketAddr,
     /// The name that it has to prove with TLS, if that is spoken to it.
     pub(crate) tls: Option<Arc<str>>,
+    /// The user name and password that it is sent.
+    pub(crate) login: Option<Login>,
 }
 
 impl fmt::Display for Via {
@@ -201,8 +203,9 @@ fn endpoint(base: &BaseUrl, via: Option<&Via>, authorities: &Authorities, http2:
         }
         None => (base.host.clone(), base.port, of_server, None),
     };
+    let login = via.and_then(|proxy| proxy.login.clone());
     let authorities = (tls.is_some() || beyond.is_some()).then(|| authorities.clone());
-    Endpoint { host, port, is_direct: via.is_none(), tls, beyond, authorities, http2 }
+    Endpoint { host, port, is_direct: via.is_none(), tls, login, beyond, authorities, http2 }
 }
 
 impl HttpSource {

@@ -64,7 +64,8 @@ pub use prove::StockZlib;
 pub use ranged::{RangedFile, Version, Whole};
 pub use retry::RetryPolicy;
 pub use servers::{
-    Authorities, Dns, Family, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings, Told,
+    Authorities, Dns, Family, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings, Told,
+    without_passwords,
 };
 pub use sink::{LocalSink, Put, Sink};
 pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, Stored};

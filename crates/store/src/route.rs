@@ -10,6 +10,7 @@
 //! is left when another way brought the object. When all ways failed a pause follows, and another round if the failure
 //! may pass. What was left is looked at from time to time with a request of its own, so that no read pays for it.
 
+mod exits;
 mod fault;
 mod geo;
 mod look;
@@ -21,7 +22,6 @@ mod trip;
 mod ways;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,12 +37,13 @@ use crate::servers::{Order, Servers};
 use crate::source::{Fetch, Source, Stored};
 use crate::status::NetworkStatus;
 use crate::verify::Verifying;
+use exits::Exit;
 use fault::Fault;
 use names::Finding;
 use note::Notes;
 use redirect::REDIRECTS_MAX;
-use trip::Trip;
-use ways::{Exit, Way, Ways};
+use trip::{Step, Trip};
+use ways::{Way, Ways};
 
 /// A repository on several servers, reached through proxies or not.
 pub(crate) struct Routed {
@@ -69,8 +70,8 @@ struct Shared {
     notes: Notes,
 }
 
-/// A way: the server, the address of a proxy, and whether that is spoken to over https.
-type Key = (u32, Option<SocketAddr>, bool);
+/// A way: the number of the server and that of the exit.
+type Key = (u32, u32);
 
 /// One way that was taken.
 #[derive(Clone)]
@@ -113,7 +114,7 @@ impl Routed {
             policy.attempts = u32::MAX;
         }
         policy.longest_pause = servers.timings.longest_pause.unwrap_or(policy.longest_pause);
-        let finding = Mutex::new(Finding::new(ways.names()));
+        let finding = Mutex::new(Finding::new(ways.exits.names()));
         let shared = Shared {
             servers,
             bases,
@@ -136,10 +137,7 @@ impl Routed {
 impl Source for Routed {
     fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
         let trip = Trip::new(fetch.fresh);
-        // Addresses of proxies come first.
-        if let Some((fetch, done)) = self.shared.find_names(fetch, done) {
-            self.shared.clone().begin(fetch, trip, done);
-        }
+        self.shared.clone().begin(fetch, trip, done);
     }
 
     fn describe(&self) -> String {
@@ -158,6 +156,7 @@ impl Source for Routed {
 impl Shared {
     /// Takes the way in use, or, in another round, the best of all.
     fn begin(self: Arc<Self>, fetch: Fetch, trip: Trip, done: Done<Stored>) {
+        self.look_up_names();
         if self.troubled.load(Ordering::Relaxed) {
             self.look_at_what_is_due();
         }
@@ -167,26 +166,42 @@ impl Shared {
                 Order::RoundTrip | Order::Given => self.race(),
             }
         }
-        let place = ring::place(fetch.expect.as_ref());
-        let way = {
-            let ways = self.ways.lock();
-            match fetch.detour {
-                0 => ways.first(place).or_else(|| trip.next(&ways.choices(place))),
-                detour => trip::passing_over(detour, &ways.choices(place)),
+        self.advance(fetch, trip, None, done);
+    }
+
+    /// Goes on to the next way, waits for the name of a proxy, or ends the round with the `last` failure.
+    fn advance(self: Arc<Self>, fetch: Fetch, trip: Trip, last: Option<StoreError>, done: Done<Stored>) {
+        match self.step(&fetch, &trip) {
+            Step::Take(way) => {
+                if last.is_some() {
+                    self.notes.retried();
+                }
+                self.go(way, fetch, trip, done);
             }
-        };
-        match way {
-            Some(way) => self.go(way, fetch, trip, done),
-            None => {
-                let error = self.no_way(&fetch);
+            Step::Wait => self.wait_for_name(fetch, trip, last, done),
+            Step::End => {
+                let error = last.unwrap_or_else(|| self.no_way(&fetch));
                 self.round_over(fetch, trip, error, done);
             }
         }
     }
 
+    fn step(&self, fetch: &Fetch, trip: &Trip) -> Step {
+        let place = ring::place(fetch.expect.as_ref());
+        let ways = self.ways.lock();
+        match fetch.detour {
+            0 => {
+                let first = if trip.has_failed() { None } else { ways.first(place) };
+                first.map_or_else(|| trip.next(&ways.choices(place)), Step::Take)
+            }
+            detour if !trip.has_failed() => trip::passing_over(detour, &ways.choices(place)),
+            _ => trip.next(&ways.choices(place)),
+        }
+    }
+
     /// The exit in use, to ask through it who is near. While there is none that is left to the next request.
     fn exit_to_sort_by(&self) -> Option<Exit> {
-        let exit = self.ways.lock().choices(0).first().map(|choice| choice.way.exit);
+        let exit = self.ways.lock().choices(0).first().and_then(|choice| choice.exit);
         if exit.is_none() {
             self.unsorted.store(true, Ordering::Relaxed);
         }
@@ -251,16 +266,11 @@ impl Shared {
             return self.network.clone().later(pause, move || self.go(way, fetch, trip, done));
         }
         trip.failed(way, fault, &error);
-        let place = ring::place(fetch.expect.as_ref());
-        let next = in_time.then(|| trip.next(&self.ways.lock().choices(place))).flatten();
-        match next {
-            Some(next) => {
-                self.notes.retried();
-                fetch.fresh = trip.fresh;
-                self.go(next, fetch, trip, done);
-            }
-            None => self.round_over(fetch, trip, error, done),
+        if !in_time {
+            return self.round_over(fetch, trip, error, done);
         }
+        fetch.fresh = trip.fresh;
+        self.advance(fetch, trip, Some(error), done);
     }
 
     /// All ways failed: after a pause everything is tried once more, if there is hope.
@@ -279,21 +289,26 @@ impl Shared {
     }
 
     fn no_way(&self, fetch: &Fetch) -> StoreError {
-        let (host, reason) = self.finding.lock().failure();
+        let mut finding = self.finding.lock();
+        finding.ask_again();
+        let (host, reason) = finding.failure();
         fetch.error(Cause::Unresolved { host, reason }).blamed(Blame::Proxy)
     }
 
     fn taken(&self, way: Way) -> Taken {
         let mut sources = self.sources.lock();
-        let key = (way.server, way.exit.proxy, way.exit.tls);
+        let key = (way.server, way.exit.id);
         sources.entry(key).or_insert_with(|| self.take(&self.bases[way.server as usize], way.exit)).clone()
     }
 
     fn take(&self, base: &BaseUrl, exit: Exit) -> Taken {
         let limits = Limits::new(&self.http, &self.servers.timings, exit.proxy.is_some());
         let Servers { dns, authorities, told, http2, .. } = &self.servers;
-        let name = || self.ways.lock().name(exit.id).unwrap_or_default().into();
-        let via = exit.proxy.map(|address| Via { address, tls: exit.tls.then(name) });
+        let via = exit.proxy.map(|address| {
+            let ways = self.ways.lock();
+            let name = || ways.exits.name(exit.id).unwrap_or_default().into();
+            Via { address, tls: exit.tls.then(name), login: ways.exits.login(exit.id) }
+        });
         let manners = Manners { limits, dns: dns.clone(), told: told.clone() };
         let site = Site::new(base.clone(), via, manners, (authorities, *http2), self.counts.clone());
         let source = Arc::new(HttpSource::new(self.network.clone(), site.clone()));

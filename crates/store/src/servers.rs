@@ -1,6 +1,7 @@
 //! Which servers have a repository, on which ways they are reached, and with how much patience.
 
 mod authorities;
+mod login;
 mod proxies;
 mod text;
 
@@ -10,6 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use authorities::Authorities;
+pub use login::{Login, without_passwords};
 pub use proxies::{Proxies, Proxy, ProxyError};
 pub use text::ServersError;
 

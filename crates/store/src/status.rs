@@ -161,6 +161,10 @@ pub struct Reach {
     pub active: bool,
     /// Whether it failed, and was not seen to answer since.
     pub out: bool,
+    /// When it failed, in seconds since 1970.
+    pub since: Option<u64>,
+    /// How it failed.
+    pub why: Option<String>,
 }
 
 /// How long hashing, inflating and writing waited for a thread.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::{Request, header};
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::exchange::{broken, said_by_proxy};
 use super::tls::{Tls, speaks_http2};
 use crate::error::{Cause, Phase};
-use crate::servers::Authorities;
+use crate::servers::{Authorities, Login};
 
 /// After this long without a connection the next address of a server is tried beside the first.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
@@ -33,6 +34,8 @@ pub(super) struct Endpoint {
     pub(super) is_direct: bool,
     /// The name that whoever is there has to prove with TLS, if that is spoken.
     pub(super) tls: Option<Arc<str>>,
+    /// The user name and password for the proxy, which a tunnel through it needs.
+    pub(super) login: Option<Login>,
     /// The server behind a proxy to which TLS is spoken.
     pub(super) beyond: Option<(Arc<str>, u16)>,
     /// By whose word, if there is TLS.
@@ -85,7 +88,7 @@ impl Endpoint {
             None => (Box::new(stream), false),
         };
         if let Some((server, port)) = &self.beyond {
-            stream = tunnel(stream, server, *port).await?;
+            stream = tunnel(stream, (server, *port), self.login.as_ref()).await?;
             let secure = tls.secure(stream, server, offered(true)).await?;
             http2 = speaks_http2(&secure);
             stream = Box::new(secure);
@@ -95,7 +98,11 @@ impl Endpoint {
 }
 
 /// Has a proxy pass everything on to a server.
-async fn tunnel(stream: Box<dyn Stream>, server: &str, port: u16) -> Result<Box<dyn Stream>, Cause> {
+async fn tunnel(
+    stream: Box<dyn Stream>,
+    (server, port): (&str, u16),
+    login: Option<&Login>,
+) -> Result<Box<dyn Stream>, Cause> {
     let host = if server.contains(':') { format!("[{server}]:{port}") } else { format!("{server}:{port}") };
     let (mut sender, connection): (SendRequest<Empty<Bytes>>, _) =
         http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -104,19 +111,33 @@ async fn tunnel(stream: Box<dyn Stream>, server: &str, port: u16) -> Result<Box<
         let _ = connection.with_upgrades().await;
     });
     let unfit = || Cause::BadUrl { url: host.clone(), reason: "it can't be written into a request" };
-    let request = Request::connect(&host)
-        .header(header::HOST, &host)
-        .header(header::USER_AGENT, super::AGENT)
-        .body(Empty::new())
-        .map_err(|_| unfit())?;
+    let mut request =
+        Request::connect(&host).header(header::HOST, &host).header(header::USER_AGENT, super::AGENT);
+    if let Some(login) = login {
+        request = request.header(header::PROXY_AUTHORIZATION, authorization(login)?);
+    }
+    let request = request.body(Empty::new()).map_err(|_| unfit())?;
     let response = sender.send_request(request).await.map_err(broken)?;
     let status = response.status();
+    if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        return Err(Cause::ProxyLogin { user: login.map(|login| login.user().to_owned()) });
+    }
     if !status.is_success() {
         let said = said_by_proxy(&response).unwrap_or_else(|| format!("it doesn't pass on to {host}"));
         return Err(Cause::ProxyStatus { status: status.as_u16(), said });
     }
     let upgraded = hyper::upgrade::on(response).await.map_err(broken)?;
     Ok(Box::new(TokioIo::new(upgraded)))
+}
+
+/// Returns the field value that tells a proxy who asks. It is marked as sensitive, so that nothing prints it.
+pub(super) fn authorization(login: &Login) -> Result<HeaderValue, Cause> {
+    let mut value = HeaderValue::try_from(login.basic()).map_err(|_| Cause::BadUrl {
+        url: "a proxy".to_owned(),
+        reason: "its user name and password can't be written into a request",
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Connects to whichever address answers first, starting one after the other.

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connections::Open;
-use super::dial::{Line, Stream};
+use super::dial::{Line, Stream, authorization};
 use super::host::Host;
 use super::meter::Meter;
 use super::range;
@@ -112,13 +112,15 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         match send(&mut connection, site, fetch, from).await {
             Ok(response) => {
                 site.offer.hear(&response);
-                let skipped = match skipped(&response, fetch, from) {
+                let skipped = match skipped(&response, site, fetch, from) {
                     Ok(skipped) => skipped,
                     Err(cause) => {
                         keep_after_words(host, connection, response, &site.manners.limits);
                         return Err(cause);
                     }
                 };
+                let complete =
+                    if fetch.part.is_none() && from == 0 { range::complete(&response) } else { None };
                 let announced = length(&response).filter(|_| from == 0);
                 let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 turn.answered(asked.elapsed(), announced, fetch);
@@ -128,6 +130,11 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
                     None => Part::begin(fetch, turn, announced)?,
                 };
                 match receive(response, connection, site, fetch, turn, (begun, skipped)).await? {
+                    Came::Whole(stored) if complete.is_some_and(|len| len != stored.len()) => {
+                        let text =
+                            format!("it sent {} bytes of a file of which it announced all", stored.len());
+                        return Err(Cause::Broken(text));
+                    }
                     Came::Whole(stored) => return Ok(stored.part_of(whole)),
                     Came::Slowly(so_far) => part = Some(so_far),
                 }
@@ -171,7 +178,11 @@ impl Part {
 
 /// Checks the status of an answer from which the bytes before `from` are not needed; tells how many of them it begins
 /// with all the same.
-fn skipped(response: &Response<Incoming>, fetch: &Fetch, from: u64) -> Result<u64, Cause> {
+fn skipped(response: &Response<Incoming>, site: &Site, fetch: &Fetch, from: u64) -> Result<u64, Cause> {
+    let user = || site.via.as_ref()?.login.as_ref().map(|login| login.user().to_owned());
+    if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED && site.via.is_some() {
+        return Err(Cause::ProxyLogin { user: user() });
+    }
     range::skipped(response, fetch, from).unwrap_or_else(|| check_status(response).map(|()| from))
 }
 
@@ -252,6 +263,11 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
         request = request
             .header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))
             .header(header::PRAGMA, HeaderValue::from_static("no-cache"));
+    }
+    if let Some(login) = site.via.as_ref().and_then(|via| via.login.as_ref())
+        && site.is_asked_of_proxy()
+    {
+        request = request.header(header::PROXY_AUTHORIZATION, authorization(login)?);
     }
     for (name, value) in &site.manners.told.fields {
         request = request.header(format!("X-CVMFS-{name}"), value);

@@ -1,16 +1,26 @@
 //! Names to addresses, without the C library: a static binary can't load its modules.
+//!
+//! Both kinds of addresses are asked for at once, each by itself, so that a name server that never answers questions for
+//! one kind doesn't delay the other.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
-use std::time::Instant;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts,
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
+use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::{ResolverBuilder, TokioResolver};
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
+use tokio::time::timeout;
 
 use crate::error::Cause;
 use crate::servers::{Dns, Family};
@@ -24,11 +34,59 @@ pub(crate) struct Resolved {
     pub(crate) until: Instant,
 }
 
+/// Names of machines beside those that name servers know.
+const HOSTS: &str = "/etc/hosts";
+/// Name servers, where none are named.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Once there are addresses of the preferred kind, those of the other are waited for so long (RFC 8305, section 3).
+const OTHER_KIND: Duration = Duration::from_millis(50);
+
 /// Asks `/etc/hosts`, then the servers of `/etc/resolv.conf` or those that were named; remembers answers as long as
-/// they allow.
+/// they allow, and until one of these files changes.
 #[derive(Default)]
 pub(super) struct Names {
-    resolvers: RefCell<HashMap<Dns, Rc<TokioResolver>>>,
+    resolvers: RefCell<HashMap<(Dns, Kind), Known<TokioResolver>>>,
+    hosts: RefCell<Option<Known<Hosts>>>,
+}
+
+/// What was made of a file.
+struct Known<T> {
+    made: Rc<T>,
+    version: Version,
+}
+
+/// What tells that a file has changed: its number, length and time.
+type Version = Option<(u64, u64, i64, i64)>;
+
+fn version(path: &str) -> Version {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+}
+
+/// A kind of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    V4,
+    V6,
+}
+
+impl Kind {
+    /// The kinds that are used, the preferred one first.
+    fn wanted(family: Family) -> (Self, Option<Self>) {
+        match family {
+            Family::PreferV4 => (Kind::V4, Some(Kind::V6)),
+            Family::PreferV6 => (Kind::V6, Some(Kind::V4)),
+            Family::OnlyV4 => (Kind::V4, None),
+        }
+    }
+
+    fn record(self) -> RecordType {
+        match self {
+            Kind::V4 => RecordType::A,
+            Kind::V6 => RecordType::AAAA,
+        }
+    }
 }
 
 impl Names {
@@ -37,35 +95,113 @@ impl Names {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Resolved { addresses: vec![address], until: Instant::now() + dns.longest_ttl });
         }
+        let (preferred, other) = Kind::wanted(dns.family);
+        let kinds = || std::iter::once(preferred).chain(other);
+        let listed: Vec<IpAddr> = kinds().flat_map(|kind| self.listed(host, kind)).collect();
+        if !listed.is_empty() {
+            // A file says nothing of how long it holds, and is looked into again as soon as may be.
+            return Ok(Resolved { addresses: listed, until: Instant::now() + dns.least_ttl });
+        }
         let failed = |reason: String| Cause::Unresolved { host: host.to_owned(), reason };
-        let resolver = self.resolver(dns).map_err(failed)?;
-        match resolver.lookup_ip(host).await {
-            Ok(found) => {
-                let addresses: Vec<_> = found.iter().collect();
-                if addresses.is_empty() {
-                    return Err(failed("it has no address".to_owned()));
+        let asked = self.ask(host, dns, preferred);
+        let answers = match other {
+            None => vec![asked.await],
+            Some(other) => self.ask_both(asked, self.ask(host, dns, other)).await,
+        };
+        let mut addresses = Vec::new();
+        let mut until = None;
+        let mut failure = None;
+        for answer in answers {
+            match answer {
+                Ok(found) => {
+                    addresses.extend(found.iter());
+                    let valid = clamped(found.valid_until(), dns);
+                    until = Some(until.map_or(valid, |until: Instant| until.min(valid)));
                 }
-                Ok(Resolved { addresses, until: clamped(found.valid_until(), dns) })
+                Err(reason) => failure = failure.or(Some(reason)),
             }
-            Err(error) => {
-                // The network may have changed, and with it /etc/resolv.conf: read it again next time.
-                self.resolvers.borrow_mut().remove(dns);
-                Err(failed(error.to_string()))
+        }
+        match until {
+            Some(until) if !addresses.is_empty() => Ok(Resolved { addresses, until }),
+            _ => {
+                // The network may have changed, and an answer that there is no such name is not to be remembered.
+                self.resolvers.borrow_mut().retain(|(of, _), _| of != dns);
+                Err(failed(failure.unwrap_or_else(|| "it has no address".to_owned())))
             }
         }
     }
 
-    fn resolver(&self, dns: &Dns) -> Result<Rc<TokioResolver>, String> {
-        if let Some(resolver) = self.resolvers.borrow().get(dns) {
-            return Ok(resolver.clone());
+    /// Returns both answers, or the first one alone if it has addresses and the other is late.
+    async fn ask_both(
+        &self,
+        first: impl Future<Output = Answer>,
+        other: impl Future<Output = Answer>,
+    ) -> Vec<Answer> {
+        let mut first = std::pin::pin!(first);
+        let mut other = std::pin::pin!(other);
+        let has_addresses =
+            |answer: &Answer| answer.as_ref().is_ok_and(|found| found.iter().next().is_some());
+        tokio::select! {
+            answer = &mut first => {
+                if !has_addresses(&answer) {
+                    return vec![answer, other.await];
+                }
+                match timeout(OTHER_KIND, other).await {
+                    Ok(second) => vec![answer, second],
+                    Err(_) => vec![answer],
+                }
+            }
+            // The preferred kind is waited for: it may be the only one that is used.
+            second = &mut other => vec![first.await, second],
+        }
+    }
+
+    async fn ask(&self, host: &str, dns: &Dns, kind: Kind) -> Answer {
+        let resolver = self.resolver(dns, kind)?;
+        match resolver.lookup_ip(host).await {
+            Ok(found) => Ok(found),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Returns the addresses of a name in `/etc/hosts`.
+    fn listed(&self, host: &str, kind: Kind) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_str(host) else { return Vec::new() };
+        let found = self.hosts().lookup_static_host(&Query::query(name, kind.record()));
+        found.map(|found| LookupIp::from(found).iter().collect()).unwrap_or_default()
+    }
+
+    fn hosts(&self) -> Rc<Hosts> {
+        let version = version(HOSTS);
+        if let Some(known) = self.hosts.borrow().as_ref().filter(|known| known.version == version) {
+            return known.made.clone();
+        }
+        let mut hosts = Hosts::default();
+        if let Ok(file) = File::open(HOSTS) {
+            // Lines before one that can't be read count.
+            let _ = hosts.read_hosts_conf(file);
+        }
+        let made = Rc::new(hosts);
+        *self.hosts.borrow_mut() = Some(Known { made: made.clone(), version });
+        made
+    }
+
+    fn resolver(&self, dns: &Dns, kind: Kind) -> Result<Rc<TokioResolver>, String> {
+        let version = if dns.server.is_some() { None } else { version(RESOLV_CONF) };
+        let key = (dns.clone(), kind);
+        if let Some(known) = self.resolvers.borrow().get(&key).filter(|known| known.version == version) {
+            return Ok(known.made.clone());
         }
         let mut builder = builder(dns)?;
-        set(builder.options_mut(), dns);
-        let built = Rc::new(builder.build().map_err(|error| error.to_string())?);
-        self.resolvers.borrow_mut().insert(dns.clone(), built.clone());
-        Ok(built)
+        set(builder.options_mut(), dns, kind);
+        let made = Rc::new(builder.build().map_err(|error| error.to_string())?);
+        self.resolvers.borrow_mut().insert(key, Known { made: made.clone(), version });
+        Ok(made)
     }
 }
+
+/// Addresses of one kind, or why there are none.
+type Answer = Result<LookupIp, String>;
 
 fn builder(dns: &Dns) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
     match dns.server {
@@ -86,15 +222,15 @@ fn name_server(address: SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, connections)
 }
 
-fn set(options: &mut ResolverOpts, dns: &Dns) {
+fn set(options: &mut ResolverOpts, dns: &Dns, kind: Kind) {
     options.timeout = dns.timeout;
     options.attempts = dns.retries as usize;
     options.positive_min_ttl = Some(dns.least_ttl);
     options.positive_max_ttl = Some(dns.longest_ttl);
-    options.ip_strategy = match dns.family {
-        Family::PreferV4 => LookupIpStrategy::Ipv4AndIpv6,
-        Family::PreferV6 => LookupIpStrategy::Ipv6AndIpv4,
-        Family::OnlyV4 => LookupIpStrategy::Ipv4Only,
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = match kind {
+        Kind::V4 => LookupIpStrategy::Ipv4Only,
+        Kind::V6 => LookupIpStrategy::Ipv6Only,
     };
 }
 

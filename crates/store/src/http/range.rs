@@ -30,15 +30,35 @@ pub(super) fn skipped<T>(response: &Response<T>, fetch: &Fetch, from: u64) -> Op
         (StatusCode::PARTIAL_CONTENT, _) if fetch.part.is_some() || from > 0 => {
             Some(is_wanted(response, fetch, begin).map(|()| 0))
         }
-        (StatusCode::OK, Some(_)) => Some(Err(match is_of(response, fetch) {
+        // No part was asked for; one that is everything will do.
+        (StatusCode::PARTIAL_CONTENT, None) => Some(match complete(response) {
+            Some(_) => Ok(0),
+            None => Err(Cause::Broken(
+                "it was asked for a whole file, and sent a part of it (status 206)".to_owned(),
+            )),
+        }),
+        (status, Some(_)) if is_whole(status) => Some(Err(match is_of(response, fetch) {
             true => Cause::WholeFile,
             false => Cause::Changed,
         })),
         // It has become so short that it has no such part.
         (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) if fetch.whole.is_some() => Some(Err(Cause::Changed)),
-        (StatusCode::OK, None) => Some(Ok(from)),
+        (status, None) if is_whole(status) => Some(Ok(from)),
         _ => None,
     }
+}
+
+/// Returns whether an answer with this status is a whole file: as the server has it, or as a proxy on the way changed it.
+/// Whether the change did harm is for the hash to say.
+fn is_whole(status: StatusCode) -> bool {
+    matches!(status, StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION)
+}
+
+/// Returns the length of a file of which an answer with a part has everything, from the first byte to the last.
+pub(super) fn complete<T>(response: &Response<T>) -> Option<u64> {
+    let Span { first, last, len } = span(response)?;
+    let len = len?;
+    (first == 0 && last.checked_add(1) == Some(len)).then_some(len)
 }
 
 /// Whether what came is the part that was asked for, of the file that was asked for.
@@ -153,7 +173,23 @@ mod tests {
         assert!(matches!(skipped(&answer(200, &[]), &plain, 7), Some(Ok(7))));
         let part = answer(206, &[("content-range", "bytes 7-99/*")]);
         assert!(matches!(skipped(&part, &plain, 7), Some(Ok(0))));
-        assert!(skipped(&part, &plain, 0).is_none(), "nobody asked for a part");
+        assert!(matches!(skipped(&part, &plain, 0), Some(Err(Cause::Broken(_)))), "nobody asked for a part");
+    }
+
+    #[test]
+    fn a_part_that_is_everything_is_a_whole_file() {
+        let plain = Fetch::new("a", "a", 100);
+        let sent = |range: &str| skipped(&answer(206, &[("content-range", range)]), &plain, 0);
+        assert!(matches!(sent("bytes 0-99/100"), Some(Ok(0))));
+        for part in
+            ["bytes 0-98/100", "bytes 1-99/100", "bytes 0-99/*", "bytes 0-100/100", "bytes 0-99", "none"]
+        {
+            assert!(matches!(sent(part), Some(Err(Cause::Broken(_)))), "{part}");
+        }
+        assert!(matches!(skipped(&answer(206, &[]), &plain, 0), Some(Err(Cause::Broken(_)))));
+        assert!(matches!(skipped(&answer(203, &[]), &plain, 0), Some(Ok(0))));
+        let known = of(None);
+        assert!(matches!(skipped(&answer(203, &[]), &known, 0), Some(Err(Cause::WholeFile))));
     }
 
     #[test]

@@ -67,6 +67,7 @@ impl Fault {
                 Self { exit: 4, no_exit: true, ..Self::default() }
             }
             Cause::Broken(_) => Self { again: true, ..either },
+            Cause::ProxyLogin { .. } => Self { exit: 4, no_exit: true, ..Self::default() },
             Cause::ProxyStatus { said, .. } if BEHIND_SQUID.iter().any(|name| said.starts_with(name)) => {
                 server
             }

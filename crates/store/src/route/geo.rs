@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use super::Shared;
-use super::ways::Exit;
+use super::exits::{self, Exit};
 use crate::done::Done;
 use crate::error::StoreError;
 use crate::servers::Proxy;
@@ -83,7 +83,7 @@ impl Shared {
         let (name, exit) = self.geo_name(exit, fallback.len());
         let path = format!("api/v1.0/geo/{name}/{}", about.names.join(","));
         let mut asked: Vec<u32> = (0..).take(self.bases.len()).collect();
-        super::ways::shuffle(&mut asked);
+        exits::shuffle(&mut asked);
         asked.truncate(ASKED_MAX);
         let question = Question { path, about: Arc::new(about) };
         self.clone().ask(question, exit, asked, None);
@@ -101,7 +101,7 @@ impl Shared {
             text
         };
         let ways = self.ways.lock();
-        match ways.name(exit.id).filter(|_| !ways.is_in_last(exit.id, fallback)) {
+        match ways.exits.name(exit.id).filter(|_| !ways.exits.is_in_last(exit.id, fallback)) {
             Some(proxy) => (self.servers.geo_name.clone().unwrap_or_else(|| proxy.to_owned()), exit),
             None => (self.servers.geo_name.clone().unwrap_or_else(own), Exit::DIRECT),
         }
@@ -134,7 +134,7 @@ impl Shared {
         {
             let mut ways = self.ways.lock();
             ways.sort(servers);
-            ways.sort_last_groups(groups);
+            ways.exits.sort_last(groups);
         }
         self.notes.say(&format!("the nearest server is {near}"));
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn servers_are_named_in_order_of_their_names_and_proxies_after_them() {
-        let at = |host: &str| vec![Proxy::At { host: host.into(), port: 1, tls: false }];
+        let at = |host: &str| vec![Proxy::At { host: host.into(), port: 1, tls: false, login: None }];
         let about = About::new(&["c", "a", "b"], &[at("q"), at("p")], false);
         assert_eq!(about.names, ["a", "b", "c", "q", "p"]);
         // c, p, b, a, q.

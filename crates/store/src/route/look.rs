@@ -77,7 +77,7 @@ impl Shared {
                     return;
                 }
                 let (is_news, what) = match look {
-                    Look::Exit(way) => (shared.ways.lock().exit_answers(way.exit.id), way.exit.to_string()),
+                    Look::Exit(way) => (shared.ways.lock().exits.answers(way.exit.id), way.exit.to_string()),
                     Look::Server(way) => {
                         let name = shared.bases[way.server as usize].to_string();
                         (shared.ways.lock().server_answers(way.server), name)

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::Shared;
+use super::exits::{Exit, Out};
 use super::fault::Fault;
 use super::trip::Trip;
-use super::ways::{Exit, Way};
+use super::ways::Way;
 use crate::engine::Log;
 use crate::error::StoreError;
 use crate::status::{Reach, RouteStatus, unix_now};
@@ -49,9 +50,6 @@ impl Notes {
 impl Shared {
     /// Leaves what a failure shows to be out of use.
     pub(super) fn leave_for_sure(&self, way: Way, fault: Fault, error: &StoreError) {
-        if self.ways.lock().is_single() {
-            return;
-        }
         let now = Instant::now();
         let timings = &self.servers.timings;
         if fault.no_exit {
@@ -70,10 +68,7 @@ impl Shared {
             let timings = &self.servers.timings;
             let exits: Vec<Exit> = {
                 let ways = self.ways.lock();
-                let all = ways.in_use();
-                trip.failed_exits(way)
-                    .filter_map(|id| all.iter().find(|exit| exit.id == id).copied())
-                    .collect()
+                trip.failed_exits(way).filter_map(|id| ways.exits.get(id)).collect()
             };
             let why = self.notes.last.lock().as_ref().map_or_else(String::new, |(_, text)| text.clone());
             for exit in exits {
@@ -91,26 +86,28 @@ impl Shared {
     fn burn(&self, exit: Exit, again: Option<Instant>, why: &str) {
         let next = {
             let mut ways = self.ways.lock();
-            if !ways.burn(exit.id, again) {
+            if !ways.exits.burn(exit.id, Out::new(again, why)) {
                 return;
             }
-            ways.in_use()
+            ways.exits.in_use()
         };
         self.troubled.store(true, Ordering::Relaxed);
         self.notes.proxies.fetch_add(1, Ordering::Relaxed);
-        let to = if next.is_empty() {
-            "nothing is left".to_owned()
-        } else {
-            format!("going on with {}", list(&next))
-        };
-        self.notes.say(&format!("proxy {exit} is out of use, {to}: {why}"));
-        self.move_queued(|_, proxy| proxy == exit.proxy);
+        self.notes.say(&format!("proxy {exit} is out of use, {}: {why}", going_on(&next)));
+        self.move_queued(|_, id| id == exit.id);
+    }
+
+    /// Tells that a proxy is out of use because its name has no address.
+    pub(super) fn has_no_address(&self, host: &str, port: u16, why: &str) {
+        let next = self.ways.lock().exits.in_use();
+        self.notes.proxies.fetch_add(1, Ordering::Relaxed);
+        self.notes.say(&format!("proxy {host}:{port} is out of use, {}: {why}", going_on(&next)));
     }
 
     fn leave(&self, server: u32, again: Option<Instant>, why: &str) {
         let next = {
             let mut ways = self.ways.lock();
-            if self.bases.len() < 2 || !ways.leave(server, again) {
+            if self.bases.len() < 2 || !ways.leave(server, Out::new(again, why)) {
                 return;
             }
             ways.server()
@@ -124,37 +121,44 @@ impl Shared {
     }
 
     /// Has requests that wait for their turn on ways like this take another.
-    fn move_queued(&self, is_left: impl Fn(u32, Option<std::net::SocketAddr>) -> bool) {
+    fn move_queued(&self, is_left: impl Fn(u32, u32) -> bool) {
         let sources = self.sources.lock();
-        let left = sources.iter().filter(|((server, proxy, _), _)| is_left(*server, *proxy));
+        let left = sources.iter().filter(|((server, exit), _)| is_left(*server, *exit));
         left.for_each(|(_, taken)| self.network.leave(Arc::clone(&taken.site)));
     }
 
     /// Something that was out of use answers again.
     pub(super) fn came_back(&self, what: &str) {
+        self.back(&format!("{what} answers again"));
+    }
+
+    /// Something can be used again.
+    pub(super) fn back(&self, how: &str) {
         self.notes.back.fetch_add(1, Ordering::Relaxed);
         let (exits, server) = {
             let ways = self.ways.lock();
-            (ways.in_use(), ways.server())
+            (ways.exits.in_use(), ways.server())
         };
         let server = &self.bases[server as usize];
-        self.notes.say(&format!("{what} answers again; in use are {} and {server}", list(&exits)));
+        self.notes.say(&format!("{how}; in use are {} and {server}", list(&exits)));
     }
 
     /// Who is in use, and what failed so far.
     pub(super) fn route(&self) -> RouteStatus {
         let ways = self.ways.lock();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let server = |(number, base): (usize, &crate::http::BaseUrl)| Reach {
-            name: base.to_string(),
-            active: number == ways.server() as usize,
-            out: u32::try_from(number).is_ok_and(|number| ways.is_out(number)),
+        let server = |(number, base): (usize, &crate::http::BaseUrl)| {
+            let active = number == ways.server() as usize;
+            let mut reach = Reach { name: base.to_string(), active, ..Reach::default() };
+            if let Some(out) = u32::try_from(number).ok().and_then(|number| ways.out(number)) {
+                out.show(&mut reach);
+                reach.active = active;
+            }
+            reach
         };
-        let active: Vec<String> = ways.in_use().iter().map(Exit::to_string).collect();
-        let proxy = |(name, out): (String, bool)| Reach { active: active.contains(&name) && !out, name, out };
         RouteStatus {
             servers: self.bases.iter().enumerate().map(server).collect(),
-            proxies: ways.all().into_iter().map(|group| group.into_iter().map(proxy).collect()).collect(),
+            proxies: ways.exits.shown(),
             server_failovers: get(&self.notes.servers),
             proxy_failovers: get(&self.notes.proxies),
             recoveries: get(&self.notes.back),
@@ -164,7 +168,12 @@ impl Shared {
     }
 }
 
-fn list(exits: &[Exit]) -> String {
+/// Says what requests use from now on.
+fn going_on(next: &[Exit]) -> String {
+    if next.is_empty() { "nothing is left".to_owned() } else { format!("going on with {}", list(next)) }
+}
+
+pub(super) fn list(exits: &[Exit]) -> String {
     let names: Vec<String> = exits.iter().map(Exit::to_string).collect();
     names.join(" and ")
 }

@@ -11,6 +11,17 @@ const ATTEMPTS_MAX: usize = 32;
 /// The way was left so often before the request was sent.
 const LEFT_MAX: u32 = 64;
 
+/// What a request does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It takes this way.
+    Take(Way),
+    /// It waits for the name of a proxy that comes before all other ways.
+    Wait,
+    /// Nothing is left to try.
+    End,
+}
+
 /// What one request has met so far.
 pub(super) struct Trip {
     began: Instant,
@@ -83,20 +94,27 @@ impl Trip {
         suspect(&mut self.servers, way.server, fault.server, false);
     }
 
-    /// The way to try next: one that was not tried yet, as far from what is suspected as can be.
-    pub(super) fn next(&self, choices: &[Choice]) -> Option<Way> {
+    /// Returns what to try next: the way that was not tried yet and is suspected least, of several the first one. A proxy
+    /// whose name is being resolved is not suspected of anything.
+    pub(super) fn next(&self, choices: &[Choice]) -> Step {
         if self.tried.len() >= ATTEMPTS_MAX {
-            return None;
+            return Step::End;
         }
         let score = |suspects: &[Suspect], id| find(suspects, id).map_or(0, |suspect| suspect.score);
         let untried = choices.iter().filter(|choice| {
-            let out = find(&self.exits, choice.way.exit.id).is_some_and(|suspect| suspect.out);
-            !out && !self.tried.contains(&choice.way)
+            let Some(exit) = choice.exit else { return true };
+            let out = find(&self.exits, exit.id).is_some_and(|suspect| suspect.out);
+            !out && !self.tried.contains(&Way { exit, server: choice.server })
         });
         let least = untried.min_by_key(|choice| {
-            score(&self.exits, choice.way.exit.id) + score(&self.servers, choice.way.server) + choice.doubt
+            let of_exit = choice.exit.map_or(0, |exit| score(&self.exits, exit.id));
+            of_exit + score(&self.servers, choice.server) + choice.doubt
         });
-        least.map(|choice| choice.way)
+        match least {
+            Some(Choice { exit: Some(exit), server, .. }) => Step::Take(Way { exit: *exit, server: *server }),
+            Some(Choice { exit: None, .. }) => Step::Wait,
+            None => Step::End,
+        }
     }
 
     /// Exits that are to blame, now that this way served: those that failed with the same server, and those that were
@@ -124,11 +142,13 @@ impl Trip {
 }
 
 /// The way to take where so many brought nothing good.
-pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Option<Way> {
+pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Step {
     let mut trip = Trip::new(false);
     for _ in 0..count {
-        let way = trip.next(choices)?;
-        trip.suspect(way, Fault::EITHER);
+        match trip.next(choices) {
+            Step::Take(way) => trip.suspect(way, Fault::EITHER),
+            other => return other,
+        }
     }
     trip.next(choices)
 }

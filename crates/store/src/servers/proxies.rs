@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use super::login::{Login, without_passwords};
+
 /// Groups of proxies. One group is used after the other, the members of a group alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies(Vec<Vec<Proxy>>);
@@ -20,6 +22,8 @@ pub enum Proxy {
         port: u16,
         /// Whether it is spoken to over https.
         tls: bool,
+        /// The user name and password that it is sent.
+        login: Option<Login>,
     },
 }
 
@@ -29,7 +33,7 @@ pub enum ProxyError {
     /// A member that makes no sense.
     #[error("`{proxy}` can't be used as a proxy: {reason}")]
     Bad {
-        /// The member.
+        /// The member, without its password.
         proxy: String,
         /// Why.
         reason: &'static str,
@@ -90,6 +94,22 @@ impl Proxies {
         }
     }
 
+    /// Returns a list of this proxy alone.
+    pub fn only(proxy: Proxy) -> Self {
+        Self(vec![vec![proxy]])
+    }
+
+    /// Returns the text that [`Proxies::parse`] reads, passwords included: for other processes of Esker, and never to be
+    /// shown.
+    pub(super) fn revealed(&self) -> String {
+        self.text(Proxy::revealed)
+    }
+
+    fn text(&self, member: impl Fn(&Proxy) -> String) -> String {
+        let group = |group: &Vec<Proxy>| group.iter().map(&member).collect::<Vec<_>>().join("|");
+        self.0.iter().map(group).collect::<Vec<_>>().join(";")
+    }
+
     /// The groups.
     pub fn groups(&self) -> &[Vec<Proxy>] {
         &self.0
@@ -103,7 +123,7 @@ impl Proxies {
 
 fn member(text: &str) -> Result<Proxy, ProxyError> {
     let text = text.trim();
-    let bad = |reason| ProxyError::Bad { proxy: text.to_owned(), reason };
+    let bad = |reason| ProxyError::Bad { proxy: without_passwords(text), reason };
     if text.is_empty() || text == "DIRECT" {
         return Ok(Proxy::Direct);
     }
@@ -114,9 +134,10 @@ fn member(text: &str) -> Result<Proxy, ProxyError> {
         None => (false, text),
     };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
-    if authority.contains('@') {
-        return Err(bad("user names and passwords are not supported"));
-    }
+    let (login, authority) = match authority.rsplit_once('@') {
+        Some((login, authority)) => (Some(Login::parse(login).map_err(&bad)?), authority),
+        None => (None, authority),
+    };
     let (host, port) = match authority.strip_prefix('[') {
         Some(literal) => {
             let (host, rest) = literal.split_once(']').ok_or_else(|| bad("a bracket is not closed"))?;
@@ -143,31 +164,46 @@ fn member(text: &str) -> Result<Proxy, ProxyError> {
             number.ok_or_else(|| bad("the port is not a number from 1 to 65535"))?
         }
     };
-    Ok(Proxy::At { host: host.to_owned(), port, tls })
+    Ok(Proxy::At { host: host.to_owned(), port, tls, login })
 }
 
-impl fmt::Display for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Proxy {
+    /// Returns the same proxy without a user name and a password.
+    pub(crate) fn without_login(&self) -> Self {
+        match self.clone() {
+            Proxy::At { host, port, tls, .. } => Proxy::At { host, port, tls, login: None },
+            Proxy::Direct => Proxy::Direct,
+        }
+    }
+
+    fn revealed(&self) -> String {
+        self.text(Login::revealed)
+    }
+
+    fn text(&self, shown: impl Fn(&Login) -> String) -> String {
         match self {
-            Proxy::Direct => f.write_str("DIRECT"),
-            Proxy::At { host, port, tls } => {
+            Proxy::Direct => "DIRECT".to_owned(),
+            Proxy::At { host, port, tls, login } => {
                 let scheme = if *tls { "https" } else { "http" };
                 let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-                write!(f, "{scheme}://{open}{host}{close}:{port}")
+                let login = login.as_ref().map(|login| shown(login) + "@").unwrap_or_default();
+                format!("{scheme}://{login}{open}{host}{close}:{port}")
             }
         }
     }
 }
 
+/// Passwords are masked.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(Login::to_string))
+    }
+}
+
+/// Passwords are masked.
 impl fmt::Display for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, group) in self.0.iter().enumerate() {
-            f.write_str(if number > 0 { ";" } else { "" })?;
-            for (number, member) in group.iter().enumerate() {
-                write!(f, "{}{member}", if number > 0 { "|" } else { "" })?;
-            }
-        }
-        Ok(())
+        f.write_str(&self.text(Proxy::to_string))
     }
 }
 
@@ -207,7 +243,9 @@ mod tests {
         for text in [
             "http://good:3128|ftp://x:1",
             "socks5://x:1",
-            "http://u:p@x:1",
+            "http://:p@x:1",
+            "http://u:p@",
+            "http://u%3Ax:p@x:1",
             "http://:3128",
             "http://x:0",
             "http://x:99999",
@@ -218,15 +256,31 @@ mod tests {
             "http://[::1]3128",
         ] {
             let wrong = text.rsplit('|').next().unwrap_or(text);
-            assert!(error(text).to_string().contains(wrong), "{text}: {}", error(text));
+            let wrong = without_passwords(wrong);
+            assert!(error(text).to_string().contains(&wrong), "{text}: {}", error(text));
         }
+        for text in ["http://me:secret@x:0", "http://me:secret@", "ftp://me:secret@x", "me:secret@x y:1"] {
+            assert!(!format!("{0} {0:?}", error(text)).contains("secret"), "{}", error(text));
+        }
+    }
+
+    #[test]
+    fn passwords_are_sent_and_not_shown() {
+        let list = "http://me:a%40b@p:3128|me2:c@q;https://user@[::1]:3129;DIRECT";
+        let proxies = Proxies::parse(list, None).unwrap();
+        let shown = "http://me:***@p:3128|http://me2:***@q:1080;https://user@[::1]:3129;DIRECT";
+        assert_eq!(proxies.to_string(), shown);
+        assert!(!format!("{proxies:?}").contains("a@b"));
+        assert_eq!(Proxies::parse(&proxies.revealed(), None), Ok(proxies));
+        let auto = Proxies::parse("auto;DIRECT", Some("http://me:c@env.example:3128")).unwrap();
+        assert_eq!(auto.revealed(), "http://me:c@env.example:3128;DIRECT");
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_answered(text in "\\PC*") {
             if let Ok(proxies) = Proxies::parse(&text, None) {
-                let again = Proxies::parse(&proxies.to_string(), None);
+                let again = Proxies::parse(&proxies.revealed(), None);
                 proptest::prop_assert_eq!(again, Ok(proxies));
             }
         }

@@ -1,5 +1,6 @@
 //! The text form of [`Servers`]: a line `name value` for each thing that is not as usual. It is what processes that
-//! share a cache say to each other, and the key under which they share.
+//! share a cache say to each other, and the key under which they share. It has the passwords of proxies in it, so it is
+//! never shown.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -10,8 +11,8 @@ use super::{Authorities, Dns, Family, Proxies, ProxyError, Servers, Timings, Tol
 /// Why a text is no [`Servers`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServersError {
-    /// A line that nobody understands.
-    #[error("`{0}` says nothing about servers")]
+    /// The name of a line that nobody understands.
+    #[error("a line `{0}` says nothing about servers")]
     Line(String),
     /// Its proxies.
     #[error(transparent)]
@@ -26,6 +27,8 @@ pub enum ServersError {
 
 /// Repositories have about a dozen.
 const SERVERS_MAX: usize = 256;
+/// Names of lines are shorter.
+const NAME_MAX: usize = 20;
 
 impl Display for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,8 +37,8 @@ impl Display for Servers {
             return f.write_str(self.url());
         }
         self.urls.iter().try_for_each(|url| writeln!(f, "server {url}"))?;
-        line(f, "proxies", &self.proxies, &plain.proxies)?;
-        line(f, "fallback", &self.fallback, &plain.fallback)?;
+        line(f, "proxies", &self.proxies.revealed(), &plain.proxies.revealed())?;
+        line(f, "fallback", &self.fallback.revealed(), &plain.fallback.revealed())?;
         line(f, "sharding", &self.sharding, &plain.sharding)?;
         line(f, "redirects", &self.redirects, &plain.redirects)?;
         line(f, "order", &self.order, &plain.order)?;
@@ -131,8 +134,10 @@ impl FromStr for Servers {
                 external.push('\n');
                 continue;
             }
-            let (name, value) = line.split_once(' ').ok_or_else(|| ServersError::Line(line.to_owned()))?;
-            servers.read(name, value)?.ok_or_else(|| ServersError::Line(line.to_owned()))?;
+            // The value could be a password.
+            let unknown = |name: &str| ServersError::Line(name.chars().take(NAME_MAX).collect());
+            let (name, value) = line.split_once(' ').ok_or_else(|| unknown(line))?;
+            servers.read(name, value)?.ok_or_else(|| unknown(name))?;
         }
         if !external.is_empty() {
             servers.external = Some(Box::new(external.parse()?));
@@ -215,7 +220,7 @@ mod tests {
     fn unusual() -> Servers {
         Servers {
             urls: vec!["http://a/cvmfs/x".into(), "http://b/cvmfs/x".into()],
-            proxies: Proxies::parse("p:3128|q:3128;DIRECT", None).unwrap(),
+            proxies: Proxies::parse("p:3128|http://me:a%3Bb@q:3128;DIRECT", None).unwrap(),
             fallback: Proxies::parse("http://f:80", None).unwrap(),
             sharding: true,
             redirects: true,
@@ -288,6 +293,6 @@ mod tests {
         let groups = unusual().groups();
         let shown: Vec<String> =
             groups.iter().map(|group| group.iter().map(|p| format!("{p} ")).collect()).collect();
-        assert_eq!(shown, ["http://p:3128 http://q:3128 ", "http://f:80 "]);
+        assert_eq!(shown, ["http://p:3128 http://me:***@q:3128 ", "http://f:80 "]);
     }
 }
