@@ -13,7 +13,7 @@ use esker_fuse::KernelMask;
 use esker_node::parameters::Parameters;
 use esker_node::push::Push;
 use esker_node::share::BrokerAddress;
-use esker_store::{Order, Proxies, Servers};
+use esker_store::{Order, Proxies, Servers, without_passwords};
 use esker_view::Pin;
 
 use crate::configuration::authorities;
@@ -34,7 +34,8 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
 
-    /// Proxies on the way: `|` between those that share the work, `;` before those for when they fail, DIRECT for none
+    /// Proxies on the way: `|` between those that share the work, `;` before those for when they fail, DIRECT for none;
+    /// `http://USER:PASSWORD@HOST:PORT` for one that wants a password
     #[arg(long, value_name = "GROUPS")]
     pub(crate) proxy: Option<String>,
 
@@ -343,7 +344,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     if let Some(groups) = &args.proxy {
         let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
         servers.proxies = Proxies::parse(groups, auto.as_deref()).map_err(|error| {
-            Failure::usage(format!("--proxy {groups:?}: {error}"))
+            Failure::usage(format!("--proxy {:?}: {error}", without_passwords(groups)))
                 .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
         })?;
     }

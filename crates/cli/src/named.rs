@@ -315,6 +315,8 @@ fn may_write(path: &Path) -> bool {
 fn variables(parameters: &Parameters, name: &RepositoryName) -> BTreeMap<String, String> {
     let architecture = esker_node::parameters::Machine::this().architecture;
     let given = [("CVMFS_FQRN", name.to_string()), ("CVMFS_ARCH", architecture)];
-    let set = parameters.all().iter().map(|(name, setting)| (name.clone(), setting.value.clone()));
+    let set = parameters.all().iter().map(|(name, setting)| {
+        (name.clone(), esker_node::parameters::table::shown(name, &setting.value).into_owned())
+    });
     given.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(set).collect()
 }

@@ -137,7 +137,8 @@ mod tests {
         assert_eq!(of(&status, "user.host").as_deref(), Some("http://one/cvmfs/a.test"));
         assert_eq!(of(&status, "user.proxy").as_deref(), Some("DIRECT"));
         assert_eq!(of(&status, "user.hitrate").as_deref(), Some("n/a"));
-        let reach = |name: &str, active| Reach { name: name.into(), active, out: !active };
+        let reach =
+            |name: &str, active| Reach { name: name.into(), active, out: !active, ..Reach::default() };
         status.network.route.servers = vec![reach("a", false), reach("b", true), reach("c", false)];
         status.network.route.proxies = vec![vec![reach("http://p", false)], vec![reach("DIRECT", true)]];
         (status.traffic.hits, status.traffic.fetched) = (3, 1);

@@ -62,10 +62,12 @@ pub enum DaemonError {
 }
 
 /// Starts `command` as a daemon and waits for its report. `arguments` makes the
-/// arguments from the number of the descriptor that [`Reporter::adopt`] wants.
+/// arguments from the number of the descriptor that [`Reporter::adopt`] wants. `input` is what the daemon reads from its
+/// standard input: what must not stand in a command line, which all users see.
 pub fn spawn(
     mut command: Command,
     log: &Path,
+    input: Option<&str>,
     arguments: impl FnOnce(RawFd) -> Vec<std::ffi::OsString>,
 ) -> Result<Report, DaemonError> {
     let output = OpenOptions::new()
@@ -77,12 +79,17 @@ pub fn spawn(
         .open(log)
         .map_err(FileError::on("open", log))?;
     let (reader, writer) = io::pipe().map_err(DaemonError::Spawn)?;
-    command.args(arguments(writer.as_raw_fd())).stdin(Stdio::null());
+    command.args(arguments(writer.as_raw_fd()));
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(output.try_clone().map_err(DaemonError::Spawn)?);
     command.stderr(output.try_clone().map_err(DaemonError::Spawn)?);
     sys::inherit(&mut command, writer.as_raw_fd());
     let mut child = command.spawn().map_err(DaemonError::Spawn)?;
     drop(writer);
+    if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+        // A daemon that ended says why below.
+        let _ = stdin.write_all(input.as_bytes());
+    }
     let mut line = Vec::new();
     let read = BufReader::new(reader.take(REPORT_MAX)).read_until(b'\n', &mut line);
     match (read, serde_json::from_slice(&line)) {
@@ -151,7 +158,7 @@ mod tests {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script);
-        spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()])
+        spawn(command, log.path(), None, |fd| vec!["sh".into(), fd.to_string().into()])
     }
 
     #[test]
@@ -175,7 +182,7 @@ mod tests {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("{READY}; cut -d' ' -f5 /proc/$$/stat"));
-        spawn(command, log.path(), |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
+        spawn(command, log.path(), None, |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
         // The process writes to the log after its report: wait for the line.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let line = loop {

@@ -265,6 +265,26 @@ pub struct Reach {
     pub active: bool,
     /// Whether it failed, and was not seen to answer since.
     pub out: bool,
+    /// When it failed, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
+    /// How it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl From<&esker_store::Reach> for Reach {
+    fn from(one: &esker_store::Reach) -> Self {
+        let esker_store::Reach { name, active, out, since, why } = one.clone();
+        Self { name, active, out, since, why }
+    }
+}
+
+impl From<Reach> for esker_store::Reach {
+    fn from(one: Reach) -> Self {
+        let Reach { name, active, out, since, why } = one;
+        Self { name, active, out, since, why }
+    }
 }
 
 /// How long work waited for a thread.
@@ -421,11 +441,9 @@ impl From<&esker_store::NetworkStatus> for Network {
 
 impl From<&esker_store::RouteStatus> for Route {
     fn from(route: &esker_store::RouteStatus) -> Self {
-        let reach =
-            |one: &esker_store::Reach| Reach { name: one.name.clone(), active: one.active, out: one.out };
         Self {
-            servers: route.servers.iter().map(reach).collect(),
-            proxies: route.proxies.iter().map(|group| group.iter().map(reach).collect()).collect(),
+            servers: route.servers.iter().map(Reach::from).collect(),
+            proxies: route.proxies.iter().map(|group| group.iter().map(Reach::from).collect()).collect(),
             server_failovers: route.server_failovers,
             proxy_failovers: route.proxy_failovers,
             recoveries: route.recoveries,
@@ -437,10 +455,9 @@ impl From<&esker_store::RouteStatus> for Route {
 
 impl From<Route> for esker_store::RouteStatus {
     fn from(route: Route) -> Self {
-        let reach = |one: Reach| esker_store::Reach { name: one.name, active: one.active, out: one.out };
-        let group = |group: Vec<Reach>| group.into_iter().map(reach).collect();
+        let group = |group: Vec<Reach>| group.into_iter().map(esker_store::Reach::from).collect();
         Self {
-            servers: route.servers.into_iter().map(reach).collect(),
+            servers: route.servers.into_iter().map(esker_store::Reach::from).collect(),
             proxies: route.proxies.into_iter().map(group).collect(),
             server_failovers: route.server_failovers,
             proxy_failovers: route.proxy_failovers,

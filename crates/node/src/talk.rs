@@ -189,7 +189,7 @@ fn size(status: &StoreStatus) -> String {
 
 /// Before whoever fetches has told anything, what is configured is what is used.
 fn hosts(servers: &Servers, route: &RouteStatus) -> String {
-    let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, out: false };
+    let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, ..Reach::default() };
     let all = match route.servers.is_empty() {
         true => servers.urls.iter().enumerate().map(|(at, url)| first(at, url)).collect(),
         false => route.servers.clone(),

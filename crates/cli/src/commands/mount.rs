@@ -14,6 +14,7 @@ use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 use esker_node::status::ShownWith;
+use esker_store::without_passwords;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
@@ -64,6 +65,10 @@ pub(crate) struct Args {
     /// Report to this descriptor; how a daemon is started
     #[arg(long, hide = true, value_name = "FD")]
     daemon: Option<RawFd>,
+
+    /// Read the value of --proxy from the standard input; how a daemon is told passwords
+    #[arg(long, hide = true, requires = "daemon")]
+    proxy_from_input: bool,
 }
 
 /// Who may do what with a mount, and what it is called.
@@ -152,11 +157,13 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
 fn start_daemon(log: &Path, line: &[OsString], name: &str) -> Result<(), Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0(name);
-    let report = daemon::spawn(command, log, |fd| {
-        let mut given = line.iter().cloned();
+    let (line, proxies) = without_passwords_in(line);
+    let report = daemon::spawn(command, log, proxies.as_deref(), |fd| {
+        let mut given = line.into_iter();
         let subcommand = given.next();
-        let hidden = format!("--daemon={fd}").into();
-        subcommand.into_iter().chain([hidden]).chain(given).collect()
+        let hidden = [format!("--daemon={fd}").into()];
+        let from_input = proxies.as_ref().map(|_| "--proxy-from-input".into());
+        subcommand.into_iter().chain(hidden).chain(from_input).chain(given).collect()
     });
     match report.context(Kind::Failed, "can't mount")? {
         Report::Ready { warning } => {
@@ -170,11 +177,37 @@ fn start_daemon(log: &Path, line: &[OsString], name: &str) -> Result<(), Failure
     }
 }
 
-fn run_as_daemon(args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
+/// Returns a command line with the passwords of its proxies masked, and the proxies if they have some.
+fn without_passwords_in(line: &[OsString]) -> (Vec<OsString>, Option<String>) {
+    let mut proxies = None;
+    let mut is_next = false;
+    let masked = line.iter().map(|argument| {
+        let is_value = std::mem::replace(&mut is_next, argument == "--proxy");
+        let text = argument.to_str().unwrap_or_default();
+        let (before, value) = match text.strip_prefix("--proxy=") {
+            Some(value) => ("--proxy=", value),
+            None if is_value => ("", text),
+            None => return argument.clone(),
+        };
+        let shown = without_passwords(value);
+        if shown == value {
+            return argument.clone();
+        }
+        proxies = Some(value.to_owned());
+        format!("{before}{shown}").into()
+    });
+    (masked.collect(), proxies)
+}
+
+fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
     // Started through a link in /proc, it would be called `exe` in lists of processes.
     let _ = rustix::thread::set_name(c"esker");
     let reporter = Reporter::adopt(fd)
         .map_err(|error| Failure::usage(format!("--daemon is not for use by hand: {error}")))?;
+    if args.proxy_from_input {
+        let text = std::io::read_to_string(std::io::stdin());
+        args.repository.proxy = Some(text.context(Kind::Failed, "can't read the proxies")?);
+    }
     let mut reporter = Some(reporter);
     let mut report = |report: &Report| match reporter.take() {
         Some(reporter) => reporter.report(report),
@@ -376,5 +409,31 @@ fn of_mounted(what: &str, error: &MountedError) -> Failure {
             }
         }
         _ => Failure::failed(format!("{what}: {}", chain(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_proxies_are_taken_out_of_a_command_line() {
+        let line = |words: &str| words.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (given, masked, proxies) in [
+            ("mount u m --proxy http://p:1;DIRECT", "mount u m --proxy http://p:1;DIRECT", None),
+            (
+                "mount --proxy http://me:s@p:1 u m",
+                "mount --proxy http://me:***@p:1 u m",
+                Some("http://me:s@p:1"),
+            ),
+            ("mount --proxy=me:s@p:1|q:1 u m", "mount --proxy=me:***@p:1|q:1 u m", Some("me:s@p:1|q:1")),
+            ("mount --source me:s@p u m", "mount --source me:s@p u m", None),
+        ] {
+            assert_eq!(
+                without_passwords_in(&line(given)),
+                (line(masked), proxies.map(String::from)),
+                "{given}"
+            );
+        }
     }
 }

@@ -250,9 +250,10 @@ fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
         };
         let (server, proxy) = (names(&mut route.servers.iter()), names(&mut proxies.iter().copied()));
         out.line(format!("  asked     {server} through {proxy}"))?;
-        let failed: Vec<&str> = all.filter(|one| one.out).map(|one| one.name.as_str()).collect();
-        if !failed.is_empty() {
-            out.line(format!("  {}", out.warning(&format!("out of use: {}", failed.join(", ")))))?;
+        for one in all.filter(|one| one.out) {
+            let since = one.since.map(|since| format!(" since {} UTC", when(since))).unwrap_or_default();
+            let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            out.line(format!("  down      {}", out.warning(&format!("{}{since}{why}", one.name))))?;
         }
         let Route { server_failovers, proxy_failovers, recoveries, retries, .. } = route;
         out.line(format!(

@@ -225,7 +225,7 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker");
-    let report = daemon::spawn(command, log, |fd| {
+    let report = daemon::spawn(command, log, None, |fd| {
         let mut given = line.iter().cloned();
         let subcommand = given.next();
         let hidden = format!("--keep={fd}").into();

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use esker_node::control::{self, Request, Response};
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
-use esker_node::status::{MountStatus, seconds};
+use esker_node::status::{MountStatus, Reach, Route, seconds};
 
 use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
@@ -136,6 +136,7 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
         let mend = "see whether the server and the proxies are up and reachable from here; what is cached stays readable";
         findings.push(Finding::warning("server", place, found, mend));
     }
+    findings.extend(of_route(place, &status.network.route));
     if let Some(published) = status.published.filter(|published| *published > now + SKEW) {
         let found = format!("its revision was signed {} minutes in the future", (published - now) / 60);
         findings.push(Finding::warning(
@@ -168,6 +169,23 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
         findings.push(Finding::warning("waiting", place, found, mend));
     }
     findings
+}
+
+/// Tells of proxies and servers that are out of use.
+fn of_route(place: &str, route: &Route) -> Vec<Finding> {
+    let of = |check: &'static str, kind: &str, one: &Reach| {
+        let since = one.since.map(|since| span(seconds(SystemTime::now()).saturating_sub(since)));
+        let since = since.map(|since| format!(" for {since}")).unwrap_or_default();
+        let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let found = format!("the {kind} {} is out of use{since}{why}", one.name);
+        let mend = format!(
+            "see whether it runs and can be reached from here; the mount uses the next {kind} meanwhile"
+        );
+        Finding::warning(check, place, found, mend)
+    };
+    let proxies = route.proxies.iter().flatten().filter(|one| one.out).map(|one| of("proxy", "proxy", one));
+    let servers = route.servers.iter().filter(|one| one.out).map(|one| of("server", "server", one));
+    proxies.chain(servers).collect()
 }
 
 /// When the repository was last asked for its head. That it can't be is said by who asks; this finds one who doesn't.

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use esker_store::{Done, Engine, EngineOptions, Fetch, Proxies, Servers, connect};
+use esker_store::{Done, Engine, EngineOptions, Fetch, Proxies, Servers, connect, without_passwords};
 
 use super::tree::SOURCE_MAX;
 use crate::configuration;
@@ -55,5 +55,5 @@ fn proxies(settings: &Settings) -> Result<Proxies, Failure> {
         (None, None) => ("DIRECT".to_owned(), "DIRECT"),
     };
     Proxies::parse(&text, environment.as_deref())
-        .map_err(|error| Failure::usage(format!("{from}={text}: {error}")))
+        .map_err(|error| Failure::usage(format!("{from}={}: {error}", without_passwords(&text))))
 }

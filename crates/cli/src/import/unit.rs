@@ -219,6 +219,7 @@ impl Evaluation {
             let plain =
                 value.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\');
             let bad = |why: String| {
+                let value = table::shown(parameter, &value);
                 Failure::usage(format!("{origin}: {parameter}={}: {why}", value.escape_debug()))
             };
             kind.check(&value).map_err(bad)?;

@@ -7,6 +7,7 @@ mod caching;
 mod checking;
 mod external;
 mod network;
+mod proxies;
 mod secure;
 mod telling;
 

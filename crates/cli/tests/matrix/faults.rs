@@ -6,6 +6,7 @@
 mod client;
 mod disk;
 mod hang;
+mod lists;
 mod namespace;
 mod peers;
 pub(crate) mod process;

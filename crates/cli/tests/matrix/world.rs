@@ -178,6 +178,18 @@ impl World {
         command
     }
 
+    /// Returns the text of all logs of this world's daemons.
+    pub(crate) fn logs(&self) -> String {
+        self.person.does(|| {
+            let folders = fs::read_dir(self.path("run")).into_iter().flatten().flatten();
+            let files =
+                folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+            let logs =
+                files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "log"));
+            logs.map(|log| String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()).collect()
+        })
+    }
+
     pub(crate) fn is_mounted(&self) -> bool {
         let mounts = mountinfo();
         let mountpoint = self.mountpoint();

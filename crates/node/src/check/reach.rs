@@ -92,12 +92,15 @@ fn everybody(servers: &Servers) -> Vec<Asked> {
     {
         let members = proxies.groups().iter().flatten().filter(|proxy| **proxy != Proxy::Direct);
         for proxy in members {
-            let Ok(alone) = Proxies::parse(&proxy.to_string(), None) else { continue };
             asked.push(Asked {
                 what: format!("the proxy {proxy}"),
                 parameter,
                 mend: format!("start it, let it through the firewall, or take it out of {parameter}"),
-                servers: Servers { proxies: alone, fallback: Proxies::none(), ..servers.clone() },
+                servers: Servers {
+                    proxies: Proxies::only(proxy.clone()),
+                    fallback: Proxies::none(),
+                    ..servers.clone()
+                },
             });
         }
     }

@@ -97,7 +97,7 @@ impl Parameters {
         ParameterError::Bad {
             parameter: parameter.to_owned(),
             mend: format!("mend {}; {parameter} takes {takes}", setting.origin),
-            value: setting.value,
+            value: table::shown(parameter, &setting.value).into_owned(),
             origin: setting.origin,
             why: why.into(),
         }
@@ -239,7 +239,7 @@ impl Parameters {
         let what = format!(
             "CVMFS_HTTP_PROXY={}: `auto` is left out, because the environment variable http_proxy is not set and proxy \
              configuration files (CVMFS_PAC_URLS) are not run",
-            setting.value
+            table::shown("CVMFS_HTTP_PROXY", &setting.value)
         );
         let mend = "name the proxies that the file names, like CVMFS_HTTP_PROXY='http://proxy:3128;DIRECT', in \
                     /etc/cvmfs/default.local; or set http_proxy for whatever mounts";

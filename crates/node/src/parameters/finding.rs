@@ -59,7 +59,7 @@ impl Parameters {
             }
             let Some(row) = row.filter(|_| !setting.value.is_empty()) else { continue };
             if let Err(why) = row.kind.check(&setting.value) {
-                let what = format!("{name}={} can't be: {why}", setting.value);
+                let what = format!("{name}={} can't be: {why}", table::shown(name, &setting.value));
                 findings.push(
                     Finding::new(
                         Severity::Error,
@@ -72,7 +72,7 @@ impl Parameters {
             let is_default = setting.value == row.default
                 || table::switch(&setting.value).is_some_and(|it| table::switch(row.default) == Some(it));
             if let (State::Not(why), false) = (row.state, is_default) {
-                let what = format!("{name}={} is not honoured: {why}", setting.value);
+                let what = format!("{name}={} is not honoured: {why}", table::shown(name, &setting.value));
                 let mend = format!(
                     "take out the line if nothing depends on it; docs/parameters.md says more of {name}"
                 );

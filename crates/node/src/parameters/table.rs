@@ -9,6 +9,10 @@ mod rows;
 pub use kind::{Kind, switch};
 pub use page::page;
 
+use std::borrow::Cow;
+
+use esker_store::without_passwords;
+
 /// A parameter.
 #[derive(Debug)]
 pub struct Row {
@@ -52,6 +56,12 @@ const INSTANCE: &str = "<name>";
 pub fn row(name: &str) -> Option<&'static Row> {
     let exact = all().find(|row| row.name == name || row.aliases.contains(&name));
     exact.or_else(|| all().find(|row| fits_instance(row.name, name)))
+}
+
+/// Returns a value as it may be shown: without the passwords of proxies.
+pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
+    let is_list = name == "http_proxy" || row(name).is_some_and(|row| row.kind == Kind::Proxies);
+    if is_list { without_passwords(value).into() } else { value.into() }
 }
 
 /// Whether a name is one of `CVMFS_CACHE_<name>_TYPE` and its like.

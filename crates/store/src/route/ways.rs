@@ -129,8 +129,9 @@ impl Ways {
 
     /// What was out of use for long enough to look whether it answers again. Each is told once, and again after `next`.
     pub(super) fn due(&mut self, now: Instant, next: Duration) -> Vec<Look> {
-        let known = self.choices(0).into_iter().find_map(|choice| Some((choice.exit?, choice.server)));
-        let Some((exit, server)) = known else { return Vec::new() };
+        let Some(Choice { exit: Some(exit), server, .. }) = self.choices(0).first().copied() else {
+            return Vec::new();
+        };
         let exits = self.exits.due(now, next).into_iter();
         let mut looks: Vec<Look> = exits.map(|exit| Look::Exit(Way { exit, server })).collect();
         let before_current = self.order.iter().take_while(|server| **server != self.server);

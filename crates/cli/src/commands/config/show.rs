@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use esker_node::parameters::{Origin, Setting, State, table};
 use serde::Serialize;
 
@@ -38,7 +40,7 @@ struct Shown<'a> {
 #[derive(Serialize)]
 struct ParameterJson<'a> {
     name: &'a str,
-    value: &'a str,
+    value: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +63,7 @@ impl<'a> ParameterJson<'a> {
             Some(State::Meaningless(why)) => ("accepted", Some(why)),
             Some(State::Not(why)) => ("not honoured", Some(why)),
         };
-        Self { name, value: &setting.value, file, line, state, reason }
+        Self { name, value: table::shown(name, &setting.value), file, line, state, reason }
     }
 }
 
@@ -84,10 +86,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     for (name, setting) in parameters.all() {
+        let value = table::shown(name, &setting.value);
         if args.origin {
-            out.line(format!("{name}={}    # from {}", setting.value, setting.origin))?;
+            out.line(format!("{name}={value}    # from {}", setting.origin))?;
         } else {
-            out.line(format!("{name}={}", setting.value))?;
+            out.line(format!("{name}={value}"))?;
         }
     }
     out.finish()?;

@@ -16,7 +16,7 @@ use crate::world::{Mounted, words};
 const VALUE_MAX: usize = 65_536;
 const METAINFO: &str = "{\"administrator\": \"nobody\"}\n";
 
-fn get(path: &Path, name: &str) -> Result<String, Errno> {
+pub(super) fn get(path: &Path, name: &str) -> Result<String, Errno> {
     let mut value = vec![0; VALUE_MAX];
     let len = getxattr(path, name, &mut value[..])?;
     value.truncate(len);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -138,6 +139,11 @@ impl Client {
 
     pub(super) fn squid(&self, name: &str) -> Process {
         Process::squid(self.workshop.world.person, self.place(name))
+    }
+
+    /// A squid that servers see come from an address of its own.
+    pub(super) fn squid_from(&self, name: &str, from: Ipv4Addr) -> Process {
+        Process::squid_from(self.workshop.world.person, self.place(name), from)
     }
 
     /// A broker of the person's own, and what a mount has to say to use it.
@@ -346,6 +352,11 @@ impl Mount<'_> {
         assert!(output.status.success(), "esker status failed: {}", words(&output));
         let all: Value = serde_json::from_slice(&output.stdout).expect("JSON from esker status");
         all["mounts"][0].clone()
+    }
+
+    /// What the daemon wrote.
+    pub(super) fn log(&self) -> String {
+        self.client.workshop.world.logs()
     }
 
     /// Who is asked, and what failed.

@@ -1,6 +1,7 @@
 //! Real servers and proxies: nginx and squid, each with a configuration and a folder of its own at a free port.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -168,6 +169,18 @@ impl Process {
     /// How many requests it has answered.
     pub(crate) fn answered(&self) -> usize {
         fs::read_to_string(self.folder.join("access.log")).map_or(0, |log| log.lines().count())
+    }
+
+    /// How many requests an nginx has answered to this address; all that were answered before are counted.
+    pub(super) fn answered_to(&self, address: Ipv4Addr) -> usize {
+        // It does one thing after the other, so that all others are in its log once it answers this one.
+        let mut stream = TcpStream::connect(self.address).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+        stream.write_all(b"GET /the-last-of-all HTTP/1.0\r\n\r\n").expect("a request");
+        stream.read_to_end(&mut Vec::new()).expect("an answer");
+        let log = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
+        let from = format!("{address} ");
+        log.lines().filter(|line| line.starts_with(&from) && !line.contains("the-last-of-all")).count()
     }
 
     pub(crate) fn url(&self) -> String {

@@ -1,5 +1,7 @@
 //! What kinds of values parameters take.
 
+use esker_store::without_passwords;
+
 /// What a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -138,10 +140,11 @@ fn proxies(value: &str) -> Result<(), String> {
         if member == "DIRECT" || member == "auto" {
             continue;
         }
+        let named = without_passwords(member);
         let rest =
             member.strip_prefix("http://").or_else(|| member.strip_prefix("https://")).unwrap_or(member);
         if rest.contains("://") {
-            return Err(format!("{member}: a proxy is reached by http:// or https://"));
+            return Err(format!("{named}: a proxy is reached by http:// or https://"));
         }
         let rest = rest.trim_end_matches('/');
         let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -150,10 +153,10 @@ fn proxies(value: &str) -> Result<(), String> {
             _ => (rest, None),
         };
         if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/' || c == ',') {
-            return Err(format!("{member:?} is no proxy like http://proxy:3128"));
+            return Err(format!("{named:?} is no proxy like http://proxy:3128"));
         }
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
-            return Err(format!("{member}: its port is no number from 1 to 65535"));
+            return Err(format!("{named}: its port is no number from 1 to 65535"));
         }
     }
     Ok(())
