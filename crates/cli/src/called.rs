@@ -153,7 +153,8 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
     }
     let command = Esker::command();
     let known = command.find_subcommand("mount").expect("a subcommand because it is one of the enum's");
-    let translated = options::translate(known, &std::mem::take(&mut call.options), call.sloppy)?;
+    let translated =
+        options::translate(known, &std::mem::take(&mut call.options), call.sloppy, options::has_selinux())?;
     for warning in &translated.warnings {
         warn(Some(warning));
     }

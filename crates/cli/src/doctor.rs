@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::settings::Settings;
-pub(crate) use probe::{NoAnswer, Touch, touch};
+pub(crate) use probe::{NoAnswer, Touch, Touched, touch};
 
 /// By then all is told.
 const LIMIT: Duration = Duration::from_secs(8);

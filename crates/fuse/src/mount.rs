@@ -48,7 +48,38 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Whether no program may be started from it.
     pub noexec: bool,
+    /// The labels that SELinux gives to what is mounted.
+    pub labels: Vec<Label>,
 }
+
+/// A mount option of SELinux, which the kernel takes for every type of file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    kind: &'static str,
+    context: String,
+}
+
+impl Label {
+    /// The names of the options.
+    pub const KINDS: [&'static str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
+
+    /// Makes a label of the option's name and its value. `None` if it is no such option, or the value can't be one.
+    pub fn new(kind: &str, context: &str) -> Option<Self> {
+        let kind = Self::KINDS.into_iter().find(|known| *known == kind)?;
+        let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');
+        // The root of the mount stands for itself: `rootcontext=@target` is made into a context by mount(8).
+        let good = !context.is_empty() && context.len() < LABEL_MAX && context.bytes().all(plain);
+        good.then(|| Self { kind, context: context.to_owned() })
+    }
+
+    /// As the kernel reads it: a context with several categories has commas in it and stands between quotes.
+    pub(crate) fn text(&self) -> String {
+        format!("{}=\"{}\"", self.kind, self.context)
+    }
+}
+
+/// Longest context; all options have to fit a page of memory.
+const LABEL_MAX: usize = 1024;
 
 /// How to unmount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,8 +182,9 @@ pub fn mount_device(
 ) -> Result<(), MountError> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let allow_other = if options.allow_other || uid.is_root() { ",allow_other" } else { "" };
+    let labels: String = options.labels.iter().map(|label| format!(",{}", label.text())).collect();
     let data = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},default_permissions{allow_other}",
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions{allow_other}{labels}",
         device.as_raw_fd(),
         uid.as_raw(),
         gid.as_raw(),
@@ -164,7 +196,14 @@ pub fn mount_device(
     flags.set(MountFlags::NOEXEC, options.noexec);
     rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
         let error = io::Error::from(e);
-        MountError::new("mounting on", mountpoint, explain::mount(&error, mountpoint), Some(error))
+        let reason = match options.labels.as_slice() {
+            [] => explain::mount(&error, mountpoint),
+            [first, ..] if e == rustix::io::Errno::INVAL && mountpoint.is_dir() => {
+                format!("the kernel refuses {}, or another option of SELinux", first.text())
+            }
+            _ => explain::mount(&error, mountpoint),
+        };
+        MountError::new("mounting on", mountpoint, reason, Some(error))
     })
 }
 

@@ -225,12 +225,7 @@ fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
 pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Response, FileError> {
     let talk = || -> io::Result<Response> {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        send(&stream, request)?;
-        let mut line = Vec::new();
-        BufReader::new((&stream).take(RESPONSE_MAX)).read_until(b'\n', &mut line)?;
-        Ok(serde_json::from_slice(&line)?)
+        ask_on(&stream, request, Instant::now() + patience)
     };
     talk()
         .map_err(|error| match error.kind() {
@@ -241,6 +236,29 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
             _ => error,
         })
         .map_err(FileError::on("ask the daemon at", socket))
+}
+
+/// Asks on a connection. The whole answer has to be there by `deadline`.
+pub(crate) fn ask_on(mut stream: &UnixStream, request: &Request, deadline: Instant) -> io::Result<Response> {
+    let left = || {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Of a zero the system would make that there is no deadline.
+        if left.is_zero() { Err(io::Error::from(io::ErrorKind::WouldBlock)) } else { Ok(Some(left)) }
+    };
+    stream.set_write_timeout(left()?)?;
+    send(stream, request)?;
+    let mut line = Vec::new();
+    let mut piece = vec![0; 64 * 1024];
+    while !line.ends_with(b"\n") && (line.len() as u64) < RESPONSE_MAX {
+        stream.set_read_timeout(left()?)?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(len) => line.extend_from_slice(&piece[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(serde_json::from_slice(&line)?)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub mod place;
 pub mod push;
 pub mod registry;
 pub mod repository;
+mod resolve;
 pub mod revisions;
 pub mod runtime;
 pub mod scouting;

@@ -34,6 +34,15 @@ pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
     Ok(text.rsplit(|byte| *byte == b'\n').filter_map(parse).find(|line| line.mountpoint == path))
 }
 
+/// The type of the file system that is mounted under this number.
+pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    let number = id.to_string();
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let line = lines.find(|line| line.split(|byte| *byte == b' ').next() == Some(number.as_bytes()));
+    Ok(line.and_then(parse).map(|line| line.kind))
+}
+
 /// The absolute path of a mount point, links resolved, without touching what is mounted there.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = fs::canonicalize(path) {

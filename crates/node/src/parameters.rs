@@ -28,7 +28,7 @@ pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};
 pub use load::Request;
 pub use problem::{Place, Problem, ProblemKind};
-pub use shell::Machine;
+pub use shell::{FullName, Machine};
 pub use surroundings::Tuning;
 pub use table::State;
 

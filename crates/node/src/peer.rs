@@ -33,6 +33,11 @@ pub(crate) fn pid(socket: impl AsFd) -> Option<u32> {
     u32::try_from(pid.as_raw_nonzero().get()).ok()
 }
 
+/// The user whose process the peer is, or that listened for it.
+pub(crate) fn user(socket: impl AsFd) -> Option<u32> {
+    Some(rustix::net::sockopt::socket_peercred(socket).ok()?.uid.as_raw())
+}
+
 /// Whether the peer is the same user as we are, or root.
 pub(crate) fn is_trusted(socket: impl AsFd) -> bool {
     Peer::of(socket).is_some_and(|peer| peer.is_trusted())

@@ -3,6 +3,8 @@
 //! The lock is the truth, the file's content a description: a file that nobody has locked was left by a
 //! daemon that was killed. The daemon removes its file while it holds the lock, and drops the lock by ending.
 
+pub mod users;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

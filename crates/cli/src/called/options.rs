@@ -1,11 +1,12 @@
 //! Options as mount(8) and fstab write them, made into those of `esker mount`.
 
 use clap::{Arg, Command};
+use esker_fuse::mount::Label;
 
 use crate::exit::Failure;
 
 /// Meant for mount(8), systemd or the kernel, or true of every mount of ours anyway.
-const NOTHING_TO_DO: [&str; 42] = [
+const NOTHING_TO_DO: &[&str] = &[
     "defaults",
     "_netdev",
     "auto",
@@ -29,11 +30,21 @@ const NOTHING_TO_DO: [&str; 42] = [
     "noatime",
     "nodiratime",
     "relatime",
+    "norelatime",
+    "nostrictatime",
+    "iversion",
+    "noiversion",
+    "nofollow",
+    "symfollow",
+    "noowner",
+    "nogroup",
+    "pri",
     "async",
     "sync",
     "dirsync",
     "lazytime",
     "nolazytime",
+    "mand",
     "nomand",
     "silent",
     "loud",
@@ -41,6 +52,42 @@ const NOTHING_TO_DO: [&str; 42] = [
     "fsname",
     "subtype",
     "nonempty",
+    // For libfuse, whose work we do in our own way.
+    "large_read",
+    "big_writes",
+    "max_read",
+    "max_write",
+    "max_background",
+    "max_readahead",
+    "congestion_threshold",
+    "async_read",
+    "sync_read",
+    "async_dio",
+    "atomic_o_trunc",
+    "blksize",
+    "splice_read",
+    "splice_write",
+    "splice_move",
+    "no_splice_read",
+    "no_splice_write",
+    "no_splice_move",
+    "kernel_cache",
+    "auto_cache",
+    "noauto_cache",
+    "entry_timeout",
+    "negative_timeout",
+    "attr_timeout",
+    "ac_attr_timeout",
+    "noforget",
+    "remember",
+    "intr",
+    "intr_signal",
+    "hard_remove",
+    "use_ino",
+    "readdir_ino",
+    "clone_fd",
+    "max_idle_threads",
+    "max_threads",
     // For the client of CernVM-FS: how it starts, in which of its parts.
     "system_mount",
     "grab_mountpoint",
@@ -53,7 +100,7 @@ const NOTHING_TO_DO: [&str; 42] = [
 ];
 
 /// Asked for but not given, without harm.
-const WITHOUT_EFFECT: [(&str, &str); 7] = [
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("suid", "nothing in a mount of Esker gains rights"),
     ("cvmfs_suid", "nothing in a mount of Esker gains rights"),
     ("dev", "device files in a mount of Esker open nothing"),
@@ -61,10 +108,13 @@ const WITHOUT_EFFECT: [(&str, &str); 7] = [
     ("strictatime", "a mount of Esker keeps no times of reading"),
     ("diratime", "a mount of Esker keeps no times of reading"),
     ("allow_root", "use allow_other, or mount as root"),
+    ("auto_unmount", "a mount whose daemon was killed is unmounted by the next `esker mount` there"),
+    ("umask", "files have the permissions that they were published with"),
+    ("direct_io", "a mount of Esker is read through the kernel's cache"),
 ];
 
 /// Where to go on as if it had not been said would mount something else.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: &[(&str, &str)] = &[
     (
         "config",
         "the files of a configuration are not named one by one; put them where `esker config show` finds them, or set \
@@ -72,6 +122,17 @@ const REFUSED: [(&str, &str); 3] = [
     ),
     ("foreground", "a helper returns once it is mounted; call `esker mount --foreground`"),
     ("parse", "it shows a configuration instead of mounting; call `esker config show`"),
+    ("bind", "a mount helper mounts no folder a second time; call `mount --bind`"),
+    ("rbind", "a mount helper mounts no folder a second time; call `mount --rbind`"),
+    ("move", "a mount helper moves no mount; call `mount --move`"),
+    ("nosymfollow", "the links of a repository have to be followed"),
+    ("setuid", "it would mount as another user; mount as that user"),
+    ("drop_privileges", "the daemon of a mount keeps the rights of its user"),
+    ("fd", "a mount helper opens /dev/fuse itself"),
+    ("rootmode", "a mount helper sets it itself"),
+    ("user_id", "a mount helper sets it itself"),
+    ("group_id", "a mount helper sets it itself"),
+    ("blkdev", "there is no block device behind a mount of Esker"),
 ];
 
 /// Options of `esker mount` that are its own business.
@@ -90,9 +151,20 @@ pub(super) struct Translated {
 
 /// Translates the lists given with `-o`; every long option of `command` can be named, with `_` or `-`. What nobody
 /// knows is refused, and with `sloppy` passed over.
-pub(super) fn translate(command: &Command, lists: &[String], sloppy: bool) -> Result<Translated, Failure> {
+///
+/// As mount(8) does for other types of file systems, labels are left out where SELinux is not `labelled`.
+pub(super) fn translate(
+    command: &Command,
+    lists: &[String],
+    sloppy: bool,
+    labelled: bool,
+) -> Result<Translated, Failure> {
     let mut done = Translated::default();
+    let mut noexec = false;
     for option in lists.iter().flat_map(|list| split(list)) {
+        if option.matches('"').count() % 2 == 1 {
+            return Err(Failure::usage(format!("the mount option {option}: a closing quote is missing")));
+        }
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(unquoted(value))),
             None => (option, None),
@@ -102,6 +174,11 @@ pub(super) fn translate(command: &Command, lists: &[String], sloppy: bool) -> Re
         };
         if name == "remount" {
             done.remount = true;
+        } else if matches!((name, value), ("noexec" | "exec", None)) {
+            // The last one counts.
+            noexec = name == "noexec";
+        } else if Label::KINDS.contains(&name) && !labelled {
+            done.warnings.push(format!("the mount option {name} has no effect: SELinux is not enabled here"));
         } else if let Some(reason) = reason(&REFUSED) {
             return Err(Failure::usage(format!("the mount option {name} can't be used: {reason}")));
         } else if let Some(reason) = reason(&WITHOUT_EFFECT) {
@@ -118,7 +195,16 @@ pub(super) fn translate(command: &Command, lists: &[String], sloppy: bool) -> Re
             ));
         }
     }
+    if noexec {
+        done.arguments.push("--noexec".to_owned());
+    }
     Ok(done)
+}
+
+/// Whether the kernel labels files with SELinux.
+pub(super) fn has_selinux() -> bool {
+    let types = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    types.lines().any(|line| line.ends_with("\tselinuxfs"))
 }
 
 /// The parts of a list: commas separate, except between double quotes.
@@ -160,7 +246,7 @@ mod tests {
 
     fn translated(list: &str, sloppy: bool) -> Result<Translated, Failure> {
         let command = Esker::command();
-        translate(command.find_subcommand("mount").expect("mount"), &[list.to_owned()], sloppy)
+        translate(command.find_subcommand("mount").expect("mount"), &[list.to_owned()], sloppy, true)
     }
 
     #[test]
@@ -177,7 +263,39 @@ mod tests {
     #[test]
     fn noexec_and_allow_other_are_kept() {
         let done = translated("noexec,nosuid,nodev,user=bob,allow_other", false).expect("options");
-        assert_eq!(done.arguments, ["--noexec", "--allow-other"]);
+        assert_eq!(done.arguments, ["--allow-other", "--noexec"]);
+        // As with mount(8), the last one counts.
+        assert!(translated("noexec,exec", false).expect("options").arguments.is_empty());
+        assert_eq!(translated("user,exec,noexec", false).expect("options").arguments, ["--noexec"]);
+    }
+
+    #[test]
+    fn labels_of_selinux_are_passed_on_where_it_is_enabled() {
+        let list = "ro,context=\"system_u:object_r:usr_t:s0:c1,c2\",rootcontext=a:b:c:s0,nodev";
+        let done = translated(list, false).expect("options");
+        let expected = ["--context=system_u:object_r:usr_t:s0:c1,c2", "--rootcontext=a:b:c:s0"];
+        assert_eq!((done.arguments.as_slice(), done.warnings.len()), (&expected.map(String::from)[..], 0));
+        let command = Esker::command();
+        let mount = command.find_subcommand("mount").expect("mount");
+        let done = translate(mount, &[list.to_owned()], false, false).expect("options");
+        assert!(done.arguments.is_empty(), "{done:?}");
+        assert_eq!(done.warnings.len(), 2, "{done:?}");
+        assert!(done.warnings[0].contains("SELinux is not enabled"), "{done:?}");
+    }
+
+    #[test]
+    fn what_fstab_systemd_and_automounters_write_is_accepted() {
+        let list = "defaults,_netdev,nofail,noauto,auto,user,users,owner,group,user=bob,comment=x,ro,rw,nodev,nosuid,exec,\
+                    relatime,lazytime,x-systemd.requires=network-online.target,x-gvfs-hide,X-mount.mkdir=0755,\
+                    x-initrd.mount,uhelper=udisks2,helper=esker,fsname=a,subtype=b,max_read=131072,nonempty";
+        let done = translated(list, false).expect("options");
+        assert_eq!(done, Translated::default());
+        for (refused, word) in
+            [("bind", "mount --bind"), ("setuid=bob", "another user"), ("context=\"a,b", "closing quote")]
+        {
+            let failure = translated(refused, false).expect_err(refused);
+            assert!(failure.message.contains(word), "{failure:?}");
+        }
     }
 
     #[test]

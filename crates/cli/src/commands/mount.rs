@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_fuse::MountOptions;
+use esker_fuse::mount::Label;
 use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
@@ -19,6 +20,7 @@ use esker_store::without_passwords;
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
 use crate::config_repository;
+use crate::doctor::{Touch, Touched, touch};
 use crate::exit::warn;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::image::{ImageArgs, ImageNamed};
@@ -82,6 +84,19 @@ struct AccessArgs {
     #[arg(long)]
     noexec: bool,
 
+    /// Label everything in it for SELinux with this context, for instance system_u:object_r:httpd_sys_content_t:s0
+    #[arg(long, value_name = "CONTEXT")]
+    context: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    fscontext: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    defcontext: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    rootcontext: Option<String>,
+
     /// As root, of an image or a fixed revision: what programs see it with. EROFS of the kernel (Linux 6.15) keeps all it was
     /// told, and is what an image is shown with; an overlay answers ioctls, for which Python asks of each file, and is what a
     /// revision is shown with; FUSE is how everybody else's mounts are
@@ -101,9 +116,31 @@ enum FileSystem {
 }
 
 impl AccessArgs {
+    /// The labels for SELinux.
+    fn labels(&self) -> Result<Vec<Label>, Failure> {
+        let all = [
+            ("context", &self.context),
+            ("fscontext", &self.fscontext),
+            ("defcontext", &self.defcontext),
+            ("rootcontext", &self.rootcontext),
+        ];
+        let given = all.iter().filter_map(|(kind, context)| Some((kind, context.as_ref()?)));
+        given
+            .map(|(kind, context)| {
+                Label::new(kind, context).ok_or_else(|| {
+                    Failure::usage(format!("{kind}={context} is no context of SELinux"))
+                        .hint("write one like system_u:object_r:usr_t:s0")
+                })
+            })
+            .collect()
+    }
+
     /// What to show with what never changes, and is shown with `usual` if nothing else is wanted.
     fn shown_with(&self, usual: ShownWith) -> ShownWith {
+        let labelled = self.labels().is_ok_and(|labels| !labels.is_empty());
         match self.show_with {
+            // The labels belong to the FUSE mount, which a file system above it would hide.
+            None if labelled => ShownWith::Fuse,
             None => usual,
             Some(FileSystem::Erofs) => ShownWith::Erofs,
             Some(FileSystem::Overlay) => ShownWith::Overlay,
@@ -117,7 +154,8 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     if let Some(fd) = args.daemon {
         return run_as_daemon(args, settings, fd);
     }
-    let mountpoint = directory(&args.mountpoint)?;
+    args.access.labels()?;
+    let mountpoint = directory(&args.mountpoint, settings)?;
     if named::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
         config_repository::mount_first(&args.url, settings);
     }
@@ -213,7 +251,7 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
         Some(reporter) => reporter.report(report),
         None => Ok(()),
     };
-    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
+    let outcome = directory(&args.mountpoint, settings).and_then(|mountpoint| {
         serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
     });
     if let Err(failure) = &outcome {
@@ -319,6 +357,8 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
             source: args.access.source.clone().unwrap_or_else(|| source.to_owned()),
             allow_other: args.access.allow_other,
             noexec: args.access.noexec,
+            // They were checked when the command began.
+            labels: args.access.labels().unwrap_or_default(),
         },
         session: session_options(&args.repository, Some(&args.testing)),
         command: None,
@@ -330,10 +370,11 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
     }
 }
 
-/// The mount point with its links resolved.
-fn directory(named: &Path) -> Result<PathBuf, Failure> {
+/// The mount point with its links resolved. A mount of ours there whose daemon was killed is unmounted.
+fn directory(named: &Path, settings: &Settings) -> Result<PathBuf, Failure> {
     let failed = |why: &str| Failure::failed(format!("can't mount on {}: {why}", named.display()));
     let path = mounts::canonical(named).map_err(|error| failed(&error.to_string()))?;
+    remove_dead(&path, settings)?;
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => Ok(path),
         Ok(_) => Err(failed("it is not a directory").hint("name an existing directory")),
@@ -349,6 +390,51 @@ fn directory(named: &Path) -> Result<PathBuf, Failure> {
         }
     }
 }
+
+/// Unmounts what a killed daemon of this user left at a mount point. A mount whose daemon lives, that another user made,
+/// or that is of another file system stays.
+fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
+    let found =
+        registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
+    let left_by_killed = match &found {
+        Some(found) if found.alive => return Ok(()),
+        found => found.is_some(),
+    };
+    let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
+    let me = rustix::process::geteuid().as_raw();
+    // What lies above a mount of ours is root's, and does not tell.
+    let Some(line) = line.filter(|line| line.is_ours() && line.user.unwrap_or(0) == me) else {
+        return Ok(());
+    };
+    // Without an entry, only a connection without a daemon is known to be dead. An entry whose daemon is gone says so for
+    // a file system above it, too, which still answers from what it keeps.
+    if !left_by_killed && !is_disconnected(mountpoint) {
+        return Ok(());
+    }
+    esker_fuse::mount::unmount(mountpoint, esker_fuse::Unmount::Lazy).map_err(|error| {
+        Failure::failed(format!("can't unmount what a killed daemon left: {}", chain(&error)))
+    })?;
+    warn(Some(&format!(
+        "unmounted {} from {} first, whose daemon was killed",
+        line.source_text(),
+        mountpoint.display()
+    )));
+    if let Some(left) = found {
+        left.forget();
+    }
+    Ok(())
+}
+
+/// Whether nothing serves a mount any more. One that doesn't answer is served.
+fn is_disconnected(mountpoint: &Path) -> bool {
+    match touch(Touch::Mount, mountpoint, ANSWER) {
+        Ok(Touched::Failed { errno, .. }) => errno == libc::ENOTCONN,
+        _ => false,
+    }
+}
+
+/// How long a mount may take to show whether it is served.
+const ANSWER: Duration = Duration::from_secs(5);
 
 fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     let found =

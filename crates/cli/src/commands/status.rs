@@ -1,10 +1,12 @@
+mod others;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_node::control::{self, Request, Response};
 use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
-use esker_node::registry::{self, Registered};
+use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Reach, Route, ShownWith};
 use esker_vfs::Time;
 use serde::Serialize;
@@ -15,6 +17,8 @@ use crate::output::{Output, size};
 use crate::settings::Settings;
 
 /// Shows what is mounted, from where, at which revision, and the last errors.
+///
+/// Root sees the mounts of all users, other users their own and, in short, those of root.
 ///
 /// Example: esker status
 #[derive(clap::Args, Debug)]
@@ -31,6 +35,15 @@ pub(crate) struct Args {
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A mount and, if it is another user's, that user. Field names are an interface.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<u32>,
+    #[serde(flatten)]
+    mount: Mount,
+}
+
 /// A mount as it is told of. Field names are an interface.
 #[derive(Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -39,7 +52,9 @@ enum Mount {
     Serving(Box<MountStatus>),
     /// Its daemon lives but does not answer.
     Silent { mountpoint: String, repository: String, url: String, pid: u32, reason: String },
-    /// A mount of this user of which its folder for sockets knows nothing.
+    /// A mount of root, as far as others may know of it.
+    Shared { mountpoint: String, repository: String, revision: Option<u64> },
+    /// A mount of which the folder for sockets of its user knows nothing.
     Unregistered { mountpoint: String, source: String },
     /// Its daemon was killed.
     Dead { mountpoint: String, repository: String, url: String, pid: u32 },
@@ -47,58 +62,70 @@ enum Mount {
 
 #[derive(Serialize)]
 struct All {
-    mounts: Vec<Mount>,
+    mounts: Vec<Shown>,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let lines = mounts::all().context(Kind::Failed, "can't read the list of mounts")?;
     let mut registered =
         registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
-    let mut strangers = strangers(lines, settings, &registered)?;
+    // Root of a user namespace has no rights over other users.
+    let mut theirs = if settings.root { users::of_users(&users::Places::default()) } else { Vec::new() };
+    let mut strangers = registry::strangers(lines, &settings.runtime, &registered)
+        .context(Kind::Failed, "can't read the list of mounts")?;
+    // A command of `esker run` has an image as its root.
+    strangers.retain(|line| line.mountpoint != Path::new("/") && !others::is_registered(line, &theirs));
+    let me = rustix::process::geteuid().as_raw();
+    // An overlay doesn't tell whose it is, and is root's.
+    let (mut own, mut strangers): (Vec<_>, Vec<_>) =
+        strangers.into_iter().partition(|line| line.user.unwrap_or(0) == me);
+    strangers.retain(|line| settings.root || line.user.unwrap_or(0) == 0);
     if let Some(wanted) = &args.mountpoint {
         let path =
             mounts::canonical(wanted).context(Kind::Failed, format!("can't look up {}", wanted.display()))?;
         registered.retain(|one| one.entry.mountpoint == path);
+        theirs.retain(|one| one.entry.mountpoint == path);
+        own.retain(|line| line.mountpoint == path);
         strangers.retain(|line| line.mountpoint == path);
-        if registered.is_empty() && strangers.is_empty() {
+        if registered.is_empty() && theirs.is_empty() && own.is_empty() && strangers.is_empty() {
             let failure = Failure::failed(format!("{} is not a mount of esker", path.display()));
             return Err(failure.hint("`esker status` lists all that are"));
         }
     }
     // Asked at the same time, so that silent ones cost their patience only once.
-    let mut mounts: Vec<Mount> = std::thread::scope(|scope| {
+    let mut shown: Vec<Shown> = std::thread::scope(|scope| {
         let asking: Vec<_> = registered.iter().map(|one| scope.spawn(|| ask(one))).collect();
-        asking.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+        let theirs = others::ask_users(scope, &theirs);
+        let shared: Vec<_> = match settings.root {
+            true => Vec::new(),
+            false => others::ask_shared(scope, &strangers),
+        };
+        let own_mounts = asking.into_iter().filter_map(|thread| thread.join().ok().flatten());
+        let mut shown: Vec<Shown> = own_mounts.map(|mount| Shown { user: None, mount }).collect();
+        shown.extend(own.iter().map(|line| Shown { user: None, mount: unregistered(line) }));
+        shown.extend(theirs.into_iter().filter_map(|thread| thread.join().ok()?));
+        shown.extend(shared.into_iter().filter_map(|thread| thread.join().ok()));
+        shown
     });
-    mounts.extend(strangers.iter().map(|line| Mount::Unregistered {
-        mountpoint: line.mountpoint.display().to_string(),
-        source: line.source_text(),
-    }));
+    if settings.root {
+        let of_others = strangers.iter();
+        shown.extend(of_others.map(|line| Shown { user: line.user, mount: unregistered(line) }));
+    }
     let mut out = Output::new();
     if args.json {
-        out.json(&All { mounts })?;
-    } else if mounts.is_empty() {
+        out.json(&All { mounts: shown })?;
+    } else if shown.is_empty() {
         out.line("nothing is mounted")?;
     } else {
-        for mount in &mounts {
-            print(&mut out, mount, settings)?;
+        for one in &shown {
+            print(&mut out, one, settings)?;
         }
     }
     out.finish()
 }
 
-/// This user's mounts that nothing is known of.
-fn strangers(
-    lines: Vec<MountLine>,
-    settings: &Settings,
-    registered: &[Registered],
-) -> Result<Vec<MountLine>, Failure> {
-    let mut found = registry::strangers(lines, &settings.runtime, registered)
-        .context(Kind::Failed, "can't read the list of mounts")?;
-    let me = rustix::process::geteuid().as_raw();
-    // A command of `esker run` has an image as its root; an overlay doesn't tell whose it is, and is root's.
-    found.retain(|line| line.user.unwrap_or(0) == me && line.mountpoint != Path::new("/"));
-    Ok(found)
+fn unregistered(line: &MountLine) -> Mount {
+    Mount::Unregistered { mountpoint: line.mountpoint.display().to_string(), source: line.source_text() }
 }
 
 /// `None` if it was unmounted while we asked.
@@ -127,9 +154,27 @@ fn when(seconds: u64) -> String {
     time_text(Time { secs: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 })
 }
 
-fn print(out: &mut Output, mount: &Mount, settings: &Settings) -> Result<(), Failure> {
+fn print(out: &mut Output, shown: &Shown, settings: &Settings) -> Result<(), Failure> {
+    print_mount(out, &shown.mount, settings, shown.user)?;
+    match shown.user {
+        Some(0) => out.line("  user      root"),
+        Some(user) => out.line(format!("  user      {user}")),
+        None => Ok(()),
+    }
+}
+
+fn print_mount(
+    out: &mut Output,
+    mount: &Mount,
+    settings: &Settings,
+    user: Option<u32>,
+) -> Result<(), Failure> {
     match mount {
         Mount::Serving(status) => print_status(out, status),
+        Mount::Shared { mountpoint, repository, revision } => {
+            let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
+            out.line(out.bold(&format!("{mountpoint} — {repository}{revision}")))
+        }
         Mount::Silent { mountpoint, repository, url, pid, reason } => {
             let head = format!("{mountpoint} — {repository}");
             out.line(out.bold(&head))?;
@@ -140,6 +185,10 @@ fn print(out: &mut Output, mount: &Mount, settings: &Settings) -> Result<(), Fai
         Mount::Unregistered { mountpoint, source } => {
             out.line(out.bold(mountpoint))?;
             out.line(format!("  from      {source}"))?;
+            if user.is_some() {
+                let text = "its daemon isn't registered where those of that user are";
+                return out.line(format!("  {}", out.warning(text)));
+            }
             let place = settings.runtime.display();
             let text = format!(
                 "its daemon isn't known in {place}, as if a session with another \

@@ -22,6 +22,8 @@ const ANSWER_MAX: u64 = 64 * 1024;
 pub(crate) enum Touch {
     /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
     Mount,
+    /// A mount: the name and the revision that its attributes tell.
+    Revision,
     /// A cache folder: room, and whether it can be written.
     Cache,
     /// The cache folder that the next mount will take.
@@ -36,6 +38,8 @@ pub(crate) enum Touch {
 pub(crate) enum Touched {
     /// The mount answers.
     Answers,
+    /// What a mount shows, as far as its attributes tell.
+    Shows { name: Option<String>, revision: Option<u64> },
     /// A folder that can be written, with so many bytes free of so many.
     Writable { free: u64, total: u64, network: Option<String> },
     /// There is no such folder yet.
@@ -61,6 +65,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
     let failed = |error: std::io::Error| NoAnswer::Failed(error.to_string());
     let kind: OsString = match what {
         Touch::Mount => "mount",
+        Touch::Revision => "revision",
         Touch::Cache => "cache",
         Touch::DefaultCache => "default-cache",
         Touch::Namespaces => "namespaces",
@@ -101,6 +106,7 @@ impl Touch {
     pub(crate) fn perform(self, path: &Path, settings: &Settings) -> String {
         let touched = match self {
             Self::Mount => mount(path),
+            Self::Revision => revision(path),
             Self::Cache => cache(path),
             Self::DefaultCache => match settings.cache(None, false) {
                 Ok(place) => cache(&place.path),
@@ -144,6 +150,16 @@ fn mount(path: &Path) -> Touched {
         }
     };
     touch().err().unwrap_or(Touched::Answers)
+}
+
+fn revision(path: &Path) -> Touched {
+    let attribute = |name: &str| {
+        let mut value = [0; 256];
+        let len = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
+        String::from_utf8(value.get(..len)?.to_vec()).ok()
+    };
+    let revision = attribute("user.revision").and_then(|text| text.trim().parse().ok());
+    Touched::Shows { name: attribute("user.fqrn"), revision }
 }
 
 fn cache(path: &Path) -> Touched {

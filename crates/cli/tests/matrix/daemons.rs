@@ -171,6 +171,7 @@ fn a_daemon_holds_nothing_of_its_callers() {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", world.path("home"))
         .env("XDG_RUNTIME_DIR", world.path("run"))
+        .env("ESKER_CONFIG_ROOT", world.config_root())
         .current_dir(world.path("home"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -62,6 +62,7 @@ impl Stage {
             .env("HOME", self.world.path("home"))
             .env("XDG_RUNTIME_DIR", self.world.path("run"))
             .env("ESKER_CACHE", self.world.path("home/.cache/esker"))
+            .env("ESKER_CONFIG_ROOT", self.world.config_root())
             .env("TMPDIR", self.home("tmp"))
             .env("DEMO_DIR", self.home("tree"))
             .env("DEMO_CMD", command)

@@ -153,7 +153,11 @@ fn examine_in(world: &World, script: &str) -> Examined {
     unshare.args(["--user", "--map-root-user", "--mount", "sh", "-e", "-c", script]).env_clear();
     unshare.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("ESKER", world.program());
     unshare.env("HOME", world.path("home")).env("XDG_RUNTIME_DIR", world.path("run"));
-    unshare.env("URL", world.url()).env("KEY", world.path("key.pub")).env("MNT", world.mountpoint());
+    unshare
+        .env("ESKER_CONFIG_ROOT", world.config_root())
+        .env("URL", world.url())
+        .env("KEY", world.path("key.pub"))
+        .env("MNT", world.mountpoint());
     unshare.env("CACHE", world.path("home")).uid(world.person.uid).gid(world.person.gid).current_dir("/");
     let output = unshare.output().expect("unshare of util-linux");
     let report =

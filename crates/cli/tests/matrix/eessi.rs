@@ -12,7 +12,7 @@ use esker_testkit::fixture;
 use crate::faults::process::Process;
 use crate::person::Person;
 use crate::publishing::Workshop;
-use crate::world::{PATIENCE, World, words};
+use crate::world::{PATIENCE, World, hide_configuration, words};
 
 const NAME: &str = "software.eessi.test";
 /// Where the proxy comes from. The server lets nobody else in; tests come from 127.0.0.1.
@@ -66,6 +66,7 @@ impl Site {
         let place = |name: &str| workshop.home(&format!("{name}-of-{}", person.uid)).into();
         let server = Process::nginx_for(host, place("server"), Path::new(&storage), PROXY);
         let proxy = Process::squid_from(host, place("proxy"), PROXY);
+        hide_configuration();
         let site = Site { world: World::new(person, fixture::RMD), server, proxy };
         let url = site.server.url();
         let domain = format!("CVMFS_SERVER_URL={url}/@fqrn@\nCVMFS_KEYS_DIR=/etc/cvmfs/keys/eessi.test\n");
@@ -101,6 +102,9 @@ impl Site {
         let mut command = self.world.esker(arguments);
         if self.is_root() {
             command.env("ESKER_CONFIG_ROOT", self.home("root"));
+        } else {
+            // A user's own settings count beside those of this machine, which are hidden.
+            command.env_remove("ESKER_CONFIG_ROOT");
         }
         command
     }

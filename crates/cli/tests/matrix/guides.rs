@@ -87,6 +87,7 @@ impl Reader {
             .env("HOME", self.world.path("home"))
             .env("XDG_RUNTIME_DIR", self.world.path("run"))
             .env("ESKER_CACHE", self.world.path("home/.cache/esker"))
+            .env("ESKER_CONFIG_ROOT", self.world.config_root())
             .current_dir(self.home("work"))
             .stdin(Stdio::null());
         shell

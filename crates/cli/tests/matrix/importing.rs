@@ -9,7 +9,7 @@ use esker_testkit::fixture;
 use esker_testkit::mirror::{Fault, Mirror};
 
 use crate::person::Person;
-use crate::world::{World, words};
+use crate::world::{World, hide_configuration, words};
 
 /// SHA-256 of the DER form of full.test's master key, as openssl has it.
 const FINGERPRINT: &str = "e7154be1a9ab8985823e38ff73621492e13aacf1ec849c353f10041b224a87be";
@@ -23,6 +23,7 @@ struct Site {
 impl Site {
     /// With a source that is laid out like a configuration repository.
     fn new(person: Person) -> Site {
+        hide_configuration();
         let world = World::new(person, fixture::FULL);
         let source = world.path("source");
         let site = Site { source, world };
@@ -60,6 +61,8 @@ impl Site {
         command.args(arguments);
         if self.world.person.is_root() {
             command.arg("--root").arg(self.world.path("root"));
+        } else {
+            command.env_remove("ESKER_CONFIG_ROOT");
         }
         command.stdin(Stdio::null()).output().expect("running esker")
     }
@@ -67,8 +70,9 @@ impl Site {
     /// What `esker` says of the repository.
     fn ls(&self) -> Output {
         let mut command = self.world.esker(&["ls", "full.test"]);
-        if self.world.person.is_root() {
-            command.env("ESKER_CONFIG_ROOT", self.world.path("root"));
+        if !self.world.person.is_root() {
+            // A user's own settings count beside those of this machine, which are hidden.
+            command.env_remove("ESKER_CONFIG_ROOT");
         }
         command.output().expect("running esker")
     }

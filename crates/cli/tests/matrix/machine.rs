@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes the root directory in `$1` and runs the script in `$2` there.
 ///
-/// All of this machine is there to be read. `/etc` is a copy without what sites configure; `/usr/sbin` can be added
-/// to; `/run`, `/var/lib` and `/cvmfs` are empty.
+/// All of this machine is there to be read but for its CernVM-FS. `/etc` is a copy without what sites configure;
+/// `/usr/bin` and `/usr/sbin` can be changed; `/run`, `/var/lib`, `/var/spool`, `/srv` and `/cvmfs` are empty.
 const PRELUDE: &str = r#"
 set -eu
 root=$1
@@ -26,17 +26,22 @@ for path in /*; do
     [ -d "$path" ] || continue
     [ -d "$root$path" ] || mkdir "$root$path"
     case $path in
-        /proc | /run | /etc | /cvmfs) ;;
+        /proc | /run | /etc | /cvmfs | /srv) ;;
         *) mount --rbind "$path" "$root$path" ;;
     esac
 done
-mkdir -p "$root/cvmfs" "$root/.sbin/upper" "$root/.sbin/work"
+mkdir -p "$root/cvmfs" "$root/srv" "$root/.sbin/upper" "$root/.sbin/work" "$root/.bin/upper" "$root/.bin/work"
 mount -t proc none "$root/proc"
 mount -t tmpfs -o mode=755 none "$root/run"
 mount -t tmpfs -o mode=755 none "$root/var/lib"
-mount -t overlay -o "lowerdir=/usr/sbin,upperdir=$root/.sbin/upper,workdir=$root/.sbin/work" none "$root/usr/sbin"
+[ ! -d "$root/var/spool" ] || mount -t tmpfs -o mode=755 none "$root/var/spool"
+for name in bin sbin; do
+    layers="lowerdir=/usr/$name,upperdir=$root/.$name/upper,workdir=$root/.$name/work"
+    mount -t overlay -o "$layers" none "$root/usr/$name"
+    rm -f "$root/usr/$name"/cvmfs* "$root/usr/$name"/mount.cvmfs* "$root/usr/$name"/auto_cvmfs* "$root/usr/$name"/*esker*
+done
 cp -a /etc/. "$root/etc/"
-rm -rf "$root/etc/cvmfs" "$root/etc/esker" "$root"/etc/auto.*
+rm -rf "$root/etc/cvmfs" "$root/etc/esker" "$root"/etc/auto.* "$root"/etc/systemd/system/*cvmfs* "$root"/etc/systemd/system/*/*cvmfs*
 mkdir -p "$root/run/lock" "$root/etc/auto.master.d"
 : >"$root/etc/fstab"
 # mount(8) keeps its notes here; a link to the list of mounts is what all distributions have.

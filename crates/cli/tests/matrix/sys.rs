@@ -21,6 +21,12 @@ pub(crate) fn with_default_signals(command: &mut Command) {
     }
 }
 
+/// Gives the calling thread, and what it starts, a mount namespace of its own.
+pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
+    // SAFETY: this flag does not unshare the descriptor table, which is what could pull a descriptor from under its owner.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
+}
+
 /// Returns the two ends of a terminal: that of whoever looks at it, and that of a program. No other child gets them.
 pub(crate) fn terminal() -> (File, File) {
     let open = |path: &str| {

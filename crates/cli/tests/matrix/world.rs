@@ -115,8 +115,14 @@ impl World {
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("ESKER_CACHE", self.path("home/.cache/esker"))
+            .env("ESKER_CONFIG_ROOT", self.config_root())
             .current_dir("/");
         command
+    }
+
+    /// Returns what stands for `/` where configuration is read: nothing of this machine's own is.
+    pub(crate) fn config_root(&self) -> PathBuf {
+        self.path("root")
     }
 
     /// Adds the arguments that `mount` and `run` share.
@@ -295,7 +301,25 @@ pub(crate) fn words(output: &Output) -> String {
     )
 }
 
+/// Hides the configuration of this machine from the test that calls it and from all that it starts: for tests of a user's
+/// own settings, which count beside those of the machine. Only root can do that; without root's rights the machine
+/// must not have any.
+pub(crate) fn hide_configuration() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let there = ["/etc/cvmfs", "/etc/esker"].into_iter().filter(|folder| Path::new(folder).exists());
+    let there: Vec<_> = there.collect();
+    if there.is_empty() || !Person::myself().is_root() {
+        return;
+    }
+    crate::sys::unshare_mounts().expect("a mount namespace for this thread");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
+    for folder in there {
+        mount("none", folder, "tmpfs", MountFlags::empty(), None).expect("an empty folder");
+    }
+}
+
 /// Returns the list of mounts. Not all of their names are text, other tests see to that.
 pub(crate) fn mountinfo() -> String {
-    String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").expect("the list of mounts")).into_owned()
+    String::from_utf8_lossy(&fs::read("/proc/thread-self/mountinfo").expect("the list of mounts"))
+        .into_owned()
 }

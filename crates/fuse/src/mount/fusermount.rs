@@ -81,6 +81,10 @@ fn option_text(options: &MountOptions) -> OsString {
     if options.noexec {
         text.push_str(",noexec");
     }
+    for label in &options.labels {
+        // It takes the commas in there for separators, and hands all parts to the kernel in their order.
+        text.push_str(&format!(",{}", label.text()));
+    }
     if !options.source.is_empty() {
         let name = options.source.replace('\0', "").replace('\\', "\\\\").replace(',', "\\,");
         text.push_str(",fsname=");

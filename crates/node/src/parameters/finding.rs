@@ -94,9 +94,10 @@ fn of_unknown(name: &str) -> Finding {
 
 fn of_problem(problem: &super::Problem) -> Finding {
     let severity = match &problem.kind {
-        ProblemKind::ReadOnly { .. } | ProblemKind::Protected { .. } | ProblemKind::NotText => {
-            Severity::Warning
-        }
+        ProblemKind::ReadOnly { .. }
+        | ProblemKind::Protected { .. }
+        | ProblemKind::NotText
+        | ProblemKind::OnlySourced { .. } => Severity::Warning,
         ProblemKind::NotEvaluated { names, .. } if names.is_empty() => Severity::Warning,
         ProblemKind::ConfigRepository { required: false, .. } => Severity::Warning,
         _ => Severity::Error,

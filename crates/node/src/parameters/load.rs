@@ -95,12 +95,12 @@ impl<'a> Load<'a> {
 
     fn all(mut self, with_repository: bool) -> Parameters {
         let folder = self.request.folder.clone();
-        self.file(&folder.join("default.conf"));
+        self.local(&folder.join("default.conf"));
         let defaults = folder.join("default.d");
         match self.request.files.names(&defaults) {
             Ok(names) => {
                 for name in names.iter().filter(|name| name.ends_with(".conf")) {
-                    self.file(&defaults.join(name));
+                    self.local(&defaults.join(name));
                 }
             }
             Err(error) => self.missing(&defaults, &error),
@@ -109,15 +109,15 @@ impl<'a> Load<'a> {
         if self.request.name.is_some() && with_repository {
             self.of_repository("default.conf");
         }
-        self.file(&folder.join("default.local"));
+        self.local(&folder.join("default.local"));
         if let Some(name) = self.request.name.clone() {
             let domain = name.split_once('.').map_or("", |(_, domain)| domain);
             for (part, stem) in [("domain.d", domain), ("config.d", name.as_str())] {
                 if with_repository {
                     self.of_repository(&format!("{part}/{stem}.conf"));
                 }
-                self.file(&folder.join(part).join(format!("{stem}.conf")));
-                self.file(&folder.join(part).join(format!("{stem}.local")));
+                self.local(&folder.join(part).join(format!("{stem}.conf")));
+                self.local(&folder.join(part).join(format!("{stem}.local")));
             }
         }
         for folder in &self.request.own {
@@ -149,7 +149,7 @@ impl<'a> Load<'a> {
         let root = Path::new(&mounts).join(&repository);
         let folder = root.join("etc/cvmfs");
         match self.request.files.names(&folder) {
-            Ok(_) => self.file(&folder.join(name)),
+            Ok(_) => _ = self.file(&folder.join(name)),
             Err(_) if self.missed => {}
             Err(error) => {
                 self.missed = true;
@@ -184,10 +184,21 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// One file in the syntax of the shell.
-    fn file(&mut self, path: &Path) {
-        let Some(bytes) = self.content(path) else { return };
-        self.shell.file(path, &bytes);
+    /// One file of this machine. Its administrator should know what of it has no effect.
+    fn local(&mut self, path: &Path) {
+        let mut names = self.file(path);
+        names.retain(|name| table::row(name).is_some());
+        if !names.is_empty() {
+            let place = Place { path: Arc::from(path), line: 1 };
+            let kind = ProblemKind::OnlySourced { names };
+            self.shell.problems.push(Problem { place: Some(place), kind });
+        }
+    }
+
+    /// One file in the syntax of the shell; the names that only files have set which it sources.
+    fn file(&mut self, path: &Path) -> Vec<String> {
+        let Some(bytes) = self.content(path) else { return Vec::new() };
+        let gone = self.shell.file(path, &bytes);
         for name in self.shell.changed.clone() {
             let variable = self.shell.variables.get(&name).cloned();
             let taken = variable.and_then(|variable| Some((variable.value?, variable.place?)));
@@ -196,11 +207,13 @@ impl<'a> Load<'a> {
                 continue;
             };
             // The reference asks a shell with `echo $NAME`, which makes one blank of many.
-            let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
+            let value =
+                value.split([' ', '\t', '\n']).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
             let value = self.filled_in(&value);
             let kept = self.set(&name, value, place);
             self.shell.variables.insert(name, Variable::inherited(kept));
         }
+        gone
     }
 
     /// One file of Esker's own.

@@ -61,6 +61,11 @@ pub enum ProblemKind {
         /// Why.
         why: String,
     },
+    /// Parameters that only a sourced file sets, which CernVM-FS and Esker do not take over from there.
+    OnlySourced {
+        /// The names.
+        names: Vec<String>,
+    },
     /// A file of Esker's own is not TOML with values; nothing of it counts.
     BadToml {
         /// What is wrong.
@@ -103,6 +108,10 @@ impl Problem {
                 "write the value itself, or have a file beside this one with the value made and source it".into()
             }
             ProblemKind::Unsourced { .. } => "make the file, or take out the line".into(),
+            ProblemKind::OnlySourced { names } => {
+                let name = names.first().map_or("NAME", String::as_str);
+                format!("add a line `{name}=\"${name}\"` behind the one that sources the file")
+            }
             ProblemKind::BadToml { .. } => "write lines like `http_proxy = \"http://proxy:3128\"`".into(),
             ProblemKind::Endless => "write it without loops, or source fewer files".into(),
             ProblemKind::ReadOnly { name } => format!("take out the line: {name} is set where it was made read-only"),
@@ -137,6 +146,13 @@ impl fmt::Display for ProblemKind {
                 if names.is_empty() { Ok(()) } else { write!(f, "; not set by it: {}", names.join(", ")) }
             }
             ProblemKind::Unsourced { path, why } => write!(f, "can't source {}: {why}", path.display()),
+            ProblemKind::OnlySourced { names } => {
+                let names = names.join(", ");
+                write!(
+                    f,
+                    "only a file that this one sources sets {names}, which has no effect, as with CernVM-FS"
+                )
+            }
             ProblemKind::BadToml { what } => write!(f, "{}; nothing of this file counts", what.trim()),
             ProblemKind::Endless => f.write_str("evaluating the configuration takes too many steps"),
             ProblemKind::ReadOnly { name } => write!(f, "{name} is read-only here and keeps its value"),

@@ -1,15 +1,19 @@
 //! Configuration files are written for a shell; here they are evaluated without one.
 //!
-//! Assignments, quotes, expansions, `export` and its like, `if`, `case`, `for`, tests, and files that are sourced mean
-//! what they mean to `/bin/sh`. Nothing is ever executed: what would need it (a pipeline, a function, a command) is
-//! reported with file, line and the names that stay as they were, and so is everything that depends on it. Every walk
-//! has a bound: depth, steps, length of values.
+//! Assignments, quotes, expansions, `export` and its like, `if`, `case`, loops, functions, tests, pipelines, and files
+//! that are sourced mean what they mean to `/bin/sh`; the programs that such files use to look at local files and at the
+//! machine (`grep`, `sed`, `cut`, `hostname`, …) are imitated. Nothing is ever executed: what would need it is reported
+//! once for each file, with its line and the names that stay as they were because of it. Every walk has a bound: depth,
+//! steps, length of values, bytes of all values, work in all.
 
 mod arithmetic;
+mod commands;
 mod condition;
 mod expand;
 mod parse;
 mod pattern;
+mod programs;
+mod regexp;
 mod run;
 mod syntax;
 #[cfg(test)]
@@ -18,41 +22,70 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::files::{FILE_MAX, Files};
 use super::problem::{Place, Problem, ProblemKind};
-use run::Status;
+use expand::{Expanded, Obstacle};
+use run::{Input, Status};
+use syntax::Statement;
 
 /// Longest value; a proxy list of a large site has some thousand bytes.
 const VALUE_MAX: usize = 64 * 1024;
-/// Statements run in one load; a site has some hundred.
+/// Statements run in one file and what it sources; a site has some hundred.
 pub(super) const STEPS_MAX: u32 = 20_000;
 /// Files source each other at most so deep.
 const DEPTH_MAX: u32 = 8;
 /// Problems told in one load; whoever has more knows enough.
 const PROBLEMS_MAX: usize = 200;
 
-/// What `uname` and `hostname` say.
+/// Longest file that a program reads, and longest output of one; `/proc/cpuinfo` of a large machine has 500 KiB.
+const INPUT_MAX: usize = 1024 * 1024;
+/// Bytes of all values.
+const HELD_MAX: usize = 4 * 1024 * 1024;
+/// Bytes that one file may have looked at, each as often as it is (a search for a long pattern counts more). Takes some
+/// seconds.
+const WORK_MAX: u64 = 24 * 1024 * 1024;
+
+/// Looks up the full name of a host.
+pub type FullName = fn(&str) -> Option<String>;
+
+/// What programs like `uname` and `hostname` say.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     /// `uname -m`.
     pub architecture: String,
     /// `uname -r`.
     pub release: String,
+    /// `uname -v`.
+    pub version: String,
     /// `uname -n`.
     pub host: String,
+    /// How a name that is not in `/etc/hosts` gets its domain for `hostname -f`.
+    pub full_name: Option<FullName>,
+    /// `$$`.
+    pub process: u32,
+    /// `id -u`.
+    pub user: u32,
+    /// `id -g`.
+    pub group: u32,
 }
 
 impl Machine {
-    /// This machine.
+    /// Returns what is so on this machine.
     pub fn this() -> Self {
         let names = rustix::system::uname();
         let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
         Self {
             architecture: text(names.machine()),
             release: text(names.release()),
+            version: text(names.version()),
             host: text(names.nodename()),
+            full_name: Some(crate::resolve::full_name),
+            process: std::process::id(),
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
         }
     }
 }
@@ -65,12 +98,14 @@ pub(super) struct Variable {
     /// Where it was set; `None` for what was there before.
     pub(super) place: Option<Place>,
     read_only: bool,
+    /// The problem because of which it could not be evaluated.
+    cause: Option<usize>,
 }
 
 impl Variable {
     /// A variable that no file has set.
     pub(super) fn inherited(value: String) -> Self {
-        Self { value: Some(value), place: None, read_only: false }
+        Self { value: Some(value), place: None, read_only: false, cause: None }
     }
 
     fn place(&self) -> String {
@@ -86,12 +121,35 @@ pub(super) struct Shell<'a> {
     pub(super) problems: Vec<Problem>,
     /// The names that the file has changed.
     pub(super) changed: Vec<String>,
-    /// Of the file that is read first: what it sources is found from there.
+    /// The names that only files which it sources have changed.
+    changed_below: Vec<String>,
+    functions: BTreeMap<String, Rc<Statement>>,
+    /// `$1`, `$2`, …
+    arguments: Vec<String>,
+    /// For each function that is called, what its `local` variables were before.
+    locals: Vec<Vec<(String, Option<Variable>)>>,
+    input: Option<Input>,
+    /// Collects what is printed; `None` where that goes nowhere.
+    output: Option<String>,
+    /// `$?`.
+    last: u8,
+    /// How the last command substitution of an assignment ended.
+    substituted: Option<Status>,
+    /// The problem of the last command that was not run.
+    unknown: Option<usize>,
+    /// The same, as far as it makes the output that is collected incomplete.
+    tainted: Option<usize>,
+    /// The folder of the file that is read first: what it sources is found from there.
     folder: PathBuf,
     path: Arc<Path>,
     line: u32,
     depth: u32,
+    /// How many files deep a sourced file is read.
+    sourced: u32,
     steps: u32,
+    work: u64,
+    /// Bytes of all variables.
+    held: usize,
 }
 
 impl<'a> Shell<'a> {
@@ -102,30 +160,68 @@ impl<'a> Shell<'a> {
             variables: BTreeMap::new(),
             problems: Vec::new(),
             changed: Vec::new(),
+            changed_below: Vec::new(),
+            functions: BTreeMap::new(),
+            arguments: Vec::new(),
+            locals: Vec::new(),
+            input: None,
+            output: None,
+            last: 0,
+            substituted: None,
+            unknown: None,
+            tainted: None,
             folder: PathBuf::new(),
             path: Arc::from(Path::new("")),
             line: 0,
             depth: 0,
+            sourced: 0,
             steps: STEPS_MAX,
+            work: WORK_MAX,
+            held: 0,
         }
     }
 
-    /// Evaluates one file of the configuration.
-    pub(super) fn file(&mut self, path: &Path, bytes: &[u8]) {
+    /// Evaluates one file of the configuration. Each has a shell of its own, which inherits the variables.
+    ///
+    /// As in the reference, names that only a sourced file sets are gone with that shell; returns them.
+    pub(super) fn file(&mut self, path: &Path, bytes: &[u8]) -> Vec<String> {
         self.changed.clear();
+        self.changed_below.clear();
+        self.functions.clear();
+        self.arguments.clear();
+        self.locals.clear();
+        (self.input, self.output, self.last, self.tainted) = (None, None, 0, None);
+        // What one file takes, of a configuration repository perhaps, is not missing to the next.
+        (self.steps, self.work) = (STEPS_MAX, WORK_MAX);
         self.folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         self.path = Arc::from(path);
+        let before = self.variables.clone();
+        self.held = before.iter().map(|(name, variable)| size(name, Some(variable))).sum();
+        let statements = self.parsed(bytes);
         // Ending a file early is its own business.
-        let _ = self.text(bytes);
+        let _ = self.statements(&statements.0);
+        self.complain(statements.1);
         for variable in self.variables.values_mut() {
-            // Each file has a shell of its own, for which nothing is read-only yet.
             variable.read_only = false;
         }
+        let own = Self::own_names(&statements.0);
+        let mut gone = std::mem::take(&mut self.changed_below);
+        gone.retain(|name| !self.changed.contains(name));
+        let (taken, gone): (Vec<_>, Vec<_>) = gone.into_iter().partition(|name| own.contains(name));
+        self.changed.extend(taken);
+        for name in &gone {
+            match before.get(name) {
+                Some(variable) => self.variables.insert(name.clone(), variable.clone()),
+                None => self.variables.remove(name),
+            };
+        }
+        gone
     }
 
-    fn text(&mut self, bytes: &[u8]) -> Result<Status, run::Stop> {
+    /// The statements of a file, and where its syntax is wrong.
+    fn parsed(&mut self, bytes: &[u8]) -> (Vec<Statement>, Option<words::SyntaxError>) {
         let mut text = String::from_utf8_lossy(bytes).into_owned();
-        if matches!(text, ref text if text.contains('\u{fffd}')) && std::str::from_utf8(bytes).is_err() {
+        if text.contains('\u{fffd}') && std::str::from_utf8(bytes).is_err() {
             self.report(1, ProblemKind::NotText);
         }
         if let Some(at) = text.find("\r\n") {
@@ -133,16 +229,17 @@ impl<'a> Shell<'a> {
             self.report(u32::try_from(line).unwrap_or(u32::MAX), ProblemKind::CarriageReturn);
             text = text.replace("\r\n", "\n");
         }
-        let (statements, error) = parse::parse(&text);
-        let outcome = self.statements(&statements);
+        parse::parse(&text)
+    }
+
+    fn complain(&mut self, error: Option<words::SyntaxError>) {
         if let Some(error) = error {
             self.report(error.line, ProblemKind::Syntax { what: error.what });
         }
-        outcome
     }
 
     /// `. path`.
-    fn source(&mut self, path: &str, line: u32) -> Result<Status, run::Stop> {
+    fn source(&mut self, path: &str, line: u32) -> run::Ran {
         let full = self.folder.join(path);
         if self.depth >= DEPTH_MAX {
             self.report(line, ProblemKind::Endless);
@@ -151,24 +248,107 @@ impl<'a> Shell<'a> {
         let bytes = match self.files.read(&full, FILE_MAX) {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.report(line, ProblemKind::Unsourced { path: full, why: error.to_string() });
+                self.unknown =
+                    self.report(line, ProblemKind::Unsourced { path: full, why: error.to_string() });
                 return Ok(Status::Unknown);
             }
         };
+        if let Err(obstacle) = self.charge(bytes.len()) {
+            return Ok(self.left_out(obstacle, &[]));
+        }
         let outer = std::mem::replace(&mut self.path, Arc::from(full));
         self.depth += 1;
-        // A `return` in there ends only that file.
-        let status = self.text(&bytes).unwrap_or(Status::True);
+        self.sourced += 1;
+        let (statements, error) = self.parsed(&bytes);
+        let outcome = self.statements(&statements);
+        self.complain(error);
+        self.sourced -= 1;
         self.depth -= 1;
         self.path = outer;
-        Ok(status)
+        match outcome {
+            // A `return` in there ends only that file.
+            Err(run::Stop::Return) => Ok(Status::Known(self.last)),
+            outcome => outcome,
+        }
     }
 
-    fn report(&mut self, line: u32, kind: ProblemKind) {
-        if self.problems.len() < PROBLEMS_MAX {
-            let place = Place { path: self.path.clone(), line };
-            self.problems.push(Problem { place: Some(place), kind });
+    /// Takes from the work that may be done in all.
+    fn charge(&mut self, bytes: usize) -> Expanded<()> {
+        let left = self.work.checked_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
+        match left {
+            Some(left) => {
+                self.work = left;
+                Ok(())
+            }
+            None => {
+                self.work = 0;
+                Err(Obstacle::new("a configuration that takes so much work"))
+            }
         }
+    }
+
+    /// The text of a file; `None` if there is none that can be read.
+    fn content(&mut self, path: &str) -> Expanded<Option<String>> {
+        if path == "/dev/null" {
+            return Ok(Some(String::new()));
+        }
+        let full = self.folder.join(path);
+        match self.files.read(&full, INPUT_MAX as u64) {
+            Ok(bytes) => {
+                self.charge(bytes.len())?;
+                let text = String::from_utf8(bytes);
+                text.map(Some).map_err(|_| Obstacle::new(format!("{}, which is no text", full.display())))
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound
+                        | std::io::ErrorKind::NotADirectory
+                        | std::io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(Obstacle::new(format!("{}, which can't be read ({error})", full.display()))),
+        }
+    }
+
+    /// Adds a problem; its number.
+    fn report(&mut self, line: u32, kind: ProblemKind) -> Option<usize> {
+        if self.problems.len() >= PROBLEMS_MAX {
+            return None;
+        }
+        let place = Place { path: self.path.clone(), line };
+        self.problems.push(Problem { place: Some(place), kind });
+        Some(self.problems.len() - 1)
+    }
+
+    /// Reports that something is not evaluated, unless that was said of the same file already; then only the names that
+    /// are not set because of it are added.
+    fn not_evaluated(&mut self, obstacle: Obstacle, line: u32, names: Vec<String>) -> Status {
+        let path = self.path.clone();
+        let known = obstacle.cause.filter(|at| *at < self.problems.len()).or_else(|| {
+            self.problems.iter().position(|problem| {
+                let here = problem.place.as_ref().is_some_and(|place| place.path == path);
+                here && matches!(&problem.kind, ProblemKind::NotEvaluated { what, .. } if *what == obstacle.what)
+            })
+        });
+        let at = known.or_else(|| {
+            let kind = ProblemKind::NotEvaluated { what: obstacle.what, names: Vec::new() };
+            self.report(line, kind)
+        });
+        if let Some(ProblemKind::NotEvaluated { names: known, .. }) =
+            at.and_then(|at| self.problems.get_mut(at)).map(|problem| &mut problem.kind)
+        {
+            for name in names {
+                if !known.contains(&name) {
+                    known.push(name);
+                }
+            }
+        }
+        self.unknown = Some(at.unwrap_or(usize::MAX));
+        self.tainted = self.unknown;
+        Status::Unknown
     }
 
     fn place(&self, line: u32) -> Option<Place> {
@@ -177,18 +357,39 @@ impl<'a> Shell<'a> {
 
     fn set(&mut self, name: &str, value: Option<String>, line: u32) {
         if self.variables.get(name).is_some_and(|variable| variable.read_only) {
-            return self.report(line, ProblemKind::ReadOnly { name: name.to_owned() });
+            self.report(line, ProblemKind::ReadOnly { name: name.to_owned() });
+            return;
         }
-        let place = self.place(line);
-        self.variables.insert(name.to_owned(), Variable { value, place, read_only: false });
+        let variable = Variable { value, place: self.place(line), read_only: false, cause: None };
+        let size = size(name, Some(&variable)).saturating_sub(size(name, self.variables.get(name)));
+        if self.held + size > HELD_MAX {
+            self.not_evaluated(
+                Obstacle::new(format!("a value, of which all together have more than {HELD_MAX} bytes")),
+                line,
+                vec![name.to_owned()],
+            );
+            return;
+        }
+        self.restore(name, Some(variable));
         self.note(name);
+    }
+
+    /// Puts a variable in its place, whatever is there.
+    fn restore(&mut self, name: &str, variable: Option<Variable>) {
+        self.held += size(name, variable.as_ref());
+        self.held = self.held.saturating_sub(size(name, self.variables.get(name)));
+        match variable {
+            Some(variable) => self.variables.insert(name.to_owned(), variable),
+            None => self.variables.remove(name),
+        };
     }
 
     fn unset(&mut self, name: &str, line: u32) {
         if self.variables.get(name).is_some_and(|variable| variable.read_only) {
-            return self.report(line, ProblemKind::ReadOnly { name: name.to_owned() });
+            self.report(line, ProblemKind::ReadOnly { name: name.to_owned() });
+            return;
         }
-        self.variables.remove(name);
+        self.restore(name, None);
         self.note(name);
     }
 
@@ -199,8 +400,15 @@ impl<'a> Shell<'a> {
     }
 
     fn note(&mut self, name: &str) {
-        if !self.changed.iter().any(|changed| changed == name) {
-            self.changed.push(name.to_owned());
+        let names = if self.sourced == 0 { &mut self.changed } else { &mut self.changed_below };
+        if !names.iter().any(|changed| changed == name) {
+            names.push(name.to_owned());
         }
     }
+}
+
+/// What a variable takes.
+fn size(name: &str, variable: Option<&Variable>) -> usize {
+    const ENTRY: usize = 128;
+    variable.map_or(0, |variable| ENTRY + name.len() + variable.value.as_ref().map_or(0, String::len))
 }

@@ -1,3 +1,5 @@
+mod reference;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +31,12 @@ impl Site {
     fn load(&self, name: Option<&str>) -> Parameters {
         Request {
             files: Arc::new(Root::new(self.0.path())),
-            machine: Machine { architecture: "aarch64".into(), release: "6.1".into(), host: "wn1".into() },
+            machine: Machine {
+                architecture: "aarch64".into(),
+                release: "6.1".into(),
+                host: "wn1".into(),
+                ..Machine::default()
+            },
             environment: [("SITE".to_owned(), "north".to_owned())].into(),
             folder: "/etc/cvmfs".into(),
             own: vec!["/etc/esker".into(), "/users/u/.config/esker".into()],

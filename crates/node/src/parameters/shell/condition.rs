@@ -2,23 +2,46 @@
 
 use super::Shell;
 use super::expand::Obstacle;
+use super::regexp::{Search, Syntax};
 use super::syntax::{Token, Word};
 use crate::parameters::files::Probe;
 
-type Tested = Result<bool, Obstacle>;
+type Tested = Result<bool, Wrong>;
+
+/// Why a test has no outcome.
+enum Wrong {
+    /// A shell would complain of a number or of the order of words, and go on as if the test had failed.
+    Number,
+    Obstacle(Obstacle),
+}
+
+impl From<Obstacle> for Wrong {
+    fn from(obstacle: Obstacle) -> Self {
+        Self::Obstacle(obstacle)
+    }
+}
 
 /// Tests lie in each other at most so deep.
 const DEPTH_MAX: u32 = 40;
 
-fn beyond(text: impl std::fmt::Display) -> Obstacle {
-    Obstacle(format!("the test `{text}`"))
+fn beyond(text: impl std::fmt::Display) -> Wrong {
+    Wrong::Obstacle(Obstacle::new(format!("the test `{text}`")))
+}
+
+/// The outcome, `None` where a number is illegal.
+fn outcome(tested: Tested) -> Result<Option<bool>, Obstacle> {
+    match tested {
+        Ok(it) => Ok(Some(it)),
+        Err(Wrong::Number) => Ok(None),
+        Err(Wrong::Obstacle(obstacle)) => Err(obstacle),
+    }
 }
 
 impl Shell<'_> {
-    /// `test` with these arguments.
-    pub(super) fn test(&self, words: &[String]) -> Tested {
+    /// `test` with these arguments; `None` where a shell finds an illegal number.
+    pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, Obstacle> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.test_words(&words, 0)
+        outcome(self.test_words(&words, 0))
     }
 
     /// How many arguments there are decides what they mean, as POSIX has it.
@@ -46,7 +69,10 @@ impl Shell<'_> {
                 match words {
                     ["!", rest @ ..] => self.test_words(rest, depth + 1).map(|it| !it),
                     ["(", inner @ .., ")"] => self.test_words(inner, depth + 1),
-                    _ => Err(beyond(words.join(" "))),
+                    _ if words.iter().any(|word| matches!(*word, "-nt" | "-ot" | "-ef" | "=~")) => {
+                        Err(beyond(words.join(" ")))
+                    }
+                    _ => Err(Wrong::Number),
                 }
             }
         }
@@ -54,6 +80,8 @@ impl Shell<'_> {
 
     fn unary(&self, operator: &str, word: &str) -> Tested {
         let probe = match operator {
+            // There is no terminal.
+            "-t" => return Ok(false),
             "-n" => return Ok(!word.is_empty()),
             "-z" => return Ok(word.is_empty()),
             "-e" => Probe::Exists,
@@ -64,7 +92,11 @@ impl Shell<'_> {
             "-r" => Probe::Readable,
             "-w" => Probe::Writable,
             "-x" => Probe::Executable,
-            _ => return Err(beyond(format!("{operator} {word}"))),
+            "-a" | "-b" | "-c" | "-g" | "-k" | "-p" | "-u" | "-S" | "-O" | "-G" | "-N" | "-o" | "-R"
+            | "-v" => {
+                return Err(beyond(format!("{operator} {word}")));
+            }
+            _ => return Err(Wrong::Number),
         };
         Ok(!word.is_empty() && self.files.probe(&self.folder.join(word), probe))
     }
@@ -73,8 +105,10 @@ impl Shell<'_> {
         if matches!(operator, "=" | "==" | "!=") {
             return Ok((left == right) == (operator != "!="));
         }
-        let number =
-            |text: &str| text.trim().parse::<i64>().map_err(|_| beyond(format!("{left} {operator} {right}")));
+        if matches!(operator, "<" | ">") {
+            return Ok(if operator == "<" { left < right } else { left > right });
+        }
+        let number = |text: &str| text.trim().parse::<i64>().map_err(|_| Wrong::Number);
         let order = number(left)?.cmp(&number(right)?);
         Ok(match operator {
             "-eq" => order.is_eq(),
@@ -87,10 +121,13 @@ impl Shell<'_> {
     }
 
     /// `[[ … ]]`.
-    pub(super) fn condition(&mut self, tokens: &[Token]) -> Tested {
+    pub(super) fn condition(&mut self, tokens: &[Token]) -> Result<bool, Obstacle> {
         let mut rest = tokens;
-        let value = self.any(&mut rest, true, 0)?;
-        if rest.is_empty() { Ok(value) } else { Err(beyond("[[ … ]]")) }
+        let tested = self.any(&mut rest, true, 0).and_then(|value| match rest.is_empty() {
+            true => Ok(value),
+            false => Err(beyond("[[ … ]]")),
+        });
+        Ok(outcome(tested)?.unwrap_or(false))
     }
 
     /// `wanted` is false where the outcome is settled and nothing must be asked any more.
@@ -155,7 +192,15 @@ impl Shell<'_> {
                 match operator.as_str() {
                     "=" | "==" | "!=" => {
                         let text: Vec<char> = left.chars().collect();
-                        Ok(self.pattern_of(right)?.fits(&text) == (operator != "!="))
+                        let pattern = self.pattern_of(right)?;
+                        self.charge(text.len().saturating_mul(pattern.len()) / 64)?;
+                        Ok(pattern.fits(&text) == (operator != "!="))
+                    }
+                    "=~" => {
+                        let right = self.value_of(right)?;
+                        let search = Search::new(&[&right], &Syntax { extended: true, ..Syntax::default() })?;
+                        self.charge(search.cost(left.len()))?;
+                        Ok(search.finds(&left))
                     }
                     other if is_binary(other) => {
                         let right = self.value_of(right)?;
@@ -170,5 +215,5 @@ impl Shell<'_> {
 }
 
 fn is_binary(operator: &str) -> bool {
-    matches!(operator, "=" | "==" | "!=" | "-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge")
+    matches!(operator, "=" | "==" | "!=" | "<" | ">" | "-eq" | "-ne" | "-lt" | "-le" | "-gt" | "-ge")
 }

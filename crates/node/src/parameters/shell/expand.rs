@@ -1,113 +1,214 @@
 //! From words to text: variables, substitutions, fields.
 
 use super::pattern::Pattern;
-use super::syntax::{Change, Piece, Statement, What, Word};
+use super::syntax::{Change, Piece, Word};
 use super::{Shell, VALUE_MAX, arithmetic};
 
-/// Why a word has no value here.
-pub(super) struct Obstacle(pub(super) String);
+/// Why something has no value here.
+pub(super) struct Obstacle {
+    pub(super) what: String,
+    /// The problem that was reported for it already.
+    pub(super) cause: Option<usize>,
+}
 
-type Expanded<T> = Result<T, Obstacle>;
+impl Obstacle {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: None }
+    }
+}
 
-/// Text, and whether it is quoted.
-type Fragments = Vec<(String, bool)>;
+pub(super) type Expanded<T> = Result<T, Obstacle>;
+
+/// A part of an expanded word.
+pub(super) struct Fragment {
+    text: String,
+    quoted: bool,
+    /// A field ends behind it, as between the parameters of `"$@"`.
+    ends: bool,
+}
+
+/// Where `~` stands for a home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tilde {
+    Nowhere,
+    /// At the beginning.
+    Word,
+    /// At the beginning and behind colons.
+    Value,
+}
+
+/// A file name pattern looks into at most so many folders.
+const FOLDERS_MAX: usize = 100;
 
 impl Shell<'_> {
     /// The value of an assignment: never split.
     pub(super) fn value_of(&mut self, word: &Word) -> Expanded<String> {
-        let fragments = self.with_homes(word, true)?;
-        Ok(fragments.into_iter().map(|(text, _)| text).collect())
+        let fragments = self.fragments(word, Tilde::Value)?;
+        Ok(joined(&fragments))
     }
 
     /// A word as a pattern.
     pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Pattern> {
-        Ok(Pattern::new(&self.fragments(word)?))
+        let fragments = self.fragments(word, Tilde::Nowhere)?;
+        let parts: Vec<(String, bool)> = fragments.into_iter().map(|it| (it.text, it.quoted)).collect();
+        Ok(Pattern::new(&parts))
     }
 
     /// The fields of the arguments of a command.
     pub(super) fn fields_of(&mut self, words: &[Word]) -> Expanded<Vec<String>> {
         let mut fields = Vec::new();
         for word in words {
-            let fragments = self.with_homes(word, false)?;
-            if let Some((text, _)) = fragments
-                .iter()
-                .find(|(text, quoted)| !quoted && text.contains(['*', '?', '[']) && text != "[")
-            {
-                return Err(Obstacle(format!("the file name pattern `{text}`")));
+            let fragments = self.fragments(word, Tilde::Word)?;
+            let separators = self.separators();
+            for field in split(fragments, &separators) {
+                match is_pattern(&field) {
+                    true => self.matching(&field, &mut fields)?,
+                    false => fields.push(field.into_iter().map(|(text, _)| text).collect()),
+                }
             }
-            split(fragments, &mut fields);
         }
         Ok(fields)
     }
 
-    /// Fragments with `~` replaced, at the beginning and, in a value, behind colons.
-    fn with_homes(&mut self, word: &Word, value: bool) -> Expanded<Fragments> {
-        let mut fragments = self.fragments(word)?;
-        for (at, piece) in word.iter().enumerate() {
-            let Piece::Text { text, quoted: false } = piece else { continue };
-            let home = |text: &str| text == "~" || text.starts_with("~/");
-            let begins = at == 0 && text.starts_with('~');
-            let inside = value && text.contains(":~");
-            if !begins && !inside {
-                continue;
-            }
-            let parts: Vec<&str> = if value { text.split(':').collect() } else { vec![text] };
-            let mut replaced = Vec::new();
-            for (part_at, part) in parts.into_iter().enumerate() {
-                let may = part.starts_with('~') && (part_at > 0 || at == 0);
-                replaced.push(match part.strip_prefix('~') {
-                    Some(rest) if may && home(part) => {
-                        format!("{}{rest}", self.get("HOME")?.unwrap_or_default())
-                    }
-                    Some(_) if may => return Err(Obstacle(format!("`{part}`"))),
-                    _ => part.to_owned(),
-                });
-            }
-            // Pieces and fragments go together one by one.
-            if let Some((text, _)) = fragments.get_mut(at) {
-                *text = replaced.join(":");
-            }
-        }
-        Ok(fragments)
+    /// `$IFS`.
+    pub(super) fn separators(&self) -> String {
+        let variable = self.variables.get("IFS").filter(|it| it.place.is_some());
+        variable.and_then(|it| it.value.clone()).unwrap_or_else(|| " \t\n".to_owned())
     }
 
-    /// One fragment for each piece.
-    fn fragments(&mut self, word: &Word) -> Expanded<Fragments> {
-        let mut fragments = Fragments::new();
+    /// Adds the paths that a file name pattern fits; the pattern itself if there are none.
+    fn matching(&mut self, field: &[(String, bool)], fields: &mut Vec<String>) -> Expanded<()> {
+        let mut parts: Vec<Vec<(String, bool)>> = vec![Vec::new()];
+        for (text, quoted) in field {
+            for (at, part) in text.split('/').enumerate() {
+                if at > 0 {
+                    parts.push(Vec::new());
+                }
+                if let Some(last) = parts.last_mut() {
+                    last.push((part.to_owned(), *quoted));
+                }
+            }
+        }
+        let count = parts.len();
+        let mut found = vec![String::new()];
+        for (at, part) in parts.into_iter().enumerate() {
+            let slash = if at + 1 < count { "/" } else { "" };
+            if !is_pattern(&part) {
+                let text: String = part.into_iter().map(|(text, _)| text).collect();
+                found.iter_mut().for_each(|path| path.push_str(&format!("{text}{slash}")));
+                continue;
+            }
+            if found.len() > FOLDERS_MAX {
+                return Err(Obstacle::new("a file name pattern over so many folders"));
+            }
+            let dots = part.iter().map(|(text, _)| text.as_str()).collect::<String>().starts_with('.');
+            let pattern = Pattern::new(&part);
+            let mut longer = Vec::new();
+            for path in &found {
+                self.charge(64 * 1024)?;
+                let names = self.files.names(&self.folder.join(path)).unwrap_or_default();
+                let fits = |name: &String| {
+                    (dots || !name.starts_with('.')) && pattern.fits(&name.chars().collect::<Vec<_>>())
+                };
+                longer.extend(
+                    names.iter().filter(|name| fits(name)).map(|name| format!("{path}{name}{slash}")),
+                );
+            }
+            found = longer;
+        }
+        found.retain(|path| {
+            self.files.probe(&self.folder.join(path), crate::parameters::files::Probe::Exists)
+        });
+        if found.is_empty() {
+            found.push(field.iter().map(|(text, _)| text.as_str()).collect());
+        }
+        fields.append(&mut found);
+        Ok(())
+    }
+
+    fn fragments(&mut self, word: &Word, tilde: Tilde) -> Expanded<Vec<Fragment>> {
+        let mut fragments = Vec::new();
         let mut len = 0;
-        for piece in word {
-            let fragment = match piece {
-                Piece::Text { text, quoted } => (text.clone(), *quoted),
-                Piece::Parameter { name, change, quoted } => self.parameter(name, change, *quoted)?,
+        for (at, piece) in word.iter().enumerate() {
+            let before = fragments.len();
+            match piece {
+                Piece::Text { text, quoted: false } if tilde != Tilde::Nowhere => {
+                    let text = self.with_homes(text, at == 0, tilde)?;
+                    fragments.push(Fragment { text, quoted: false, ends: false });
+                }
+                Piece::Text { text, quoted } => {
+                    fragments.push(Fragment { text: text.clone(), quoted: *quoted, ends: false });
+                }
+                Piece::Parameter { name, change: Change::None, quoted } if name == "@" => {
+                    let count = self.arguments.len();
+                    let all = self.arguments.iter().enumerate();
+                    fragments.extend(all.map(|(at, argument)| Fragment {
+                        text: argument.clone(),
+                        quoted: *quoted,
+                        ends: at + 1 < count,
+                    }));
+                }
+                Piece::Parameter { name, change, quoted } => {
+                    let text = self.parameter(name, change)?;
+                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
+                }
                 Piece::Command { body, quoted } => {
-                    (self.output_of(body)?.trim_end_matches('\n').to_owned(), *quoted)
+                    let text = self.output_of(body)?.trim_end_matches('\n').to_owned();
+                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
                 }
                 Piece::Arithmetic { term } => {
                     let text = self.value_of(term)?;
-                    let variable = |name: &str| self.get(name).ok().flatten();
-                    let value = arithmetic::evaluate(&text, &variable)
-                        .ok_or_else(|| Obstacle(format!("`$(({text}))`")))?;
-                    (value.to_string(), true)
+                    let value = self.arithmetic(&text)?.to_string();
+                    fragments.push(Fragment { text: value, quoted: true, ends: false });
                 }
-                Piece::Beyond(what) => return Err(Obstacle(what.clone())),
-            };
-            len += fragment.0.len();
-            if len > VALUE_MAX {
-                return Err(Obstacle(format!("a value of more than {VALUE_MAX} bytes")));
+                Piece::Beyond(what) => return Err(Obstacle::new(what.clone())),
             }
-            fragments.push(fragment);
+            len += fragments[before..].iter().map(|it| it.text.len()).sum::<usize>();
+            if len > VALUE_MAX {
+                return Err(Obstacle::new(format!("a value of more than {VALUE_MAX} bytes")));
+            }
         }
+        self.charge(len)?;
         Ok(fragments)
     }
 
-    fn parameter(&mut self, name: &str, change: &Change, quoted: bool) -> Expanded<(String, bool)> {
+    /// `~` replaced at the beginning and, in a value, behind colons.
+    fn with_homes(&self, text: &str, first: bool, tilde: Tilde) -> Expanded<String> {
+        if !text.contains('~') {
+            return Ok(text.to_owned());
+        }
+        let parts: Vec<&str> = if tilde == Tilde::Value { text.split(':').collect() } else { vec![text] };
+        let mut replaced = Vec::new();
+        for (at, part) in parts.into_iter().enumerate() {
+            let may = part.starts_with('~') && (at > 0 || first);
+            replaced.push(match part.strip_prefix('~') {
+                Some(rest) if may && (rest.is_empty() || rest.starts_with('/')) => {
+                    format!("{}{rest}", self.get("HOME")?.unwrap_or_default())
+                }
+                Some(_) if may => return Err(Obstacle::new(format!("`{part}`"))),
+                _ => part.to_owned(),
+            });
+        }
+        Ok(replaced.join(":"))
+    }
+
+    /// The value of a term of `$((…))`.
+    pub(super) fn arithmetic(&self, text: &str) -> Expanded<i64> {
+        // A name without a value counts as 0.
+        let variable = |name: &str| self.get(name).ok().map(Option::unwrap_or_default);
+        arithmetic::evaluate(text, &variable).ok_or_else(|| Obstacle::new(format!("`$(({text}))`")))
+    }
+
+    fn parameter(&mut self, name: &str, change: &Change) -> Expanded<String> {
         let value = self.get(name)?;
-        let text = match change {
+        Ok(match change {
             Change::None => value.unwrap_or_default(),
             Change::Length => value.unwrap_or_default().chars().count().to_string(),
             Change::Cut { operator, longest, word } => {
                 let value = value.unwrap_or_default();
-                self.pattern_of(word)?.cut(&value, *operator, *longest)
+                let pattern = self.pattern_of(word)?;
+                self.charge(value.len().saturating_mul(value.len().max(pattern.len())) / 64)?;
+                pattern.cut(&value, *operator, *longest)
             }
             Change::Otherwise { operator, colon, word } => {
                 let there = value.filter(|value| !(*colon && value.is_empty()));
@@ -122,76 +223,101 @@ impl Shell<'_> {
                     }
                     ('?', None) => {
                         let words = self.value_of(word)?;
-                        return Err(Obstacle(format!("{name}, which is not set ({words})")));
+                        return Err(Obstacle::new(format!("{name}, which is not set ({words})")));
                     }
                     _ => self.value_of(word)?,
                 }
             }
-        };
-        Ok((text, quoted))
+        })
     }
 
-    /// The value of a variable, if it has one.
+    /// The value of a variable or another parameter, if it has one.
     pub(super) fn get(&self, name: &str) -> Expanded<Option<String>> {
+        let argument = |number: usize| number.checked_sub(1).and_then(|at| self.arguments.get(at));
+        match name {
+            "#" => return Ok(Some(self.arguments.len().to_string())),
+            "?" => return Ok(Some(self.last.to_string())),
+            "$" => return Ok(Some(self.machine.process.to_string())),
+            "@" | "*" => return Ok(Some(self.arguments.join(" ")).filter(|text| !text.is_empty())),
+            "0" => return Ok(Some("sh".to_owned())),
+            _ => {}
+        }
+        if name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(name.parse().ok().and_then(argument).cloned());
+        }
         match self.variables.get(name) {
             None => Ok(None),
             Some(variable) => match &variable.value {
                 Some(value) => Ok(Some(value.clone())),
-                None => Err(Obstacle(format!("{name}, which has no value since {}", variable.place()))),
+                None => Err(Obstacle {
+                    what: format!("{name}, which has no value since {}", variable.place()),
+                    cause: variable.cause,
+                }),
             },
         }
     }
+}
 
-    /// What a command would print, for the few that need no process.
-    fn output_of(&mut self, body: &[Statement]) -> Expanded<String> {
-        let simple = match body {
-            [Statement { what: What::Simple(simple), .. }] if !simple.redirected => simple,
-            _ => return Err(Obstacle("the output of commands".into())),
-        };
-        let words = self.fields_of(&simple.words)?;
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let machine = self.machine;
-        let text = match words.as_slice() {
-            ["echo", rest @ ..] if !rest.iter().any(|word| word.starts_with('-') || word.contains('\\')) => {
-                rest.join(" ")
-            }
-            ["printf", "%s", text] => (*text).to_owned(),
-            ["cat", path] => self.content_of(path)?,
-            ["uname"] | ["uname", "-s"] => "Linux".to_owned(),
-            ["uname", "-m"] => machine.architecture.clone(),
-            ["uname", "-r"] => machine.release.clone(),
-            ["uname", "-n"] | ["hostname"] => machine.host.clone(),
-            ["hostname", "-s"] => machine.host.split('.').next().unwrap_or_default().to_owned(),
-            _ => return Err(Obstacle(format!("the output of `{}`", words.join(" ")))),
-        };
-        Ok(text)
+fn joined(fragments: &[Fragment]) -> String {
+    let mut text = String::new();
+    for fragment in fragments {
+        text.push_str(&fragment.text);
+        if fragment.ends {
+            text.push(' ');
+        }
     }
+    text
+}
 
-    fn content_of(&self, path: &str) -> Expanded<String> {
-        let full = self.folder.join(path);
-        let bytes = self
-            .files
-            .read(&full, VALUE_MAX as u64)
-            .map_err(|error| Obstacle(format!("{}, which can't be read ({error})", full.display())))?;
-        String::from_utf8(bytes).map_err(|_| Obstacle(format!("{}, which is no text", full.display())))
+fn is_pattern(field: &[(String, bool)]) -> bool {
+    let text: String = field.iter().filter(|(_, quoted)| !quoted).map(|(text, _)| text.as_str()).collect();
+    text.contains(['*', '?']) || text.find('[').is_some_and(|at| text[at..].contains(']'))
+}
+
+/// Collects the fields of a word.
+struct Fields {
+    done: Vec<Vec<(String, bool)>>,
+    open: Option<Vec<(String, bool)>>,
+    /// The last field ended at a blank: a further separator that is none belongs to the same end.
+    blank: bool,
+}
+
+impl Fields {
+    fn add(&mut self, text: &str, quoted: bool) {
+        self.blank = false;
+        let open = self.open.get_or_insert_default();
+        match open.last_mut() {
+            Some((last, before)) if *before == quoted => last.push_str(text),
+            _ => open.push((text.to_owned(), quoted)),
+        }
     }
 }
 
-/// Splits what is not quoted at blanks.
-fn split(fragments: Fragments, fields: &mut Vec<String>) {
-    let mut field: Option<String> = None;
-    for (text, quoted) in fragments {
+/// Splits what is not quoted at `separators`.
+fn split(fragments: Vec<Fragment>, separators: &str) -> Vec<Vec<(String, bool)>> {
+    let mut fields = Fields { done: Vec::new(), open: None, blank: false };
+    for Fragment { text, quoted, ends } in fragments {
         if quoted {
-            field.get_or_insert_default().push_str(&text);
-            continue;
-        }
-        for c in text.chars() {
-            if matches!(c, ' ' | '\t' | '\n') {
-                fields.extend(field.take());
-            } else {
-                field.get_or_insert_default().push(c);
+            fields.add(&text, true);
+        } else {
+            for c in text.chars() {
+                if !separators.contains(c) {
+                    fields.add(c.encode_utf8(&mut [0; 4]), false);
+                } else if matches!(c, ' ' | '\t' | '\n') {
+                    fields.blank |= fields.open.is_some();
+                    fields.done.extend(fields.open.take());
+                } else if fields.open.is_some() || !fields.blank {
+                    fields.done.push(fields.open.take().unwrap_or_default());
+                    fields.blank = false;
+                } else {
+                    fields.blank = false;
+                }
             }
         }
+        if ends {
+            fields.done.extend(fields.open.take());
+        }
     }
-    fields.extend(field);
+    fields.done.extend(fields.open);
+    fields.done
 }

@@ -1,7 +1,10 @@
 //! From words to statements.
 
-use super::syntax::{Assignment, Piece, Simple, Statement, Token, What, Word};
-use super::words::{Reader, SyntaxError, is_name, is_name_start, is_operator};
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use super::syntax::{Assignment, Piece, Redirection, Simple, Statement, Token, What, Word};
+use super::words::{Document, End, Reader, SyntaxError, is_name, is_name_start, is_operator};
 
 type Parsed<T> = Result<T, SyntaxError>;
 
@@ -85,21 +88,39 @@ impl Reader {
                 return Ok(());
             }
             self.take();
-            for end in std::mem::take(&mut self.documents) {
-                loop {
-                    let mut line = String::new();
-                    while let Some(c) = self.take_raw().filter(|c| *c != '\n') {
-                        line.push(c);
-                    }
-                    if line.trim_start_matches('\t') == end {
-                        break;
-                    }
-                    if self.raw().is_none() {
-                        return self.error(format!("`{end}` is missing"));
-                    }
-                }
+            for document in std::mem::take(&mut self.documents) {
+                self.document(document)?;
             }
         }
+    }
+
+    /// Reads the lines of a here-document.
+    fn document(&mut self, document: Document) -> Parsed<()> {
+        let first = self.line;
+        let mut text = String::new();
+        loop {
+            let mut line = String::new();
+            while let Some(c) = self.take_raw().filter(|c| *c != '\n') {
+                line.push(c);
+            }
+            let line = if document.strip { line.trim_start_matches('\t') } else { line.as_str() };
+            if line == document.end {
+                break;
+            }
+            if self.raw().is_none() {
+                return self.error(format!("`{}` is missing", document.end));
+            }
+            text.push_str(line);
+            text.push('\n');
+        }
+        let word = if document.literal {
+            vec![Piece::Text { text, quoted: true }]
+        } else {
+            self.deeper(|reader| reader.inner(&text, first).pieces(End::Text, true))?
+        };
+        // Each document is read once.
+        let _ = document.text.set(word);
+        Ok(())
     }
 
     /// The plain word that follows, which is not taken.
@@ -161,7 +182,7 @@ impl Reader {
             Some(only) if all.is_empty() => Ok(only),
             last => {
                 all.extend(last);
-                Ok(Statement { line, what: What::Beyond { what: "a pipeline", inner: all } })
+                Ok(Statement { line, what: What::Pipeline(all) })
             }
         }
     }
@@ -176,9 +197,8 @@ impl Reader {
             "for" => self.for_block()?,
             "while" | "until" => {
                 self.take_keyword(&keyword)?;
-                let mut inner = self.list(&["do"])?;
-                inner.append(&mut self.body()?);
-                What::Beyond { what: "a loop", inner }
+                let condition = self.list(&["do"])?;
+                What::Loop { until: keyword == "until", condition, body: self.body()? }
             }
             "{" => {
                 self.take_keyword("{")?;
@@ -190,9 +210,9 @@ impl Reader {
             "function" => {
                 self.take_keyword(&keyword)?;
                 self.pass_blanks();
-                self.word()?;
+                let name = self.word()?;
                 self.pass_blanks();
-                self.function()?
+                self.function(literal(&name).unwrap_or_default().to_owned())?
             }
             "then" | "else" | "elif" | "fi" | "do" | "done" | "esac" | "}" => {
                 return self.error(format!("`{keyword}` does not belong here"));
@@ -206,21 +226,18 @@ impl Reader {
         self.after_block(Statement { line, what })
     }
 
-    /// A block whose output goes elsewhere is evaluated only if that is nowhere.
+    /// The redirections behind a block.
     fn after_block(&mut self, statement: Statement) -> Parsed<Statement> {
-        let mut redirected = false;
+        let mut redirections = Vec::new();
         self.pass_blanks();
-        while let Some(effect) = self.redirection()? {
-            redirected |= effect;
+        while let Some(redirection) = self.redirection()? {
+            redirections.push(redirection);
             self.pass_blanks();
         }
         let line = statement.line;
-        Ok(match redirected {
-            false => statement,
-            true => {
-                let what = What::Beyond { what: "a redirection", inner: vec![statement] };
-                Statement { line, what }
-            }
+        Ok(match redirections.is_empty() {
+            true => statement,
+            false => Statement { line, what: What::Redirected(Box::new(statement), redirections) },
         })
     }
 
@@ -282,9 +299,13 @@ impl Reader {
         self.take_keyword("for")?;
         self.pass_blanks();
         let name = self.name();
+        if name.is_empty() {
+            return self.error("the name behind `for` is missing");
+        }
         self.pass_lines()?;
-        if name.is_empty() || self.keyword().as_deref() != Some("in") {
-            return self.error("only `for NAME in WORDS` is known");
+        if self.keyword().as_deref() != Some("in") {
+            self.take_text(";");
+            return Ok(What::For { name, words: None, body: self.body()? });
         }
         self.take_keyword("in")?;
         let mut words = Vec::new();
@@ -296,7 +317,7 @@ impl Reader {
             }
         }
         self.take_text(";");
-        Ok(What::For { name, words, body: self.body()? })
+        Ok(What::For { name, words: Some(words), body: self.body()? })
     }
 
     /// `do … done`.
@@ -308,7 +329,7 @@ impl Reader {
     }
 
     /// What follows the name of a function.
-    fn function(&mut self) -> Parsed<What> {
+    fn function(&mut self, name: String) -> Parsed<What> {
         if self.take_text("(") {
             self.pass_blanks();
             if !self.take_text(")") {
@@ -316,8 +337,8 @@ impl Reader {
             }
         }
         self.pass_lines()?;
-        let inner = vec![self.deeper(Self::command)?];
-        Ok(What::Beyond { what: "a function", inner })
+        let body = Rc::new(self.deeper(Self::command)?);
+        Ok(What::Function { name, body })
     }
 
     fn condition(&mut self) -> Parsed<What> {
@@ -351,13 +372,14 @@ impl Reader {
         let mut declaring = false;
         loop {
             self.pass_blanks();
-            if let Some(effect) = self.redirection()? {
-                simple.redirected |= effect;
+            if let Some(redirection) = self.redirection()? {
+                simple.redirections.push(redirection);
                 continue;
             }
             match self.peek() {
                 Some('(') if simple.words.len() == 1 && simple.assignments.is_empty() => {
-                    let what = self.function()?;
+                    let name = literal(&simple.words[0]).unwrap_or_default().to_owned();
+                    let what = self.function(name)?;
                     return Ok(Statement { line, what });
                 }
                 Some(c) if !is_operator(c) => {}
@@ -378,7 +400,7 @@ impl Reader {
             }
             simple.words.push(word);
         }
-        if simple.words.is_empty() && simple.assignments.is_empty() && !simple.redirected {
+        if simple.words.is_empty() && simple.assignments.is_empty() && simple.redirections.is_empty() {
             return self.error("a command is missing");
         }
         Ok(Statement { line, what: What::Simple(simple) })
@@ -408,37 +430,61 @@ impl Reader {
         Ok(Some(Assignment { line, name, append, value }))
     }
 
-    /// A redirection, if that is what follows; whether it has an effect.
-    fn redirection(&mut self) -> Parsed<Option<bool>> {
+    /// A redirection, if that is what follows.
+    fn redirection(&mut self) -> Parsed<Option<Redirection>> {
         let (at, line) = (self.at, self.line);
-        if !self.take_text("&>") {
-            while self.peek().is_some_and(|c| c.is_ascii_digit()) {
+        let both = self.take_text("&>");
+        let mut number = String::new();
+        if both {
+            // The `>` belongs to what follows.
+            self.at -= 1;
+        } else {
+            while let Some(c) = self.peek().filter(char::is_ascii_digit) {
+                number.push(c);
                 self.take();
             }
             if !matches!(self.peek(), Some('<' | '>')) {
                 (self.at, self.line) = (at, line);
                 return Ok(None);
             }
-        } else {
-            // The `>` belongs to what follows.
-            self.at -= 1;
         }
-        let operator = ["<<-", "<<", "<&", ">&", ">>", ">|", "<>", "<", ">"]
+        let operator = ["<<<", "<<-", "<<", "<&", ">&", ">>", ">|", "<>", "<", ">"]
             .into_iter()
-            .find(|text| self.take_text(text));
+            .find(|text| self.take_text(text))
+            .unwrap_or_default();
         self.pass_blanks();
         let target = self.word()?;
-        let target = plain_text(&target);
-        if matches!(operator, Some("<<" | "<<-")) {
-            self.documents.push(target.unwrap_or_default());
-            return Ok(Some(true));
+        if target.is_empty() {
+            return self.error("the target of a redirection is missing");
         }
-        let harmless = match (operator, target.as_deref()) {
-            (_, None | Some("")) => return self.error("the target of a redirection is missing"),
-            (Some("<&" | ">&"), Some(target)) => target.chars().all(|c| c.is_ascii_digit() || c == '-'),
-            (_, Some(target)) => target == "/dev/null",
-        };
-        Ok(Some(!harmless))
+        let text = plain_text(&target);
+        Ok(Some(match operator {
+            "<<" | "<<-" => {
+                let literal = target.iter().any(|piece| matches!(piece, Piece::Text { quoted: true, .. }));
+                let document =
+                    Document { end: text, strip: operator == "<<-", literal, text: Rc::new(OnceCell::new()) };
+                let known = document.text.clone();
+                self.documents.push(document);
+                Redirection::Text(known)
+            }
+            "<<<" => {
+                let mut word = target;
+                word.push(Piece::Text { text: "\n".into(), quoted: true });
+                Redirection::Text(Rc::new(OnceCell::from(word)))
+            }
+            "<" if number.is_empty() || number == "0" => Redirection::Input(target),
+            ">" | ">>" | ">|" => match (text.as_str(), number.as_str()) {
+                ("/dev/null", "2") => Redirection::Harmless,
+                ("/dev/null", "" | "1") => Redirection::Discard,
+                _ => Redirection::Beyond,
+            },
+            ">&" => match (text.as_str(), number.as_str()) {
+                ("2" | "-", "" | "1") => Redirection::Discard,
+                ("1" | "2" | "-", "2") | ("1", "" | "1") => Redirection::Harmless,
+                _ => Redirection::Beyond,
+            },
+            _ => Redirection::Beyond,
+        }))
     }
 }
 
@@ -451,15 +497,12 @@ pub(super) fn literal(word: &Word) -> Option<&str> {
 }
 
 /// The text of a word without expansions; with some, anything that is no special target.
-fn plain_text(word: &Word) -> Option<String> {
-    if word.is_empty() {
-        return None;
-    }
+fn plain_text(word: &Word) -> String {
     let text = word.iter().map(|piece| match piece {
         Piece::Text { text, .. } => text.as_str(),
         _ => "?",
     });
-    Some(text.collect())
+    text.collect()
 }
 
 /// Whether this can be the name of a variable.

@@ -36,6 +36,11 @@ impl Pattern {
         Self(parts)
     }
 
+    /// The number of its parts.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether the whole text fits. Takes at most the product of both lengths.
     pub(super) fn fits(&self, text: &[char]) -> bool {
         let (mut part, mut at) = (0, 0);

@@ -1,5 +1,8 @@
 //! What a configuration file says, taken apart: statements and words.
 
+use std::cell::OnceCell;
+use std::rc::Rc;
+
 /// A statement and the line it begins on.
 #[derive(Debug)]
 pub(super) struct Statement {
@@ -13,6 +16,8 @@ pub(super) enum What {
     /// The first, and what follows behind `&&` (true) or `||` (false).
     Chain(Box<Statement>, Vec<(bool, Statement)>),
     Not(Box<Statement>),
+    /// `a | b | c`.
+    Pipeline(Vec<Statement>),
     If {
         /// Conditions and what they guard.
         branches: Vec<(Vec<Statement>, Vec<Statement>)>,
@@ -24,9 +29,22 @@ pub(super) enum What {
     },
     For {
         name: String,
-        words: Vec<Word>,
+        /// `None` loops over the positional parameters.
+        words: Option<Vec<Word>>,
         body: Vec<Statement>,
     },
+    /// `while`, or `until`.
+    Loop {
+        until: bool,
+        condition: Vec<Statement>,
+        body: Vec<Statement>,
+    },
+    Function {
+        name: String,
+        body: Rc<Statement>,
+    },
+    /// A block with redirections.
+    Redirected(Box<Statement>, Vec<Redirection>),
     Group(Vec<Statement>),
     Subshell(Vec<Statement>),
     /// `[[ … ]]`.
@@ -45,8 +63,22 @@ pub(super) struct Simple {
     pub(super) words: Vec<Word>,
     /// The arguments of `export` and its like that are assignments.
     pub(super) declared: Vec<Assignment>,
-    /// A redirection that would have an effect.
-    pub(super) redirected: bool,
+    pub(super) redirections: Vec<Redirection>,
+}
+
+/// The redirections that have a meaning without a process.
+#[derive(Debug)]
+pub(super) enum Redirection {
+    /// The output goes nowhere: `>/dev/null`, `>&2`.
+    Discard,
+    /// It has no effect on what is evaluated: `2>/dev/null`, `2>&1`.
+    Harmless,
+    /// `<FILE`.
+    Input(Word),
+    /// `<<END` and `<<<WORD`; the text of a here-document is known once its lines are read.
+    Text(Rc<OnceCell<Word>>),
+    /// A file would be written, or a descriptor used that is not one of the first three.
+    Beyond,
 }
 
 #[derive(Debug)]
@@ -121,7 +153,13 @@ pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
             }
             What::Case { arms, .. } => arms.iter().for_each(|(_, body)| assigned(body, names)),
             What::For { body, .. } => assigned(body, names),
-            What::Group(inner) | What::Beyond { inner, .. } => assigned(inner, names),
+            What::Loop { condition, body, .. } => {
+                assigned(condition, names);
+                assigned(body, names);
+            }
+            What::Function { body, .. } => assigned(std::slice::from_ref(body), names),
+            What::Redirected(inner, _) => assigned(std::slice::from_ref(inner), names),
+            What::Group(inner) | What::Pipeline(inner) | What::Beyond { inner, .. } => assigned(inner, names),
             What::Subshell(_) | What::Condition(_) => {}
         }
     }

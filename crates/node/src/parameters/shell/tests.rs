@@ -8,7 +8,13 @@ use super::*;
 use crate::parameters::files::Root;
 
 fn machine() -> Machine {
-    Machine { architecture: "riscv64".into(), release: "6.1".into(), host: "wn12.cluster.example.org".into() }
+    Machine {
+        architecture: "riscv64".into(),
+        release: "6.1".into(),
+        host: "wn12.cluster.example.org".into(),
+        process: 4711,
+        ..Machine::default()
+    }
 }
 
 /// What the variables are after a file, and what was told about it.
@@ -60,6 +66,25 @@ fn words_expand() {
         ("A=1; unset A", "(unset)"),
         ("A=1 : nothing", "1"),
         ("A=1 echo nothing", "(unset)"),
+        ("A=$$", "4711"),
+        ("A=${UNSET:-$((UNSET + 1))}", "1"),
+        ("set -- a 'b c'; A=\"$#:$2:${3:-none}\"", "2:b c:none"),
+        ("A=$(hostname -f) A=${A#*.}", "cluster.example.org"),
+        ("A=$(hostname -d)", "cluster.example.org"),
+        ("A=$(uname -sm)", "Linux riscv64"),
+        ("A=$(arch)", "riscv64"),
+        ("false; A=$?", "1"),
+        ("A=$(false) || A=failed", "failed"),
+        ("A=$(cat /no/such/file)x", "x"),
+        ("A=$(cat <<< 'a b')", "a b"),
+        ("A=[x]", "[x]"),
+        ("A=$(echo /no/such/[x]*)", "/no/such/[x]*"),
+        ("IFS=,; set -- a,b; A=$2; IFS=' '", "b"),
+        ("X=a,b; IFS=,; for i in $X; do A=$A-$i; done", "-a-b"),
+        ("A=$(command -v echo)$(command -v no-such-program)", "echo"),
+        ("f() { echo \"$1!\"; return 3; }; A=$(f x); A=$A$?", "x!3"),
+        ("if [ -gt 5 ]; then A=1; else A=2; fi", "2"),
+        ("if [ x -eq 5 ]; then A=1; else A=2; fi", "2"),
     ] {
         assert_eq!(value(text), expected, "{text}");
     }
@@ -88,35 +113,38 @@ fn blocks_choose() {
     }
 }
 
-/// What would need a shell changes nothing, and is told with its line and the names that depend on it.
+/// What would need a process changes nothing, and is reported with its line and the names that depend on it.
 #[test]
 fn what_is_not_evaluated_is_told() {
     for (text, told) in [
         (
             "A=old\nA=$(curl http://x)",
-            "/etc/file:2: the output of `curl http://x` is not evaluated, because no shell is run; not set by it: A",
+            "/etc/file:2: the command `curl` is not evaluated, because no shell is run; not set by it: A",
         ),
-        ("P=$(date)\nA=http://$P:1", "/etc/file:2: P, which has no value since /etc/file:1 is not evaluated"),
+        (
+            "P=$(date)\nA=http://$P:1",
+            "/etc/file:1: the command `date` is not evaluated, because no shell is run; not set by it: P, A",
+        ),
         (
             "if ping -c1 x; then A=1; else B=2; fi",
-            "an `if` whose condition is not known is not evaluated, because no shell is run; not set by it: A, B",
+            "/etc/file:1: the command `ping` is not evaluated, because no shell is run; not set by it: A, B",
         ),
+        ("ping x && A=1", "the command `ping` is not evaluated, because no shell is run; not set by it: A"),
+        ("curl x | while read x; do A=1; done", "the command `curl` is not evaluated"),
         (
-            "ping x && A=1",
-            "what depends on a command that is not run is not evaluated, because no shell is run; not set by it: A",
+            "while curl x; do A=1; done",
+            "the command `curl` is not evaluated, because no shell is run; not set by it: A",
         ),
-        ("f() { A=1; }", "a function is not evaluated, because no shell is run; not set by it: A"),
-        ("while read x; do A=1; done", "a loop is not evaluated"),
-        (
-            "while read x; do A=1; done < /x",
-            "a redirection is not evaluated, because no shell is run; not set by it: A",
-        ),
-        ("echo x | grep y", "a pipeline is not evaluated"),
         ("A=${X/a/b}", "`${X…}` is not evaluated"),
-        ("A=$1", "`$1` is not evaluated"),
         ("A=(a b)", "a list in parentheses is not evaluated"),
-        ("for i in *.conf; do A=$i; done", "the file name pattern `*.conf` is not evaluated"),
+        ("A=$(grep '\\(a\\)\\1' /dev/null)", "the regular expression `\\(a\\)\\1` is not evaluated"),
+        (
+            "A=$(echo 'a\\n')",
+            "`echo` with a backslash, which shells understand differently, is not evaluated",
+        ),
+        ("A=$(sed -i s/a/b/ x)", "`sed -i` is not evaluated"),
         ("cat > /x <<END\nA=1\nEND\nB=2", "`cat` with a redirection is not evaluated"),
+        ("{ A=1; } >/x", "a redirection is not evaluated, because no shell is run; not set by it: A"),
         ("A=\"x\nB=1", "a closing quote is missing; what follows in this file is not read"),
         ("fi", "`fi` does not belong here"),
         ("if true; then A=1", "`fi` is missing"),
@@ -128,8 +156,20 @@ fn what_is_not_evaluated_is_told() {
     ] {
         let (values, problems) = evaluated(Path::new("/etc"), text);
         assert!(problems.iter().any(|problem| problem.contains(told)), "{text}: {problems:?}");
+        assert_eq!(problems.len(), 1, "{text}: {problems:?}");
         assert!(!values.contains_key("A") || text.contains('\r'), "{text}: {values:?}");
     }
+}
+
+/// A command that is not evaluated is reported once for a file, with all names that are not set because of it.
+#[test]
+fn what_is_not_evaluated_is_reported_once() {
+    let (_, problems) = evaluated(
+        Path::new("/etc"),
+        "A=$(dig a)\nB=$(dig b)\nif dig c; then C=1; elif dig d; then D=1; fi\nE=$A-$B\ndig e >/dev/null || F=2",
+    );
+    let expected = "/etc/file:1: the command `dig` is not evaluated, because no shell is run; not set by it: A, B, C, D, E, F";
+    assert_eq!(problems, [expected]);
 }
 
 #[test]
@@ -140,7 +180,7 @@ fn files_source_files_beside_them_and_no_others_for_ever() {
     write("self.conf", "N=$N.\n. ./self.conf");
     let (values, problems) = evaluated(folder.path(), "B=1\n. ./common.conf\nC=$A");
     assert_eq!((values["C"].as_str(), problems.len()), ("1-common", 0));
-    let (values, problems) = evaluated(folder.path(), ". ./self.conf");
+    let (values, problems) = evaluated(folder.path(), "N=\n. ./self.conf");
     assert_eq!(values["N"], ".".repeat(DEPTH_MAX as usize));
     assert!(problems[0].contains("too many steps"), "{problems:?}");
     let many = "a b c d e f g h i j";
@@ -171,7 +211,7 @@ impl Author {
             let kind = if depth == 0 {
                 self.pick(&["t", "s", "v"])
             } else {
-                self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a"])
+                self.pick(&["t", "s", "d", "v", "o", "c", "e", "l", "a", "p"])
             };
             word.push_str(&match kind {
                 "t" => self
@@ -198,6 +238,30 @@ impl Author {
                 ),
                 "e" => format!("$(echo {})", self.pick(&["a  b", "\"a  b\"", "'x;y'", "\"$(echo n)\""])),
                 "l" => format!("${{#{name}}}"),
+                "p" => format!(
+                    "$(printf '%s\\n' {} {} | {})",
+                    self.pick(&["a", "b/c", "\"$V\"", "x.y", "'a b'"]),
+                    self.pick(&["", "\"$W\"", "a/b.c", "bab"]),
+                    self.pick(&[
+                        "cut -d/ -f1",
+                        "cut -c2-3",
+                        "grep -v a",
+                        "grep -c .",
+                        "grep -E '^(a|x).?' | tail -n 1",
+                        "grep 'a\\|x\\.' | head -n1",
+                        "tr a-c A-C",
+                        "tr -d '/.'",
+                        "tr -cs a-z '\\n'",
+                        "sed 's/[a-b]*/<&>/'",
+                        "sed -n '/b/p;$p'",
+                        "sed -E 's,(.)/(.),\\2:\\1,g;1!d'",
+                        "sed '/a/,/c/d'",
+                        "sort -r",
+                        "wc -l",
+                        "uniq",
+                        "while read L M; do printf '%s;' \"$M$L\"; done",
+                    ])
+                ),
                 _ => format!("$(({}))", self.pick(&["1+2*3", "(7-9)/2", "10 % 4", "-3*-2"])),
             });
         }
@@ -221,7 +285,7 @@ impl Author {
         let kind = if depth == 0 {
             "a"
         } else {
-            self.pick(&["a", "a", "a", "i", "c", "f", "g", "s", "x", "u", "h"])
+            self.pick(&["a", "a", "a", "i", "c", "f", "g", "s", "x", "u", "h", "w", "k"])
         };
         match kind {
             "a" => format!("{name}={}\n", self.word(2)),
@@ -248,6 +312,19 @@ impl Author {
                 self.statement(depth - 1)
             ),
             "g" => format!("{{ {}}}\n", self.statement(depth - 1)),
+            "w" => format!(
+                "N=; {} [ \"$N\" {} ... ]; do N=\"$N.\"; [ \"$N\" = .. ] && {}; {}done\n",
+                self.pick(&["while", "until ! "]),
+                self.pick(&["!=", "!="]),
+                self.pick(&["break", "continue", ":"]),
+                self.statement(0)
+            ),
+            "k" => format!(
+                "f() {{ local {name}=l; V=\"${{1-none}}:$#:$*\"; {}[ \"$#\" -gt 1 ] && return; W=\"$V\"; }}; f {} {}\n",
+                self.statement(0),
+                self.word(1),
+                self.pick(&["", "b", "\"$X\"", "'c d' e"])
+            ),
             _ => format!("( {})\n", self.statement(depth - 1)),
         }
     }
@@ -377,6 +454,35 @@ proptest! {
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let (files, machine) = (Root::new("/no/such/root"), machine());
         Shell::new(&files, &machine).file(Path::new("/file"), &bytes);
+    }
+}
+
+/// A configuration repository whose files take much work is given up, and what comes behind it is evaluated.
+#[test]
+fn hostile_files_are_bounded() {
+    for text in [
+        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
+         while :; do echo \"$V\" | grep -Eq '((a?){30}){30}b'; done\n",
+        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
+         N=0; while :; do N=$((N+1)); eval \"V$N=\\$V\"; done\n",
+        "V=aaaaaaaaaaaaaaaa; for i in 1 2 3 4 5 6 7 8 9 10; do V=$V$V; done\nA=1\n\
+         while :; do W=${V##*a*a*a*b}; case $V in *a*a*a*a*b) ;; esac; done\n",
+        "A=1\nwhile :; do ( : ); done\n",
+        "A=1\nf() { f; f; }; f\n",
+        "A=1\nyes() { while :; do echo y; done; }; B=$(yes | head -n 1)\n",
+        "A=1\nX=$(for i in $(seq 10000); do printf '%1000s' x; done)\n",
+    ] {
+        let (files, machine) = (Root::new("/"), machine());
+        let mut shell = Shell::new(&files, &machine);
+        shell.file(Path::new("/etc/hostile"), text.as_bytes());
+        assert!(!shell.problems.is_empty(), "{text}");
+        let held: usize = shell.variables.values().filter_map(|it| it.value.as_ref()).map(String::len).sum();
+        assert!(held <= HELD_MAX, "{text}: {held}");
+        let before = shell.problems.len();
+        shell.file(Path::new("/etc/next"), b"B=$A$(echo 2)");
+        assert_eq!(shell.problems.len(), before, "{text}");
+        let value = shell.variables["B"].value.clone();
+        assert_eq!(value.as_deref(), Some("12"), "{text}");
     }
 }
 

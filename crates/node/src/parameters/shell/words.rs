@@ -1,5 +1,8 @@
 //! From characters to words: quotes, escapes, `$…`, continued lines, comments.
 
+use std::cell::OnceCell;
+use std::rc::Rc;
+
 use super::syntax::{Change, Piece, Statement, Word};
 
 /// Quotes, expansions and blocks lie in each other at most so deep. A site's file needs three or four; each level costs
@@ -19,8 +22,18 @@ pub(super) struct Reader {
     pub(super) at: usize,
     pub(super) line: u32,
     depth: u32,
-    /// The ends of the here-documents that follow the line that is read.
-    pub(super) documents: Vec<String>,
+    /// The here-documents that follow the line that is read.
+    pub(super) documents: Vec<Document>,
+}
+
+/// A here-document whose lines are still to be read.
+pub(super) struct Document {
+    pub(super) end: String,
+    /// `<<-`: tabs at the beginning of its lines are removed.
+    pub(super) strip: bool,
+    /// Its end is quoted, so that nothing in it is expanded.
+    pub(super) literal: bool,
+    pub(super) text: Rc<OnceCell<Word>>,
 }
 
 /// Where a run of pieces ends.
@@ -34,6 +47,8 @@ pub(super) enum End {
     Quote,
     /// At `))`.
     Arithmetic,
+    /// At the end of a here-document.
+    Text,
 }
 
 pub(super) fn is_operator(c: char) -> bool {
@@ -51,6 +66,11 @@ pub(super) fn is_name(c: char) -> bool {
 impl Reader {
     pub(super) fn new(text: &str, line: u32, depth: u32) -> Self {
         Self { chars: text.chars().collect(), at: 0, line, depth, documents: Vec::new() }
+    }
+
+    /// A reader of text that was found in this one.
+    pub(super) fn inner(&self, text: &str, line: u32) -> Self {
+        Self::new(text, line, self.depth)
     }
 
     pub(super) fn error<T>(&self, what: impl Into<String>) -> Result<T, SyntaxError> {
@@ -157,7 +177,7 @@ impl Reader {
         loop {
             let Some(c) = self.peek() else {
                 return match end {
-                    End::Word => Ok(pieces),
+                    End::Word | End::Text => Ok(pieces),
                     End::Brace => self.error("a `}` is missing"),
                     End::Quote => self.error("a closing quote is missing"),
                     End::Arithmetic => self.error("a `))` is missing"),
@@ -178,7 +198,7 @@ impl Reader {
                     let text = self.single_quoted()?;
                     pieces.push(Piece::Text { text, quoted: true });
                 }
-                '"' => {
+                '"' if end != End::Text => {
                     self.take();
                     // An empty quoted word is a word.
                     pieces.push(Piece::Text { text: String::new(), quoted: true });
@@ -205,6 +225,7 @@ impl Reader {
         self.take();
         match self.raw() {
             None => add_text(pieces, '\\', true),
+            Some('"') if end == End::Text => add_text(pieces, '\\', true),
             Some(c) if !quoted || matches!(c, '$' | '`' | '"' | '\\') || (end == End::Brace && c == '}') => {
                 self.take_raw();
                 add_text(pieces, c, true);
@@ -249,7 +270,11 @@ impl Reader {
             Some(c) if is_name_start(c) => {
                 Ok(Piece::Parameter { name: self.name(), change: Change::None, quoted })
             }
-            Some(c @ ('0'..='9' | '@' | '*' | '#' | '?' | '-' | '$' | '!')) => {
+            Some(c @ ('0'..='9' | '@' | '*' | '#' | '?' | '$')) => {
+                self.take();
+                Ok(Piece::Parameter { name: c.into(), change: Change::None, quoted })
+            }
+            Some(c @ ('-' | '!')) => {
                 self.take();
                 Ok(Piece::Beyond(format!("`${c}`")))
             }
@@ -268,7 +293,10 @@ impl Reader {
         if length {
             self.take();
         }
-        let name = self.name();
+        let mut name = self.name();
+        if name.is_empty() {
+            name = self.special();
+        }
         let plain = self.take_text("}");
         if plain && !name.is_empty() {
             let change = if length { Change::Length } else { Change::None };
@@ -302,6 +330,22 @@ impl Reader {
         Ok(Piece::Parameter { name, change, quoted })
     }
 
+    /// The name of a positional or special parameter; empty if none follows.
+    fn special(&mut self) -> String {
+        let mut name = String::new();
+        while let Some(c) = self.peek().filter(char::is_ascii_digit) {
+            name.push(c);
+            self.take();
+        }
+        if name.is_empty()
+            && let Some(c) = self.peek().filter(|c| matches!(c, '@' | '*' | '?' | '$' | '#'))
+        {
+            name.push(c);
+            self.take();
+        }
+        name
+    }
+
     fn backquoted(&mut self) -> Result<Vec<Statement>, SyntaxError> {
         self.take();
         let line = self.line;
@@ -318,7 +362,7 @@ impl Reader {
                 None => return Err(SyntaxError { line, what: "a closing backquote is missing".into() }),
             }
         }
-        let mut inner = Reader::new(&text, line, self.depth);
+        let mut inner = self.inner(&text, line);
         let statements = inner.list(&[])?;
         if inner.peek().is_some() {
             return inner.error("nothing is open that could end here");

@@ -1,0 +1,142 @@
+//! Mounts of other users: all that they tell to root, and of root's mounts what everybody may know.
+
+use std::path::Path;
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Instant;
+
+use esker_node::control::Response;
+use esker_node::mounts::MountLine;
+use esker_node::registry::users::UserMount;
+use esker_node::status::MountStatus;
+use serde_json::Value;
+
+use super::{Mount, PATIENCE, Shown};
+use crate::doctor::{Touch, Touched, touch};
+
+/// Mounts asked at the same time; of further ones only the registered facts are shown.
+const ASKED_MAX: usize = 256;
+
+/// Whether a user has registered the mount of this line.
+pub(super) fn is_registered(line: &MountLine, registered: &[UserMount]) -> bool {
+    let is_it = |one: &UserMount| line.user == Some(one.user) && one.entry.mountpoint == line.mountpoint;
+    registered.iter().any(is_it)
+}
+
+/// Asks the daemons of other users.
+pub(super) fn ask_users<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    all: &'env [UserMount],
+) -> Vec<ScopedJoinHandle<'scope, Option<Shown>>> {
+    let deadline = Instant::now() + PATIENCE;
+    let ask = |at: usize, one: &'env UserMount| {
+        scope.spawn(move || {
+            let answer = match at < ASKED_MAX {
+                true => one.ask(deadline).map_err(|error| error.to_string()),
+                false => Err(format!("only the first {ASKED_MAX} mounts are asked")),
+            };
+            shown(one, answer)
+        })
+    };
+    all.iter().enumerate().map(|(at, one)| ask(at, one)).collect()
+}
+
+/// What is shown of a user's mount. All texts are what that user says.
+fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
+    let entry = &one.entry;
+    if !one.alive && entry.command.is_some() {
+        return None;
+    }
+    let (mountpoint, repository, url) =
+        (plain(&entry.mountpoint.to_string_lossy()), plain(&entry.repository), plain(&entry.url));
+    let pid = entry.pid;
+    let mount = match answer {
+        _ if !one.alive => Mount::Dead { mountpoint, repository, url, pid },
+        Ok(Response::Status(status)) => match plain_status(&status) {
+            Some(status) => Mount::Serving(Box::new(status)),
+            None => {
+                Mount::Silent { mountpoint, repository, url, pid, reason: "its answer makes no sense".into() }
+            }
+        },
+        Ok(_) => Mount::Silent { mountpoint, repository, url, pid, reason: "it misunderstood".into() },
+        Err(reason) => Mount::Silent { mountpoint, repository, url, pid, reason: plain(&reason) },
+    };
+    Some(Shown { user: Some(one.user), mount })
+}
+
+/// A text without what a terminal would obey.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A status whose texts are plain.
+fn plain_status(status: &MountStatus) -> Option<MountStatus> {
+    let mut value = serde_json::to_value(status).ok()?;
+    make_plain(&mut value);
+    serde_json::from_value(value).ok()
+}
+
+fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = plain(text),
+        Value::Array(all) => all.iter_mut().for_each(make_plain),
+        Value::Object(all) => all.values_mut().for_each(make_plain),
+        _ => {}
+    }
+}
+
+/// Asks mounts of root for what they show to everybody: their attributes.
+pub(super) fn ask_shared<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    lines: &'env [MountLine],
+) -> Vec<ScopedJoinHandle<'scope, Shown>> {
+    let ask = |line: &'env MountLine| {
+        scope.spawn(move || {
+            let (name, revision) = match touch(Touch::Revision, &line.mountpoint, PATIENCE) {
+                Ok(Touched::Shows { name, revision }) => (name, revision),
+                _ => (None, None),
+            };
+            let repository = plain(&name.unwrap_or_else(|| last_part(&line.source_text())));
+            let mountpoint = plain(&line.mountpoint.to_string_lossy());
+            Shown { user: Some(0), mount: Mount::Shared { mountpoint, repository, revision } }
+        })
+    };
+    lines.iter().take(ASKED_MAX).map(ask).collect()
+}
+
+/// The name at the end of a URL or a path: what is before it, or behind a `?`, may not be for everybody.
+fn last_part(source: &str) -> String {
+    let path = source.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_source_only_the_name_is_shown() {
+        for (source, name) in [
+            ("sw.example.org", "sw.example.org"),
+            ("http://user:secret@host/cvmfs/sw.example.org/", "sw.example.org"),
+            ("/home/alice/private/image.sqfs", "image.sqfs"),
+            ("http://host/image.sqfs?token=secret/x", "image.sqfs"),
+            ("", ""),
+        ] {
+            assert_eq!(last_part(source), name, "{source}");
+        }
+    }
+
+    #[test]
+    fn what_users_say_does_not_reach_the_terminal() {
+        let status = MountStatus {
+            repository: "a\u{1b}[2Jb".into(),
+            mountpoint: "/m\u{7}".into(),
+            url: "http://x\r\n".into(),
+            ..MountStatus::default()
+        };
+        let plain = plain_status(&status).expect("a status");
+        let text = serde_json::to_string(&plain).expect("JSON");
+        assert!(!text.contains("\\u00") && !text.contains("\\r"), "{text}");
+        assert_eq!(plain.repository, "a\u{fffd}[2Jb");
+    }
+}

@@ -1,0 +1,128 @@
+//! `uname`, `hostname` and `id`.
+
+use super::super::Shell;
+use super::super::expand::{Expanded, Obstacle};
+use super::{Done, Options, Outcome};
+
+pub(super) fn uname(shell: &Shell<'_>, name: &str, arguments: &[&str]) -> Done {
+    let machine = shell.machine;
+    if name == "arch" && arguments.is_empty() {
+        return Ok(Outcome::line(machine.architecture.clone()));
+    }
+    let long = [
+        ("kernel-name", 's'),
+        ("nodename", 'n'),
+        ("kernel-release", 'r'),
+        ("kernel-version", 'v'),
+        ("machine", 'm'),
+        ("operating-system", 'o'),
+    ];
+    let options = Options::parse(name, arguments, ("snrvmo", ""), &long)?;
+    if !options.operands.is_empty() {
+        return Ok(Outcome { output: String::new(), code: 1 });
+    }
+    let parts = [
+        ('s', "Linux"),
+        ('n', &machine.host),
+        ('r', &machine.release),
+        ('v', &machine.version),
+        ('m', &machine.architecture),
+        ('o', "GNU/Linux"),
+    ];
+    let wanted = |letter: char| options.has(letter) || options.letters.is_empty() && letter == 's';
+    let parts: Vec<&str> =
+        parts.iter().filter(|(letter, _)| wanted(*letter)).map(|(_, part)| *part).collect();
+    Ok(Outcome::line(parts.join(" ")))
+}
+
+pub(super) fn hostname(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
+    let long = [
+        ("fqdn", 'f'),
+        ("long", 'f'),
+        ("short", 's'),
+        ("domain", 'd'),
+        ("ip-address", 'i'),
+        ("all-fqdns", 'A'),
+    ];
+    let options = Options::parse(name, arguments, ("fsdi", ""), &long)?;
+    if !options.operands.is_empty() || options.letters.len() > 1 || options.has('A') {
+        return Err(Obstacle::new(format!("`{name} {}`", arguments.join(" "))));
+    }
+    let host = shell.machine.host.clone();
+    let letter = options.letters.first().map(|(letter, _)| *letter);
+    let text = match (name, letter) {
+        ("hostname", None) => host,
+        ("hostname", Some('s')) => host.split('.').next().unwrap_or_default().to_owned(),
+        ("hostname", Some('f')) => full_name(shell)?,
+        ("dnsdomainname", None) | ("hostname", Some('d')) => {
+            let full = full_name(shell)?;
+            full.split_once('.').map(|(_, domain)| domain.to_owned()).unwrap_or_default()
+        }
+        ("hostname", Some('i')) => addresses(shell)?,
+        _ => return Err(Obstacle::new(format!("`{name} {}`", arguments.join(" ")))),
+    };
+    Ok(Outcome::line(text))
+}
+
+/// The lines of `/etc/hosts` that have the name of this host: its addresses, and its first name.
+fn hosts(shell: &mut Shell<'_>) -> Expanded<Vec<(String, String)>> {
+    let text = shell.content("/etc/hosts")?.unwrap_or_default();
+    let host = &shell.machine.host;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let (Some(address), Some(first)) = (words.next(), words.next()) else { continue };
+        if std::iter::once(first).chain(words).any(|name| name.eq_ignore_ascii_case(host)) {
+            found.push((address.to_owned(), first.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// `hostname -f`: the first name that the host has in `/etc/hosts`, else the one that the resolver finds.
+fn full_name(shell: &mut Shell<'_>) -> Expanded<String> {
+    if let Some((_, name)) = hosts(shell)?.into_iter().next() {
+        return Ok(name);
+    }
+    let host = shell.machine.host.clone();
+    if host.contains('.') {
+        return Ok(host);
+    }
+    let found = shell.machine.full_name.and_then(|ask| ask(&host));
+    found.ok_or_else(|| {
+        Obstacle::new("`hostname -f`, since the full name of this machine can't be found out,")
+    })
+}
+
+fn addresses(shell: &mut Shell<'_>) -> Expanded<String> {
+    let found: Vec<String> = hosts(shell)?.into_iter().map(|(address, _)| address).collect();
+    if found.is_empty() {
+        return Err(Obstacle::new("`hostname -i` of a machine that is not in /etc/hosts"));
+    }
+    Ok(found.join(" "))
+}
+
+pub(super) fn id(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
+    let options =
+        Options::parse(name, arguments, ("ugnr", ""), &[("user", 'u'), ("group", 'g'), ("name", 'n')])?;
+    let unknown = || Obstacle::new(format!("`{name} {}`", arguments.join(" ")));
+    let whoami = name == "whoami";
+    if !options.operands.is_empty() || !whoami && options.has('u') == options.has('g') {
+        return Err(unknown());
+    }
+    let group = options.has('g');
+    let (number, file) = match group {
+        true => (shell.machine.group, "/etc/group"),
+        false => (shell.machine.user, "/etc/passwd"),
+    };
+    if !whoami && !options.has('n') {
+        return Ok(Outcome::line(number.to_string()));
+    }
+    let text = shell.content(file)?.unwrap_or_default();
+    let named = text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then(|| name.to_owned())
+    });
+    named.map(Outcome::line).ok_or_else(unknown)
+}

@@ -1,0 +1,176 @@
+//! The registries of all users, read by root for `esker status`.
+//!
+//! ```text
+//!  /run/user/UID/esker/   where $XDG_RUNTIME_DIR is what login services make of it
+//!  /tmp/esker-UID/        without one
+//! ```
+//!
+//! A user may put anything there: links, pipes, other file systems, sockets that don't answer, entries that lie. So nothing
+//! is opened by a path that a user could change: each step goes from an open directory to a name in it, follows no link,
+//! stays on the same file system, and must lead to a file of that user. That file system must not be one whose server is a
+//! process, which could keep root waiting. The number of entries, their length and the time for answers are bounded.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::{ENTRY_MAX, Entry, try_lock};
+use crate::control::{self, Request, Response};
+use crate::{mounts, peer};
+
+/// Entries read of one user.
+const ENTRIES_MAX: usize = 64;
+/// Names looked at in a folder.
+const NAMES_MAX: usize = 10_000;
+/// File systems whose server may be a process of a user, or a machine that is gone.
+const SLOW: [&str; 8] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "autofs", "virtiofs"];
+
+/// Where registries of users are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Has a folder for each user, named by number.
+    pub run: PathBuf,
+    /// Has folders `esker-UID`.
+    pub temporary: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { run: "/run/user".into(), temporary: "/tmp".into() }
+    }
+}
+
+/// A mount that another user has registered. All of it is what that user says.
+#[derive(Debug)]
+pub struct UserMount {
+    /// The user.
+    pub user: u32,
+    /// What is said of the mount.
+    pub entry: Entry,
+    /// Whether its daemon lives.
+    pub alive: bool,
+    /// Its control socket, if it is one of that user.
+    socket: Option<OwnedFd>,
+}
+
+/// All mounts that users other than this one have registered, in the order of users and mount points.
+pub fn of_users(places: &Places) -> Vec<UserMount> {
+    let me = rustix::process::geteuid().as_raw();
+    let mut found = Vec::new();
+    for name in names(&places.run) {
+        if let Some(user) = number(&name, "").filter(|user| *user != me) {
+            found.extend(of_user(user, &places.run.join(name), OsStr::new("esker")));
+        }
+    }
+    for name in names(&places.temporary) {
+        if let Some(user) = number(&name, "esker-").filter(|user| *user != me) {
+            found.extend(of_user(user, &places.temporary, OsStr::from_bytes(name.as_bytes())));
+        }
+    }
+    found.sort_by(|a, b| (a.user, &a.entry.mountpoint).cmp(&(b.user, &b.entry.mountpoint)));
+    found
+}
+
+/// The names in a folder that only root can change.
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.take(NAMES_MAX).filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+fn number(name: &str, prefix: &str) -> Option<u32> {
+    let digits = name.strip_prefix(prefix)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+fn of_user(user: u32, base: &Path, name: &OsStr) -> Vec<UserMount> {
+    let Some(folder) = folder(user, base, name) else { return Vec::new() };
+    let Ok(entries) = Dir::read_from(&folder) else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in entries.take(NAMES_MAX) {
+        let Ok(entry) = entry else { break };
+        let Some(id) = entry.file_name().to_bytes().strip_suffix(b".json") else { continue };
+        if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) {
+            found.extend(read(&folder, user, &String::from_utf8_lossy(id)));
+        }
+        if found.len() >= ENTRIES_MAX {
+            break;
+        }
+    }
+    found
+}
+
+/// The registry of a user: a folder of that user on a file system of the kernel.
+fn folder(user: u32, base: &Path, name: &OsStr) -> Option<OwnedFd> {
+    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Opened as a place only: its file system is not asked for anything.
+    let base = open(base, place, Mode::empty()).ok()?;
+    if is_slow(&base) {
+        return None;
+    }
+    let folder = within(&base, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    (fstat(&folder).ok()?.st_uid == user).then_some(folder)
+}
+
+/// Opens a name in a folder, and nothing else.
+fn within(folder: &OwnedFd, name: &OsStr, how: OFlags) -> Option<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH;
+    openat2(folder, name, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve).ok()
+}
+
+/// Whether what is open lies on a file system that could keep its reader waiting. If that is not known, it could.
+fn is_slow(place: &OwnedFd) -> bool {
+    let known = || -> Option<String> {
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", place.as_raw_fd())).ok()?;
+        let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+        mounts::kind_of(id).ok()?
+    };
+    known().is_none_or(|kind| SLOW.iter().any(|slow| kind.starts_with(slow)))
+}
+
+fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {
+    let is = |file: &OwnedFd, wanted: FileType| {
+        fstat(file).is_ok_and(|stat| stat.st_uid == user && FileType::from_raw_mode(stat.st_mode) == wanted)
+    };
+    // A pipe in its place is not waited for.
+    let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = within(folder, OsStr::new(&format!("{id}.json")), how)?;
+    if !is(&file, FileType::RegularFile) {
+        return None;
+    }
+    let file = File::from(file);
+    let mut text = Vec::new();
+    (&file).take(ENTRY_MAX).read_to_end(&mut text).ok()?;
+    let entry = serde_json::from_slice(&text).ok()?;
+    let socket = within(folder, OsStr::new(&format!("{id}.sock")), OFlags::PATH);
+    let socket = socket.filter(|socket| is(socket, FileType::Socket));
+    Some(UserMount { user, entry, alive: !try_lock(&file), socket })
+}
+
+impl UserMount {
+    /// Asks its daemon for its status. Who answers must be that user.
+    pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
+        let socket = self.socket.as_ref().ok_or_else(|| io::Error::other("it has no socket"))?;
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Without waiting: a queue that is full stays full.
+        connect(&stream, &address)?;
+        if peer::user(stream.as_fd()) != Some(self.user) {
+            return Err(io::Error::other("another user answers"));
+        }
+        let stream = UnixStream::from(stream);
+        stream.set_nonblocking(false)?;
+        control::ask_on(&stream, &Request::Status, deadline)
+    }
+}
+
+#[cfg(test)]
+mod tests;
