@@ -168,7 +168,12 @@ impl Evaluation {
         };
         let parameters = request.load();
         for problem in parameters.problems() {
-            if !matches!(problem.kind, ProblemKind::ConfigRepository { .. }) {
+            // What a sourced file sets for that file alone is of no use to anybody else.
+            let of_its_own = matches!(
+                problem.kind,
+                ProblemKind::ConfigRepository { .. } | ProblemKind::OnlySourced { .. }
+            );
+            if !of_its_own {
                 remarks.push(problem.to_string());
             }
         }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
@@ -235,8 +235,6 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         assert!(shown.contains("was killed") && shown.contains("esker umount"), "{shown}");
         std::mem::forget(mounted);
-        let over = world.try_mount_over().expect_err("mounted over a dead mount");
-        assert!(String::from_utf8_lossy(&over.stderr).contains("esker umount"), "{}", words(&over));
         let umount = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
         assert!(umount.status.success(), "{}", words(&umount));
         assert!(!world.is_mounted());
@@ -244,6 +242,110 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
         // And the cache, which was not shut down, is as good as ever.
         drop(world.mount(&[]));
     }
+}
+
+/// A service with `Restart=on-failure` comes back: what its killed daemon left is unmounted first.
+#[test]
+fn a_killed_daemon_is_replaced() {
+    for person in Person::all() {
+        for options in [&[][..], &["--fixed"]] {
+            let world = World::new(person, fixture::RMD);
+            let mounted = world.mount(options);
+            let pid = daemon_of(&world, &mounted);
+            signal(pid, Signal::KILL);
+            wait_until_gone(pid);
+            assert!(world.is_mounted(), "the dead mount is gone by itself");
+            std::mem::forget(mounted);
+            let mounted = world.mount(options);
+            assert_eq!(mounted.status()["state"], "serving");
+            let first =
+                mounted.does(|| fs::read_dir(world.mountpoint()).map(|mut names| names.next().is_some()));
+            assert!(first.expect("a listing"));
+            drop(mounted);
+            assert!(!world.is_mounted(), "the dead mount is still below");
+        }
+        // As a service does it.
+        let world = World::new(person, fixture::RMD);
+        let mut first = in_foreground(&world);
+        first.kill().expect("killing");
+        first.wait().expect("it ends");
+        let mut second = in_foreground(&world);
+        let mounted = world.mounted();
+        mounted.wait_until("the mount of the second", |status| status["state"] == "serving");
+        drop(mounted);
+        assert!(second.wait().expect("it ends").success());
+    }
+}
+
+/// The registry is gone with the session in which the daemon was killed: the connection says that it is dead.
+#[test]
+fn a_killed_daemon_of_another_session_is_replaced() {
+    for person in Person::all().into_iter().filter(|person| !person.is_root()) {
+        let world = World::new(person, fixture::RMD);
+        let mounted = world.mount(&[]);
+        let pid = daemon_of(&world, &mounted);
+        // While it lives it is in nobody's way, and nobody is in its.
+        let over = |runtime: &Path| {
+            let mut command = world.esker(&["mount", &world.url()]);
+            command
+                .arg(world.mountpoint())
+                .arg("--public-key")
+                .arg(world.path("key.pub"))
+                .arg("--cache")
+                .arg(world.cache());
+            command.env("XDG_RUNTIME_DIR", runtime).output().expect("running esker")
+        };
+        let refused = over(&world.path("home"));
+        assert!(
+            !refused.status.success() && words(&refused).contains("still mounted"),
+            "{}",
+            words(&refused)
+        );
+        signal(pid, Signal::KILL);
+        wait_until_gone(pid);
+        std::mem::forget(mounted);
+        let done = over(&world.path("home"));
+        assert!(
+            done.status.success() && words(&done).contains("whose daemon was killed"),
+            "{}",
+            words(&done)
+        );
+        let mut umount = world.esker(&["umount"]);
+        umount.arg(world.mountpoint()).env("XDG_RUNTIME_DIR", world.path("home"));
+        printed(&mut umount);
+        assert!(!world.is_mounted());
+    }
+}
+
+/// What another user or another program mounted stays, dead or not.
+#[test]
+fn a_mount_of_others_is_never_unmounted() {
+    let (Some(root), ordinary) = (Person::root(), Person::ordinary()) else { return };
+    let world = World::new(ordinary, fixture::RMD);
+    let mounted = world.mount(&[]);
+    let pid = daemon_of(&world, &mounted);
+    signal(pid, Signal::KILL);
+    wait_until_gone(pid);
+    let mut command = root.command(world.program());
+    command
+        .args(["mount", &world.url()])
+        .arg(world.mountpoint())
+        .arg("--public-key")
+        .arg(world.path("key.pub"));
+    let refused = command.env("ESKER_CONFIG_ROOT", world.config_root()).output().expect("running esker");
+    assert!(!refused.status.success() && world.is_mounted(), "{}", words(&refused));
+    drop(mounted);
+    // Of another file system, over which root could mount.
+    let world = World::new(root, fixture::RMD);
+    mount_bind(world.path("home"), world.mountpoint()).expect("a mount");
+    let mounted = world.mount(&[]);
+    let pid = daemon_of(&world, &mounted);
+    signal(pid, Signal::KILL);
+    wait_until_gone(pid);
+    std::mem::forget(mounted);
+    drop(world.mount(&[]));
+    assert!(world.is_mounted(), "the folder that was mounted below is gone");
+    unmount(&world.mountpoint(), UnmountFlags::empty()).expect("unmounting");
 }
 
 /// Whose mount is in use only by another mount isn't sent to look for programs.

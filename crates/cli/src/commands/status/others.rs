@@ -118,7 +118,7 @@ mod tests {
         for (source, name) in [
             ("sw.example.org", "sw.example.org"),
             ("http://user:secret@host/cvmfs/sw.example.org/", "sw.example.org"),
-            ("/home/alice/private/image.sqfs", "image.sqfs"),
+            ("/data/alice/private/image.sqfs", "image.sqfs"),
             ("http://host/image.sqfs?token=secret/x", "image.sqfs"),
             ("", ""),
         ] {

@@ -148,6 +148,12 @@ impl Shell<'_> {
                         ends: at + 1 < count,
                     }));
                 }
+                Piece::Parameter { name, change, quoted: false }
+                    if let Some(word) = self.alternative(name, change)? =>
+                {
+                    // What is quoted in there stays together.
+                    fragments.append(&mut self.fragments(word, Tilde::Word)?);
+                }
                 Piece::Parameter { name, change, quoted } => {
                     let text = self.parameter(name, change)?;
                     fragments.push(Fragment { text, quoted: *quoted, ends: false });
@@ -170,6 +176,15 @@ impl Shell<'_> {
         }
         self.charge(len)?;
         Ok(fragments)
+    }
+
+    /// The word that stands in for a parameter, if it does: for one without a value, or with one for `+`.
+    fn alternative<'w>(&self, name: &str, change: &'w Change) -> Expanded<Option<&'w Word>> {
+        let Change::Otherwise { operator: operator @ ('-' | '+'), colon, word } = change else {
+            return Ok(None);
+        };
+        let there = self.get(name)?.is_some_and(|value| !(*colon && value.is_empty()));
+        Ok(Some(word).filter(|_| there == (*operator == '+')))
     }
 
     /// `~` replaced at the beginning and, in a value, behind colons.
@@ -207,7 +222,7 @@ impl Shell<'_> {
             Change::Cut { operator, longest, word } => {
                 let value = value.unwrap_or_default();
                 let pattern = self.pattern_of(word)?;
-                self.charge(value.len().saturating_mul(value.len().max(pattern.len())) / 64)?;
+                self.charge(value.len().saturating_mul(value.len().max(pattern.len())) / 16)?;
                 pattern.cut(&value, *operator, *longest)
             }
             Change::Otherwise { operator, colon, word } => {

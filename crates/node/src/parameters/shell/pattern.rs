@@ -23,6 +23,14 @@ impl Pattern {
                 _ if quoted => Part::Exactly(c),
                 '*' => Part::Any,
                 '?' => Part::One,
+                // It comes from a value: in a word of the file it would have made a quoted character.
+                '\\' => match all.get(at) {
+                    Some(&(next, _)) => {
+                        at += 1;
+                        Part::Exactly(next)
+                    }
+                    None => Part::Exactly(c),
+                },
                 '[' => match set(&all[at..]) {
                     Some((part, len)) => {
                         at += len;

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -147,14 +148,14 @@ fn sockets_of_users_are_neither_trusted_nor_waited_for() {
 fn an_answer_that_drips_is_given_up() {
     use std::io::Write;
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    let (end, ended) = std::sync::mpsc::channel::<()>();
     let drip = std::thread::spawn(move || {
-        while theirs.write_all(b" ").is_ok() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let goes_on = || ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout);
+        while goes_on() && theirs.write_all(b" ").is_ok() {}
     });
     let error = control::ask_on(&ours, &Request::Status, Instant::now() + Duration::from_millis(50));
     assert_eq!(error.expect_err("too late").kind(), io::ErrorKind::WouldBlock);
-    drop(ours);
+    drop((ours, end));
     drip.join().expect("it ends");
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     let answer = serde_json::to_vec(&Response::Status(Box::<MountStatus>::default())).expect("JSON");

@@ -1,0 +1,502 @@
+//! Twelve configurations as distributions and large domains ship them, in our own words.
+
+/// Paths and what is there.
+pub(super) type Files = &'static [(&'static str, &'static str)];
+
+/// A machine with a configuration, and the repository it is asked for.
+pub(super) struct Configuration {
+    pub(super) what: &'static str,
+    pub(super) name: &'static str,
+    pub(super) files: Files,
+    /// Links and their targets.
+    pub(super) links: Files,
+    /// Values that must come out, lest both sides agree on nothing. An empty one is one that is not set.
+    pub(super) expected: Files,
+}
+
+/// What every client package has.
+const DEFAULT: &str = r#"CVMFS_CLIENT_PROFILE=
+CVMFS_CACHE_BASE=/var/lib/cvmfs
+CVMFS_QUOTA_LIMIT=4000   # megabytes
+CVMFS_NFILES=131072
+CVMFS_KEYS_DIR=/etc/cvmfs/keys
+# CVMFS_SYSLOG_FACILITY=
+if [ "x$CVMFS_BASE_ENV" = "x" ]; then
+  readonly CVMFS_MOUNT_DIR=@@/cvmfs
+  readonly CVMFS_BASE_ENV=1
+fi
+"#;
+
+/// How Debian's package names the configuration repository.
+const DEBIAN: &str = r#"CVMFS_REPOSITORY_IS_USED=
+if [ -f @@/etc/debian_version ] && grep -q "buzz\|rex" @@/etc/debian_version;
+then
+    :
+else
+    CVMFS_CONFIG_REPOSITORY=settings.example.org
+fi
+CVMFS_DEFAULT_DOMAIN=example.org
+"#;
+
+/// How other distributions do.
+const PLAIN: &str = "CVMFS_CONFIG_REPOSITORY=settings.example.org\nCVMFS_DEFAULT_DOMAIN=example.org\n";
+
+/// A file that each domain of the configuration repository sources.
+const COMMON: &str = r#"if [ "$CVMFS_CLIENT_PROFILE" = "single" ]; then
+  if [ "$CVMFS_HTTP_PROXY" = "" ]; then
+    CVMFS_HTTP_PROXY="auto;DIRECT"
+  fi
+fi
+if [ -z "$CVMFS_USE_CDN" ]; then
+  if [ "$CVMFS_HTTP_PROXY" = "DIRECT" ] || [ "$CVMFS_HTTP_PROXY" = "auto;DIRECT" ]; then
+    CVMFS_USE_CDN=yes
+  fi
+fi
+if [ "$CVMFS_USE_CDN" != "yes" ] && [ "$CVMFS_CLIENT_PROFILE" != "custom" ]; then
+  CVMFS_FALLBACK_PROXY="http://backup1.example.org:3126;http://backup2.example.org:3126"
+fi
+"#;
+
+/// A domain of the configuration repository.
+const DOMAIN: &str = r#"CVMFS_USE_CDN="$CVMFS_USE_CDN"
+CVMFS_HTTP_PROXY="$CVMFS_HTTP_PROXY"
+CVMFS_FALLBACK_PROXY="$CVMFS_FALLBACK_PROXY"
+. ../common.conf
+
+if [ "$CVMFS_USE_CDN" = "yes" ]; then
+    CVMFS_SERVER_URL="http://cdn1.example.net/cvmfs/@fqrn@;http://cdn2.example.net:8080/cvmfs/@fqrn@"
+else
+    CVMFS_SERVER_URL="http://s1.example.org:8000/cvmfs/@org@.example.org"
+    CVMFS_SERVER_URL="$CVMFS_SERVER_URL;http://s2.example.org:8000/cvmfs/@fqrn@"
+fi
+CVMFS_KEYS_DIR=$CVMFS_MOUNT_DIR/$CVMFS_CONFIG_REPOSITORY/etc/cvmfs/keys/example.org
+"#;
+
+/// The defaults of the configuration repository; an unset name counts as 0.
+const REPOSITORY: &str = r#"if [ -z "$CVMFS_PAC_URLS" ] || [ "$CVMFS_PAC_URLS" = "http://wpad/wpad.dat" ]; then
+  if [ "$((CVMFS_NOT_SET % 2))" -eq 1 ]; then
+    CVMFS_PAC_URLS="http://wpad/wpad.dat;http://one.example.org/wpad.dat"
+  else
+    CVMFS_PAC_URLS="http://wpad/wpad.dat;http://two.example.org/wpad.dat"
+  fi
+fi
+CVMFS_HIDE_MAGIC_XATTRS=yes
+CVMFS_CONFIG_REPO_DEFAULT_ENV=1
+"#;
+
+/// The folder of the configuration repository.
+pub(super) const R: &str = "cvmfs/settings.example.org/etc/cvmfs";
+
+/// The twelve configurations.
+pub(super) const ALL: &[Configuration] = &[
+    Configuration {
+        what: "an old Debian, which has no configuration repository",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-debian.conf", DEBIAN),
+            ("etc/debian_version", "rex/sid\n"),
+            ("etc/cvmfs/domain.d/example.org.conf", DOMAIN_OF_PACKAGE),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_CONFIG_REPOSITORY", ""),
+            (
+                "CVMFS_SERVER_URL",
+                "http://a.example.org/cvmfs/sw.example.org;http://b.example.org/cvmfs/sw.example.org",
+            ),
+            ("CVMFS_DEFAULT_DOMAIN", "example.org"),
+        ],
+    },
+    Configuration {
+        what: "Debian on a laptop: the configuration repository, a single client, no proxy",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-debian.conf", DEBIAN),
+            ("etc/debian_version", "13.1\n"),
+            ("etc/cvmfs/default.local", "CVMFS_CLIENT_PROFILE=single\nCVMFS_QUOTA_LIMIT=$((20 * 1024))\n"),
+            ("cvmfs/settings.example.org/etc/cvmfs/default.conf", REPOSITORY),
+            ("cvmfs/settings.example.org/etc/cvmfs/common.conf", COMMON),
+            ("cvmfs/settings.example.org/etc/cvmfs/domain.d/example.org.conf", DOMAIN),
+            ("etc/cvmfs/domain.d/example.org.conf", DOMAIN_OF_PACKAGE),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_CONFIG_REPOSITORY", "settings.example.org"),
+            ("CVMFS_USE_CDN", "yes"),
+            ("CVMFS_HTTP_PROXY", "auto;DIRECT"),
+            ("CVMFS_FALLBACK_PROXY", ""),
+            ("CVMFS_QUOTA_LIMIT", "20480"),
+            ("CVMFS_PAC_URLS", "http://wpad/wpad.dat;http://two.example.org/wpad.dat"),
+        ],
+    },
+    Configuration {
+        what: "Red Hat in a cluster with proxies",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-site.conf", PLAIN),
+            (
+                "etc/cvmfs/default.local",
+                "CVMFS_HTTP_PROXY='http://p1:3128|http://p2:3128;DIRECT'\nCVMFS_CACHE_BASE=/scratch/cvmfs\n",
+            ),
+            ("cvmfs/settings.example.org/etc/cvmfs/default.conf", REPOSITORY),
+            ("cvmfs/settings.example.org/etc/cvmfs/common.conf", COMMON),
+            ("cvmfs/settings.example.org/etc/cvmfs/domain.d/example.org.conf", DOMAIN),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_FALLBACK_PROXY", "http://backup1.example.org:3126;http://backup2.example.org:3126"),
+            (
+                "CVMFS_SERVER_URL",
+                "http://s1.example.org:8000/cvmfs/sw.example.org;http://s2.example.org:8000/cvmfs/sw.example.org",
+            ),
+        ],
+    },
+    Configuration {
+        what: "a package that requires its configuration repository, asked for that repository itself",
+        name: "settings.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            (
+                "etc/cvmfs/default.d/60-grid.conf",
+                "CVMFS_SEND_INFO_HEADER=yes\nCVMFS_USE_GEOAPI=yes\nCVMFS_CONFIG_REPOSITORY=settings.example.org\n\
+                 CVMFS_CONFIG_REPO_REQUIRED=yes\nCVMFS_FALLBACK_PROXY=\"http://b1:3126;http://b2:3126\"\n",
+            ),
+            (
+                "etc/cvmfs/config.d/settings.example.org.conf",
+                r#"if [ "$(($$ % 1))" -eq 1 ]; then
+    CVMFS_PAC_URLS="http://never/wpad.dat"
+else
+    CVMFS_PAC_URLS="http://always/wpad.dat"
+fi
+if [ "$CVMFS_USE_CDN" = "yes" ] || [ "$CVMFS_CLIENT_PROFILE" = "custom" ]; then
+    CVMFS_FALLBACK_PROXY=""
+fi
+CVMFS_HTTP_PROXY="${CVMFS_HTTP_PROXY:=DIRECT}"
+CVMFS_SERVER_URL="http://s1/cvmfs/@fqrn@"
+"#,
+            ),
+            ("cvmfs/settings.example.org/etc/cvmfs/default.conf", "CVMFS_SERVER_URL=http://not-read\n"),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_HTTP_PROXY", "DIRECT"),
+            ("CVMFS_PAC_URLS", "http://always/wpad.dat"),
+            ("CVMFS_SERVER_URL", "http://s1/cvmfs/settings.example.org"),
+        ],
+    },
+    Configuration {
+        what: "a site with a custom profile, whose content is served by a CDN of its own",
+        name: "vo.grid.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-site.conf", PLAIN),
+            (
+                "etc/cvmfs/default.local",
+                "CVMFS_CLIENT_PROFILE=custom\nexport CVMFS_USE_CDN=yes\nCVMFS_HTTP_PROXY=DIRECT\n",
+            ),
+            ("cvmfs/settings.example.org/etc/cvmfs/common.conf", COMMON),
+            // The domain has three parts; this one sources the other's file.
+            ("cvmfs/settings.example.org/etc/cvmfs/domain.d/grid.example.org.conf", DOMAIN),
+        ],
+        links: &[],
+        expected: &[
+            (
+                "CVMFS_SERVER_URL",
+                "http://cdn1.example.net/cvmfs/vo.grid.example.org;http://cdn2.example.net:8080/cvmfs/vo.grid.example.org",
+            ),
+            ("CVMFS_FALLBACK_PROXY", ""),
+        ],
+    },
+    Configuration {
+        what: "a domain without a configuration repository",
+        name: "software.stack.example",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            (
+                "etc/cvmfs/default.d/50-site.conf",
+                "CVMFS_CONFIG_REPOSITORY=\"\"\nCVMFS_DEFAULT_DOMAIN=\"stack.example\"\n",
+            ),
+            (
+                "etc/cvmfs/domain.d/stack.example.conf",
+                "CVMFS_SERVER_URL=\"http://eu.stack.example/cvmfs/@fqrn@;http://us.stack.example/cvmfs/@fqrn@\"\n\
+                 CVMFS_KEYS_DIR=\"/etc/cvmfs/keys/stack.example\"\nCVMFS_USE_GEOAPI=\"yes\"\n",
+            ),
+            (
+                "etc/cvmfs/domain.d/stack.example.local",
+                "CVMFS_SERVER_URL=\"http://mirror/cvmfs/@fqrn@;${CVMFS_SERVER_URL}\"\nCVMFS_USE_GEOAPI=no\n",
+            ),
+        ],
+        links: &[],
+        expected: &[
+            (
+                "CVMFS_SERVER_URL",
+                "http://mirror/cvmfs/software.stack.example;http://eu.stack.example/cvmfs/software.stack.example;http://us.stack.example/cvmfs/software.stack.example",
+            ),
+            ("CVMFS_USE_GEOAPI", "no"),
+        ],
+    },
+    Configuration {
+        what: "external data: long lists, a cache of its own, a sourced file with certificates",
+        name: "data.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-site.conf", PLAIN),
+            ("etc/cvmfs/default.local", "CVMFS_HTTP_PROXY=http://p:3128\n"),
+            ("cvmfs/settings.example.org/etc/cvmfs/common.conf", COMMON),
+            ("cvmfs/settings.example.org/etc/cvmfs/domain.d/example.org.conf", DOMAIN),
+            (
+                "cvmfs/settings.example.org/etc/cvmfs/config.d/data.example.org.conf",
+                r#"CVMFS_AUTHZ_HELPER=
+X509_CERT_DIR=
+CVMFS_MAX_RETRIES=
+. $CVMFS_MOUNT_DIR/$CVMFS_CONFIG_REPOSITORY/libexec/auth.conf
+CVMFS_EXTERNAL_URL="http://c1.example.org:8443/"
+CVMFS_EXTERNAL_URL="$CVMFS_EXTERNAL_URL;http://c2.example.org:8443/"
+# CVMFS_EXTERNAL_URL="$CVMFS_EXTERNAL_URL;http://gone.example.org:8443/"
+CVMFS_EXTERNAL_URL="$CVMFS_EXTERNAL_URL;http://c3.example.org:8443/"
+CVMFS_CACHE_BASE="$CVMFS_CACHE_BASE/data"
+CVMFS_FALLBACK_PROXY=""
+CVMFS_HIDE_MAGIC_XATTRS=no
+"#,
+            ),
+            (
+                "cvmfs/settings.example.org/libexec/auth.conf",
+                r#"CVMFS_MAX_RETRIES=0
+CVMFS_NOT_TAKEN_OVER=1
+CVMFS_AUTHZ_HELPER=token
+if [ ! -f @@/etc/certificates/root.pem ]; then
+    X509_CERT_DIR="$CVMFS_MOUNT_DIR/certificates"
+else
+    X509_CERT_DIR=@@/etc/certificates
+fi
+"#,
+            ),
+            ("etc/certificates/root.pem", "x"),
+        ],
+        links: &[],
+        expected: &[
+            (
+                "CVMFS_EXTERNAL_URL",
+                "http://c1.example.org:8443/;http://c2.example.org:8443/;http://c3.example.org:8443/",
+            ),
+            ("CVMFS_CACHE_BASE", "/var/lib/cvmfs/data"),
+            ("X509_CERT_DIR", "@@/etc/certificates"),
+            ("CVMFS_MAX_RETRIES", "0"),
+            ("CVMFS_NOT_TAKEN_OVER", ""),
+        ],
+    },
+    Configuration {
+        what: "files of single repositories: more descriptors, exported names, defaults that are assigned",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-site.conf", PLAIN),
+            ("etc/cvmfs/default.local", "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_USE_CDN=no\n"),
+            (
+                "cvmfs/settings.example.org/etc/cvmfs/config.d/sw.example.org.conf",
+                "if [ -z $CVMFS_NFILES ] || [ $CVMFS_NFILES -lt 524288 ]; then\n  CVMFS_NFILES=524288\nfi\n\
+                 export LOCAL_SITE\nexport SW_VERSION=${SW_VERSION:=default}\n\
+                 CVMFS_SERVER_URL=http://single/cvmfs/@fqrn@\nCVMFS_KEYS_DIR=\n\
+                 CVMFS_PUBLIC_KEY=\"$CVMFS_MOUNT_DIR/$CVMFS_CONFIG_REPOSITORY/etc/cvmfs/keys/sw.pub\"\n",
+            ),
+            (
+                "etc/cvmfs/config.d/sw.example.org.local",
+                "if [ $CVMFS_MISSING -gt 5 ]; then SW=1; else SW=2; fi\nSW=$SW\n",
+            ),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_NFILES", "524288"),
+            ("SW_VERSION", "default"),
+            ("CVMFS_KEYS_DIR", ""),
+            ("CVMFS_PUBLIC_KEY", "@@/cvmfs/settings.example.org/etc/cvmfs/keys/sw.pub"),
+            ("SW", "2"),
+        ],
+    },
+    Configuration {
+        what: "a site that looks at the machine",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            (
+                "etc/cvmfs/default.local",
+                r#"SITE_HOST=$(hostname -s)
+SITE_SYSTEM=`uname -s`-`uname -m`-$(uname -r | cut -d. -f1)
+SITE_USER=$(id -u)
+case $(hostname) in
+  *[!a-zA-Z0-9.-]*) CVMFS_HTTP_PROXY=http://odd:3128 ;;
+  nothing-like-it*) CVMFS_HTTP_PROXY=http://other:3128 ;;
+  *) CVMFS_HTTP_PROXY=http://usual:3128 ;;
+esac
+CVMFS_HTTP_PROXY=$CVMFS_HTTP_PROXY
+if [ "$(uname -m)" = "nothing" ] || command -v no-such-program >/dev/null 2>&1; then
+  CVMFS_QUOTA_LIMIT=1
+elif command -v sh > /dev/null && [ -d / -a ! -e @@/none ]; then
+  CVMFS_QUOTA_LIMIT=2
+fi
+SITE_NAME=$(basename "$CVMFS_CACHE_BASE")-$(dirname /a/b/c)
+SITE_PADDED=$(printf '%03d/%s' 7 "x y")
+"#,
+            ),
+        ],
+        links: &[],
+        expected: &[
+            ("CVMFS_HTTP_PROXY", "http://usual:3128"),
+            ("CVMFS_QUOTA_LIMIT", "2"),
+            ("SITE_NAME", "cvmfs-/a/b"),
+            ("SITE_PADDED", "007/x y"),
+        ],
+    },
+    Configuration {
+        what: "a site that searches files",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            (
+                "etc/os-release",
+                "NAME=\"Example Linux\"\nID=example\nID_LIKE='rhel fedora'\nVERSION_ID=\"9.4\"\n",
+            ),
+            ("etc/site", "# proxies\nnorth http://n1:3128 http://n2:3128\nsouth http://s1:3128\n"),
+            (
+                "etc/cvmfs/default.local",
+                r#"OS=$(sed -n 's/^ID=//p' @@/etc/os-release)
+MAJOR=$(grep '^VERSION_ID=' @@/etc/os-release | cut -d= -f2 | tr -d '"' | cut -d. -f1)
+if grep -Eq '^ID(_LIKE)?=.*(rhel|suse)' @@/etc/os-release; then FAMILY=rpm; else FAMILY=deb; fi
+FAMILY=$FAMILY
+LIKE=$(grep -o 'fedora' @@/etc/os-release || echo none)
+NONE=$(cat @@/etc/no-such-file 2>/dev/null)
+COUNT=$(grep -c '^[^#]' @@/etc/site)
+grep -qiw SOUTH @@/etc/site && HAS_SOUTH=yes
+HAS_SOUTH=$HAS_SOUTH
+! grep -qx 'north' @@/etc/site && WHOLE_LINE=no
+WHOLE_LINE=$WHOLE_LINE
+grep -qF 'http://n1:3128 ' @@/etc/site && FIXED=yes
+FIXED=$FIXED
+CVMFS_HTTP_PROXY=$(awk '/^north/ {print $2}' @@/etc/site)"|"$(grep north < @@/etc/site | sed -e 's/.* //' -e 's,/$,,')
+CVMFS_HTTP_PROXY="$CVMFS_HTTP_PROXY;$(tail -n 1 @@/etc/site | awk '{ print $NF }')"
+FIRST=$(head -1 @@/etc/site | sed 's/[^a-z]//g')
+UPPER=$(echo "$OS" | tr '[:lower:]' '[:upper:]' | sed -E 's/(X)(A)/\2\1/')
+SORTED=$(printf '%s\n' b a b c | sort -u | tr '\n' ,)
+LINES=$(cat @@/etc/site | wc -l)
+MISSED=$(grep -s x @@/etc/no-such-file; echo $?)
+"#,
+            ),
+        ],
+        links: &[],
+        expected: &[
+            ("OS", "example"),
+            ("MAJOR", "9"),
+            ("FAMILY", "rpm"),
+            ("LIKE", "fedora"),
+            ("COUNT", "2"),
+            ("HAS_SOUTH", "yes"),
+            ("WHOLE_LINE", "no"),
+            ("FIXED", "yes"),
+            ("CVMFS_HTTP_PROXY", "http://n1:3128|http://n2:3128;http://s1:3128"),
+            ("FIRST", "proxies"),
+            ("UPPER", "EAXMPLE"),
+            ("SORTED", "a,b,c,"),
+            ("LINES", "3"),
+            ("MISSED", "2"),
+        ],
+    },
+    Configuration {
+        what: "a site with functions, loops and files of its own",
+        name: "sw.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/site.d/10-a.conf", "LIST=\"${LIST}a\"\nCVMFS_HTTP_PROXY=http://a:3128\n"),
+            ("etc/cvmfs/site.d/20-b.conf", "LIST=\"${LIST}b\"\nreturn\nLIST=wrong\n"),
+            ("etc/cvmfs/site.d/.hidden.conf", "LIST=wrong\n"),
+            ("etc/hosts.list", "p1 3128\np2 8080\n\np3\n"),
+            (
+                "etc/cvmfs/default.local",
+                r#"LIST=
+CVMFS_HTTP_PROXY=
+join() {
+    local separator="$1" result=; shift
+    for part in "$@"; do
+        result="${result:+$result$separator}$part"
+    done
+    printf '%s' "$result"
+}
+for file in site.d/*.conf; do
+    . ./$file
+done
+JOINED=$(join ';' one "two three" four)
+ARGUMENTS=$(set -- x y z; shift; echo $#:$1:$*)
+CVMFS_PROXIES=$(while read host port; do
+    [ -n "$host" ] || continue
+    [ "$host" != p3 ] || break
+    echo "http://$host:${port:-3128}"
+done < @@/etc/hosts.list | tr '\n' '|')
+CVMFS_PROXIES=${CVMFS_PROXIES%|}
+N=0
+while [ $N -lt 5 ]; do N=$((N + 1)); done
+until [ $N -le 2 ]; do N=$((N - 1)); done
+N=$N
+SPLIT=$(IFS=:; for part in a:b::c; do printf '<%s>' $part; done)
+TEXT=$(cat <<END
+$N of "$JOINED"
+END
+)
+LITERAL=$(cat <<'END'
+$N
+END
+)
+CHOICE=$(( N > 1 && N != 3 ? 10 : 20 ))
+"#,
+            ),
+        ],
+        links: &[],
+        expected: &[
+            ("LIST", "ab"),
+            ("CVMFS_HTTP_PROXY", "http://a:3128"),
+            ("JOINED", "one;two three;four"),
+            ("ARGUMENTS", "2:y:y z"),
+            ("CVMFS_PROXIES", "http://p1:3128|http://p2:8080"),
+            ("N", "2"),
+            ("SPLIT", "<a><b><><c>"),
+            ("TEXT", "2 of \"one;two three;four\""),
+            ("LITERAL", "$N"),
+            ("CHOICE", "10"),
+        ],
+    },
+    Configuration {
+        what: "a domain that is a link to another, with names that only sourced files set",
+        name: "sw.twin.example.org",
+        files: &[
+            ("etc/cvmfs/default.conf", DEFAULT),
+            ("etc/cvmfs/default.d/50-site.conf", PLAIN),
+            ("etc/cvmfs/default.local", "CVMFS_HTTP_PROXY=DIRECT\n"),
+            ("cvmfs/settings.example.org/etc/cvmfs/common.conf", COMMON),
+            (
+                "cvmfs/settings.example.org/etc/cvmfs/domain.d/example.org.conf",
+                "CVMFS_HTTP_PROXY=\"$CVMFS_HTTP_PROXY\"\n. ../common.conf\n\
+                 if [ \"$CVMFS_USE_CDN\" = \"yes\" ]; then CVMFS_SERVER_URL=http://cdn/cvmfs/@fqrn@\n\
+                 CVMFS_USE_GEOAPI=no\nelse\nCVMFS_SERVER_URL=http://s1/cvmfs/@fqrn@\nfi\nCVMFS_USE_GEOAPI=yes\n",
+            ),
+        ],
+        links: &[("cvmfs/settings.example.org/etc/cvmfs/domain.d/twin.example.org.conf", "example.org.conf")],
+        expected: &[
+            ("CVMFS_SERVER_URL", "http://cdn/cvmfs/sw.twin.example.org"),
+            ("CVMFS_USE_CDN", ""),
+            ("CVMFS_USE_GEOAPI", "yes"),
+        ],
+    },
+];
+
+/// The domain in the client's package, for when there is no configuration repository.
+const DOMAIN_OF_PACKAGE: &str = r#"if [ "$CVMFS_CONFIG_REPO_DEFAULT_ENV" = "" ]; then
+  # Both are on the network.
+  if [ "$CVMFS_USE_CDN" = "yes" ]; then
+    CVMFS_SERVER_URL="http://cdn.example.net/cvmfs/@fqrn@"
+  else
+    CVMFS_SERVER_URL="http://a.example.org/cvmfs/@fqrn@;http://b.example.org/cvmfs/@fqrn@"
+  fi
+  CVMFS_KEYS_DIR=/etc/cvmfs/keys/example.org
+fi
+"#;
