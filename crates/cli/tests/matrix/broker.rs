@@ -33,7 +33,8 @@ impl Broker {
         let socket = folder.join("socket");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
         command.args(["broker", "--quota", "100M", "--cache"]).arg(folder.join("cache"));
-        command.arg("--socket").arg(&socket).env_clear().stdin(Stdio::null()).stderr(Stdio::piped());
+        command.arg("--socket").arg(&socket).env_clear().env("ESKER_CONFIG_ROOT", world.config_root());
+        command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("esker broker");
         let mut line = String::new();
         let said = BufReader::new(process.stderr.take().expect("its output")).read_line(&mut line);
