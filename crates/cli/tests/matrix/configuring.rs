@@ -68,7 +68,7 @@ fn what_is_configured_is_shown_with_its_lines() {
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
     for told in [
         "/etc/cvmfs/default.local:1: CVMFS_HTTP_PROXYS is no parameter of a client",
-        "/etc/cvmfs/default.local:2: the output of `slow` is not evaluated, because no shell is run; not set by it: CVMFS_TIMEOUT",
+        "/etc/cvmfs/default.local:2: the command `slow` is not evaluated, because no shell is run; not set by it: CVMFS_TIMEOUT",
         "/etc/cvmfs/config.d/sw.example.org.local:1: CVMFS_QUOTA_LIMIT=4G can't be: it takes MB",
     ] {
         assert!(warned.contains(told), "{told} is not in {warned}");

@@ -349,7 +349,7 @@ fn a_mount_of_others_is_never_unmounted() {
     std::mem::forget(world.mount(&[]));
     printed(world.esker(&["umount"]).arg(world.mountpoint()));
     assert!(world.is_mounted(), "the folder that was mounted below is gone");
-    unmount(&world.mountpoint(), UnmountFlags::empty()).expect("unmounting");
+    unmount(world.mountpoint(), UnmountFlags::empty()).expect("unmounting");
 }
 
 /// Whose mount is in use only by another mount isn't sent to look for programs.

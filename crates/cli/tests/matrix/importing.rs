@@ -305,7 +305,7 @@ fn whoever_is_there_is_asked() {
         let line = format!("{} setup --import {}", site.world.program().display(), site.source.display());
         let mut command = site.world.person.command("script");
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env_clear();
-        for (name, value) in script.env("SHELL", "/bin/sh").get_envs() {
+        for (name, value) in script.env("SHELL", "/bin/sh").env_remove("ESKER_CONFIG_ROOT").get_envs() {
             command.env(name, value.unwrap_or_default());
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -16,16 +16,19 @@ chown -R 1:1 /run/user/1 /run/m/one
 chown 2:2 /run/m/two
 chmod 700 /run/user/1 /run/user/1/esker
 chown 3:3 /run/user/3
-user() { id=$1; shift; setpriv --reuid "$id" --regid "$id" --clear-groups env HOME=/tmp ESKER_CACHE="/tmp/cache-$id" "$@"; }
+user() { id=$1; shift; setpriv --reuid "$id" --regid "$id" --clear-groups env HOME=/tmp "$@"; }
 umask 022
 # What stays in reach of all users when there is another /tmp.
-cp "$ESKER" /run/esker && cp "$KEY" /run/key.pub && chmod 755 /run/esker && chmod 644 /run/key.pub
-ESKER=/run/esker KEY=/run/key.pub
+mkdir -m 755 /run/kept
+cp "$ESKER" /run/kept/esker
+cp "$KEY" /run/kept/key.pub
+chmod a+r /run/kept/key.pub
+ESKER=/run/kept/esker KEY=/run/kept/key.pub
 mount -t tmpfs -o mode=1777 none /tmp
 ln -s "$ESKER" /sbin/mount.esker
 mount -t esker "$URL" "/cvmfs/$NAME" -o "public_key=$KEY"
-user 1 XDG_RUNTIME_DIR=/run/user/1 "$ESKER" mount "$URL" /run/m/one --public-key "$KEY"
-user 2 "$ESKER" mount "$URL" /run/m/two --public-key "$KEY"
+user 1 XDG_RUNTIME_DIR=/run/user/1 "$ESKER" mount "$URL" /run/m/one --public-key "$KEY" --cache /tmp/cache-1
+user 2 "$ESKER" mount "$URL" /run/m/two --public-key "$KEY" --cache /tmp/cache-2
 # A link to another user's registry, a pipe, and a socket at which nothing answers.
 ln -s /run/user/1/esker /run/user/3/esker
 user 4 sh -c 'mkdir -m 700 /tmp/esker-4 && mkfifo /tmp/esker-4/0123456789abcdef.json'

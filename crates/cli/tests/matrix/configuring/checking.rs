@@ -123,7 +123,7 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
         ),
         (
             line("CVMFS_HTTP_PROXY=$(find-proxy)"),
-            "the output of `find-proxy` is not evaluated",
+            "the command `find-proxy` is not evaluated",
             "write the value itself",
         ),
         (line("CVMFS_OOM_SCORE_ADJ=1001"), "CVMFS_OOM_SCORE_ADJ=1001 can't be: it is not from", "mend"),

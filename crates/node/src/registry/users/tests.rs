@@ -89,7 +89,7 @@ fn traps_in_a_registry_are_passed_over() {
     symlink(&good, name(1)).expect("a link");
     // An entry of another user.
     fs::copy(&good, name(2)).expect("copying");
-    rustix::fs::mknodat(rustix::fs::CWD, &name(3), FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, name(3), FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
     machine.give(&name(3));
     fs::create_dir(name(4)).expect("a folder");
     fs::write(name(5), vec![b' '; 2 * ENTRY_MAX as usize]).expect("writing");
