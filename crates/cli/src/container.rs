@@ -2,10 +2,12 @@
 //! expect without asking.
 
 mod apptainer;
+mod binds;
 mod hooks;
 mod person;
 mod places;
 mod root;
+mod stack;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use esker_oci::Config;
-use esker_run::Identity;
 use esker_run::container::environment::Origins;
-use esker_run::container::{ContainerError, Environment, Plan, Stage, execute};
+use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, execute};
+use esker_run::{Identity, missing_ids};
 
 use crate::exit::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
@@ -25,9 +27,15 @@ pub(crate) use root::{Kept, Root};
 /// How a container looks.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ContainerArgs {
-    /// In a container: show this file or directory of the host at DST (or the same path); `:ro` read-only
-    #[arg(long, short = 'B', value_name = "SRC[:DST[:ro]]", help_heading = HEADING)]
+    /// In a container: show this file or directory of the host at DST (or the same path), as in
+    /// `--bind /scratch/data:/data:ro,noexec`; several are separated by commas
+    #[arg(long, short = 'B', value_name = "SRC[:DST[:OPT,…]]", help_heading = HEADING)]
     bind: Vec<OsString>,
+
+    /// Show the image at this path of the host's own root directory, for a stack of programs that is no system, as in
+    /// `esker run stack.sqfs --at /opt/stack -- /opt/stack/bin/tool`
+    #[arg(long, value_name = "PATH", help_heading = HEADING)]
+    at: Option<PathBuf>,
 
     /// Let the command write everywhere in the image, into memory; gone when it ends
     #[arg(long, help_heading = HEADING)]
@@ -83,10 +91,32 @@ pub(crate) struct ContainerArgs {
 }
 
 impl ContainerArgs {
+    /// Whether the command is to be kept from the host's files.
+    pub(crate) fn is_contained(&self) -> bool {
+        self.contain
+    }
+
+    /// The first option that was given and needs a root directory that is the image.
+    fn for_own_root(&self) -> Option<&'static str> {
+        let options = [
+            ("--writable-tmpfs", self.writable_tmpfs),
+            ("--home", self.home.is_some()),
+            ("--no-home", self.no_home),
+            ("--no-bind", self.no_bind),
+            ("--contain", self.contain),
+            ("--entrypoint", self.entrypoint),
+            ("--gpu", self.gpu),
+            ("--mpi", self.mpi),
+            ("--hook", !self.hook.is_empty()),
+        ];
+        options.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+
     /// The first option that was given, if one was.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
             ("--bind", !self.bind.is_empty()),
+            ("--at", self.at.is_some()),
             ("--writable-tmpfs", self.writable_tmpfs),
             ("--env", !self.env.is_empty()),
             ("--cleanenv", self.cleanenv),
@@ -126,31 +156,55 @@ impl Inside {
         self,
         stage: impl FnOnce() -> Result<Stage, Failure>,
     ) -> Result<ExitCode, Failure> {
+        if let Some(at) = &self.args.at {
+            return self.become_command_at(at, stage);
+        }
         // All that is asked of the host is asked before the namespaces hide it.
         let person = person::Person::of_host(self.identity());
         let wishes = places::Wishes::new(&self.args, &person)?;
         let hooks = hooks::load(&self.args)?;
+        let missing_ids = (self.args.fakeroot && self.args.writable_tmpfs).then(missing_ids);
         let stage = stage()?;
+        if let Some(missing) = missing_ids.filter(|_| !stage.has_several_users()) {
+            warn_of_one_user(missing);
+        }
         let config = config_of(&stage)?;
         let mut environment = self.environment(&config, wishes.home())?;
         environment.set("ESKER_CONTAINER", self.image.clone());
         hooks.apply_to(&mut environment);
-        let mut mounts = wishes.mounts(&stage, &person).map_err(|error| of_container(&error))?;
+        let mut mounts = wishes.mounts(&stage, &person);
         mounts.extend(hooks.mounts());
-        let plan = Plan { mounts, writable: self.args.writable_tmpfs };
-        let directory = wishes.start(config.working_dir.as_deref().map(Path::new));
-        environment.set("PWD", directory.clone());
+        let plan = Plan { mounts, writable: self.args.writable_tmpfs, of_host: false };
         let mut command = self.command_line(&stage, &config);
         apptainer::source(&mut command, &stage, &mut environment);
-        stage.build(&plan).map_err(|error| of_container(&error))?;
-        self.files.give_back();
-        match execute(&command, &environment, &directory) {
-            Ok(never) => match never {},
-            Err(error) => Err(of_container(&error)),
+        for LeftOut { target, error } in stage.build(&plan)? {
+            say(format!("the container is without {}: {}", target.display(), chain(&error)));
         }
+        let directory = wishes.enter_start(config.working_dir.as_deref().map(Path::new))?;
+        environment.set("PWD", directory);
+        self.execute(&command, &environment)
+    }
+
+    fn execute(&self, command: &[OsString], environment: &Environment) -> Result<ExitCode, Failure> {
+        self.files.give_back();
+        match execute(command, environment)? {}
     }
 
     fn environment(&self, config: &Config, home: OsString) -> Result<Environment, Failure> {
+        let image = config.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let host = std::env::vars_os().collect();
+        let own = vec![("HOME".into(), home)];
+        Ok(Environment::new(Origins {
+            host,
+            clean: self.args.cleanenv,
+            image,
+            own,
+            asked: self.asked_variables()?,
+        }))
+    }
+
+    /// The variables that `--env` sets.
+    fn asked_variables(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
         let pair = |text: &OsString| {
             let bytes = text.clone().into_vec();
             let at = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
@@ -161,12 +215,7 @@ impl Inside {
             Failure::usage(format!("--env {}: it is no NAME=VALUE", text.display()))
                 .hint("as in --env LANG=C.UTF-8")
         };
-        let asked: Result<Vec<_>, _> =
-            self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect();
-        let image = config.env.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let host = std::env::vars_os().collect();
-        let own = vec![("HOME".into(), home)];
-        Ok(Environment::new(Origins { host, clean: self.args.cleanenv, image, own, asked: asked? }))
+        self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect()
     }
 
     /// The command, or what the image runs by itself.
@@ -206,9 +255,9 @@ pub(crate) fn of_container(error: &ContainerError) -> Failure {
         ContainerError::Blocked(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy.clone()),
         ContainerError::Impossible { what, remedy } => Failure::failed(what.clone()).hint(remedy.clone()),
         ContainerError::NoCommand => Failure::usage(chain(error)).hint("add `-- COMMAND`"),
-        ContainerError::Execute { code, .. } => Failure::failed(chain(error))
-            .with_code(*code)
-            .hint("look whether it is there: esker run IMAGE -- ls -l PATH"),
+        ContainerError::Execute { code, hint, .. } => {
+            Failure::failed(chain(error)).with_code(*code).hint(hint.clone())
+        }
         ContainerError::Step { .. } => Failure::failed(chain(error)),
     }
 }
@@ -226,6 +275,16 @@ pub(crate) fn directory(inside: Inside, directory: &Path) -> Result<ExitCode, Fa
     let identity = inside.identity();
     inside
         .become_command(|| Stage::with_directory(&directory, identity).map_err(|error| of_container(&error)))
+}
+
+/// Says what root of one user namespace can't do that has only this user.
+fn warn_of_one_user(missing: Option<String>) {
+    let reason = missing.unwrap_or_else(|| "newuidmap and newgidmap refused to map them".into());
+    say(format!(
+        "--fakeroot has no other users than root, so chown to others and setgroups fail: {reason}. Ask the administrator for \
+         `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER` and the programs newuidmap and newgidmap; \
+         apt-get works without with `-o APT::Sandbox::User=root`"
+    ));
 }
 
 /// A warning that doesn't keep the command from running.

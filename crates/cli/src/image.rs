@@ -5,6 +5,7 @@ mod remote;
 mod starts;
 mod state;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,6 +111,20 @@ impl Place {
     }
 }
 
+/// Refuses what is no file whose bytes can be read in any order, which opening may wait for.
+fn check_kind(path: &Path) -> Result<(), Failure> {
+    let kind =
+        std::fs::metadata(path).context(Kind::Failed, format!("can't open {}", path.display()))?.file_type();
+    let is = match () {
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () if kind.is_char_device() => "a device",
+        () => return Ok(()),
+    };
+    let failure = Failure::usage(format!("{} is {is}, and no image can be read from it", path.display()));
+    Err(failure.hint("an image is read in any order: write it to a file first, and name that"))
+}
+
 impl ImageNamed {
     /// The image that an argument names, if it names one.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
@@ -126,6 +141,7 @@ impl ImageNamed {
             None => return Ok(None),
             // Whoever serves it may be in another directory.
             Some(Place::File(path)) => {
+                check_kind(&path)?;
                 let path = std::fs::canonicalize(path).context(Kind::Failed, format!("can't open {text}"))?;
                 Place::File(path)
             }

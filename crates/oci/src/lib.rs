@@ -19,4 +19,4 @@ pub use config::Config;
 pub use error::OciError;
 pub use image::{Image, Limits, Told, Unpacking};
 pub use merge::{Entry, Kind, Merged};
-pub use registry::{Challenge, Reference, Registry, token};
+pub use registry::{Challenge, HUB, Reference, Registry, TokenServer, escaped, registry_of_key, token};

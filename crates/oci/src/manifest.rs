@@ -34,6 +34,8 @@ struct Wanted {
     os: String,
     #[serde(default)]
     architecture: String,
+    #[serde(default)]
+    variant: String,
 }
 
 /// An image for one platform: its configuration and layers, the lowest first.
@@ -95,11 +97,12 @@ pub(crate) fn choose<'a>(
     let named = |image: &&Descriptor| {
         tag.is_none_or(|tag| image.annotations.get(NAME).is_some_and(|name| name == tag))
     };
-    let fits = |image: &&Descriptor| {
-        let linux = |wanted: &Wanted| wanted.os == "linux" && wanted.architecture == architecture;
-        image.platform.as_ref().is_none_or(linux)
-    };
-    let mut found = index.iter().filter(named).filter(fits);
+    let mut found: Vec<(u8, &Descriptor)> =
+        index.iter().filter(named).filter_map(|image| Some((rank(image, architecture)?, image))).collect();
+    // The order of the index decides between those that fit as well.
+    found.sort_by_key(|(rank, _)| *rank);
+    let best = found.first().map(|(rank, _)| *rank);
+    let mut found = found.into_iter().filter(|(rank, _)| Some(*rank) == best).map(|(_, image)| image);
     let Some(first) = found.next() else {
         let all = index.iter().map(|image| {
             let name = image.annotations.get(NAME).map_or("", String::as_str);
@@ -113,10 +116,28 @@ pub(crate) fn choose<'a>(
             format!("it has no image {tag} for linux/{architecture}, only: {all}"),
         ));
     };
-    if tag.is_none() && found.next().is_some() {
+    // Images for one platform are told apart by their names, if there are names.
+    let is_another =
+        |image: &Descriptor| image.digest != first.digest && image.annotations.contains_key(NAME);
+    if tag.is_none() && found.any(is_another) {
         return Err(OciError::refused(what, "it has several images: name one of them, as in oci:FOLDER:TAG"));
     }
     Ok(first)
+}
+
+/// How well an image fits this kind of machine, 0 best; `None` if it doesn't.
+fn rank(image: &Descriptor, architecture: &str) -> Option<u8> {
+    // What says nothing may be anything, so it is taken where nothing else fits.
+    let Some(wanted) = &image.platform else { return Some(3) };
+    if wanted.os != "linux" || wanted.architecture != architecture {
+        return None;
+    }
+    match (architecture, wanted.variant.as_str()) {
+        (_, "") | ("arm64", "v8") | ("amd64", "v1") => Some(0),
+        // Newer processors than every machine has.
+        ("amd64", _) => None,
+        _ => Some(1),
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +165,32 @@ mod tests {
         };
         assert_eq!(choose("it", &index, Some("two"), "amd64").expect("one").digest, "sha256:b");
         choose("it", &index, None, "amd64").expect_err("which one");
+    }
+
+    #[test]
+    fn an_index_may_have_variants_and_other_things_for_a_platform() {
+        let chosen = |entries: &[(&str, &str)], architecture: &str| {
+            let entry =
+                |(digest, more): &(&str, &str)| format!(r#"{{"digest":"sha256:{digest}","size":1{more}}}"#);
+            let entries = entries.iter().map(entry).collect::<Vec<_>>().join(",");
+            let json = format!(r#"{{"manifests":[{entries}]}}"#);
+            let Ok(Document::Index(index)) = Document::parse("it", json.as_bytes()) else { panic!("{json}") };
+            choose("it", &index, None, architecture)
+                .map(|found| found.digest.clone())
+                .map_err(|error| error.to_string())
+        };
+        let of = |variant: &str, architecture: &str| {
+            format!(r#","platform":{{"os":"linux","architecture":"{architecture}","variant":"{variant}"}}"#)
+        };
+        let (plain, third, eighth) = (of("", "amd64"), of("v3", "amd64"), of("v8", "arm64"));
+        let both = [("a", third.as_str()), ("b", plain.as_str()), ("c", eighth.as_str()), ("d", "")];
+        assert_eq!(chosen(&both, "amd64").expect("one"), "sha256:b");
+        assert_eq!(chosen(&both, "arm64").expect("one"), "sha256:c");
+        assert_eq!(chosen(&both, "s390x").expect("what doesn't say"), "sha256:d");
+        assert_eq!(chosen(&[("a", &plain), ("b", &plain)], "amd64").expect("the first"), "sha256:a");
+        assert!(chosen(&[("a", &third)], "amd64").expect_err("too new").contains("linux/amd64"));
+        let windows = r#","platform":{"os":"windows","architecture":"amd64"}"#;
+        assert!(chosen(&[("a", windows)], "amd64").is_err());
     }
 
     #[test]

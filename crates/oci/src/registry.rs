@@ -10,8 +10,10 @@ use serde::Deserialize;
 use crate::OciError;
 use crate::digest::Digest;
 
-/// The longest name or tag of an image.
+/// The longest name of an image.
 const NAME_MAX: usize = 255;
+/// The longest tag.
+const TAG_MAX: usize = 128;
 /// No token is longer.
 const TOKEN_MAX: usize = 64 << 10;
 
@@ -24,11 +26,20 @@ pub trait Registry: Send + Sync {
     fn blob(&self, digest: &str, limit: u64) -> io::Result<Box<dyn Read + Send>>;
 }
 
+/// What Docker Hub is called in names of images and in files with credentials.
+pub const HUB: &str = "docker.io";
+/// The server that has its images.
+const HUB_SERVER: &str = "registry-1.docker.io";
+/// Further names of it.
+const HUB_NAMES: [&str; 2] = ["index.docker.io", HUB_SERVER];
+/// Where Docker Hub has images whose name has one part.
+const HUB_OFFICIAL: &str = "library";
+
 /// An image in a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// The registry, perhaps with a port.
-    pub host: String,
+    /// The registry as people name it, perhaps with a port; `docker.io` for Docker Hub.
+    pub registry: String,
     /// The image.
     pub name: String,
     /// A tag, or a digest of the manifest.
@@ -36,83 +47,201 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads `HOST[:PORT]/NAME[:TAG]` or `…@DIGEST`. The tag is `latest` where none is named.
+    /// Reads `[REGISTRY/]NAME[:TAG][@DIGEST]`, as Docker and podman do: what stands before the first slash is a registry
+    /// if it has a dot or a port or is `localhost`, and otherwise the image is in Docker Hub. The tag is `latest` where none
+    /// is named.
     pub fn parse(text: &str) -> Result<Self, OciError> {
         let refused = |reason: &str| OciError::refused(format!("docker://{text}"), reason);
-        let (host, rest) =
-            text.split_once('/').ok_or_else(|| refused("write it as docker://HOST/NAME:TAG"))?;
-        if !(host.contains(['.', ':']) || host == "localhost") {
-            return Err(refused("name the registry, as in docker://HOST/NAME:TAG"));
-        }
-        let host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]".contains(&byte);
-        let (name, reference) = match rest.split_once('@') {
-            Some((name, digest)) => {
-                Digest::parse(digest)?;
-                // A tag beside a digest says nothing more.
-                (name.split(':').next().unwrap_or(name), digest)
-            }
-            None => rest.split_once(':').unwrap_or((rest, "latest")),
+        let is_registry = |part: &str| {
+            part.contains(['.', ':'])
+                || part == "localhost"
+                || part.chars().any(|letter| letter.is_ascii_uppercase())
         };
-        let name_byte =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/".contains(&byte);
-        let tag_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
-        let is_name = !name.is_empty()
-            && name.len() <= NAME_MAX
-            && name.bytes().all(name_byte)
-            && name.split('/').all(|part| part.starts_with(|letter: char| letter.is_ascii_alphanumeric()));
-        let is_tag = !reference.is_empty() && reference.len() <= NAME_MAX && reference.bytes().all(tag_byte);
-        if !host.bytes().all(host_byte) || !is_name || !is_tag || reference.starts_with(['.', '-']) {
-            return Err(refused("it is no name of an image"));
+        let (registry, rest) = match text.split_once('/') {
+            Some((first, rest)) if is_registry(first) => (first, rest),
+            _ => (HUB, text),
+        };
+        let (named, digest) = match rest.split_once('@') {
+            Some((named, digest)) => (named, Some(digest)),
+            None => (rest, None),
+        };
+        let (name, tag) = match named.split_once(':') {
+            Some((name, tag)) => (name, Some(tag)),
+            None => (named, None),
+        };
+        if !is_host(registry) {
+            return Err(refused(&format!("{registry} is no name of a registry")));
         }
-        Ok(Self { host: host.to_owned(), name: name.to_owned(), reference: reference.to_owned() })
+        if !is_name(name) {
+            let reason = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                "names of images have no capital letters"
+            } else {
+                "it is no name of an image; write it as docker://NAME:TAG or docker://REGISTRY/NAME:TAG"
+            };
+            return Err(refused(reason));
+        }
+        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+            return Err(refused(&format!("{tag:?} is no name of a tag, so it is no name of an image")));
+        }
+        if let Some(digest) = digest {
+            Digest::parse(digest)?;
+        }
+        let is_hub = registry == HUB || HUB_NAMES.contains(&registry);
+        let registry = if is_hub { HUB } else { registry };
+        let name =
+            if is_hub && !name.contains('/') { format!("{HUB_OFFICIAL}/{name}") } else { name.to_owned() };
+        // A tag beside a digest says nothing more.
+        let reference = digest.or(tag).unwrap_or("latest").to_owned();
+        Ok(Self { registry: registry.to_owned(), name, reference })
+    }
+
+    /// The server that is asked, perhaps with a port.
+    pub fn server(&self) -> &str {
+        if self.registry == HUB { HUB_SERVER } else { &self.registry }
     }
 }
 
-/// Where a registry sends whoever has no token, as its header `WWW-Authenticate` says.
+/// The name of a registry in a file with credentials, as [`Reference::registry`] has it: such files also have URLs, and other
+/// names of Docker Hub.
+pub fn registry_of_key(key: &str) -> &str {
+    let plain = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
+    // URLs end in the version of the protocol.
+    let path = plain.unwrap_or(key).trim_end_matches('/');
+    let path = path.strip_suffix("/v1").or_else(|| path.strip_suffix("/v2")).unwrap_or(path);
+    if HUB_NAMES.contains(&path) { HUB } else { path }
+}
+
+fn is_host(host: &str) -> bool {
+    let (name, port) = match host.strip_prefix('[') {
+        // An address of IPv6.
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) if address.parse::<std::net::Ipv6Addr>().is_ok() => {
+                ("ipv6", port.strip_prefix(':').or(if port.is_empty() { None } else { Some("") }))
+            }
+            _ => return false,
+        },
+        None => match host.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (host, None),
+        },
+    };
+    let is_part = |part: &str| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    name.split('.').all(is_part) && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str| {
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+        let edge = |letter: char| letter.is_ascii_alphanumeric();
+        !part.is_empty() && part.bytes().all(inner) && part.starts_with(edge) && part.ends_with(edge)
+    };
+    name.len() <= NAME_MAX && name.split('/').all(is_part)
+}
+
+fn is_tag(tag: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !tag.is_empty() && tag.len() <= TAG_MAX && tag.bytes().all(inner) && !tag.starts_with(['.', '-'])
+}
+
+/// What a registry wants to know, as its header `WWW-Authenticate` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Challenge {
-    /// The URL that has tokens.
+pub enum Challenge {
+    /// A token, which another server gives.
+    Bearer(TokenServer),
+    /// A user's name and password.
+    Basic,
+}
+
+/// A server that gives tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenServer {
+    /// Its URL.
     pub realm: String,
-    /// What is to be asked of it.
-    parameters: Vec<(String, String)>,
+    /// What the token is for.
+    pub service: Option<String>,
+    /// What may be done with it.
+    pub scope: Option<String>,
 }
 
 impl Challenge {
-    /// Reads the header; `None` if it asks for something else than a token.
+    /// Reads the header, which may name several ways: a token is preferred. `None` if it names none that is known.
     pub fn parse(header: &str) -> Option<Self> {
-        let (scheme, mut rest) = header.trim().split_once(' ')?;
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return None;
-        }
-        let mut realm = None;
-        let mut parameters = Vec::new();
-        while let Some((key, after)) = rest.split_once('=') {
-            let key = key.trim_matches([' ', ',']).to_ascii_lowercase();
-            let (value, after) = match after.strip_prefix('"') {
-                Some(quoted) => quoted.split_once('"')?,
-                None => after.split_once(',').unwrap_or((after, "")),
-            };
-            match key.as_str() {
-                "realm" => realm = Some(value.to_owned()),
-                "service" | "scope" => parameters.push((key, value.to_owned())),
-                _ => {}
+        let mut has_basic = false;
+        let mut bearer: Option<Vec<(String, String)>> = None;
+        let mut is_bearer = false;
+        let mut rest = header.trim_start();
+        while !rest.is_empty() {
+            rest = rest.trim_start_matches([',', ' ', '\t']);
+            let end = rest.find([' ', '=', ',', '\t']).unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            match after.trim_start_matches([' ', '\t']).strip_prefix('=') {
+                Some(value) => {
+                    let value = value.trim_start_matches([' ', '\t']);
+                    let (value, after) = parameter(value)?;
+                    if let Some(parameters) = bearer.as_mut().filter(|_| is_bearer) {
+                        parameters.push((word.to_ascii_lowercase(), value));
+                    }
+                    rest = after;
+                }
+                None if word.is_empty() => break,
+                None => {
+                    is_bearer = bearer.is_none() && word.eq_ignore_ascii_case("bearer");
+                    has_basic |= word.eq_ignore_ascii_case("basic");
+                    if is_bearer {
+                        bearer = Some(Vec::new());
+                    }
+                    rest = after;
+                }
             }
-            rest = after;
         }
-        Some(Self { realm: realm?, parameters })
+        let parameters = bearer.unwrap_or_default();
+        let find =
+            |name: &str| parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        match find("realm") {
+            Some(realm) => {
+                Some(Self::Bearer(TokenServer { realm, service: find("service"), scope: find("scope") }))
+            }
+            None => has_basic.then_some(Self::Basic),
+        }
     }
+}
 
-    /// The query that asks for a token that anybody may have.
-    pub fn query(&self) -> String {
-        let escaped = |text: &str| {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/,".contains(&byte);
-            let one =
-                |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-            text.bytes().map(one).collect::<String>()
-        };
-        let pairs = self.parameters.iter().map(|(key, value)| format!("{key}={}", escaped(value)));
-        pairs.collect::<Vec<_>>().join("&")
+/// Reads the value of a parameter, perhaps in quotes, and gives what follows it.
+fn parameter(text: &str) -> Option<(String, &str)> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find([',', ' ', '\t']).unwrap_or(text.len());
+        let (value, rest) = text.split_at(end);
+        return Some((value.to_owned(), rest));
+    };
+    let mut value = String::new();
+    let mut letters = quoted.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((value, quoted.get(at + 1..)?)),
+            '\\' => value.push(letters.next()?.1),
+            letter => value.push(letter),
+        }
     }
+    None
+}
+
+impl TokenServer {
+    /// The query that asks for a token; for reading `name` if the registry didn't say what for.
+    pub fn query(&self, name: &str) -> String {
+        let scope = self.scope.clone().unwrap_or_else(|| format!("repository:{name}:pull"));
+        let service = self.service.iter().map(|service| format!("service={}", escaped(service)));
+        service.chain([format!("scope={}", escaped(&scope))]).collect::<Vec<_>>().join("&")
+    }
+}
+
+/// A value as a part of a query or a form.
+pub fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/,".contains(&byte);
+    let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
 }
 
 /// Reads what has tokens answers.
@@ -137,40 +266,128 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_images_are_read() {
-        let read = |text: &str| Reference::parse(text).map(|it| (it.host, it.name, it.reference));
-        let of = |host: &str, name: &str, tag: &str| (host.to_owned(), name.to_owned(), tag.to_owned());
-        assert_eq!(read("h.example/a/b:1.0").expect("it"), of("h.example", "a/b", "1.0"));
-        assert_eq!(read("h:5000/a").expect("it"), of("h:5000", "a", "latest"));
+    fn names_of_images_are_read_as_docker_reads_them() {
         let digest = format!("sha256:{}", "a".repeat(64));
-        assert_eq!(read(&format!("localhost/a:1@{digest}")).expect("it"), of("localhost", "a", &digest));
+        let d = digest.as_str();
+        let hub = |name| (HUB, "registry-1.docker.io", name);
+        let other = |server, name| (server, server, name);
+        for (text, (registry, server, name), reference) in [
+            ("alpine", hub("library/alpine"), "latest"),
+            ("ubuntu:24.04", hub("library/ubuntu"), "24.04"),
+            ("ada/tool", hub("ada/tool"), "latest"),
+            ("ada/tool:v1_x-2.0", hub("ada/tool"), "v1_x-2.0"),
+            ("library/x", hub("library/x"), "latest"),
+            ("a/b/c:1", hub("a/b/c"), "1"),
+            ("docker.io/alpine", hub("library/alpine"), "latest"),
+            ("docker.io/library/alpine:3", hub("library/alpine"), "3"),
+            ("docker.io/ada/tool", hub("ada/tool"), "latest"),
+            ("index.docker.io/alpine", hub("library/alpine"), "latest"),
+            ("registry-1.docker.io/library/alpine", hub("library/alpine"), "latest"),
+            (&format!("alpine@{d}"), hub("library/alpine"), d),
+            (&format!("alpine:3@{d}"), hub("library/alpine"), d),
+            ("h:5000", hub("library/h"), "5000"),
+            ("localhost/a", other("localhost", "a"), "latest"),
+            ("localhost:5000/a/b:1", other("localhost:5000", "a/b"), "1"),
+            ("h:5000/a", other("h:5000", "a"), "latest"),
+            ("h.example/a/b:1.0", other("h.example", "a/b"), "1.0"),
+            ("H/a", other("H", "a"), "latest"),
+            ("127.0.0.1:5000/a", other("127.0.0.1:5000", "a"), "latest"),
+            ("[::1]:5000/a", other("[::1]:5000", "a"), "latest"),
+            ("h.example/a__b/c-d.e", other("h.example", "a__b/c-d.e"), "latest"),
+            (&format!("localhost/a:1@{d}"), other("localhost", "a"), d),
+        ] {
+            let read = Reference::parse(text).expect(text);
+            assert_eq!((&*read.registry, read.server(), &*read.name), (registry, server, name), "{text}");
+            assert_eq!(read.reference, reference, "{text}");
+        }
         for wrong in [
-            "a",
-            "a/b",
+            "",
+            ":1",
+            "@",
+            "/a",
+            "Alpine",
+            "alpine:",
+            "alpine:a/b",
+            "alpine:-1",
+            "alpine:a:b",
+            &format!("alpine:{}", "a".repeat(129)),
+            "alpine@",
+            "alpine@sha256:12",
+            "alpine@x",
             "h.example/",
             "h.example/A",
             "h.example/a:",
             "h.example/../a",
             "h.example/a//b",
-            "h.example/a@x",
+            "h.example/a/",
             "h.example/a:..",
             "h.example/a b",
+            "h.example/-a",
+            "h.example/a-",
             "u@h.example/a",
+            "u:p@h.example/a",
+            "h.example:port/a",
+            "h.example:/a",
+            "h..example/a",
+            "[::1/a",
+            "[x]:1/a",
             "h.example/a?x",
+            "h.example/a#x",
+            "h.example/a\r\nb",
+            "https://h.example/a",
         ] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            assert!(Reference::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_challenge_says_where_tokens_are() {
-        let header = r#"Bearer realm="https://h.example/token",service="a, b",scope="repository:x/y:pull""#;
-        let challenge = Challenge::parse(header).expect("a challenge");
-        assert_eq!(challenge.realm, "https://h.example/token");
-        assert_eq!(challenge.query(), "service=a,%20b&scope=repository:x/y:pull");
-        for other in ["Basic realm=\"x\"", "Bearer", "Bearer service=\"x\"", "Bearer realm=\"x", ""] {
-            assert_eq!(Challenge::parse(other), None, "{other}");
+    fn keys_of_credentials_name_registries() {
+        for (key, registry) in [
+            ("https://index.docker.io/v1/", HUB),
+            ("index.docker.io", HUB),
+            ("docker.io", HUB),
+            ("https://registry-1.docker.io/v2/", HUB),
+            ("h.example:5000", "h.example:5000"),
+            ("https://h.example/v1/", "h.example"),
+            ("http://h.example", "h.example"),
+            ("h.example/a/b", "h.example/a/b"),
+        ] {
+            assert_eq!(registry_of_key(key), registry, "{key}");
         }
+    }
+
+    #[test]
+    fn a_challenge_says_what_is_wanted() {
+        let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
+            let (realm, service) = (realm.to_owned(), service.map(str::to_owned));
+            Some(Challenge::Bearer(TokenServer { realm, service, scope: scope.map(str::to_owned) }))
+        };
+        let url = "https://h.example/token";
+        for (header, expected) in [
+            (
+                r#"Bearer realm="https://h.example/token",service="a, b",scope="repository:x/y:pull""#,
+                bearer(url, Some("a, b"), Some("repository:x/y:pull")),
+            ),
+            (
+                r#"bearer service=s , realm="https://h.example/token", error="x\"y""#,
+                bearer(url, Some("s"), None),
+            ),
+            (r#"Basic realm="r", Bearer realm="https://h.example/token""#, bearer(url, None, None)),
+            (r#"Bearer realm="https://h.example/token", Basic realm="r""#, bearer(url, None, None)),
+            (r#"Negotiate, Basic realm="r""#, Some(Challenge::Basic)),
+            ("Basic", Some(Challenge::Basic)),
+            ("Bearer", None),
+            (r#"Bearer service="x""#, None),
+            (r#"Bearer realm="x"#, None),
+            ("Negotiate", None),
+            ("", None),
+        ] {
+            assert_eq!(Challenge::parse(header), expected, "{header}");
+        }
+        let Some(Challenge::Bearer(server)) = Challenge::parse(r#"Bearer realm="x",service="a b&c""#) else {
+            panic!("a token is wanted")
+        };
+        assert_eq!(server.query("x/y"), "service=a%20b%26c&scope=repository:x/y:pull");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! nothing is left when it has ended.
 
 pub mod accounts;
+mod bind;
 mod build;
 mod devices;
 pub mod environment;
@@ -23,17 +24,15 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use rustix::mount::{MountFlags, mount_bind_recursive, mount_remount};
+use rustix::mount::mount_bind_recursive;
 
 use crate::explain::{Blocked, Step};
-use crate::inside::{NOT_EXECUTABLE, NOT_FOUND};
 use crate::namespaces::{self, Identity, because};
-use crate::root;
+use crate::{exec, root};
 
+pub use bind::{BindOptions, Propagation};
 pub use environment::Environment;
 
 /// Where the image is, on a stage.
@@ -67,14 +66,16 @@ pub enum ContainerError {
         remedy: String,
     },
     /// The command can't be executed.
-    #[error("can't execute {program} in the image")]
+    #[error("can't execute {program}: {reason}")]
     Execute {
         /// The command.
         program: String,
         /// The exit code a shell would give.
         code: u8,
         /// Why not.
-        source: io::Error,
+        reason: String,
+        /// What to do.
+        hint: String,
     },
 }
 
@@ -91,6 +92,18 @@ pub struct Mount {
     pub target: PathBuf,
     /// What.
     pub what: What,
+    /// Whether the command may run without it.
+    pub need: Need,
+}
+
+/// Whether a command may run without a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The user asked for it: the command doesn't run without it.
+    Asked,
+    /// Containers have it: it takes the place of what the image has in its way, and is left out if that can't be done. In a
+    /// root that can be written a file is copied, so that programs can replace it.
+    Usual,
 }
 
 /// What is mounted.
@@ -100,8 +113,8 @@ pub enum What {
     Bind {
         /// Its path on the host, absolute and without links.
         from: PathBuf,
-        /// Nothing may be written through it. Mounts below it keep what they allow.
-        read_only: bool,
+        /// What may be done with it.
+        options: BindOptions,
     },
     /// An empty directory in memory, with these permissions.
     Scratch(u32),
@@ -109,6 +122,20 @@ pub enum What {
     Devices(Vec<PathBuf>),
     /// A file with this content.
     File(Vec<u8>),
+    /// The image, in a root that is the host's.
+    Image,
+}
+
+impl Mount {
+    /// Something that the user asked for.
+    pub fn asked(target: impl Into<PathBuf>, what: What) -> Self {
+        Self { target: target.into(), what, need: Need::Asked }
+    }
+
+    /// Something that containers have.
+    pub fn usual(target: impl Into<PathBuf>, what: What) -> Self {
+        Self { target: target.into(), what, need: Need::Usual }
+    }
 }
 
 /// How a root is made from an image.
@@ -118,6 +145,17 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// The root can be written; what is written is in memory and gone with the command.
     pub writable: bool,
+    /// The root is the host's, not the image.
+    pub of_host: bool,
+}
+
+/// A mount that a command runs without.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// Where it should have been.
+    pub target: PathBuf,
+    /// Why it is not there.
+    pub error: ContainerError,
 }
 
 /// A namespace that has the host and an image, but is nobody's root yet.
@@ -131,12 +169,12 @@ impl Stage {
     /// Makes a stage whose image is a directory. The process must have a single thread.
     pub fn with_directory(directory: &Path, identity: Identity) -> Result<Self, ContainerError> {
         let stage = Self::empty(identity, || {})?;
+        namespaces::close_to_others();
         let from = stage.host(directory);
-        let refused = || format!("show {} as the image", directory.display());
-        mount_bind_recursive(&from, IMAGE).map_err(|error| step(refused())(error.into()))?;
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        let flags = flags | build::kept_flags(Path::new(IMAGE)).map_err(step(refused()))?;
-        mount_remount(IMAGE, flags, c"").map_err(|error| step(refused())(error.into()))?;
+        let refused = || step(format!("show {} as the image", directory.display()));
+        mount_bind_recursive(&from, IMAGE).map_err(|error| refused()(error.into()))?;
+        let options = BindOptions { read_only: true, no_suid: true, no_dev: true, ..BindOptions::default() };
+        options.apply(Path::new(IMAGE), &stage).map_err(refused())?;
         Ok(stage)
     }
 
@@ -194,8 +232,14 @@ impl Stage {
         Ok(Some(content))
     }
 
-    /// Makes the root that `plan` describes, and enters it.
-    pub fn build(self, plan: &Plan) -> Result<(), ContainerError> {
+    /// Whether the user namespace has more users than one.
+    pub fn has_several_users(&self) -> bool {
+        let map = fs::read_to_string(self.host(Path::new("/proc/self/uid_map"))).unwrap_or_default();
+        map.lines().count() > 1 || map.split_whitespace().nth(2).is_some_and(|count| count != "1")
+    }
+
+    /// Makes the root that `plan` describes, and enters it; tells what had to be left out.
+    pub fn build(self, plan: &Plan) -> Result<Vec<LeftOut>, ContainerError> {
         build::build(&self, plan)
     }
 }
@@ -204,17 +248,30 @@ fn blocked(at: Step) -> impl Fn(io::Error) -> ContainerError {
     move |error| ContainerError::Blocked(because(at)(error))
 }
 
+/// Enters the first of these directories that this process may enter. All but the last may be missing.
+pub fn enter_directory(directories: &[&Path]) -> Result<PathBuf, ContainerError> {
+    let mut refused = ContainerError::NoCommand;
+    for directory in directories {
+        match std::env::set_current_dir(directory) {
+            Ok(()) => return Ok(directory.to_path_buf()),
+            Err(error) => refused = step(format!("change to {}", directory.display()))(error),
+        }
+    }
+    Err(refused)
+}
+
 /// Becomes the command; returns only if that failed.
-pub fn execute(
-    command: &[OsString],
-    environment: &Environment,
-    directory: &Path,
-) -> Result<Infallible, ContainerError> {
+pub fn execute(command: &[OsString], environment: &Environment) -> Result<Infallible, ContainerError> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(ContainerError::NoCommand);
     };
-    std::env::set_current_dir(directory).map_err(step(format!("change to {}", directory.display())))?;
-    let source = Command::new(program).args(arguments).env_clear().envs(environment.iter()).exec();
-    let code = if source.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    Err(ContainerError::Execute { program: Path::new(program).display().to_string(), code, source })
+    let environment: Vec<(OsString, OsString)> =
+        environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let failed = exec::execute(program, arguments, &environment);
+    Err(ContainerError::Execute {
+        program: program.display().to_string(),
+        code: failed.code,
+        reason: failed.reason,
+        hint: failed.hint,
+    })
 }

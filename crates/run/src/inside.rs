@@ -4,9 +4,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, RawFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use esker_fuse::mount::{MountError, MountOptions, Trusted, mount_device, open_device, shield};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
@@ -14,7 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_de
 use crate::channel::Channel;
 use crate::explain::{Blocked, Step};
 use crate::namespaces::{self, Identity, because};
-use crate::{root, sys};
+use crate::{exec, root, sys};
 
 /// What the parent tells the child on its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +43,6 @@ struct Failed {
     code: u8,
     text: String,
 }
-
-/// A shell's exit code for a command that isn't there.
-pub(crate) const NOT_FOUND: u8 = 127;
-/// A shell's exit code for a command that can't be executed.
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// How a point is told that gets an overlay, and one that doesn't.
 const SHIELDS: [(&str, Option<Trusted>); 3] =
@@ -138,9 +131,10 @@ fn execute(command: &[OsString]) -> Failed {
     let Some((program, arguments)) = command.split_first() else {
         return Failed { code: 2, text: "there is no command".into() };
     };
-    let error = Command::new(program).args(arguments).exec();
-    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    Failed { code, text: format!("can't execute {}: {error}", Path::new(program).display()) }
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let failed = exec::execute(program, arguments, &environment);
+    let text = format!("can't execute {}: {}\n{}", program.display(), failed.reason, failed.hint);
+    Failed { code: failed.code, text }
 }
 
 /// Makes the namespaces that a command would get, and stays in them; tells why that can't be done. For a process with

@@ -12,7 +12,9 @@
 //!     ▼ end                                ▼ the last one has ended: lets go of the mount ▼ end
 //! ```
 //!
-//! Commands of a job are in one user namespace, so they may read each other's memory, as MPI does within a node. What a
+//! Commands of a job are in one user namespace, so they may read each other's memory, as MPI does within a node. It lies
+//! below that of the keeper, so that no command can trace the keeper or its scout, or reach the host's files through their
+//! root directories in `/proc`. What a
 //! command leaves running keeps the mount: the keeper only lets go of its own hold on it, and ends when the kernel
 //! says that nobody has it any more. Everybody in a job finds the keeper through a socket whose name stands for image and
 //! job ([`Key`]); a lock beside it decides who starts one. A keeper that is killed leaves both behind, which the next one
@@ -37,7 +39,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::UnshareFlags;
 
 use crate::container::{ContainerError, IMAGE, Stage, step};
-use crate::namespaces::{Identity, Namespaces};
+use crate::namespaces::{Identity, Namespaces, close_to_others, for_commands};
 use crate::{signals, sys};
 use clients::Clients;
 
@@ -155,16 +157,14 @@ impl Place {
         ready: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), E> {
         let mut device = None;
-        let stage = Stage::empty(keeping.identity, || {
-            device = Some(open_device().map(|device| (device, Namespaces::of("self"))));
-        })
-        .map_err(KeeperError::from)?;
-        let (device, namespaces) = device.transpose().map_err(KeeperError::from)?.ok_or(
-            KeeperError::Session(SessionError::Device {
+        let stage =
+            Stage::empty(keeping.identity, || device = Some(open_device())).map_err(KeeperError::from)?;
+        let device = device.transpose().map_err(KeeperError::from)?.ok_or(KeeperError::Session(
+            SessionError::Device {
                 action: "the device was not opened",
                 source: io::Error::from(io::ErrorKind::NotFound),
-            }),
-        )?;
+            },
+        ))?;
         let options =
             MountOptions { source: keeping.source.clone(), allow_other: true, ..MountOptions::default() };
         mount_device(device.as_fd(), Path::new(IMAGE), &options).map_err(KeeperError::from)?;
@@ -175,7 +175,6 @@ impl Place {
         let hold = Hold::new(&stage).map_err(of_system("keep hold of the mount"))?;
         // Threads come from here on.
         signals::take_signals(&NOT_FOR_KEEPERS, |_| {}).map_err(of_system("set signals aside"))?;
-        let namespaces = namespaces.map_err(of_system("open the namespaces"))?;
         let directory = hold.directory();
         let tree = open(MountedAt { directory: &directory, name: hold.name() })?;
         let session = Session::start(device, tree, keeping.session).map_err(KeeperError::from)?;
@@ -185,13 +184,21 @@ impl Place {
         {
             session.put_below_overlay();
         }
+        let namespaces = if keeping.apart {
+            for_commands(|| hold.enter())
+                .map_err(|blocked| KeeperError::from(ContainerError::Blocked(blocked)))?
+        } else {
+            Namespaces::of("self").map_err(of_system("open the namespaces"))?
+        };
+        close_to_others();
         let socket = self.socket();
         let clients = Clients::listen(&socket, namespaces, &self.key, keeping.starter)
             .map_err(of_system("wait for commands"))?;
         if ready().is_ok() {
             clients.serve(|| self.retire()).map_err(of_system("wait for commands"))?;
         } else {
-            // Whoever asked for it is gone.
+            // Whoever asked for it is gone. The namespaces of commands have the mount, too.
+            drop(clients);
             let _ = fs::remove_file(&socket);
         }
         hold.release();
@@ -230,6 +237,8 @@ pub struct Keeping {
     pub session: SessionOptions,
     /// What is mounted never changes, so that an overlay of the kernel may answer what it can.
     pub is_fixed: bool,
+    /// Commands get a user namespace below that of the keeper, so that they have no rights over it.
+    pub apart: bool,
     /// The process that started the keeper and is to become a command.
     pub starter: u32,
 }
@@ -248,6 +257,8 @@ fn enter(namespaces: Namespaces) -> Result<Stage, ContainerError> {
     let joined = step("join the namespaces of the image");
     let enter = || -> io::Result<()> {
         namespaces.join()?;
+        // Until it is the command it has the host, which commands of the same user must not get at.
+        close_to_others();
         // What this command mounts is for it alone.
         Ok(sys::unshare(UnshareFlags::NEWNS)?)
     };
@@ -276,6 +287,12 @@ impl Hold {
     /// What the image is called there.
     fn name(&self) -> &'static Path {
         Path::new(IMAGE.trim_start_matches('/'))
+    }
+
+    /// Makes the stage the root of this process again.
+    fn enter(&self) -> io::Result<()> {
+        rustix::process::fchdir(&self.0)?;
+        Ok(rustix::process::chroot(".")?)
     }
 
     /// Does something with the path of the image.

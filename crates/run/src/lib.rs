@@ -19,6 +19,7 @@
 
 mod channel;
 pub mod container;
+mod exec;
 mod explain;
 pub mod hooks;
 mod inside;
@@ -27,10 +28,12 @@ mod namespaces;
 mod outside;
 mod root;
 mod signals;
+mod subordinate;
 mod sys;
 
 pub use explain::{Blocked, Step, device_blocked};
 pub use inside::{Inside, Point, become_command, namespaces_blocked};
-pub use namespaces::{Identity, join};
+pub use namespaces::{Identity, close_to_others, join};
 pub use outside::{Ending, Forwarding, Outside, RunError};
 pub use signals::{Received, die_by, take_signals};
+pub use subordinate::missing_ids;

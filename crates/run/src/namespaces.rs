@@ -1,15 +1,16 @@
 //! The namespaces that a command gets.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::fstat;
-use rustix::process::{getegid, geteuid};
+use rustix::process::{DumpableBehavior, WaitOptions, getegid, geteuid, set_dumpable_behavior, waitpid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::explain::{Blocked, Facts, Step, explain};
+use crate::subordinate::Subordinate;
 use crate::{root, sys};
 
 /// Who a command is in its user namespace. Outside it is always whoever started it.
@@ -52,6 +53,13 @@ pub fn join(command: u32) -> io::Result<()> {
     Namespaces::of(&command.to_string())?.join()
 }
 
+/// Closes this process, with its memory, root directory and descriptors, to other processes of its user, until it becomes
+/// another program.
+pub fn close_to_others() {
+    // It can't fail: the value is one that the kernel knows.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+}
+
 /// Enters a mount namespace whose mounts don't reach the host. Root needs only that; everybody else (and root of a
 /// container that may not mount) makes a user namespace for it. The process must have a single thread.
 pub(crate) fn enter(identity: Identity) -> Result<(), Blocked> {
@@ -64,9 +72,68 @@ pub(crate) fn enter(identity: Identity) -> Result<(), Blocked> {
 /// Enters a user namespace and a mount namespace in it.
 pub(crate) fn enter_user_namespace(identity: Identity) -> Result<(), Blocked> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let mapper = match identity {
+        Identity::Root => Subordinate::of_user().ok().and_then(|ids| ids.prepare(uid, gid).ok()),
+        Identity::Same => None,
+    };
     let both = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
     sys::unshare(both).map_err(|error| because(Step::Namespace)(error.into()))?;
-    map(identity, uid, gid).map_err(because(Step::Mapping))
+    if mapper.is_some_and(|mapper| mapper.finish().is_ok()) {
+        return Ok(());
+    }
+    map("/proc/self", identity, uid, gid).map_err(because(Step::Mapping))
+}
+
+/// Makes a user and a mount namespace for commands below those of this process. A command in them has no rights over
+/// this process, even if both are of the same user and the command is root there. `enter` is called in a child process
+/// before it makes them, and may only make system calls.
+pub(crate) fn for_commands(enter: impl FnOnce() -> io::Result<()>) -> Result<Namespaces, Blocked> {
+    let (mut ready, say_ready) = io::pipe().map_err(because(Step::Namespace))?;
+    let (wait, done) = io::pipe().map_err(because(Step::Namespace))?;
+    let (our_ready, our_done) = (ready.as_raw_fd(), done.as_raw_fd());
+    let child = sys::in_child(move || {
+        sys::close(our_ready);
+        sys::close(our_done);
+        let both = UnshareFlags::NEWUSER | UnshareFlags::NEWNS;
+        let entered = enter().and_then(|()| Ok(sys::unshare(both)?));
+        let code = entered.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EINVAL));
+        let _ = rustix::io::write(&say_ready, &code.to_le_bytes());
+        // Until the parent has opened its namespaces.
+        let _ = rustix::io::read(&wait, &mut [0u8; 1]);
+        0
+    })
+    .map_err(because(Step::Namespace))?;
+    let mut code = [0; 4];
+    let opened = ready.read_exact(&mut code).map_err(because(Step::Namespace)).and_then(|()| {
+        match i32::from_le_bytes(code) {
+            0 => {}
+            errno => return Err(because(Step::Namespace)(io::Error::from_raw_os_error(errno))),
+        }
+        let process = format!("/proc/{}", child.as_raw_nonzero());
+        map_all(&process).map_err(because(Step::Mapping))?;
+        Namespaces::of(&child.as_raw_nonzero().to_string()).map_err(because(Step::Namespace))
+    });
+    drop(done);
+    let _ = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
+    opened
+}
+
+/// Maps all ids of the namespace of this process to themselves in that of a child.
+fn map_all(process: &str) -> io::Result<()> {
+    for map in ["uid_map", "gid_map"] {
+        let own = fs::read_to_string(format!("/proc/self/{map}"))?;
+        let same = own.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (first, count) = (fields.next()?, fields.nth(1)?);
+            Some(format!("{first} {first} {count}\n"))
+        });
+        let denied = map == "gid_map" && fs::read_to_string("/proc/self/setgroups")?.trim() == "deny";
+        if denied {
+            fs::write(format!("{process}/setgroups"), "deny")?;
+        }
+        fs::write(format!("{process}/{map}"), same.collect::<String>())?;
+    }
+    Ok(())
 }
 
 /// Explains an error at `step`.
@@ -74,13 +141,21 @@ pub(crate) fn because(step: Step) -> impl Fn(io::Error) -> Blocked {
     move |error| explain(step, &error, &Facts::gather())
 }
 
-fn map(identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
+fn map(process: &str, identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
     let (inner_uid, inner_gid) = match identity {
         Identity::Same => (uid, gid),
         Identity::Root => (0, 0),
     };
-    // The group map may be written by an ordinary user only once setgroups is off.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{inner_uid} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{inner_gid} {gid} 1"))
+    let at = |name: &str| format!("{process}/{name}");
+    // `newuidmap` may have written one of them before it failed; a map can be written once.
+    let is_unwritten = |name: &str| fs::read_to_string(at(name)).is_ok_and(|map| map.trim().is_empty());
+    if is_unwritten("uid_map") {
+        fs::write(at("uid_map"), format!("{inner_uid} {uid} 1"))?;
+    }
+    if is_unwritten("gid_map") {
+        // An ordinary user may write the group map only once setgroups is off.
+        fs::write(at("setgroups"), "deny")?;
+        fs::write(at("gid_map"), format!("{inner_gid} {gid} 1"))?;
+    }
+    Ok(())
 }

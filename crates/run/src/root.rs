@@ -118,7 +118,9 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()
             continue;
         }
         fs::create_dir(&target)?;
-        if let Ok(meta) = fs::metadata(&from) {
+        if let Ok(meta) = fs::metadata(&from)
+            && meta.is_dir()
+        {
             fs::set_permissions(&target, meta.permissions())?;
         }
         let below: Vec<Wanted> = here

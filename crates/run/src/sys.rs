@@ -1,11 +1,16 @@
-//! The system calls that need `unsafe`: signal masks, and handing a descriptor to a child.
+//! The system calls that need `unsafe`: signal masks, processes, and what mounts forbid.
 #![allow(unsafe_code)]
 
+use std::ffi::{CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
+
+use rustix::process::Pid;
 
 /// Which signals were blocked before we blocked some.
 #[derive(Clone, Copy)]
@@ -124,4 +129,66 @@ pub(crate) fn leave_parent() -> io::Result<()> {
         // SAFETY: as above.
         _ => unsafe { libc::_exit(0) },
     }
+}
+
+/// Goes on in this process, and does `what` in a child of it, which ends with the exit code that this gives. There must be
+/// a single thread, or `what` must be limited to system calls.
+pub(crate) fn in_child(what: impl FnOnce() -> u8) -> io::Result<Pid> {
+    // SAFETY: by the rule above no lock is needed in the child that a missing thread holds, and the child ends without
+    // running anything of its parent.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let code = what();
+            // SAFETY: as above.
+            unsafe { libc::_exit(code.into()) }
+        }
+        child => Pid::from_raw(child).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Closes a descriptor whose owner is in another process. For a child that was just made.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: close has no effect on memory, and what owned the descriptor in this copy of the process is never used again.
+    unsafe { libc::close(fd) };
+}
+
+/// Becomes another program, with signals as a program expects them; returns only if that failed.
+pub(crate) fn replace_process(file: &CString, line: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |all: &[CString]| -> Vec<*const c_char> {
+        all.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (line, environment) = (pointers(line), pointers(environment));
+    let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised before it is used; the lists are of strings that live as long as this call, and end with a
+    // null pointer.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+        let before = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execve(file.as_ptr(), line.as_ptr(), environment.as_ptr());
+        let error = io::Error::last_os_error();
+        libc::signal(libc::SIGPIPE, before);
+        error
+    }
+}
+
+/// Makes a mount forbid more than it does: a mask of `libc::MOUNT_ATTR_*`; with all mounts below it if that is asked for.
+/// Needs Linux 5.12.
+pub(crate) fn restrict_mount(target: &Path, forbid: u64, recursive: bool) -> io::Result<()> {
+    let target = CString::new(target.as_os_str().as_bytes())?;
+    let change = libc::mount_attr { attr_set: forbid, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path and the structure live as long as the call, and its length is told.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            flags,
+            &raw const change,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

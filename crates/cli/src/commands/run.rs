@@ -117,6 +117,7 @@ fn in_container(
         session: session_options(&args.repository, Some(&args.testing)),
         scout: !args.view.no_prefetch,
         identity: inside.identity(),
+        contained: inside.args.is_contained(),
         settings,
     };
     if let Some(fd) = args.keep {

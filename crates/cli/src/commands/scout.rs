@@ -20,6 +20,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // It was started through a link in /proc, and would be called `exe` in lists of processes.
     let _ = rustix::thread::set_name(c"esker-scout");
+    esker_run::close_to_others();
     // Its standard error leads nowhere; the code is for people who try it.
     if let Some(command) = args.beside {
         esker_run::join(command)

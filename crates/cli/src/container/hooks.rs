@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use esker_run::container::{Environment, Mount, What};
+use esker_run::container::{BindOptions, Environment, Mount, What};
 use esker_run::hooks::{Found, Rules};
 
 use super::{ContainerArgs, say};
@@ -70,9 +70,8 @@ fn text(name: &str) -> Result<String, Failure> {
 impl Hooks {
     /// What is to be mounted.
     pub(super) fn mounts(&self) -> Vec<Mount> {
-        let bind = |from: &PathBuf, target: PathBuf| Mount {
-            target,
-            what: What::Bind { from: from.clone(), read_only: false },
+        let bind = |from: &PathBuf, target: PathBuf| {
+            Mount::asked(target, What::Bind { from: from.clone(), options: BindOptions::default() })
         };
         let place = Path::new(PLACE);
         let mut mounts = Vec::new();
@@ -86,7 +85,7 @@ impl Hooks {
             mounts.extend(all.filter(|mount| seen.insert(mount.target.clone())));
         }
         if !mounts.is_empty() {
-            mounts.insert(0, Mount { target: place.to_owned(), what: What::Scratch(0o755) });
+            mounts.insert(0, Mount::asked(place, What::Scratch(0o755)));
         }
         mounts
     }

@@ -55,7 +55,7 @@ impl Person {
         let of_image = |path: &str| stage.read(Path::new(path), LONGEST).ok().flatten().unwrap_or_default();
         let passwd = accounts::passwd(&of_image(PASSWD), &self.account);
         let group = accounts::group(&of_image(GROUP), &self.groups);
-        let file = |path: &str, content| Mount { target: path.into(), what: What::File(content) };
+        let file = |path: &str, content| Mount::usual(path, What::File(content));
         vec![file(PASSWD, passwd), file(GROUP, group)]
     }
 }

@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use esker_run::container::{ContainerError, Mount, Stage, What};
+use esker_run::container::{BindOptions, ContainerError, Mount, Stage, What, enter_directory};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
+use super::binds::{self, Bind};
 use super::person::Person;
 use super::{ContainerArgs, say};
 use crate::exit::{Context, Failure, Kind};
@@ -40,10 +41,10 @@ impl Wishes {
         let shown = !args.no_bind && !args.contain;
         let mut first: Vec<Mount> =
             SYSTEM.iter().filter_map(|path| of_host(Path::new(path), false)).collect();
-        first.push(Mount { target: "/dev".into(), what: What::Devices(Vec::new()) });
+        first.push(Mount::usual("/dev", What::Devices(Vec::new())));
         for path in TEMPORARY.map(Path::new) {
             match () {
-                () if args.contain => first.push(Mount { target: path.into(), what: What::Scratch(0o1777) }),
+                () if args.contain => first.push(Mount::usual(path, What::Scratch(0o1777))),
                 () if shown => first.extend(of_host(path, false)),
                 () => {}
             }
@@ -52,11 +53,8 @@ impl Wishes {
         let mut second = Vec::new();
         let (home, mount) = home(args, person)?;
         second.extend(mount);
-        for wish in &args.bind {
-            second.push(bind(wish)?);
-        }
-        let directory = Directory::current().filter(|_| shown);
-        let current = directory.and_then(|directory| {
+        second.extend(asked(args)?);
+        let current = Directory::current().filter(|_| shown).and_then(|directory| {
             let mounts: Vec<&Mount> = first.iter().chain(&second).collect();
             match directory.among(&mounts) {
                 Sight::Shown => {}
@@ -73,23 +71,48 @@ impl Wishes {
         self.home.clone().into_os_string()
     }
 
-    pub(super) fn mounts(&self, stage: &Stage, person: &Person) -> Result<Vec<Mount>, ContainerError> {
+    pub(super) fn mounts(&self, stage: &Stage, person: &Person) -> Vec<Mount> {
         let accounts = person.files(stage);
-        Ok(self.first.iter().cloned().chain(accounts).chain(self.second.iter().cloned()).collect())
+        self.first.iter().cloned().chain(accounts).chain(self.second.iter().cloned()).collect()
     }
 
-    /// Where the command starts.
-    pub(super) fn start(&self, of_image: Option<&Path>) -> PathBuf {
+    /// Enters the directory where the command starts, and tells which that is: the one that was asked for, or the first
+    /// of the usual ones that can be entered.
+    pub(super) fn enter_start(&self, of_image: Option<&Path>) -> Result<PathBuf, ContainerError> {
+        if let Some(asked) = &self.pwd {
+            return enter_directory(&[asked]);
+        }
         let home = self.at_home.then_some(&*self.home);
-        let wanted = self.pwd.as_deref().or(self.current.as_deref()).or(of_image).or(home);
-        wanted.unwrap_or(Path::new("/")).to_owned()
+        let usual = self.current.as_deref().or(of_image);
+        let all: Vec<&Path> = usual.into_iter().chain(home).chain([Path::new("/")]).collect();
+        let entered = enter_directory(&all)?;
+        if let Some(wanted) = usual.filter(|wanted| *wanted != entered) {
+            say(format!(
+                "the command starts in {}, because {} can't be entered in the container",
+                entered.display(),
+                wanted.display()
+            ));
+        }
+        Ok(entered)
     }
+}
+
+/// What the user wants to be shown.
+pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
+    let mut mounts = Vec::new();
+    for value in &args.bind {
+        for bind in binds::parse(value)? {
+            mounts.push(mount(bind, value)?);
+        }
+    }
+    Ok(mounts)
 }
 
 /// The same path of the host, if it is there.
 fn of_host(path: &Path, read_only: bool) -> Option<Mount> {
     let from = fs::canonicalize(path).ok()?;
-    Some(Mount { target: path.to_owned(), what: What::Bind { from, read_only } })
+    let options = if read_only { BindOptions::READ_ONLY } else { BindOptions::default() };
+    Some(Mount::usual(path, What::Bind { from, options }))
 }
 
 /// Whether a path of the host can be seen at the same place through this mount.
@@ -98,7 +121,7 @@ fn shows(mount: &Mount, path: &Path) -> bool {
         What::Bind { from, .. } => path
             .strip_prefix(&mount.target)
             .is_ok_and(|below| fs::canonicalize(path).is_ok_and(|real| real == from.join(below))),
-        What::Scratch(_) | What::Devices(_) | What::File(_) => false,
+        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image => false,
     }
 }
 
@@ -123,6 +146,14 @@ enum Sight {
 impl Directory {
     fn current() -> Option<Self> {
         let real = std::env::current_dir().ok()?;
+        if let Err(error) = accessat(CWD, &real, Access::EXEC_OK, AtFlags::EACCESS) {
+            say(format!(
+                "the command doesn't start in the current directory {}, which this user can't enter: {}",
+                real.display(),
+                std::io::Error::from(error)
+            ));
+            return None;
+        }
         let told = std::env::var_os("PWD").map(PathBuf::from);
         let right =
             |told: &PathBuf| told.is_absolute() && fs::canonicalize(told).is_ok_and(|path| path == real);
@@ -159,18 +190,25 @@ fn may_be_shown(current: &Path) -> bool {
 fn home(args: &ContainerArgs, person: &Person) -> Result<(PathBuf, Option<Mount>), Failure> {
     let usual = PathBuf::from(&person.account.home);
     if let Some(wish) = &args.home {
-        let (from, to) = halves(wish.as_bytes());
-        let from = existing("--home", Path::new(from))?;
-        let target = to.map_or(usual, PathBuf::from);
-        let target = absolute("--home", target)?;
-        return Ok((target.clone(), Some(Mount { target, what: What::Bind { from, read_only: false } })));
+        let (from, to) = binds::source_and_target("--home", wish)?;
+        let from = existing("--home", &from)?;
+        let target = to.unwrap_or(usual);
+        if !target.is_absolute() || target == Path::new("/") {
+            return Err(Failure::usage(format!(
+                "--home: {} can't be a home directory: it is not absolute, or the root directory",
+                target.display()
+            ))
+            .hint("as in --home /scratch/me:/home/me"));
+        }
+        let what = What::Bind { from, options: BindOptions::default() };
+        return Ok((target.clone(), Some(Mount::asked(target, what))));
     }
     let nowhere = usual == Path::new("/") || !usual.is_absolute();
     if args.no_home || args.no_bind || nowhere {
         return Ok((usual, None));
     }
     if args.contain {
-        return Ok((usual.clone(), Some(Mount { target: usual, what: What::Scratch(0o700) })));
+        return Ok((usual.clone(), Some(Mount::usual(usual, What::Scratch(0o700)))));
     }
     let mount = of_host(&usual, false);
     if mount.is_none() {
@@ -182,29 +220,25 @@ fn home(args: &ContainerArgs, person: &Person) -> Result<(PathBuf, Option<Mount>
     Ok((usual, mount))
 }
 
-fn bind(wish: &OsString) -> Result<Mount, Failure> {
-    let (rest, read_only) = match wish.as_bytes() {
-        text if text.ends_with(b":ro") => (text.strip_suffix(b":ro").unwrap_or(text), true),
-        text => (text.strip_suffix(b":rw").unwrap_or(text), false),
-    };
-    let (source, target) = halves(rest);
-    let from = existing("--bind", Path::new(source))?;
-    let target = match target {
-        Some(target) => absolute("--bind", PathBuf::from(target))?,
-        None => std::path::absolute(source).context(Kind::Usage, format!("--bind {}", source.display()))?,
-    };
-    Ok(Mount { target, what: What::Bind { from, read_only } })
-}
-
-/// `SRC:DST`.
-fn halves(text: &[u8]) -> (&OsStr, Option<&OsStr>) {
-    match text.iter().position(|byte| *byte == b':') {
-        Some(at) => {
-            let (source, target) = text.split_at(at);
-            (OsStr::from_bytes(source), target.get(1..).map(OsStr::from_bytes))
+fn mount(bind: Bind, value: &OsStr) -> Result<Mount, Failure> {
+    let Bind { source, target, options } = bind;
+    let from = existing("--bind", &source).map_err(|failure| {
+        let has_comma = value.as_encoded_bytes().contains(&b',');
+        if has_comma {
+            failure.hint("name what is on this host; a comma that belongs to a path is written as \\,")
+        } else {
+            failure
         }
-        None => (OsStr::from_bytes(text), None),
+    })?;
+    let target = match target {
+        Some(target) => target,
+        None => std::path::absolute(&source).context(Kind::Usage, format!("--bind {}", source.display()))?,
+    };
+    if target == Path::new("/") {
+        return Err(Failure::usage(format!("--bind {}: the root directory is the image", value.display()))
+            .hint("name a directory for it, as in --bind /:/host"));
     }
+    Ok(Mount::asked(target, What::Bind { from, options }))
 }
 
 fn existing(option: &str, path: &Path) -> Result<PathBuf, Failure> {
@@ -213,31 +247,31 @@ fn existing(option: &str, path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-fn absolute(option: &str, target: PathBuf) -> Result<PathBuf, Failure> {
-    if target.is_absolute() {
-        return Ok(target);
-    }
-    Err(Failure::usage(format!("{option}: the destination {} is not absolute", target.display()))
-        .hint("as in --bind /scratch/data:/data:ro"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn binds_are_read_as_they_are_written() {
-        let read = |text: &str| bind(&OsString::from(text));
-        let mount = |from: &str, target: &str, read_only| Mount {
-            target: target.into(),
-            what: What::Bind { from: from.into(), read_only },
+    fn binds_become_mounts() {
+        let read = |text: &str| asked(&ContainerArgs { bind: vec![text.into()], ..ContainerArgs::default() });
+        let mount = |from: &str, target: &str, options| {
+            Mount::asked(target, What::Bind { from: from.into(), options })
         };
-        assert_eq!(read("/proc").expect("a bind"), mount("/proc", "/proc", false));
-        assert_eq!(read("/proc:ro").expect("a bind"), mount("/proc", "/proc", true));
-        assert_eq!(read("/proc:/p:rw").expect("a bind"), mount("/proc", "/p", false));
-        assert_eq!(read("/proc/../proc:/p:ro").expect("a bind"), mount("/proc", "/p", true));
-        assert_eq!(read("/proc:p").expect_err("relative").code(), 2);
+        let (plain, read_only) = (BindOptions::default(), BindOptions::READ_ONLY);
+        assert_eq!(read("/proc").expect("a bind"), [mount("/proc", "/proc", plain)]);
+        assert_eq!(read("/proc/../proc:/p:ro").expect("a bind"), [mount("/proc", "/p", read_only)]);
+        let two = [mount("/proc", "/p", read_only), mount("/sys", "/sys", plain)];
+        assert_eq!(read("/proc:/p:ro,z,/sys").expect("two binds"), two);
+        let relative = std::path::absolute("src").expect("a path");
+        let from = fs::canonicalize("src").expect("this crate's folder");
+        assert_eq!(
+            read("src").expect("a bind"),
+            [Mount::asked(relative, What::Bind { from, options: plain })]
+        );
+        assert_eq!(read("/").expect_err("the root").code(), 2);
         assert!(read("/no/such/place").expect_err("missing").message.contains("/no/such/place"));
+        let told = read("/no/such,place").expect_err("missing");
+        assert!(told.hint.expect("a hint").contains("\\,"), "{}", told.message);
     }
 
     #[test]
@@ -256,9 +290,8 @@ mod tests {
         fs::create_dir_all(at("far/data")).expect("folders");
         fs::create_dir_all(at("other")).expect("a folder");
         std::os::unix::fs::symlink(at("far/data"), at("home/link")).expect("a link");
-        let bind = |from: &str, target: &str| Mount {
-            target: at(target),
-            what: What::Bind { from: at(from), read_only: true },
+        let bind = |from: &str, target: &str| {
+            Mount::usual(at(target), What::Bind { from: at(from), options: BindOptions::READ_ONLY })
         };
         let same = |path: &str| bind(path, path);
         let sight = |told: &str, mounts: &[Mount]| {

@@ -22,7 +22,7 @@ use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
 use esker_trails::Scouted;
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
-use rustix::process::{WaitOptions, getppid, waitpid};
+use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
 use crate::args::{RepositoryArgs, split_path};
@@ -50,6 +50,7 @@ pub(crate) enum Root {
 impl Root {
     /// Tells an image from a repository that is to appear below `/cvmfs`, by what it is called and what is there.
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
+        refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
             && (place.contains("://") || named::is_name(place))
             && !image::is_called_one(path)
@@ -66,6 +67,33 @@ impl Root {
     }
 }
 
+/// How container images are named, which can't be run as they are.
+const CONTAINER_IMAGES: [&str; 4] = ["docker://", "docker-archive:", "oci-archive:", "oci:"];
+/// How other programs name images, of which nothing here knows.
+const OTHERS: [&str; 6] =
+    ["docker-daemon:", "containers-storage:", "oras://", "library://", "shub://", "dir:"];
+
+/// Says how to run a container image.
+fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
+    let text = what.to_string_lossy();
+    let begins = |forms: &[&str]| forms.iter().any(|form| text.starts_with(form));
+    if begins(&CONTAINER_IMAGES) {
+        let name = text.split_once(':').map_or("", |(_, rest)| rest);
+        let name = name.split('@').next().unwrap_or_default().trim_end_matches('/');
+        let name = name.rsplit('/').next().unwrap_or_default();
+        let name = name.split([':', '.']).next().filter(|name| !name.is_empty()).unwrap_or("image");
+        return Err(Failure::usage(format!(
+            "{text} is a container image, which is made into a squashfs image first"
+        ))
+        .hint(format!("esker image build {name}.sqfs {text}\nesker run ./{name}.sqfs")));
+    }
+    if begins(&OTHERS) {
+        return Err(Failure::usage(format!("esker can't read {text}"))
+            .hint("save it with another program, like `skopeo copy FROM oci:FOLDER`, then `esker image build it.sqfs oci:FOLDER`"));
+    }
+    Ok(())
+}
+
 /// An image that a process keeps mounted for its job.
 pub(crate) struct Kept<'a> {
     pub(crate) root: Root,
@@ -78,6 +106,8 @@ pub(crate) struct Kept<'a> {
     /// Whether somebody goes ahead of programs that start from it.
     pub(crate) scout: bool,
     pub(crate) identity: Identity,
+    /// Whether commands must not get out of it.
+    pub(crate) contained: bool,
     pub(crate) settings: &'a Settings,
 }
 
@@ -151,6 +181,7 @@ impl Kept<'_> {
             source: self.describe(),
             session: self.session.clone(),
             is_fixed: self.is_fixed,
+            apart: self.is_apart(),
             starter,
         };
         // Opened before the namespaces hide who may read it.
@@ -174,7 +205,14 @@ impl Kept<'_> {
             },
             Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
         };
+        let image = format!("{image} {}", self.is_apart());
         Ok(Place::new(runtime.path(), Key::new(&image, self.identity)))
+    }
+
+    /// Whether commands are in a user namespace of their own. Those of ordinary users always are; root's would lose the
+    /// rights that root has elsewhere, so only where that is wanted.
+    fn is_apart(&self) -> bool {
+        self.contained || !geteuid().is_root()
     }
 
     fn describe(&self) -> String {
@@ -258,6 +296,22 @@ impl From<KeeperError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_image_is_told_how_to_be_run() {
+        for (what, name) in [
+            ("docker://alpine", "alpine"),
+            ("docker://h.example:5000/a/tool:1.0", "tool"),
+            ("docker-archive:/tmp/saved.tar", "saved"),
+            ("oci:layout:v1", "layout"),
+            ("docker://ubuntu@sha256:00", "ubuntu"),
+        ] {
+            let failure = Root::of(OsStr::new(what), &ImageArgs::default()).expect_err(what);
+            let hint = failure.hint.expect("a hint");
+            assert!(hint.starts_with(&format!("esker image build {name}.sqfs {what}\n")), "{what}: {hint}");
+        }
+        assert!(Root::of(OsStr::new("library://a/b"), &ImageArgs::default()).is_err());
+    }
 
     #[test]
     fn images_are_told_from_repositories() {

@@ -11,18 +11,20 @@ use rustix::mount::{
     MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
 };
 
-use super::{ContainerError, Mount, Plan, Stage, WORK, What, devices, resolve, step};
+use super::{ContainerError, LeftOut, Mount, Need, Plan, Stage, WORK, What, devices, resolve, step};
 use crate::root::{self, Leaf, Wanted};
 
 /// Mount points and small files need no more; a root that is written may fill half of the memory, as a tmpfs does.
 const SMALL: &str = "mode=0755,size=16m";
 const LARGE: &str = "mode=0755";
+/// A file of the host that is copied into a root that can be written is not longer.
+const COPY_MAX: u64 = 16 << 20;
 
 impl What {
     fn leaf(&self, stage: &Stage) -> io::Result<Leaf> {
         Ok(match self {
             What::Bind { from, .. } if fs::metadata(stage.host(from))?.is_dir() => Leaf::Directory,
-            What::Scratch(_) | What::Devices(_) => Leaf::Directory,
+            What::Scratch(_) | What::Devices(_) | What::Image => Leaf::Directory,
             What::Bind { .. } | What::File(_) => Leaf::File,
         })
     }
@@ -33,39 +35,158 @@ impl What {
             What::Scratch(_) => "an empty directory".into(),
             What::Devices(_) => "devices".into(),
             What::File(_) => "a file made for it".into(),
+            What::Image => "the image".into(),
         }
     }
 }
 
-pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<(), ContainerError> {
+pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, ContainerError> {
     let size = if plan.writable { LARGE } else { SMALL };
     mount_tmpfs(Path::new(WORK), size).map_err(step("mount a tmpfs for the command's root"))?;
     let root = Path::new(WORK).join("root");
     fs::create_dir(&root).map_err(step("make the command's root"))?;
-    let mut leaves = Vec::new();
+    let shown = if plan.of_host { stage.host(Path::new("/")) } else { stage.image().to_owned() };
+    let mut left_out = Vec::new();
+    let mut mounts: Vec<(&Mount, Leaf)> = Vec::new();
     for wanted in &plan.mounts {
-        let asked = || format!("bind {}", wanted.what.describe());
-        leaves.push(wanted.what.leaf(stage).map_err(step(asked()))?);
+        match wanted.what.leaf(stage) {
+            Ok(leaf) => mounts.push((wanted, leaf)),
+            Err(error) => {
+                let error = step(format!("bind {}", wanted.what.describe()))(error);
+                leave_out(wanted, error, &mut left_out)?;
+            }
+        }
     }
     if plan.writable {
-        overlay(stage.image(), &root)?;
+        overlay(&shown, &root)?;
     } else {
-        show_image(stage.image(), &root, &plan.mounts, &leaves)?;
+        show_image(&shown, &root, &mounts)?;
     }
-    let mut done: Vec<(PathBuf, &What)> = Vec::new();
-    for (number, (wanted, leaf)) in plan.mounts.iter().zip(leaves).enumerate() {
-        let target = resolved(&root, &wanted.target)?;
-        provide(&target, leaf, wanted, &done)?;
-        let failed = || format!("mount {} on {}", wanted.what.describe(), wanted.target.display());
-        attach(stage, &target, &wanted.what, number).map_err(step(failed()))?;
-        done.push((target, &wanted.what));
+    let mut placing = Placing { stage, root: &root, writable: plan.writable, done: Vec::new() };
+    for (number, (wanted, leaf)) in mounts.into_iter().enumerate() {
+        if let Err(error) = placing.place(wanted, leaf, number) {
+            leave_out(wanted, error, &mut left_out)?;
+        }
     }
-    close_scratch(&done).map_err(step("close what was made for the command"))?;
-    enter(&root).map_err(step("make the image the root directory"))
+    close_scratch(&placing.done).map_err(step("close what was made for the command"))?;
+    enter(&root).map_err(step("make the image the root directory"))?;
+    Ok(left_out)
 }
 
-fn resolved(root: &Path, target: &Path) -> Result<PathBuf, ContainerError> {
-    resolve::within(root, target).map_err(step(format!("find {} in the image", target.display())))
+/// Goes on without a mount, if that is possible.
+fn leave_out(
+    wanted: &Mount,
+    error: ContainerError,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<(), ContainerError> {
+    match wanted.need {
+        Need::Asked => Err(error),
+        Need::Usual => {
+            left_out.push(LeftOut { target: wanted.target.clone(), error });
+            Ok(())
+        }
+    }
+}
+
+/// What is mounted into a root, one after the other.
+struct Placing<'p> {
+    stage: &'p Stage,
+    root: &'p Path,
+    writable: bool,
+    /// What is mounted already, and where.
+    done: Vec<(PathBuf, &'p What)>,
+}
+
+impl<'p> Placing<'p> {
+    fn place(&mut self, wanted: &'p Mount, leaf: Leaf, number: usize) -> Result<(), ContainerError> {
+        let target = spot(self.root, wanted, leaf)?;
+        let is_own = self.writable && wanted.need == Need::Usual && !self.is_of_host(&target);
+        // A mount on a file can't be renamed over, as programs replace files.
+        if !(is_own && leaf == Leaf::File && self.copy(&target, &wanted.what).is_ok()) {
+            if is_own && is_in_the_way(&target, leaf) {
+                remove(&target).map_err(step(format!("replace {}", wanted.target.display())))?;
+            }
+            provide(&target, leaf, wanted, &self.done)?;
+            attach(self.stage, &target, &wanted.what, number).map_err(|error| refused(wanted, error))?;
+        }
+        self.done.push((target, &wanted.what));
+        Ok(())
+    }
+
+    /// Whether what lies here is the host's.
+    fn is_of_host(&self, target: &Path) -> bool {
+        let below = self.done.iter().rev().find(|(above, _)| target.starts_with(above));
+        below.is_some_and(|(_, what)| matches!(what, What::Bind { .. }))
+    }
+
+    /// Writes a file into a root that can be written.
+    fn copy(&self, target: &Path, what: &What) -> io::Result<()> {
+        let content = match what {
+            What::File(content) => content.clone(),
+            What::Bind { from, .. } => {
+                let from = self.stage.host(from);
+                let meta = fs::metadata(&from)?;
+                if !meta.is_file() || meta.len() > COPY_MAX {
+                    return Err(io::ErrorKind::FileTooLarge.into());
+                }
+                fs::read(from)?
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        remove(target)?;
+        target.parent().map_or(Ok(()), fs::create_dir_all)?;
+        // Only memory: nothing here has to survive anything.
+        io::Write::write_all(&mut fs::File::create_new(target)?, &content)?;
+        fs::set_permissions(target, fs::Permissions::from_mode(0o644))
+    }
+}
+
+fn remove(target: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(target) {
+        Err(_) => Ok(()),
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(target),
+        Ok(_) => fs::remove_file(target),
+    }
+}
+
+fn refused(wanted: &Mount, error: io::Error) -> ContainerError {
+    let target = wanted.target.display();
+    match &wanted.what {
+        What::Bind { from, options } if options.single && error.raw_os_error() == Some(libc::EINVAL) => {
+            let what = format!(
+                "can't mount {} on {target} without what is mounted below it: the kernel shows them only together to users \
+                 other than root",
+                from.display()
+            );
+            ContainerError::Impossible { what, remedy: "leave out the option bind, or say rbind".into() }
+        }
+        what => step(format!("mount {} on {target}", what.describe()))(error),
+    }
+}
+
+/// Where something goes below `root`. What the user asked for goes where links of the image lead. What containers have
+/// takes the place of a file or directory in its way, and a file takes the place of a link, so that it is not shown
+/// somewhere else, too.
+fn spot(root: &Path, wanted: &Mount, leaf: Leaf) -> Result<PathBuf, ContainerError> {
+    let found = resolve::within(root, &wanted.target);
+    let failed = || step(format!("find {} in the image", wanted.target.display()));
+    let (Need::Usual, Some(parent), Some(name)) =
+        (wanted.need, wanted.target.parent(), wanted.target.file_name())
+    else {
+        return found.map_err(failed());
+    };
+    let entry = resolve::within(root, parent).map_err(failed())?.join(name);
+    let is_link = fs::symlink_metadata(&entry).is_ok_and(|meta| meta.is_symlink());
+    match found {
+        Ok(target) if !is_in_the_way(&target, leaf) && !(leaf == Leaf::File && is_link) => Ok(target),
+        _ => Ok(entry),
+    }
+}
+
+/// Whether what lies at `target` is of another kind.
+fn is_in_the_way(target: &Path, leaf: Leaf) -> bool {
+    let there = fs::symlink_metadata(target);
+    there.is_ok_and(|meta| meta.is_symlink() || meta.is_dir() != (leaf == Leaf::Directory))
 }
 
 fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
@@ -75,15 +196,20 @@ fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
 }
 
 /// Shows the image at `root`, with all mount points that it has to provide.
-fn show_image(image: &Path, root: &Path, mounts: &[Mount], leaves: &[Leaf]) -> Result<(), ContainerError> {
+fn show_image(image: &Path, root: &Path, mounts: &[(&Mount, Leaf)]) -> Result<(), ContainerError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut missing: Vec<(Vec<OsString>, Leaf)> = Vec::new();
-    for (wanted, leaf) in mounts.iter().zip(leaves) {
-        let target = resolved(image, &wanted.target)?;
+    for (wanted, leaf) in mounts {
+        let target = match spot(image, wanted, *leaf) {
+            Err(error) if wanted.need == Need::Asked => return Err(error),
+            Err(_) => continue,
+            Ok(target) => target,
+        };
         if seen.iter().any(|above| target.starts_with(above)) {
             continue; // it lies in what is mounted before it
         }
-        if fs::symlink_metadata(&target).is_err() {
+        let is_replaced = wanted.need == Need::Usual && is_in_the_way(&target, *leaf);
+        if is_replaced || fs::symlink_metadata(&target).is_err() {
             missing.push((root::names(target.strip_prefix(image).unwrap_or(&target)), *leaf));
         }
         seen.push(target);
@@ -135,7 +261,11 @@ fn provide(
     done: &[(PathBuf, &What)],
 ) -> Result<(), ContainerError> {
     let place = wanted.target.display();
-    if let Ok(meta) = fs::metadata(target) {
+    if let Ok(meta) = fs::symlink_metadata(target) {
+        if meta.is_symlink() {
+            let what = format!("can't mount {} on {place}: that is a link", wanted.what.describe());
+            return Err(ContainerError::Impossible { what, remedy: "name another destination".into() });
+        }
         if meta.is_dir() == (leaf == Leaf::Directory) {
             return Ok(());
         }
@@ -165,10 +295,15 @@ fn provide(
 
 fn attach(stage: &Stage, target: &Path, what: &What, number: usize) -> io::Result<()> {
     match what {
-        What::Bind { from, read_only: wanted } => {
-            mount_bind_recursive(stage.host(from), target)?;
-            if *wanted { read_only(target) } else { Ok(()) }
+        What::Bind { from, options } if options.single => {
+            mount_bind(stage.host(from), target)?;
+            options.apply(target, stage)
         }
+        What::Bind { from, options } => {
+            mount_bind_recursive(stage.host(from), target)?;
+            options.apply(target, stage)
+        }
+        What::Image => Ok(mount_bind_recursive(stage.image(), target)?),
         What::Scratch(mode) => mount_tmpfs(target, &format!("mode={mode:o}")),
         What::Devices(more) => devices::provide(stage, target, more),
         What::File(content) => {
@@ -199,6 +334,7 @@ pub(super) fn kept_flags(target: &Path) -> io::Result<MountFlags> {
     let now = statvfs(target)?.f_flag;
     let mut kept = MountFlags::empty();
     for (is, flag) in [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
         (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),

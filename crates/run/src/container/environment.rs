@@ -65,6 +65,14 @@ impl Environment {
         environment
     }
 
+    /// The host's variables, with those that name its files; only the usual ones if they are to be `clean`.
+    pub fn of_host(clean: bool) -> Self {
+        let is_kept = |name: &OsString| KEPT.iter().chain(&["PATH"]).any(|kept| OsStr::new(kept) == name);
+        let all = std::env::vars_os()
+            .filter(|(name, _)| !name.as_bytes().starts_with(PREFIX.as_bytes()) && (!clean || is_kept(name)));
+        Self { all: all.collect(), ..Self::default() }
+    }
+
     /// The value of a variable.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.all.get(OsStr::new(name)).map(OsString::as_os_str)

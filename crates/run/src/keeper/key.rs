@@ -9,7 +9,7 @@ use rustix::process::{getegid, geteuid};
 use crate::namespaces::Identity;
 
 /// Keepers of programs that speak differently are not for each other.
-const DIALECT: u32 = 1;
+const DIALECT: u32 = 2;
 
 /// What a keeper stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,125 @@
+//! What may be done with a part of the host that a container shows, and how its mounts spread.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_change, mount_remount};
+
+use super::Stage;
+use super::build::kept_flags;
+use crate::sys;
+
+/// How a part of the host is bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// Nothing may be written through it.
+    pub read_only: bool,
+    /// No program may be executed from it.
+    pub no_exec: bool,
+    /// Programs that are set-user-ID are executed as any other.
+    pub no_suid: bool,
+    /// Devices in it can't be used.
+    pub no_dev: bool,
+    /// What is mounted below it is not shown.
+    pub single: bool,
+    /// How later mounts reach it.
+    pub propagation: Propagation,
+}
+
+/// How mounts that are made later reach a bind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// Mounts of the host appear in it, those in the container stay there.
+    #[default]
+    Slave,
+    /// No mount reaches it.
+    Private,
+    /// As private, and it can't be bound again.
+    Unbindable,
+}
+
+impl BindOptions {
+    /// A bind that nothing may be written through.
+    pub const READ_ONLY: Self = Self {
+        read_only: true,
+        no_exec: false,
+        no_suid: false,
+        no_dev: false,
+        single: false,
+        propagation: Propagation::Slave,
+    };
+
+    /// Applies them to a mount, and to all mounts below it.
+    pub(super) fn apply(self, target: &Path, stage: &Stage) -> io::Result<()> {
+        let forbidden = [
+            (self.read_only, libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY),
+            (self.no_exec, libc::MOUNT_ATTR_NOEXEC, MountFlags::NOEXEC),
+            (self.no_suid, libc::MOUNT_ATTR_NOSUID, MountFlags::NOSUID),
+            (self.no_dev, libc::MOUNT_ATTR_NODEV, MountFlags::NODEV),
+        ];
+        let wanted = forbidden.iter().filter(|(wanted, ..)| *wanted);
+        let attributes = wanted.clone().fold(0, |all, (_, attribute, _)| all | *attribute);
+        if attributes != 0 && sys::restrict_mount(target, attributes, true).is_err() {
+            // Before Linux 5.12 each mount has to be changed by itself.
+            let flags = wanted.fold(MountFlags::empty(), |all, (.., flag)| all | *flag);
+            for mount in mounts_at(target, stage)? {
+                let flags = MountFlags::BIND | flags | kept_flags(&mount)?;
+                mount_remount(&mount, flags, c"")?;
+            }
+        }
+        let propagation = match self.propagation {
+            Propagation::Slave => return Ok(()),
+            Propagation::Private => MountPropagationFlags::PRIVATE,
+            Propagation::Unbindable => MountPropagationFlags::UNBINDABLE,
+        };
+        Ok(mount_change(target, propagation | MountPropagationFlags::REC)?)
+    }
+}
+
+/// The mount at `target` and those below it.
+fn mounts_at(target: &Path, stage: &Stage) -> io::Result<Vec<PathBuf>> {
+    let list = fs::read(stage.host(Path::new("/proc/self/mountinfo")))?;
+    let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(plain);
+    let mut found: Vec<PathBuf> = list
+        .split(|byte| *byte == b'\n')
+        .filter_map(point)
+        .filter(|point| point.starts_with(target) && point != target)
+        .collect();
+    found.insert(0, target.to_owned());
+    Ok(found)
+}
+
+/// A path as the kernel lists it, with `\040` for a space.
+fn plain(listed: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(listed.len());
+    let mut rest = listed;
+    while let Some((byte, after)) = rest.split_first() {
+        let octal =
+            after.get(..3).filter(|_| *byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                path.push(escaped);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                path.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(path).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_paths_are_read() {
+        assert_eq!(plain(br"/a\040b\134c"), Path::new(r"/a b\c"));
+        assert_eq!(plain(br"/a\x\04"), Path::new(r"/a\x\04"));
+    }
+}
