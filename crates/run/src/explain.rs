@@ -3,7 +3,8 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
 /// What was tried when it failed.
@@ -83,6 +84,19 @@ const INSTEAD: &str = "or use `esker mount`, which needs fusermount3 instead of 
 pub fn device_blocked() -> Option<Blocked> {
     let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     opened.err().map(|error| explain(Step::Device, &error, &Facts::gather()))
+}
+
+/// Opens `/dev/fuse` for a mount.
+pub(crate) fn device_for_mount() -> Result<OwnedFd, Blocked> {
+    let refused = |error: io::Error| explain(Step::Device, &error, &Facts::gather());
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(refused)?;
+    let kind = device.metadata().map_err(refused)?.file_type();
+    if kind.is_char_device() {
+        return Ok(device.into());
+    }
+    let cause = "it is no device".to_owned();
+    let remedy = "ask the administrator for `rm /dev/fuse` and `mknod -m 666 /dev/fuse c 10 229`".to_owned();
+    Err(Blocked { step: Step::Device, cause, remedy })
 }
 
 /// Finds the setting that explains `error` at `step`.

@@ -31,7 +31,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_fuse::mount::{Trusted, mount_device, open_device, shield};
+use esker_fuse::mount::{Trusted, mount_device, shield};
 use esker_fuse::{MountError, MountOptions, Session, SessionError, SessionOptions};
 use esker_vfs::Tree;
 use rustix::fs::{FlockOperation, flock};
@@ -39,6 +39,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::UnshareFlags;
 
 use crate::container::{ContainerError, IMAGE, Stage, step};
+use crate::explain::device_for_mount;
 use crate::namespaces::{Identity, Namespaces, close_to_others, for_commands};
 use crate::{signals, sys};
 use clients::Clients;
@@ -157,14 +158,15 @@ impl Place {
         ready: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), E> {
         let mut device = None;
-        let stage =
-            Stage::empty(keeping.identity, || device = Some(open_device())).map_err(KeeperError::from)?;
-        let device = device.transpose().map_err(KeeperError::from)?.ok_or(KeeperError::Session(
-            SessionError::Device {
+        // What keeps it from being opened can only be told as long as the host is the root.
+        let stage = Stage::empty(keeping.identity, || device = Some(device_for_mount()))
+            .map_err(KeeperError::from)?;
+        let refused = |blocked| KeeperError::from(ContainerError::Blocked(blocked));
+        let device =
+            device.transpose().map_err(refused)?.ok_or(KeeperError::Session(SessionError::Device {
                 action: "the device was not opened",
                 source: io::Error::from(io::ErrorKind::NotFound),
-            },
-        ))?;
+            }))?;
         let options =
             MountOptions { source: keeping.source.clone(), allow_other: true, ..MountOptions::default() };
         mount_device(device.as_fd(), Path::new(IMAGE), &options).map_err(KeeperError::from)?;

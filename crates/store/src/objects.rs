@@ -334,6 +334,7 @@ impl Trip {
             part: self.wanted.part(),
             whole: None,
             fields: None,
+            form: None,
             about: Some(self.wanted.what.as_str().into()),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,

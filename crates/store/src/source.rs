@@ -64,6 +64,8 @@ pub struct Fetch {
     pub about: Option<Arc<str>>,
     /// Further fields of the request.
     pub fields: Option<Arc<[(String, String)]>>,
+    /// What is sent with the request (POST), as a form; nothing for one that only asks (GET).
+    pub form: Option<Arc<str>>,
     /// The most bytes accepted.
     pub limit: u64,
     /// How many plain bytes that are, if it is known.
@@ -91,6 +93,7 @@ impl Fetch {
             whole: None,
             about: None,
             fields: None,
+            form: None,
             limit,
             plain_size: None,
             fresh: false,

@@ -16,9 +16,9 @@ use esker_node::daemon::{self, Report, Reporter};
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
 use esker_node::scouting;
-use esker_run::Identity;
-use esker_run::container::Stage;
+use esker_run::container::{ContainerError, Stage};
 use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
+use esker_run::{Identity, Step};
 use esker_trails::Scouted;
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
@@ -283,12 +283,15 @@ fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
 impl From<KeeperError> for Failure {
     fn from(error: KeeperError) -> Self {
         match error {
+            KeeperError::Container(ContainerError::Blocked(blocked)) if blocked.step == Step::Device => {
+                Failure::failed(blocked.to_string()).hint(format!(
+                    "{}; or unpack the image with `esker image extract IMAGE FOLDER` and run ./FOLDER, which needs no \
+                     /dev/fuse",
+                    blocked.remedy
+                ))
+            }
             KeeperError::Container(error) => of_container(&error),
-            KeeperError::Mount(refused) => match esker_run::device_blocked() {
-                Some(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy),
-                None => Failure::failed(chain(&refused)),
-            },
-            KeeperError::Session(_) => Failure::failed(chain(&error)),
+            KeeperError::Mount(_) | KeeperError::Session(_) => Failure::failed(chain(&error)),
         }
     }
 }

@@ -141,6 +141,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         part: None,
         whole: None,
         fields: None,
+        form: None,
         about: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::header::{self, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -56,9 +56,9 @@ const STREAMS: usize = 16;
 
 /// What takes a request.
 enum Sender {
-    One(http1::SendRequest<Empty<Bytes>>),
+    One(http1::SendRequest<Full<Bytes>>),
     /// One of several on a connection.
-    Shared(http2::SendRequest<Empty<Bytes>>),
+    Shared(http2::SendRequest<Full<Bytes>>),
 }
 
 impl Sender {
@@ -69,7 +69,7 @@ impl Sender {
         }
     }
 
-    async fn send(&mut self, request: Request<Empty<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
         match self {
             Self::One(sender) => {
                 sender.ready().await?;
@@ -223,7 +223,7 @@ async fn speak<S: Stream + 'static>(stream: S) -> Result<Sender, Cause> {
     Ok(Sender::One(sender))
 }
 
-async fn share(stream: Box<dyn Stream>) -> Result<http2::SendRequest<Empty<Bytes>>, Cause> {
+async fn share(stream: Box<dyn Stream>) -> Result<http2::SendRequest<Full<Bytes>>, Cause> {
     let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(broken)?;
     tokio::task::spawn_local(async move {
@@ -248,12 +248,15 @@ async fn send(
         .map_err(broken)
 }
 
-fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request<Empty<Bytes>>, Cause> {
+fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request<Full<Bytes>>, Cause> {
     let base = &site.base;
     let path = base.path_of(&fetch.path);
     // A proxy is told the server, too, unless it only passes on what it can't read; and HTTP/2 has no other place for it.
     let target = if http2 || site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
-    let mut request = Request::get(target)
+    let method = if fetch.form.is_some() { Method::POST } else { Method::GET };
+    let mut request = Request::builder()
+        .method(method)
+        .uri(target)
         // No more than that: each field costs a proxy as much as a few packets.
         .header(header::USER_AGENT, super::AGENT);
     if !http2 {
@@ -285,7 +288,12 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
             request = request.header(header::IF_RANGE, version);
         }
     }
-    request.body(Empty::new()).map_err(|_| Cause::BadUrl {
+    if fetch.form.is_some() {
+        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+        request = request.header(header::CONTENT_TYPE, kind);
+    }
+    let form = fetch.form.as_ref().map(|form| Bytes::copy_from_slice(form.as_bytes()));
+    request.body(Full::new(form.unwrap_or_default())).map_err(|_| Cause::BadUrl {
         url: format!("{base}/{}", fetch.path),
         reason: "it can't be written into a request",
     })
@@ -364,8 +372,10 @@ fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
     match status {
         StatusCode::NOT_FOUND | StatusCode::GONE => Err(Cause::Missing { status: status.to_string() }),
         StatusCode::UNAUTHORIZED => {
-            let challenge = response.headers().get(header::WWW_AUTHENTICATE);
-            let challenge = challenge.and_then(|value| value.to_str().ok()).unwrap_or_default();
+            // A server may offer several ways, each in a field of its own.
+            let offered = response.headers().get_all(header::WWW_AUTHENTICATE);
+            let offered: Vec<&str> = offered.iter().filter_map(|value| value.to_str().ok()).collect();
+            let challenge = offered.join(", ");
             Err(Cause::Unauthorized { challenge: challenge.chars().take(LOCATION_MAX).collect() })
         }
         _ if status.is_redirection() => {

@@ -36,6 +36,7 @@ impl Shared {
             let is_open = |field: &&(String, String)| !field.0.eq_ignore_ascii_case("authorization");
             let open = |fields: Arc<[(String, String)]>| fields.iter().filter(is_open).cloned().collect();
             elsewhere.fields = elsewhere.fields.map(open);
+            elsewhere.form = None;
         }
         let source = self.take(&base, way.exit).source;
         let answered = Done::new(move |outcome| match outcome {

@@ -1,5 +1,6 @@
 //! `esker image build`.
 
+mod credentials;
 mod from;
 mod layers;
 mod registry;
@@ -38,7 +39,8 @@ pub(crate) struct Args {
 
     /// What it is made of: a folder; a tar archive, plain or compressed with gzip, zstd or xz; - for one on standard
     /// input; oci:FOLDER[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image, or
-    /// docker://HOST/NAME[:TAG] for one in a registry; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    /// docker://NAME[:TAG] for one in Docker Hub or docker://REGISTRY/NAME[:TAG] for one in another registry, with the
+    /// credentials that `docker login` or `podman login` keeps; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "FROM")]
     from: String,
 

@@ -41,7 +41,7 @@ pub(super) enum From {
 type Form = fn(PathBuf, Option<String>) -> From;
 
 const HINT: &str = "name a folder, a tar archive, - for one on standard input, oci:FOLDER, oci-archive:FILE, \
-                    docker-archive:FILE, docker://HOST/NAME:TAG or a folder of a repository (URL:/path)";
+                    docker-archive:FILE, docker://NAME:TAG or a folder of a repository (URL:/path)";
 
 impl From {
     /// Reads the argument. What begins with the name of a form has it, even if a file is called so: that is `./oci:…`.

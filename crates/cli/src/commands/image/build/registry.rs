@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use esker_node::repository::engine;
-use esker_oci::{Challenge, Image, Reference, Registry, token};
+use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
     Cause, Disk as _, Done, Engine, Fetch, RealDisk, Servers, Source, Spool, StoreError, Stored, connect,
 };
 
+use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
 use crate::args::{RepositoryArgs, servers};
 use crate::exit::{Failure, chain, of_store};
@@ -25,6 +26,8 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vn
                          application/vnd.docker.distribution.manifest.v2+json";
 /// The longest answer of a server for tokens.
 const TOKEN_MAX: u64 = 256 << 10;
+/// What programs call themselves that get tokens for a token.
+const CLIENT: &str = "esker";
 /// How often it is looked whether somebody wants the end.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -35,16 +38,16 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
     let engine = engine(opening.repository.deadline, log::of_store()).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
-    let base = format!("{scheme}://{}/v2", reference.host);
+    let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {
         source: source(&engine, &base, opening.repository)?,
         engine,
-        name: reference.name.clone(),
+        reference: reference.clone(),
         repository: opening.repository.clone(),
         insecure,
         stop: opening.stop.clone(),
         spool: Arc::new(Beside { folder: opening.beside.to_owned(), count: AtomicU64::new(0) }),
-        token: Mutex::default(),
+        authorization: Mutex::default(),
     };
     Image::in_registry(&what, &reference.reference, Box::new(web)).map_err(of_oci)
 }
@@ -59,43 +62,78 @@ fn source(engine: &Engine, base: &str, args: &RepositoryArgs) -> Result<Arc<dyn 
 struct Web {
     source: Arc<dyn Source>,
     engine: Engine,
-    name: String,
+    reference: Reference,
     repository: RepositoryArgs,
     insecure: bool,
     stop: Arc<AtomicBool>,
     spool: Arc<Beside>,
-    token: Mutex<Option<String>>,
+    /// What the registry is shown since it asked who asks.
+    authorization: Mutex<Option<String>>,
 }
 
 impl Web {
-    /// Asks for something of the image; once more with a token if the registry wants one.
+    /// Asks for something of the image; once more, with a token or a password, if the registry wants one.
     fn ask(&self, path: &str, accept: &str, limit: u64) -> io::Result<Stored> {
-        let path = format!("{}/{path}", self.name);
+        let path = format!("{}/{path}", self.reference.name);
         let what: Arc<str> = format!("{}/{path}", self.source.describe()).into();
-        let fetch = |token: Option<&str>| {
-            let token = token.map(|token| ("Authorization".to_owned(), format!("Bearer {token}")));
+        let fetch = |authorization: Option<&str>| {
+            let shown = authorization.map(|value| ("Authorization".to_owned(), value.to_owned()));
             let accept = ("Accept".to_owned(), accept.to_owned());
-            let fields = Some([accept].into_iter().chain(token).collect());
+            let fields = Some([accept].into_iter().chain(shown).collect());
             let spool: Arc<dyn Spool> = self.spool.clone();
             Fetch { fields, spool: Some(spool), ..Fetch::new(&*path, what.clone(), limit) }
         };
-        let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let refused = match self.wait(&*self.source, fetch(known.as_deref())) {
+        let known = self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let challenge = match self.wait(&*self.source, fetch(known.as_deref())) {
             Err(Problem::Store(error)) => match error.cause() {
                 Cause::Unauthorized { challenge } => {
                     Challenge::parse(challenge).ok_or_else(|| io::Error::other(error.clone()))?
                 }
-                _ => return Err(io::Error::other(error)),
+                _ => return Err(self.explained(error, None)),
             },
             other => return other.map_err(Problem::into_io),
         };
-        let token = self.new_token(&refused)?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
-        self.wait(&*self.source, fetch(Some(&token))).map_err(Problem::into_io)
+        let registry = &self.reference.registry;
+        let login =
+            credentials::find(&self.reference, &credentials::usual_files(|name| std::env::var_os(name)))
+                .map_err(io::Error::other)?;
+        let authorization = match &challenge {
+            Challenge::Basic => {
+                let shown = login.as_ref().and_then(|found| found.login.basic());
+                shown.ok_or_else(|| {
+                    io::Error::other(format!("{registry} wants a user and a password: {}", log_in(registry)))
+                })?
+            }
+            Challenge::Bearer(server) => format!("Bearer {}", self.new_token(server, login.as_ref())?),
+        };
+        *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(authorization.clone());
+        self.wait(&*self.source, fetch(Some(&authorization))).map_err(|problem| match problem {
+            Problem::Store(error) => self.explained(error, login.as_ref()),
+            stopped => stopped.into_io(),
+        })
     }
 
-    fn new_token(&self, challenge: &Challenge) -> io::Result<String> {
-        let realm = &challenge.realm;
+    /// What a refusal means that comes in spite of a token or a password.
+    fn explained(&self, error: StoreError, login: Option<&Found>) -> io::Error {
+        let Reference { registry, name, .. } = &self.reference;
+        if !matches!(error.cause(), Cause::Unauthorized { .. } | Cause::Status(401 | 403)) {
+            return io::Error::other(error);
+        }
+        io::Error::other(match login {
+            Some(found) => {
+                format!("{registry} doesn't let the user of the credentials in {} read {name}", found.from)
+            }
+            None => {
+                format!(
+                    "{registry} doesn't let everybody read {name}, or has no such image: {}",
+                    log_in(registry)
+                )
+            }
+        })
+    }
+
+    fn new_token(&self, server: &TokenServer, login: Option<&Found>) -> io::Result<String> {
+        let realm = &server.realm;
         let is_private = realm.starts_with("https://") || self.insecure && realm.starts_with("http://");
         if !is_private {
             return Err(io::Error::other(format!(
@@ -107,10 +145,37 @@ impl Web {
         let (base, file) = parts.ok_or_else(|| io::Error::other(format!("{realm} can't have tokens")))?;
         let source =
             source(&self.engine, base, &self.repository).map_err(|error| io::Error::other(error.message))?;
-        let separator = if file.contains('?') { '&' } else { '?' };
-        let path = format!("{file}{separator}{}", challenge.query());
-        let answer = self.wait(&*source, Fetch::new(path, format!("a token from {realm}"), TOKEN_MAX));
-        token(&answer.map_err(Problem::into_io)?.into_bytes()?).map_err(io::Error::other)
+        let query = server.query(&self.reference.name);
+        let what = format!("a token from {realm}");
+        let fetch = match login.map(|found| &found.login) {
+            Some(Login::Identity(identity)) => {
+                let form = format!(
+                    "grant_type=refresh_token&client_id={CLIENT}&refresh_token={}&{query}",
+                    escaped(identity)
+                );
+                Fetch { form: Some(form.into()), ..Fetch::new(file, what, TOKEN_MAX) }
+            }
+            password => {
+                let separator = if file.contains('?') { '&' } else { '?' };
+                let shown = password.and_then(Login::basic);
+                let fields = shown.map(|value| [("Authorization".to_owned(), value)].into_iter().collect());
+                Fetch { fields, ..Fetch::new(format!("{file}{separator}{query}"), what, TOKEN_MAX) }
+            }
+        };
+        let answer = match (self.wait(&*source, fetch), login) {
+            (Err(Problem::Store(error)), Some(found))
+                if matches!(error.cause(), Cause::Unauthorized { .. } | Cause::Status(400 | 401 | 403)) =>
+            {
+                let registry = &self.reference.registry;
+                return Err(io::Error::other(format!(
+                    "{realm} refuses the credentials in {} for {registry}: {}",
+                    found.from,
+                    log_in(registry)
+                )));
+            }
+            (answer, _) => answer.map_err(Problem::into_io)?,
+        };
+        token(&answer.into_bytes()?).map_err(io::Error::other)
     }
 
     /// Waits for an answer, or until somebody wants the end.
@@ -131,6 +196,11 @@ impl Web {
             }
         }
     }
+}
+
+/// How credentials get where they are looked for.
+fn log_in(registry: &str) -> String {
+    format!("`docker login {registry}` or `podman login {registry}` keeps them")
 }
 
 enum Problem {
