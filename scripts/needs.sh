@@ -23,6 +23,8 @@ command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
 command -v tar2sqfs >/dev/null || missing+=(squashfs-tools-ng)
 command -v squashfuse_ll >/dev/null || missing+=(squashfuse)
 grep -qw squashfs /proc/filesystems || blocked+=("modprobe squashfs")
+# Subordinate ids of users, for package managers in containers.
+command -v newuidmap >/dev/null || missing+=(uidmap)
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use esker_oci::Config;
 use esker_run::container::environment::Origins;
 use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, execute};
-use esker_run::{Identity, missing_ids};
+use esker_run::{Identity, enter_process_namespace, missing_ids};
 
 use crate::exit::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
@@ -167,6 +167,13 @@ impl Inside {
         let stage = stage()?;
         if let Some(missing) = missing_ids.filter(|_| !stage.has_several_users()) {
             warn_of_one_user(missing);
+        }
+        if self.args.contain
+            && let Err(error) = enter_process_namespace()
+        {
+            say(format!(
+                "the command sees the processes of the host, for it can't have process ids of its own: {error}"
+            ));
         }
         let config = config_of(&stage)?;
         let mut environment = self.environment(&config, wishes.home())?;

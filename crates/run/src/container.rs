@@ -124,6 +124,8 @@ pub enum What {
     File(Vec<u8>),
     /// The image, in a root that is the host's.
     Image,
+    /// The processes of the namespace of process ids; the host's `/proc` where the kernel refuses a new one.
+    Processes,
 }
 
 impl Mount {

@@ -55,6 +55,12 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Gives `signal` its default action.
+pub(crate) fn set_default(signal: i32) {
+    // SAFETY: it changes the action of a signal of this process alone.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 /// Waits for the next signal: its number, who raised it (`si_code`) and the sender.
 pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
@@ -114,7 +120,7 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// Enters new namespaces.
 pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: none of the flags that callers pass (NEWNS, NEWUSER) unshares the descriptor table, which is
+    // SAFETY: none of the flags that callers pass (NEWNS, NEWUSER, NEWPID) unshares the descriptor table, which is
     // what could pull a descriptor from under its owner.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
@@ -144,6 +150,15 @@ pub(crate) fn in_child(what: impl FnOnce() -> u8) -> io::Result<Pid> {
             unsafe { libc::_exit(code.into()) }
         }
         child => Pid::from_raw(child).ok_or_else(|| io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Makes a child process that goes on as this one does: the child gets `None`. There must be a single thread.
+pub(crate) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: with a single thread the child has all that the parent had, and no lock is held by a thread that is missing.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        child => Ok(Pid::from_raw(child)),
     }
 }
 

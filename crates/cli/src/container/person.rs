@@ -45,7 +45,8 @@ impl Person {
         let mut groups = groups(gid);
         if identity == Identity::Root {
             (account.name, account.uid, account.gid) = ("root".into(), 0, 0);
-            groups.insert(0, Group { gid: 0, name: "root".into() });
+            // Numbers of the host mean other groups in the namespace, or none.
+            groups = vec![Group { gid: 0, name: "root".into() }];
         }
         Self { account, groups }
     }

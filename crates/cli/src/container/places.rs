@@ -13,7 +13,8 @@ use super::{ContainerArgs, say};
 use crate::exit::{Context, Failure, Kind};
 
 /// Directories of the host that show nothing of it but what the image may not have.
-const SYSTEM: [&str; 2] = ["/proc", "/sys"];
+const SYSTEM: [&str; 2] = [PROC, "/sys"];
+const PROC: &str = "/proc";
 /// Where programs expect to be allowed to write.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Names and times are those of the cluster.
@@ -41,6 +42,10 @@ impl Wishes {
         let shown = !args.no_bind && !args.contain;
         let mut first: Vec<Mount> =
             SYSTEM.iter().filter_map(|path| of_host(Path::new(path), false)).collect();
+        if args.contain {
+            first.retain(|mount| mount.target != Path::new(PROC));
+            first.insert(0, Mount::usual(PROC, What::Processes));
+        }
         first.push(Mount::usual("/dev", What::Devices(Vec::new())));
         for path in TEMPORARY.map(Path::new) {
             match () {
@@ -121,7 +126,7 @@ fn shows(mount: &Mount, path: &Path) -> bool {
         What::Bind { from, .. } => path
             .strip_prefix(&mount.target)
             .is_ok_and(|below| fs::canonicalize(path).is_ok_and(|real| real == from.join(below))),
-        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image => false,
+        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image | What::Processes => false,
     }
 }
 

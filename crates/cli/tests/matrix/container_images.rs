@@ -1,5 +1,7 @@
 //! `esker image build` from container images: layers merged, digests checked, and what they say of running them kept.
 
+mod hub;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

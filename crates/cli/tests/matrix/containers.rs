@@ -1,7 +1,12 @@
 //! `esker run` with a root directory of its own: what a command in a container sees, and what it leaves.
 
+mod apart;
+mod binding;
+mod odd;
+mod packages;
 pub(crate) mod rootfs;
 mod sharing;
+mod stacks;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;

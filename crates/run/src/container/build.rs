@@ -24,7 +24,7 @@ impl What {
     fn leaf(&self, stage: &Stage) -> io::Result<Leaf> {
         Ok(match self {
             What::Bind { from, .. } if fs::metadata(stage.host(from))?.is_dir() => Leaf::Directory,
-            What::Scratch(_) | What::Devices(_) | What::Image => Leaf::Directory,
+            What::Scratch(_) | What::Devices(_) | What::Image | What::Processes => Leaf::Directory,
             What::Bind { .. } | What::File(_) => Leaf::File,
         })
     }
@@ -36,6 +36,7 @@ impl What {
             What::Devices(_) => "devices".into(),
             What::File(_) => "a file made for it".into(),
             What::Image => "the image".into(),
+            What::Processes => "the list of processes".into(),
         }
     }
 }
@@ -304,6 +305,12 @@ fn attach(stage: &Stage, target: &Path, what: &What, number: usize) -> io::Resul
             options.apply(target, stage)
         }
         What::Image => Ok(mount_bind_recursive(stage.image(), target)?),
+        What::Processes => {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            // Within other containers, which hide parts of it, no new one may be mounted.
+            let made = mount("proc", target, "proc", flags, c"");
+            Ok(made.or_else(|_| mount_bind_recursive(stage.host(Path::new("/proc")), target))?)
+        }
         What::Scratch(mode) => mount_tmpfs(target, &format!("mode={mode:o}")),
         What::Devices(more) => devices::provide(stage, target, more),
         What::File(content) => {

@@ -1,7 +1,7 @@
 //! `/dev` as far as programs in a container need it, made of the host's.
 
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,7 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 use super::Stage;
 
 /// What every program may expect, and `fuse`, without which no image can be mounted in the container.
-const USUAL: [&str; 11] =
-    ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse", "pts", "shm", "mqueue"];
+const USUAL: [&str; 9] = ["null", "zero", "full", "random", "urandom", "tty", "fuse", "shm", "mqueue"];
 
 /// Names that Linux has for what lies in `/proc`.
 const LINKS: [(&str, &str); 4] = [
@@ -27,6 +26,7 @@ pub(super) fn provide(stage: &Stage, target: &Path, more: &[PathBuf]) -> io::Res
     for name in USUAL {
         bind(&stage.host(&Path::new("/dev").join(name)), &target.join(name))?;
     }
+    provide_terminals(stage, target)?;
     for device in more {
         let name = device.strip_prefix("/dev").unwrap_or(device);
         bind(&stage.host(device), &target.join(name))?;
@@ -40,6 +40,24 @@ pub(super) fn provide(stage: &Stage, target: &Path, more: &[PathBuf]) -> io::Res
         symlink(of, target.join(name))?;
     }
     Ok(())
+}
+
+/// Provides terminals: those of the host if the command has one of them, so that it can be found; otherwise new ones, for the
+/// kernel opens no terminal by a `ptmx` that was bound by itself.
+fn provide_terminals(stage: &Stage, target: &Path) -> io::Result<()> {
+    let has_terminal = io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+    let (terminals, ptmx) = (target.join("pts"), target.join("ptmx"));
+    if !has_terminal {
+        fs::create_dir(&terminals)?;
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        let options = c"newinstance,ptmxmode=0666,mode=0620";
+        if mount("devpts", &terminals, "devpts", flags, options).is_ok() {
+            return symlink("pts/ptmx", ptmx);
+        }
+        fs::remove_dir(&terminals)?;
+    }
+    bind(&stage.host(Path::new("/dev/pts")), &terminals)?;
+    bind(&stage.host(Path::new("/dev/ptmx")), &ptmx)
 }
 
 /// Binds a device, or a directory of them. What the host doesn't have can't be had.

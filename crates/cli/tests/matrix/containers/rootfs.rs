@@ -35,21 +35,29 @@ pub(crate) struct Rootfs(PathBuf);
 impl Rootfs {
     pub(crate) fn new(at: &Path) -> Rootfs {
         let root = Rootfs(at.to_owned());
-        let search = std::env::var_os("PATH").expect("PATH");
-        let mut libraries = BTreeSet::new();
-        for name in PROGRAMS {
-            let found =
-                std::env::split_paths(&search).map(|folder| folder.join(name)).find(|path| path.is_file());
-            let program = found.unwrap_or_else(|| panic!("this machine has no {name}"));
-            root.copy(&program, &Path::new("/bin").join(name));
-            libraries.extend(needed(&program));
-        }
-        for library in libraries {
-            root.copy(&library, &library);
-        }
+        root.add_programs(&PROGRAMS);
         root.write("/made-for-this-test", "a system\n", 0o644);
         root.write("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
         root
+    }
+
+    /// Copies programs of this machine, with the libraries that they need.
+    pub(crate) fn add_programs(&self, names: &[&str]) {
+        for name in names {
+            let program = found(name).unwrap_or_else(|| panic!("this machine has no {name}"));
+            self.add(&program, &Path::new("/bin").join(name));
+        }
+    }
+
+    /// Copies a program of this machine to a place, with the libraries that it needs.
+    pub(crate) fn add(&self, program: &Path, to: &Path) {
+        self.copy(program, to);
+        for library in needed(program)
+            .iter()
+            .filter(|library| !self.0.join(library.strip_prefix("/").expect("absolute")).exists())
+        {
+            self.copy(library, library);
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -101,6 +109,13 @@ impl Rootfs {
         }
         found
     }
+}
+
+/// Returns where this machine has a program.
+pub(crate) fn found(name: &str) -> Option<PathBuf> {
+    let search = std::env::var_os("PATH").expect("PATH");
+    let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&search).chain(usual).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The libraries that a program is loaded with, and what loads it.

@@ -183,6 +183,12 @@ pub(super) fn of_oci(error: OciError) -> Failure {
     {
         return of_store(&format!("{what}: can't {doing}"), error);
     }
+    if let OciError::Io { what: doing, source } = &error
+        && let Some(refused) = source.get_ref().and_then(|source| source.downcast_ref::<registry::Refused>())
+    {
+        let told = format!("{what}: can't {doing}: {refused}");
+        return Failure::new(Kind::Network, told).hint(refused.hint.clone());
+    }
     match error {
         OciError::Interrupted => Failure::new(Kind::Interrupted, format!("{what}: interrupted")),
         OciError::Digest { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error)))

@@ -101,7 +101,7 @@ impl Web {
             Challenge::Basic => {
                 let shown = login.as_ref().and_then(|found| found.login.basic());
                 shown.ok_or_else(|| {
-                    io::Error::other(format!("{registry} wants a user and a password: {}", log_in(registry)))
+                    Refused::new(format!("{registry} wants a user and a password"), registry)
                 })?
             }
             Challenge::Bearer(server) => format!("Bearer {}", self.new_token(server, login.as_ref())?),
@@ -119,17 +119,13 @@ impl Web {
         if !matches!(error.cause(), Cause::Unauthorized { .. } | Cause::Status(401 | 403)) {
             return io::Error::other(error);
         }
-        io::Error::other(match login {
+        let told = match login {
             Some(found) => {
                 format!("{registry} doesn't let the user of the credentials in {} read {name}", found.from)
             }
-            None => {
-                format!(
-                    "{registry} doesn't let everybody read {name}, or has no such image: {}",
-                    log_in(registry)
-                )
-            }
-        })
+            None => format!("{registry} doesn't let everybody read {name}, or has no such image"),
+        };
+        Refused::new(told, registry)
     }
 
     fn new_token(&self, server: &TokenServer, login: Option<&Found>) -> io::Result<String> {
@@ -167,11 +163,8 @@ impl Web {
                 if matches!(error.cause(), Cause::Unauthorized { .. } | Cause::Status(400 | 401 | 403)) =>
             {
                 let registry = &self.reference.registry;
-                return Err(io::Error::other(format!(
-                    "{realm} refuses the credentials in {} for {registry}: {}",
-                    found.from,
-                    log_in(registry)
-                )));
+                let told = format!("{realm} refuses the credentials in {} for {registry}", found.from);
+                return Err(Refused::new(told, registry));
             }
             (answer, _) => answer.map_err(Problem::into_io)?,
         };
@@ -198,10 +191,30 @@ impl Web {
     }
 }
 
-/// How credentials get where they are looked for.
-fn log_in(registry: &str) -> String {
-    format!("`docker login {registry}` or `podman login {registry}` keeps them")
+/// A registry gives something only to those it knows.
+#[derive(Debug)]
+pub(super) struct Refused {
+    message: String,
+    /// The next step.
+    pub(super) hint: String,
 }
+
+impl Refused {
+    fn new(message: String, registry: &str) -> io::Error {
+        let hint = format!(
+            "log in with `docker login {registry}` or `podman login {registry}`, which keep credentials"
+        );
+        io::Error::other(Self { message, hint })
+    }
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 enum Problem {
     Store(StoreError),

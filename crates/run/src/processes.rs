@@ -1,0 +1,124 @@
+//! A namespace of process ids for one command.
+//!
+//! The command sees only the processes that it starts. A namespace needs a first process that takes in orphans, and the process
+//! that was started as `esker run` stays to end as the command does:
+//!
+//! ```text
+//!  esker run                    first process of the namespace          command
+//!    │ fork ─────────────────────► fork ────────────────────────────────► makes its root, becomes the command
+//!    │ passes signals on ────────► passes signals on ───────────────────►
+//!    │                             waits for all processes                ends
+//!    │ ◄──── how the command ended ┤
+//!    ▼ ends in the same way        ▼ ends with the last process
+//! ```
+//!
+//! Both waiting processes get the command's root directory when the command makes it, and are closed to other processes.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use rustix::thread::UnshareFlags;
+
+use crate::signals::die_by;
+use crate::sys;
+
+/// Signals for the command. Those that stop and continue processes act on each of them alone.
+const PASSED_ON: [i32; 10] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGALRM,
+    libc::SIGXCPU,
+    libc::SIGCHLD,
+];
+
+/// The exit code if the namespace was killed before its command had ended.
+const KILLED: u8 = 128 + 9;
+
+/// Goes on in the command's process, in a new namespace of process ids; nothing has happened if that fails. The process must
+/// have a single thread.
+pub fn enter_process_namespace() -> io::Result<()> {
+    sys::unshare(UnshareFlags::NEWPID)?;
+    // Ended children that are ignored are lost. What else is ignored stays so for the command, as under nohup.
+    sys::set_default(libc::SIGCHLD);
+    let taken: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
+    let (told, say) = io::pipe()?;
+    let (signals, _) = sys::signal_descriptor(&taken)?;
+    let Some(first) = sys::fork()? else {
+        drop(told);
+        return be_first(&taken, say);
+    };
+    drop(say);
+    stand_for(first, &signals, told)
+}
+
+/// Waits for the command, and ends as it does.
+fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
+    loop {
+        let mut watched = [PollFd::new(signals, PollFlags::IN), PollFd::new(&told, PollFlags::IN)];
+        if poll(&mut watched, None).is_err() {
+            continue;
+        }
+        let [signalled, ended] = watched.map(|watched| !watched.revents().is_empty());
+        if signalled {
+            pass_on(signals, first);
+        }
+        if ended {
+            let mut status = [0; 4];
+            if told.read_exact(&mut status).is_err() {
+                std::process::exit(KILLED.into());
+            }
+            let status = i32::from_le_bytes(status);
+            if libc::WIFSIGNALED(status) {
+                die_by(libc::WTERMSIG(status));
+            }
+            std::process::exit(libc::WEXITSTATUS(status));
+        }
+    }
+}
+
+/// Is the first process of the namespace; returns in the command's.
+fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
+    // A command whose `esker run` was killed ends with it.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let (signals, _) = sys::signal_descriptor(taken)?;
+    let Some(command) = sys::fork()? else { return Ok(()) };
+    // It is the one process of these that the command sees.
+    let _ = rustix::thread::set_name(c"init");
+    let mut say = Some(say);
+    loop {
+        pass_on(&signals, command);
+        loop {
+            match waitpid(None, WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == command => {
+                    // What the command leaves running goes on without the process that stood for it.
+                    let _ = set_parent_process_death_signal(None);
+                    if let Some(mut say) = say.take() {
+                        let _ = say.write_all(&status.as_raw().to_le_bytes());
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(_) => std::process::exit(0),
+            }
+        }
+    }
+}
+
+/// Waits for a signal, and passes it on unless the terminal has told the process itself.
+fn pass_on(signals: &OwnedFd, to: Pid) {
+    if let Ok((signal, code, _)) = sys::next_signal(signals.as_fd())
+        && signal != libc::SIGCHLD
+        && code <= 0
+        && let Some(signal) = Signal::from_named_raw(signal)
+    {
+        // It may have just ended; then there is nothing to tell it.
+        let _ = kill_process(to, signal);
+    }
+}
