@@ -203,7 +203,7 @@ fn home(args: &ContainerArgs, person: &Person) -> Result<(PathBuf, Option<Mount>
                 "--home: {} can't be a home directory: it is not absolute, or the root directory",
                 target.display()
             ))
-            .hint("as in --home /scratch/me:/home/me"));
+            .hint("as in --home /scratch/me:/users/me"));
         }
         let what = What::Bind { from, options: BindOptions::default() };
         return Ok((target.clone(), Some(Mount::asked(target, what))));

@@ -69,7 +69,7 @@ fn a_contained_command_ends_as_it_would_elsewhere() {
         let output = site.run(&["--contain"], &["no-such-program"]).output().expect("running esker");
         assert_eq!(output.status.code(), Some(127), "{}", words(&output));
         // Signals reach it, and what it leaves running goes on.
-        let mut child = run("trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.1; done")
+        let mut child = run("trap 'echo caught; kill $!; exit 7' TERM; sleep 1000 & echo ready; wait")
             .stdout(Stdio::piped())
             .spawn()
             .expect("running esker");

@@ -324,6 +324,10 @@ fn noise(seed: u32) -> String {
 
 #[test]
 fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
+    if Person::root().is_none() {
+        println!("not run by root: what a keeper has read is hidden from other processes of its user");
+        return;
+    }
     let (all, _) = STARTS_WITH;
     let start = |root: &Rootfs| {
         (0..all).for_each(|number| root.write(&format!("/start/{number}"), &noise(number), 0o644));
