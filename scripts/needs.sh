@@ -20,6 +20,12 @@ command -v openssl >/dev/null || missing+=(openssl)
 command -v bindfs >/dev/null || missing+=(bindfs)
 # Images are made and judged by other programs, and by the kernel.
 command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
+# Archives are made and judged by other programs; those of Go, lz4, pzstd and lzip are in the corpus where they are there.
+command -v bsdtar >/dev/null || missing+=(libarchive-tools)
+command -v python3 >/dev/null || missing+=(python3)
+command -v bzip2 >/dev/null || missing+=(bzip2)
+command -v xz >/dev/null || missing+=(xz-utils)
+command -v zstd >/dev/null || missing+=(zstd)
 command -v tar2sqfs >/dev/null || missing+=(squashfs-tools-ng)
 command -v squashfuse_ll >/dev/null || missing+=(squashfuse)
 grep -qw squashfs /proc/filesystems || blocked+=("modprobe squashfs")

@@ -4,6 +4,7 @@
 pub(crate) mod archive;
 mod collect;
 mod dry;
+mod links;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -35,7 +36,7 @@ pub struct Owner {
 
 /// What to ingest, and how.
 pub struct Ingest<'r> {
-    /// The archive: tar, as it is or compressed with gzip, zstd or xz. `-` is standard input.
+    /// The archive: tar, as it is or compressed. `-` is standard input.
     pub archive: PathBuf,
     /// The directory of the repository that it is unpacked into; empty or `/` for the root.
     pub target: Vec<u8>,
@@ -56,6 +57,7 @@ impl Ingest<'_> {
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
+        report.warnings.extend(collected.warning());
         report.woven(&mut context.weave(&mut collected.changes, &self.how.profiles, false)?);
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
         Ok(report)
@@ -68,6 +70,7 @@ impl Ingest<'_> {
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, false)?;
         let mut report = context.report(collected.differences);
+        report.warnings.extend(collected.warning());
         report.seconds.store = context.seconds();
         context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
         report.remembered(index.write());
@@ -87,9 +90,9 @@ impl Ingest<'_> {
         for delete in &self.delete {
             collector.delete(&path::normalise(delete)?)?;
         }
-        collector.make_directory(&context.target)?;
-        if self.nested && !context.target.is_empty() {
-            collector.mark_nested(&context.target)?;
+        let target = collector.enter(&context.target)?;
+        if self.nested && !target.is_empty() {
+            collector.mark_nested(&target)?;
         }
         let mut archive = Archive::open(&self.archive)?;
         let How { threads, stop, progress, .. } = &mut self.how;
@@ -102,6 +105,15 @@ impl Ingest<'_> {
         }
         let contents = pipeline.run(vec![feeder], &mut tick)?;
         collector.finish(&contents)
+    }
+}
+
+impl Collected {
+    /// Says how many entries were taken for regular files because their type is not known.
+    fn warning(&self) -> Option<String> {
+        let count = self.unknown_types;
+        let text = "entries of the archive are of a type that isn't known, and became regular files";
+        (count > 0).then(|| format!("{count} {text}"))
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Component, Path};
 
-use esker_archive::unpacked;
-use tar::EntryType;
+use esker_archive::{ArchiveError, Kind, Reader, unpacked};
 
 /// How much of an archive is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +24,7 @@ pub struct ArchiveLimits {
 pub enum SmallArchiveError {
     /// It is damaged, or none.
     #[error("it can't be read as a tar archive")]
-    Damaged(#[source] io::Error),
+    Damaged(#[source] ArchiveError),
     /// It is larger than it may be.
     #[error("it has more than {0}")]
     TooLarge(String),
@@ -47,9 +46,11 @@ pub fn files_of_archive(
     limits: ArchiveLimits,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
-    let plain = unpacked(bytes).map_err(SmallArchiveError::Damaged)?;
+    let failed = |source| SmallArchiveError::Damaged(ArchiveError::Io { offset: 0, source });
+    let plain = unpacked(bytes).map_err(failed)?;
     if plain.is_empty() {
-        return Err(SmallArchiveError::Damaged(io::Error::other("it is empty")));
+        let what = ": it is empty".to_owned();
+        return Err(SmallArchiveError::Damaged(ArchiveError::NoArchive { what }));
     }
     let mut bounded = Bounded { inner: plain, left: limits.plain, over: false };
     let outcome = take(&mut bounded, limits, wanted);
@@ -67,26 +68,24 @@ fn take(
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
     let mut files = BTreeMap::new();
-    let mut archive = tar::Archive::new(plain);
-    let mut taken = 0;
-    for (number, member) in archive.entries().map_err(SmallArchiveError::Damaged)?.enumerate() {
-        let mut member = member.map_err(SmallArchiveError::Damaged)?;
+    let mut reader = Reader::new(plain);
+    let (mut taken, mut number) = (0, 0);
+    while let Some(entry) = reader.next().map_err(SmallArchiveError::Damaged)? {
         if number >= limits.members {
             return Err(SmallArchiveError::TooLarge(format!("{} members", limits.members)));
         }
-        let kind = member.header().entry_type();
-        if matches!(kind, EntryType::XGlobalHeader) {
+        number += 1;
+        let name = inside(&entry.name)?;
+        if entry.kind == Kind::Directory || !wanted(&name) {
             continue;
         }
-        let name = inside(&member.path_bytes())?;
-        if kind.is_dir() || !wanted(&name) {
-            continue;
-        }
-        if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+        if !matches!(entry.kind, Kind::File(_)) {
             return Err(SmallArchiveError::Member { name, why: "is not a file but a link or a device" });
         }
         let mut bytes = Vec::new();
-        member.by_ref().take(limits.file + 1).read_to_end(&mut bytes).map_err(SmallArchiveError::Damaged)?;
+        let read = reader.content().take(limits.file + 1).read_to_end(&mut bytes);
+        let offset = reader.position();
+        read.map_err(|source| SmallArchiveError::Damaged(ArchiveError::Io { offset, source }))?;
         if bytes.len() as u64 > limits.file {
             return Err(SmallArchiveError::Member { name, why: "is too large" });
         }
@@ -140,6 +139,8 @@ impl<R: Read> Read for Bounded<R> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use tar::EntryType;
 
     use super::*;
 

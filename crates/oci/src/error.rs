@@ -2,6 +2,8 @@
 
 use std::io;
 
+use esker_archive::ArchiveError;
+
 /// Why an image can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
@@ -12,6 +14,14 @@ pub enum OciError {
         what: String,
         /// Why it failed.
         source: io::Error,
+    },
+    /// A layer, or the archive that the image is in, is damaged or says what can't be.
+    #[error("{what}")]
+    Archive {
+        /// The layer or archive.
+        what: String,
+        /// Why it can't be read.
+        source: ArchiveError,
     },
     /// It is not what its digest says.
     #[error("{what} has the digest {found}, not {expected}")]
@@ -40,6 +50,17 @@ impl OciError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| OciError::Io { what, source }
+    }
+
+    /// Returns the error of an archive: of reading, or of what it says.
+    pub(crate) fn archive(what: impl Into<String>) -> impl FnOnce(ArchiveError) -> Self {
+        let what = what.into();
+        move |error| match error {
+            error if error.is_of_reading() => {
+                Self::Io { what: format!("read {what}"), source: error.into_io() }
+            }
+            source => Self::Archive { what, source },
+        }
     }
 
     pub(crate) fn refused(what: impl Into<String>, reason: impl Into<String>) -> Self {

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use esker_archive::{Data, FileContent, Kind, MAGIC_LEN, Packed, Reader};
 
 use crate::OciError;
 use crate::digest::Digest;
 use crate::registry::Registry;
-use crate::tar::Members;
 
 /// An archive of an image has some hundred members.
 const MEMBERS_MAX: usize = 100_000;
@@ -25,31 +25,8 @@ pub(crate) enum Files {
 }
 
 pub(crate) enum Found {
-    Part { offset: u64, size: u64 },
+    File(Data),
     Link(String),
-}
-
-/// A part of a file, read from a place of its own.
-pub(crate) struct Part {
-    file: Arc<File>,
-    offset: u64,
-    left: u64,
-}
-
-impl Part {
-    pub(crate) fn new(file: Arc<File>, offset: u64, left: u64) -> Self {
-        Self { file, offset, left }
-    }
-}
-
-impl Read for Part {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(room.len());
-        let read = self.file.read_at(room.get_mut(..len).unwrap_or_default(), self.offset)?;
-        self.offset += read as u64;
-        self.left -= read as u64;
-        Ok(read)
-    }
 }
 
 impl Files {
@@ -60,31 +37,34 @@ impl Files {
             return Ok(Self::Folder(path.to_owned()));
         }
         let mut file = File::open(path).map_err(failed())?;
-        let mut start = [0; 2];
-        let read = file.read(&mut start).map_err(failed())?;
-        if read == 2 && start == [0x1f, 0x8b] {
+        let mut start = Vec::new();
+        file.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut start).map_err(failed())?;
+        if let Some(packed) = Packed::of(&start) {
+            let (name, command) = packed.name_and_command();
             return Err(OciError::refused(
                 path.display().to_string(),
-                "it is compressed; unpack it with gunzip first",
+                format!("it is compressed with {name}; unpack it with `{command}` first"),
             ));
         }
         file.seek(SeekFrom::Start(0)).map_err(failed())?;
+        let file = Arc::new(file);
         let mut members = BTreeMap::new();
-        let mut archive = Members::new(BufReader::new(&file));
-        while let Some(member) = archive.next().map_err(failed())? {
-            let name = tidy(&String::from_utf8_lossy(&member.path));
-            let found = match member.kind {
-                b'0' | 0 => Found::Part { offset: member.offset, size: member.size },
-                b'1' => Found::Link(tidy(&String::from_utf8_lossy(&member.link))),
-                b'2' => Found::Link(beside(&name, &String::from_utf8_lossy(&member.link))),
+        let mut archive = Reader::of_file(file.clone()).map_err(failed())?;
+        let shown = path.display().to_string();
+        while let Some(entry) = archive.next().map_err(OciError::archive(&*shown))? {
+            let name = tidy(&String::from_utf8_lossy(&entry.path));
+            let found = match entry.kind {
+                Kind::File(data) => Found::File(data),
+                Kind::Hardlink(target) => Found::Link(tidy(&String::from_utf8_lossy(&target))),
+                Kind::Symlink(target) => Found::Link(beside(&name, &String::from_utf8_lossy(&target))),
                 _ => continue,
             };
             if members.len() >= MEMBERS_MAX {
-                return Err(OciError::refused(path.display().to_string(), "it has too many members"));
+                return Err(OciError::refused(shown, "it has too many members"));
             }
             members.insert(name, found);
         }
-        Ok(Self::Archive { file: Arc::new(file), members })
+        Ok(Self::Archive { file, members })
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -114,8 +94,8 @@ impl Files {
                 let mut name = name;
                 for _ in 0..LINKS {
                     match members.get(name) {
-                        Some(Found::Part { offset, size }) => {
-                            return Ok(Box::new(Part::new(file.clone(), *offset, *size)));
+                        Some(Found::File(data)) => {
+                            return Ok(Box::new(FileContent::new(file.clone(), data.clone())));
                         }
                         Some(Found::Link(target)) => name = target,
                         None => break,

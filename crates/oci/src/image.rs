@@ -7,17 +7,16 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use esker_archive::unpacked;
+use esker_archive::{Reader, unpacked};
 use serde::Deserialize;
 
 use crate::OciError;
 use crate::config::Config;
 use crate::digest::{Checked, Digest};
-use crate::files::{Files, Part};
+use crate::files::Files;
 use crate::manifest::{self, Descriptor, Document, Manifest};
 use crate::merge::{Layer, Merged};
 use crate::registry::Registry;
-use crate::tar::Members;
 
 /// Bounds on what an image may take up while it is unpacked.
 #[derive(Clone, Copy, Debug)]
@@ -210,13 +209,12 @@ impl Image {
         for layer in &self.layers {
             progress.layer += 1;
             let file = Arc::new(self.unpack(layer, folder, &mut left, (&mut progress, told))?);
-            let len = file.metadata().map_err(OciError::io("look at an unpacked layer"))?.len();
-            let mut members = Members::new(BufReader::new(Part::new(file.clone(), 0, len)));
+            let what = format!("layer {}", layer.name);
+            let reader = Reader::of_file(file.clone());
+            let mut reader = reader.map_err(OciError::io("look at an unpacked layer"))?;
             let mut found = Layer::default();
-            while let Some(member) =
-                members.next().map_err(OciError::io(format!("read layer {}", layer.name)))?
-            {
-                found.add(member)?;
+            while let Some(entry) = reader.next().map_err(OciError::archive(&*what))? {
+                found.add(entry)?;
                 if !found.is_within(&left) {
                     return Err(OciError::refused(&*layer.name, "it has too many entries"));
                 }

@@ -13,10 +13,10 @@ mod image;
 mod manifest;
 mod merge;
 mod registry;
-mod tar;
 
 pub use config::Config;
 pub use error::OciError;
+pub use esker_archive::{Data, FileContent};
 pub use image::{Image, Limits, Told, Unpacking};
 pub use merge::{Entry, Kind, Merged};
 pub use registry::{Challenge, HUB, Reference, Registry, TokenServer, escaped, registry_of_key, token};

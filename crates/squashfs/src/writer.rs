@@ -26,7 +26,7 @@ use std::time::Duration;
 
 pub use archive::Archive;
 pub use encoder::Compression;
-pub use entry::{Device, Head, Input, Kind, Open, Plain, Reading};
+pub use entry::{Device, Head, Input, Kind, Open, Plain, Reading, WithHoles};
 pub use error::WriteError;
 pub use folder::Folder;
 pub use image::{ImageFile, Target};
@@ -85,6 +85,8 @@ pub struct Report {
     pub changed: u64,
     /// Extended attributes that an image can't hold.
     pub xattrs_left_out: u64,
+    /// Entries of an archive whose type is not known, which became regular files.
+    pub unknown_types: u64,
 }
 
 /// What images are a multiple of, as mksquashfs makes them: loop devices want it.
@@ -135,6 +137,7 @@ pub fn build(
         image_bytes,
         changed: load(&counters.changed),
         xattrs_left_out: collected.xattrs.left_out,
+        unknown_types: collected.unknown_types,
     })
 }
 

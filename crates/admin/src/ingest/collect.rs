@@ -1,6 +1,6 @@
 //! Turns the members of an archive into changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use esker_format::write::catalog::Entry;
 
@@ -14,7 +14,7 @@ use crate::plan::Differences;
 use crate::revision::Context;
 use crate::settings::Settings;
 
-use super::{Member, Owner};
+use super::{Member, Owner, links};
 
 type Directory = Vec<u8>;
 type Name = Vec<u8>;
@@ -23,6 +23,13 @@ type Name = Vec<u8>;
 pub(super) struct Collector<'r> {
     context: &'r Context<'r>,
     owner: Owner,
+    /// The directory that the archive is unpacked into, with published symlinks followed.
+    target: Vec<u8>,
+    /// What the archive has brought that is no directory.
+    brought: HashSet<Vec<u8>>,
+    /// The directory of the last entry as it was named, and where it is.
+    last_directory: Option<(Vec<u8>, Vec<u8>)>,
+    unknown_types: u64,
     changes: Changes,
     /// Paths that were deleted; what was published there and below is not to come back.
     deleted: BTreeSet<Vec<u8>>,
@@ -39,6 +46,8 @@ pub(super) struct Collector<'r> {
 pub(super) struct Collected {
     pub(super) changes: Changes,
     pub(super) differences: Differences,
+    /// How many entries are of a type that is not known.
+    pub(super) unknown_types: u64,
 }
 
 impl<'r> Collector<'r> {
@@ -46,6 +55,10 @@ impl<'r> Collector<'r> {
         Self {
             context,
             owner,
+            target: Vec::new(),
+            brought: HashSet::new(),
+            last_directory: None,
+            unknown_types: 0,
             changes: Changes::default(),
             deleted: BTreeSet::new(),
             jobs: HashMap::new(),
@@ -59,13 +72,48 @@ impl<'r> Collector<'r> {
         &self.context.repository.settings
     }
 
-    fn tree(&self) -> NewTree<'_> {
+    /// Returns whether the archive has brought what is at a path, and it is no directory.
+    pub(super) fn has_brought(&self, path: &[u8]) -> bool {
+        self.brought.contains(path)
+    }
+
+    pub(super) fn tree(&self) -> NewTree<'_> {
         NewTree { published: &self.context.published, changes: &self.changes }
     }
 
-    /// Where a member goes: its name below the target.
-    pub(super) fn place(&self, name: &[u8]) -> Result<Vec<u8>, AdminError> {
-        path::normalise(&path::join(&self.context.target, name))
+    /// Makes the directory that the archive is unpacked into, and those above it; returns where it is.
+    pub(super) fn enter(&mut self, target: &[u8]) -> Result<Vec<u8>, AdminError> {
+        let target = self.directory(target)?;
+        self.make_directory(&target)?;
+        self.target.clone_from(&target);
+        Ok(target)
+    }
+
+    /// Returns where an entry goes: its path below the target, with symlinks on the way to its name followed.
+    pub(super) fn place(&mut self, path: &[u8]) -> Result<Vec<u8>, AdminError> {
+        let path = path::normalise(&path::join(&self.target, path))?;
+        match path::split(&path) {
+            Some((directory, name)) => Ok(path::join(&self.directory(directory)?, name)),
+            None => Ok(path),
+        }
+    }
+
+    /// Counts an entry whose type is not known, and which becomes a regular file.
+    pub(super) fn note_unknown_type(&mut self) {
+        self.unknown_types += 1;
+    }
+
+    /// Returns where a directory is: what its path leads to if symlinks are on it.
+    fn directory(&mut self, named: &[u8]) -> Result<Vec<u8>, AdminError> {
+        if let Some((last, place)) = &self.last_directory
+            && last == named
+        {
+            return Ok(place.clone());
+        }
+        let is_directory = self.find(named)?.is_some_and(|entry| entry.is_directory());
+        let place = if is_directory { named.to_vec() } else { links::followed(self, named)? };
+        self.last_directory = Some((named.to_vec(), place.clone()));
+        Ok(place)
     }
 
     /// Deletes a path; one that is not there is fine.
@@ -74,13 +122,16 @@ impl<'r> Collector<'r> {
             let reason = "the root of the repository can't be deleted";
             return Err(AdminError::Target { path: "/".to_owned(), reason });
         };
-        if let Some(entry) = self.find(path)? {
+        let directory = self.directory(directory)?;
+        let path = path::join(&directory, name);
+        if let Some(entry) = self.find(&path)? {
             self.counted.removed.add(&entry);
             if entry.is_directory() {
-                self.count_below(path)?;
+                self.count_below(&path)?;
             }
-            self.changes.remove(directory, name);
-            self.deleted.insert(path.to_vec());
+            self.changes.remove(&directory, name);
+            self.last_directory = None;
+            self.deleted.insert(path);
         }
         Ok(())
     }
@@ -150,6 +201,12 @@ impl<'r> Collector<'r> {
     fn put(&mut self, path: &[u8], entry: Entry) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(path) else { return Ok(()) };
         let before = self.tree().entry(path)?;
+        if entry.is_directory() {
+            self.brought.remove(path);
+        } else {
+            self.brought.insert(path.to_vec());
+            self.last_directory = None;
+        }
         let was_directory = before.as_ref().is_some_and(Entry::is_directory);
         if was_directory && !entry.is_directory() {
             self.count_below(path)?;
@@ -180,6 +237,9 @@ impl<'r> Collector<'r> {
         }
         let directory = directory.to_vec();
         self.make_directory(&directory)?;
+        if entry.is_directory() && !self.brought.contains(&path) {
+            links::check_replaced(self, &path)?;
+        }
         self.put(&path, entry)
     }
 
@@ -250,7 +310,7 @@ impl<'r> Collector<'r> {
             }
             self.compare(&directory, &mut differences)?;
         }
-        Ok(Collected { changes: self.changes, differences })
+        Ok(Collected { changes: self.changes, differences, unknown_types: self.unknown_types })
     }
 
     /// Gives the names of one file the same group.

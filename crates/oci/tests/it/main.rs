@@ -6,19 +6,18 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use esker_oci::{Image, Kind, Limits, Merged};
+use esker_oci::{FileContent, Image, Kind, Limits, Merged};
 use esker_testkit::container::Packing;
 use written::Written;
 
 /// What a tree has: paths, with the content of files and the targets of links.
 fn shown(merged: &Merged) -> BTreeMap<String, String> {
     let text = |kind: &Kind| match kind {
-        Kind::File { layer, offset, size } => {
-            let mut content = vec![0; usize::try_from(*size).expect("small")];
-            layer.read_exact_at(&mut content, *offset).expect("the content");
+        Kind::File { layer, data } => {
+            let mut content = Vec::new();
+            FileContent::new(layer.clone(), data.clone()).read_to_end(&mut content).expect("the content");
             String::from_utf8(content).expect("text")
         }
         Kind::Symlink(target) => format!("-> {}", String::from_utf8_lossy(target)),

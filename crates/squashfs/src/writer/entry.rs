@@ -72,6 +72,20 @@ pub trait Reading {
     }
 }
 
+/// Content of an archive, whose holes are told.
+#[derive(Debug)]
+pub struct WithHoles<C>(pub C);
+
+impl<C: esker_archive::Holes> Reading for WithHoles<C> {
+    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        Plain(&mut self.0).fill(room)
+    }
+
+    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+        self.0.pass_hole(len)
+    }
+}
+
 /// Anything that can be read, without holes.
 #[derive(Debug)]
 pub struct Plain<R>(pub R);

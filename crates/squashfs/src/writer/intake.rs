@@ -41,6 +41,8 @@ pub(super) struct Collected {
     pub(super) xattrs: Xattrs,
     /// Where the content of each file will be found.
     pub(super) files: Vec<Option<FileNumber>>,
+    /// How many entries are of a type that is not known.
+    pub(super) unknown_types: u64,
 }
 
 /// A file whose content waits for its turn.
@@ -63,7 +65,12 @@ impl<'r, 'w> Intake<'r, 'w> {
         feed: Feed<'r>,
     ) -> Self {
         let now = Instant::now();
-        let collected = Collected { tree: Tree::new(options), xattrs: Xattrs::default(), files: Vec::new() };
+        let collected = Collected {
+            tree: Tree::new(options),
+            xattrs: Xattrs::default(),
+            files: Vec::new(),
+            unknown_types: 0,
+        };
         Self {
             options,
             watch,
@@ -143,6 +150,11 @@ impl<'r, 'w> Intake<'r, 'w> {
         *self.sizes.entry(size).or_default() += 2;
         self.place(file, number);
         self.tick()
+    }
+
+    /// Counts entries whose type is not known, and which were handed over as regular files.
+    pub fn note_unknown_types(&mut self, count: u64) {
+        self.collected.unknown_types += count;
     }
 
     /// Feeds the contents that wait, those first that are to come first.

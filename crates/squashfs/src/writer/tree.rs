@@ -42,6 +42,8 @@ const NAME_LEN_MAX: usize = 255;
 const TARGET_LEN_MAX: usize = 4095;
 /// Bounds what a hostile archive can make of one path.
 const DEPTH_MAX: usize = 4096;
+/// As many links as Linux follows.
+const LINKS_MAX: u32 = 40;
 
 impl Node {
     pub(super) fn new(head: &Head, kind: NodeKind, options: &Options, xattrs: Option<u32>) -> Self {
@@ -104,18 +106,48 @@ impl Tree {
         }
     }
 
-    /// What is at a path.
+    /// What is at a path. Links on the way to its last name are followed as in [`Tree::directory`].
     pub(super) fn find(&self, path: &[u8]) -> Result<Option<NodeId>, WriteError> {
-        let mut at = ROOT;
-        for name in names(path)? {
-            let below = match self.nodes.get(at).map(|node| &node.kind) {
-                Some(NodeKind::Directory(children)) => children.get(name),
-                _ => None,
-            };
-            let Some(below) = below else { return Ok(None) };
-            at = *below;
+        let names = names(path)?;
+        let Some((name, above)) = names.split_last() else { return Ok(Some(ROOT)) };
+        let mut links = 0;
+        let mut at = Some(ROOT);
+        for name in above {
+            at = at
+                .and_then(|at| self.child(at, name))
+                .and_then(|child| self.followed(at?, child, &mut links));
         }
-        Ok(Some(at))
+        Ok(at.and_then(|at| self.child(at, name)))
+    }
+
+    fn child(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
+        match self.nodes.get(directory).map(|node| &node.kind) {
+            Some(NodeKind::Directory(children)) => children.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    /// Returns the directory that a child of a directory is, or leads to as a symlink.
+    ///
+    /// A link leads to what lies below the directory that it is in: GNU tar follows no other when it unpacks an archive.
+    fn followed(&self, directory: NodeId, child: NodeId, links: &mut u32) -> Option<NodeId> {
+        let node = self.nodes.get(child)?;
+        if node.is_directory() {
+            return Some(child);
+        }
+        let NodeKind::Other(Kind::Symlink(target)) = &node.kind else { return None };
+        *links += 1;
+        if *links > LINKS_MAX || target.starts_with(b"/") {
+            return None;
+        }
+        let mut at = directory;
+        for name in target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if name == b".." {
+                return None;
+            }
+            at = self.followed(at, self.child(at, name)?, links)?;
+        }
+        Some(at)
     }
 
     /// Puts a node at a path, in the place of what was there; a directory keeps what it has. Makes the directories
@@ -190,26 +222,25 @@ impl Tree {
         }
     }
 
-    /// The directory that these names lead to; made where it is not there.
+    /// The directory that these names lead to; made where it is not there. Links that lead to a directory are followed.
     fn directory(&mut self, names: &[&[u8]], path: &[u8], options: &Options) -> Result<NodeId, WriteError> {
         let mut at = ROOT;
+        let mut links = 0;
         for name in names {
+            if let Some(child) = self.child(at, name) {
+                at = self.followed(at, child, &mut links).ok_or_else(|| {
+                    let reason = "a name on the way to it is no directory".to_owned();
+                    WriteError::Refused { path: shown(path), reason }
+                })?;
+                continue;
+            }
             let next = self.nodes.len();
-            let Some(children) = self.children(at) else {
-                let reason = "a name on the way to it is no directory".to_owned();
-                return Err(WriteError::Refused { path: shown(path), reason });
-            };
-            at = *children.entry((*name).into()).or_insert(next);
-            if at == next {
-                self.nodes.push(Node { names: 1, ..Node::unknown_directory(options) });
+            if let Some(children) = self.children(at) {
+                children.insert((*name).into(), next);
             }
+            self.nodes.push(Node { names: 1, ..Node::unknown_directory(options) });
+            at = next;
         }
-        match self.nodes.get(at) {
-            Some(node) if node.is_directory() => Ok(at),
-            _ => {
-                let reason = "a name on the way to it is no directory".to_owned();
-                Err(WriteError::Refused { path: shown(path), reason })
-            }
-        }
+        Ok(at)
     }
 }

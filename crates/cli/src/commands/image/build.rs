@@ -310,6 +310,12 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
     if report.changed > 0 {
         warn(Some(&format!("{} files became shorter while they were read", report.changed)));
     }
+    if report.unknown_types > 0 {
+        warn(Some(&format!(
+            "{} entries of the archive are of a type that isn't known, and became regular files",
+            report.unknown_types
+        )));
+    }
     if report.xattrs_left_out > 0 {
         warn(Some(&format!(
             "{} extended attributes were left out: squashfs holds those of user, trusted and security",

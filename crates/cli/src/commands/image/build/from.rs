@@ -27,6 +27,8 @@ pub(super) enum From {
     Stdin,
     Folder(PathBuf),
     Archive(PathBuf),
+    /// A file that is named without a form: an archive of files, and no container image.
+    File(PathBuf),
     /// A layout of OCI, in a folder or an archive; perhaps one of several images in it.
     Layout(PathBuf, Option<String>),
     /// An archive that `docker save` made.
@@ -66,7 +68,7 @@ impl From {
         let path = Path::new(text);
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => Ok(Self::Folder(path.into())),
-            Ok(_) => Ok(Self::Archive(path.into())),
+            Ok(_) => Ok(Self::File(path.into())),
             Err(_) if text.contains(':') || text.contains('.') && !text.contains('/') => {
                 Ok(Self::Repository(text.to_owned()))
             }
@@ -126,6 +128,11 @@ impl From {
                 of(Box::new(archive.map_err(refused)?))
             }
             Self::Archive(path) => of(Box::new(Archive::open(path).map_err(refused)?)),
+            Self::File(path) => {
+                let mut archive = Archive::open(path).map_err(refused)?;
+                archive.refuse_container_images();
+                of(Box::new(archive))
+            }
             Self::Folder(path) => {
                 let folder = Folder::open(path, opening.xattrs);
                 let mut folder = folder.context(Kind::Usage, format!("can't open {}", path.display()))?;
@@ -193,7 +200,9 @@ pub(super) fn of_oci(error: OciError) -> Failure {
         OciError::Interrupted => Failure::new(Kind::Interrupted, format!("{what}: interrupted")),
         OciError::Digest { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error)))
             .hint("fetch the container image again"),
-        OciError::Refused { .. } => Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error))),
+        OciError::Refused { .. } | OciError::Archive { .. } => {
+            Failure::new(Kind::Damaged, format!("{what}: {}", chain(&error)))
+        }
         OciError::Io { .. } => Failure::failed(format!("{what}: {}", chain(&error))),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt as _;
+use std::io;
 use std::sync::Arc;
 
-use esker_oci::{Config, Entry, Kind as EntryKind, Merged};
-use esker_squashfs::writer::{Device, Head, Input, Intake, Kind, Open, Plain, Reading, WriteError};
+use esker_oci::{Config, Data, Entry, FileContent, Kind as EntryKind, Merged};
+use esker_squashfs::writer::{
+    Device, Head, Input, Intake, Kind, Open, Plain, Reading, WithHoles, WriteError,
+};
 
 /// Merged layers, with the configuration of their image.
 pub(super) struct Layers {
@@ -33,6 +34,9 @@ impl Layers {
 
 impl Input for Layers {
     fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+        if let Some(root) = self.merged.root() {
+            intake.add(head(b"", root), Kind::Directory)?;
+        }
         // The first path of each entry that has several.
         let mut linked: HashMap<*const Entry, &[u8]> = HashMap::new();
         for (path, entry) in self.merged.iter() {
@@ -49,9 +53,9 @@ impl Input for Layers {
             let head = head(path, entry);
             let device = |major: &u32, minor: &u32| Device { major: *major, minor: *minor };
             let kind = match &entry.kind {
-                EntryKind::File { layer, offset, size } => {
-                    let content = Content { layer: layer.clone(), offset: *offset, len: *size };
-                    intake.file(head, *size, Box::new(content))?;
+                EntryKind::File { layer, data } => {
+                    let content = Content { layer: layer.clone(), data: data.clone() };
+                    intake.file(head, data.size, Box::new(content))?;
                     continue;
                 }
                 EntryKind::Directory => Kind::Directory,
@@ -62,6 +66,7 @@ impl Input for Layers {
             };
             intake.add(head, kind)?;
         }
+        intake.note_unknown_types(self.merged.unknown_types());
         self.configuration(intake)
     }
 }
@@ -80,25 +85,11 @@ fn head(path: &[u8], entry: &Entry) -> Head {
 /// The content of a file: a part of an unpacked layer.
 struct Content {
     layer: Arc<File>,
-    offset: u64,
-    len: u64,
+    data: Data,
 }
 
 impl Open for Content {
     fn open(&self) -> io::Result<Box<dyn Reading + '_>> {
-        Ok(Box::new(Plain(Positioned { layer: &self.layer, offset: self.offset }.take(self.len))))
-    }
-}
-
-struct Positioned<'c> {
-    layer: &'c File,
-    offset: u64,
-}
-
-impl Read for Positioned<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = self.layer.read_at(room, self.offset)?;
-        self.offset += len as u64;
-        Ok(len)
+        Ok(Box::new(WithHoles(FileContent::new(self.layer.clone(), self.data.clone()))))
     }
 }

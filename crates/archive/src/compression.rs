@@ -1,0 +1,235 @@
+//! Compression of archives: recognised by the first bytes, and removed.
+
+use std::io::{self, BufRead, Chain, Cursor, Read};
+
+use flate2::bufread::GzDecoder;
+
+/// Number of bytes at the start of a stream that tell its compression.
+pub const MAGIC_LEN: usize = 13;
+/// Memory limit of xz and lzma decoders: enough for the largest dictionaries in use. The formats allow 4 GiB.
+const XZ_MEMORY_KIB: u32 = 1 << 20;
+/// Length of the header of a skippable frame of zstd or lz4: four bytes of magic, four of length.
+const SKIPPABLE_HEADER_LEN: usize = 8;
+
+/// Compression of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packed {
+    /// Gzip, in any number of members.
+    Gzip,
+    /// Zstandard, in any number of frames.
+    Zstd,
+    /// Xz, in any number of streams.
+    Xz,
+    /// Bzip2, in any number of streams.
+    Bzip2,
+    /// Lz4, in any number of frames.
+    Lz4,
+    /// Lzip, in any number of members.
+    Lzip,
+    /// The `.lzma` format of old versions of xz.
+    Lzma,
+}
+
+impl Packed {
+    /// Returns the compression of a stream that begins with `start`; none if the stream is not compressed.
+    pub fn of(start: &[u8]) -> Option<Self> {
+        match start {
+            [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
+            // Frames that decoders skip. pzstd puts one in front of each frame; lz4 has the same magic.
+            [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31 | 0x17, ..] => Some(Self::Bzip2),
+            [0x04, 0x22, 0x4d, 0x18, ..] => Some(Self::Lz4),
+            [b'L', b'Z', b'I', b'P', 1, ..] => Some(Self::Lzip),
+            // There is no magic: usual properties, a dictionary of whole 64 KiB, and a length that is unknown or below 2^48.
+            [0x5d, 0, 0, low, high, .., a, b] if start.len() >= MAGIC_LEN => {
+                let is_dictionary = *low != 0 || *high != 0;
+                (is_dictionary && matches!((a, b), (0, 0) | (0xff, 0xff))).then_some(Self::Lzma)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the name of the compression and the command that removes it.
+    pub fn name_and_command(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Gzip => ("gzip", "gunzip"),
+            Self::Zstd => ("zstd", "zstd -d"),
+            Self::Xz => ("xz", "unxz"),
+            Self::Bzip2 => ("bzip2", "bunzip2"),
+            Self::Lz4 => ("lz4", "lz4 -d"),
+            Self::Lzip => ("lzip", "lzip -d"),
+            Self::Lzma => ("lzma", "unlzma"),
+        }
+    }
+}
+
+/// Returns a stream without the compression that its first bytes tell of.
+pub fn unpacked<R: BufRead>(mut input: R) -> io::Result<Unpacked<R>> {
+    let mut start = read_start(&mut input, Vec::new())?;
+    let is_empty = start.is_empty();
+    // Skippable frames come before the frame whose magic tells zstd from lz4.
+    while let [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d, ..] = start[..] {
+        let left = u64::from(u32::from_le_bytes([a, b, c, d]));
+        let mut rest = Cursor::new(start.split_off(SKIPPABLE_HEADER_LEN)).chain(&mut input);
+        let passed = io::copy(&mut rest.by_ref().take(left), &mut io::sink())?;
+        if passed < left {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut known = Vec::new();
+        rest.into_inner().0.read_to_end(&mut known)?;
+        start = read_start(&mut input, known)?;
+    }
+    let packed = Packed::of(&start);
+    let whole = Cursor::new(start).chain(input);
+    let memory = XZ_MEMORY_KIB;
+    let decoder = match packed {
+        Some(Packed::Gzip) => Decoder::Gzip(Box::new(Parts::new(whole))),
+        Some(Packed::Bzip2) => Decoder::Bzip2(Box::new(Parts::new(whole))),
+        Some(Packed::Lz4) => Decoder::Lz4(Box::new(Parts::new(whole))),
+        Some(Packed::Zstd) => Decoder::Zstd(zstd::Decoder::with_buffer(whole)?),
+        Some(Packed::Xz) => Decoder::Xz(Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, memory))),
+        Some(Packed::Lzip) => Decoder::Lzip(Box::new(lzma_rust2::LzipReader::new(whole))),
+        Some(Packed::Lzma) => {
+            Decoder::Lzma(Box::new(lzma_rust2::LzmaReader::new_mem_limit(whole, memory, None)?))
+        }
+        None => Decoder::Plain(whole),
+    };
+    Ok(Unpacked { decoder, is_empty })
+}
+
+fn read_start(input: &mut impl BufRead, mut start: Vec<u8>) -> io::Result<Vec<u8>> {
+    let missing = MAGIC_LEN.saturating_sub(start.len());
+    input.take(missing as u64).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// A stream without its compression.
+pub struct Unpacked<R: BufRead> {
+    decoder: Decoder<R>,
+    is_empty: bool,
+}
+
+impl<R: BufRead> Unpacked<R> {
+    /// Returns whether the stream has no bytes at all, not even compressed ones.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+}
+
+type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
+
+enum Decoder<R: BufRead> {
+    Gzip(Box<Parts<GzDecoder<Whole<R>>>>),
+    Bzip2(Box<Parts<bzip2::bufread::BzDecoder<Whole<R>>>>),
+    Lz4(Box<Parts<lz4_flex::frame::FrameDecoder<Whole<R>>>>),
+    Zstd(zstd::Decoder<'static, Whole<R>>),
+    Xz(Box<lzma_rust2::XzReader<Whole<R>>>),
+    Lzip(Box<lzma_rust2::LzipReader<Whole<R>>>),
+    Lzma(Box<lzma_rust2::LzmaReader<Whole<R>>>),
+    Plain(Whole<R>),
+}
+
+impl<R: BufRead> Read for Unpacked<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match &mut self.decoder {
+            Decoder::Gzip(parts) => parts.read(room),
+            Decoder::Bzip2(parts) => parts.read(room),
+            Decoder::Lz4(parts) => parts.read(room),
+            Decoder::Zstd(frames) => frames.read(room),
+            Decoder::Xz(streams) => streams.read(room),
+            Decoder::Lzip(members) => members.read(room),
+            Decoder::Lzma(stream) => stream.read(room),
+            Decoder::Plain(whole) => whole.read(room),
+        }
+    }
+}
+
+impl<R: BufRead> std::fmt::Debug for Unpacked<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unpacked").finish_non_exhaustive()
+    }
+}
+
+/// A decoder of one part of a file that may have several, one after the other.
+trait Part: Read + Sized {
+    type Input: BufRead;
+    /// First byte of a part. What begins otherwise is garbage behind the last part, which the format's own programs ignore.
+    const FIRST: u8;
+
+    fn new(input: Self::Input) -> Self;
+    fn input(&mut self) -> &mut Self::Input;
+    fn into_input(self) -> Self::Input;
+}
+
+impl<R: BufRead> Part for GzDecoder<R> {
+    type Input = R;
+    const FIRST: u8 = 0x1f;
+
+    fn new(input: R) -> Self {
+        GzDecoder::new(input)
+    }
+    fn input(&mut self) -> &mut R {
+        self.get_mut()
+    }
+    fn into_input(self) -> R {
+        self.into_inner()
+    }
+}
+
+impl<R: BufRead> Part for bzip2::bufread::BzDecoder<R> {
+    type Input = R;
+    const FIRST: u8 = b'B';
+
+    fn new(input: R) -> Self {
+        Self::new(input)
+    }
+    fn input(&mut self) -> &mut R {
+        self.get_mut()
+    }
+    fn into_input(self) -> R {
+        self.into_inner()
+    }
+}
+
+impl<R: BufRead> Part for lz4_flex::frame::FrameDecoder<R> {
+    type Input = R;
+    const FIRST: u8 = 0x04;
+
+    fn new(input: R) -> Self {
+        Self::new(input)
+    }
+    fn input(&mut self) -> &mut R {
+        self.get_mut()
+    }
+    fn into_input(self) -> R {
+        self.into_inner()
+    }
+}
+
+/// The parts of a file, one after the other.
+struct Parts<P>(Option<P>);
+
+impl<P: Part> Parts<P> {
+    fn new(input: P::Input) -> Self {
+        Self(Some(P::new(input)))
+    }
+}
+
+impl<P: Part> Read for Parts<P> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        while let Some(part) = &mut self.0 {
+            let len = part.read(room)?;
+            if len > 0 || room.is_empty() {
+                return Ok(len);
+            }
+            let is_part = part.input().fill_buf()?.first() == Some(&P::FIRST);
+            self.0 = self.0.take().filter(|_| is_part).map(|ended| P::new(ended.into_input()));
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,455 @@
+//! The reader: entries of an archive, one after the other.
+
+mod file;
+
+use std::io::{self, Read};
+
+use crate::ArchiveError;
+use crate::content::{Holes, bounded, is_hole};
+use crate::entry::{Entry, Kind, check_target, normalised};
+use crate::error::shown;
+use crate::foreign::explained;
+use crate::header::{BLOCK, Block, Header, until_zero};
+use crate::pax::{self, Extended, decimal};
+use crate::sparse::{Data, Map, Span, real_size};
+
+pub use file::FileInput;
+
+/// Longest header of a long name or target. Linux can't use a longer one than 4,095 bytes.
+const LONG_MAX: u64 = 64 << 10;
+/// Longest extended header: room for many extended attributes, which may have 64 KiB each, and for maps of holes.
+const EXTENDED_MAX: u64 = 4 << 20;
+/// Longest map of holes in front of a file's content.
+const MAP_MAX: u64 = 32 << 20;
+
+/// Reads the entries of a tar archive, one after the other.
+///
+/// Takes the formats of V7, ustar, GNU tar, star and pax. What it holds in memory is bounded, whatever headers claim.
+pub struct Reader<R> {
+    input: R,
+    skip: fn(&mut R, u64) -> io::Result<u64>,
+    /// Where the next byte comes from.
+    position: u64,
+    /// A block that was looked at, and is still to come.
+    pending: Option<Box<Block>>,
+    /// Where the next header is.
+    next: u64,
+    /// What pax says of all entries that follow.
+    global: Extended,
+    current: Option<Current>,
+    ended: bool,
+}
+
+/// The entry that was returned last.
+struct Current {
+    name: Vec<u8>,
+    data: Data,
+}
+
+/// Headers in front of that of an entry, which are part of its description.
+#[derive(Default)]
+struct Before {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    extended: Option<Vec<u8>>,
+}
+
+impl<R> std::fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("position", &self.position).finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Returns a reader of an archive without compression.
+    pub fn new(input: R) -> Self {
+        Self::with_skip(input, |input, len| io::copy(&mut input.take(len), &mut io::sink()))
+    }
+
+    fn with_skip(input: R, skip: fn(&mut R, u64) -> io::Result<u64>) -> Self {
+        Self {
+            input,
+            skip,
+            position: 0,
+            pending: None,
+            next: 0,
+            global: Extended::default(),
+            current: None,
+            ended: false,
+        }
+    }
+
+    /// Returns how many bytes of the archive were read or passed over.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns the input, to read what follows the archive.
+    pub fn get_mut(&mut self) -> &mut R {
+        &mut self.input
+    }
+
+    /// Returns the next entry; content of the one before that was not read is passed over.
+    #[expect(clippy::should_implement_trait, reason = "an entry is read from the reader until the next one")]
+    pub fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
+        let mut before = Before::default();
+        while !self.ended {
+            self.skip_to(self.next)?;
+            self.current = None;
+            let at = self.position;
+            let Some(block) = self.header_block()? else { break };
+            if block.iter().all(|byte| *byte == 0) {
+                break;
+            }
+            let Some(header) = Header::of(&block) else { return Err(self.no_header(at, &block)) };
+            self.next = self.position;
+            match header.kind() {
+                b'L' => {
+                    before.name = Some(until_zero(&self.text(at, &header, "a long name", LONG_MAX)?).to_vec())
+                }
+                b'K' => {
+                    before.link =
+                        Some(until_zero(&self.text(at, &header, "a long target", LONG_MAX)?).to_vec());
+                }
+                b'x' | b'X' => {
+                    before.extended = Some(self.text(at, &header, "an extended header", EXTENDED_MAX)?);
+                }
+                b'g' => {
+                    let text = self.text(at, &header, "a global extended header", EXTENDED_MAX)?;
+                    let mut global = Extended::default();
+                    let taken = pax::records(&text, |key, value| global.take_global(key, value));
+                    taken.map_err(|reason| ArchiveError::refused(at, "a global extended header", reason))?;
+                    // It replaces the one before as a whole, as in GNU tar.
+                    self.global = global;
+                }
+                // The label of the archive, which is no entry.
+                b'V' => before = Before::default(),
+                _ => return self.entry(at, &header, std::mem::take(&mut before)).map(Some),
+            }
+        }
+        self.ended = true;
+        Ok(None)
+    }
+
+    /// Returns the content of the entry that [`Reader::next`] returned last, from its start or where reading it was left.
+    pub fn content(&mut self) -> Content<'_, R> {
+        let data = self.current.as_ref().map(|current| current.data.clone()).unwrap_or_default();
+        Content { reader: self, data, position: 0 }
+    }
+
+    fn entry(&mut self, at: u64, header: &Header<'_>, before: Before) -> Result<Entry, ArchiveError> {
+        let mut name = before.name.unwrap_or_else(|| header.name());
+        let mut extended = self.global.clone();
+        let refused = |name: &[u8], reason: String| ArchiveError::refused(at, shown(name), reason);
+        if let Some(records) = before.extended {
+            let taken = pax::records(&records, |key, value| extended.take(key, value));
+            taken.map_err(|reason| refused(&name, reason))?;
+        }
+        name = extended.take_path().unwrap_or(name);
+        if name.is_empty() {
+            return Err(ArchiveError::refused(at, "an entry", "it has no name"));
+        }
+        let link = extended.link.take().or(before.link).unwrap_or_else(|| header.link().to_vec());
+        self.current = Some(Current { name: name.clone(), data: Data::default() });
+        let fail = |reason: String| refused(&name, reason);
+        let path = normalised(&name).map_err(fail)?;
+        let is_directory_name = name.len() > 1 && name.ends_with(b"/");
+        let mut unknown_type = None;
+        let kind = match header.kind() {
+            b'1' => {
+                self.skip_content_of_link(header, &extended)?;
+                let target = normalised(&link).map_err(|reason| fail(format!("its target: {reason}")))?;
+                if target.is_empty() {
+                    return Err(fail("it is a hard link without a target".to_owned()));
+                }
+                Kind::Hardlink(target)
+            }
+            b'2' => {
+                check_target(&link).map_err(fail)?;
+                Kind::Symlink(link)
+            }
+            b'3' => Kind::CharDevice(header.device().map_err(fail)?),
+            b'4' => Kind::BlockDevice(header.device().map_err(fail)?),
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            b'D' => {
+                // What follows lists what was in the directory when it was dumped.
+                let size = header.size().map_err(fail)?;
+                self.set_next(size)?;
+                Kind::Directory
+            }
+            b'M' => {
+                let reason = "it is continued from another volume: join the volumes of the archive first";
+                return Err(fail(reason.to_owned()));
+            }
+            0 | b'0' | b'7' if is_directory_name => Kind::Directory,
+            kind => {
+                unknown_type = Some(kind).filter(|kind| !matches!(kind, 0 | b'0' | b'7' | b'S'));
+                Kind::File(self.data(at, &name, header, &extended)?)
+            }
+        };
+        if path.is_empty() && kind != Kind::Directory {
+            return Err(fail("it has the name of the folder itself, and is no directory".to_owned()));
+        }
+        if let (Some(current), Kind::File(data)) = (&mut self.current, &kind) {
+            current.data = data.clone();
+        }
+        Ok(Entry {
+            mode: header.mode().map_err(fail)?,
+            uid: of_either(extended.uid, || header.uid()).map_err(fail)?,
+            gid: of_either(extended.gid, || header.gid()).map_err(fail)?,
+            mtime: of_either(extended.mtime, || header.mtime()).map_err(fail)?,
+            xattrs: extended.take_xattrs().map_err(fail)?,
+            path,
+            kind,
+            unknown_type,
+            offset: at,
+            name,
+        })
+    }
+
+    /// Returns the places of a regular file's content, whose map of holes is read if there is one.
+    fn data(
+        &mut self,
+        at: u64,
+        name: &[u8],
+        header: &Header<'_>,
+        extended: &Extended,
+    ) -> Result<Data, ArchiveError> {
+        let fail = |reason: String| ArchiveError::refused(at, shown(name), reason);
+        let size = of_either(extended.size, || header.size()).map_err(fail)?;
+        let sparse = &extended.sparse;
+        let data = if let Some(version) = sparse.version {
+            if version != 1 {
+                return Err(fail(format!("it is sparse in the form {version}, which isn't known")));
+            }
+            let (map, len) = self.map_before_content(at, name, size)?;
+            map.data(self.position, size.saturating_sub(len)).map_err(fail)?
+        } else if let Some(map) = sparse.map().map_err(fail)? {
+            map.data(self.position, size).map_err(fail)?
+        } else if header.kind() == b'S' {
+            let mut map = Map::default();
+            let mut more = map.add_of_header(header).map_err(fail)?;
+            while more {
+                let block = self.block()?.ok_or_else(|| self.cut())?;
+                more = map.add_of_block(&block).map_err(fail)?;
+            }
+            let real = real_size(header).map_err(fail)?;
+            if map.end() > real {
+                return Err(fail(format!("its sparse map leads behind its end at byte {real}")));
+            }
+            map.data(self.position, size).map_err(fail)?
+        } else if sparse.real_size.is_some() {
+            return Err(fail("it is sparse, and has no sparse map".to_owned()));
+        } else {
+            Data { size, start: self.position, regions: None }
+        };
+        let stored = match &data.regions {
+            Some(regions) => regions.last().map_or(0, |region| region.stored + region.len),
+            None => size,
+        };
+        self.set_next(stored)?;
+        Ok(data)
+    }
+
+    /// Reads the map in front of a file's content: lines of decimal numbers, filled up to a block. Returns its length, too.
+    fn map_before_content(&mut self, at: u64, name: &[u8], size: u64) -> Result<(Map, u64), ArchiveError> {
+        let fail = |reason: &str| ArchiveError::refused(at, shown(name), reason);
+        let (mut map, mut line, mut len) = (Map::default(), Vec::new(), 0);
+        let (mut left, mut offset) = (None, None);
+        while left != Some(0) {
+            if len >= size.min(MAP_MAX) {
+                return Err(fail("its sparse map is longer than it can be"));
+            }
+            let block = self.block()?.ok_or_else(|| self.cut())?;
+            len += BLOCK as u64;
+            for byte in block.iter() {
+                if *byte != b'\n' {
+                    line.push(*byte);
+                    if line.len() > 20 {
+                        return Err(fail("its sparse map is damaged"));
+                    }
+                    continue;
+                }
+                let number = decimal(&line).ok_or_else(|| fail("its sparse map is damaged"))?;
+                line.clear();
+                match (left, offset.take()) {
+                    (None, _) => left = Some(number),
+                    (Some(_), None) => offset = Some(number),
+                    (Some(count), Some(offset)) => {
+                        map.add(offset, number).map_err(|reason| fail(&reason))?;
+                        left = Some(count - 1);
+                    }
+                }
+                if left == Some(0) {
+                    break;
+                }
+            }
+        }
+        Ok((map, len))
+    }
+
+    /// Passes over the content that pax allows hard links to have. Older formats tell a size there, and have no content.
+    fn skip_content_of_link(&mut self, header: &Header<'_>, extended: &Extended) -> Result<(), ArchiveError> {
+        let size = extended.size.or(header.size().ok()).unwrap_or(0);
+        if size == 0 {
+            return Ok(());
+        }
+        let Some(block) = self.block()? else { return Ok(()) };
+        let is_header = Header::of(&block).is_some() || block.iter().all(|byte| *byte == 0);
+        self.position -= BLOCK as u64;
+        self.pending = Some(block);
+        if !is_header {
+            self.set_next(size)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the text that is the content of a header.
+    fn text(&mut self, at: u64, header: &Header<'_>, what: &str, max: u64) -> Result<Vec<u8>, ArchiveError> {
+        let size = header.size().map_err(|reason| ArchiveError::refused(at, what, reason))?;
+        if size > max {
+            let reason = format!("it has {size} bytes, more than the {max} that are read of such a header");
+            return Err(ArchiveError::refused(at, what, reason));
+        }
+        self.set_next(size)?;
+        let mut text = Vec::new();
+        let read = self.input.by_ref().take(size).read_to_end(&mut text);
+        self.position += text.len() as u64;
+        read.map_err(|source| self.failed(source))?;
+        if (text.len() as u64) < size {
+            return Err(ArchiveError::Cut { offset: self.position, within: what.to_owned() });
+        }
+        Ok(text)
+    }
+
+    fn set_next(&mut self, size: u64) -> Result<(), ArchiveError> {
+        let end = size.checked_next_multiple_of(BLOCK as u64).and_then(|len| self.position.checked_add(len));
+        self.next = end.ok_or_else(|| {
+            let name = self.current.as_ref().map(|current| shown(&current.name)).unwrap_or_default();
+            ArchiveError::refused(self.position, name, "it is larger than any file")
+        })?;
+        Ok(())
+    }
+
+    /// Reads a block in which a header is expected; the first one tells whether the input is an archive at all.
+    fn header_block(&mut self) -> Result<Option<Box<Block>>, ArchiveError> {
+        let at = self.position;
+        match self.block() {
+            Err(ArchiveError::Cut { offset, .. }) if at == 0 => {
+                Err(ArchiveError::NoArchive { what: format!(": it has only {offset} bytes") })
+            }
+            read => read,
+        }
+    }
+
+    /// Reads a block; none if the archive ends before it.
+    fn block(&mut self) -> Result<Option<Box<Block>>, ArchiveError> {
+        if let Some(block) = self.pending.take() {
+            self.position += BLOCK as u64;
+            return Ok(Some(block));
+        }
+        let mut block = Box::new([0; BLOCK]);
+        let mut filled = 0;
+        while let Some(room) = block.get_mut(filled..).filter(|room| !room.is_empty()) {
+            match self.read_some(room)? {
+                0 if filled == 0 => return Ok(None),
+                0 => return Err(self.cut()),
+                len => filled += len,
+            }
+        }
+        Ok(Some(block))
+    }
+
+    fn read_some(&mut self, room: &mut [u8]) -> Result<usize, ArchiveError> {
+        loop {
+            match self.input.read(room) {
+                Ok(len) => {
+                    self.position += len as u64;
+                    return Ok(len);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    fn skip_to(&mut self, place: u64) -> Result<(), ArchiveError> {
+        let mut len = place.saturating_sub(self.position);
+        if len > 0 && self.pending.take().is_some() {
+            self.position += BLOCK as u64;
+            len -= BLOCK as u64;
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let passed = (self.skip)(&mut self.input, len).map_err(|source| self.failed(source))?;
+        self.position += passed;
+        if passed < len { Err(self.cut()) } else { Ok(()) }
+    }
+
+    fn failed(&self, source: io::Error) -> ArchiveError {
+        ArchiveError::Io { offset: self.position, source }
+    }
+
+    fn cut(&self) -> ArchiveError {
+        let within =
+            self.current.as_ref().map_or_else(|| "a header".to_owned(), |current| shown(&current.name));
+        ArchiveError::Cut { offset: self.position, within }
+    }
+
+    fn no_header(&self, at: u64, block: &Block) -> ArchiveError {
+        if at == 0 {
+            return ArchiveError::NoArchive { what: explained(block) };
+        }
+        ArchiveError::refused(at, "a header", "its checksum is wrong, or it is none")
+    }
+}
+
+/// Returns what an extended header says, or what the entry's own header says.
+fn of_either<T>(extended: Option<T>, own: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let own = own();
+    // A field that has no sense is an error even if it doesn't count, since what else is wrong is not known.
+    own.map(|own| extended.unwrap_or(own))
+}
+
+/// Content of an entry, with its holes, read from the archive as it comes.
+#[derive(Debug)]
+pub struct Content<'r, R> {
+    reader: &'r mut Reader<R>,
+    data: Data,
+    position: u64,
+}
+
+impl<R: Read> Read for Content<'_, R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let Some(span) = self.data.at(self.position) else { return Ok(0) };
+        let len = match span {
+            Span::Hole(len) => {
+                let room = bounded(room, len);
+                room.fill(0);
+                room.len()
+            }
+            Span::Stored { at, len } => {
+                self.reader.skip_to(at).map_err(ArchiveError::into_io)?;
+                match self.reader.read_some(bounded(room, len)).map_err(ArchiveError::into_io)? {
+                    0 if !room.is_empty() => return Err(self.reader.cut().into_io()),
+                    len => len,
+                }
+            }
+        };
+        self.position += len as u64;
+        Ok(len)
+    }
+}
+
+impl<R: Read> Holes for Content<'_, R> {
+    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+        let is_hole = is_hole(&self.data, self.position, len);
+        self.position += if is_hole { len } else { 0 };
+        Ok(is_hole)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Archives: a corpus of them, extracted by GNU tar and read by Python's `tarfile` as judges, and the three uses of the reader.
+//!
+//! What GNU tar extracts without an error is the same tree after `ingest`, in an image and in a layer. What it doesn't is refused,
+//! and nothing is written. Exceptions stand in the corpus, each with its reason.
+#![allow(clippy::print_stdout, reason = "what a missing program leaves out, and what the judges say")]
+
+mod cases;
+mod codecs;
+mod handmade;
+mod judge;
+mod programs;
+mod uses;
+
+#[path = "../../../testkit/src/raw_tar.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod raw_tar;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use cases::{Case, Expected};
+use judge::Verdict;
+use uses::Use;
+
+/// Archives that the corpus has where all programs are installed.
+const CASES_MIN: usize = 300;
+
+#[test]
+fn the_three_uses_agree_with_gnu_tar_and_refuse_the_rest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut skipped = Vec::new();
+    let mut corpus = handmade::cases();
+    corpus.extend(programs::cases(folder.path(), &mut skipped));
+    corpus.extend(codecs::cases(&corpus, &mut skipped));
+    if !judge::is_root() {
+        corpus.retain(|case| !case.needs_root);
+    }
+    let names: BTreeSet<&str> = corpus.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names.len(), corpus.len(), "every archive has a name of its own");
+    assert!(
+        !skipped.is_empty() || corpus.len() >= CASES_MIN || !judge::is_root(),
+        "only {} archives",
+        corpus.len()
+    );
+
+    let verdicts: Vec<Verdict> = judge::gnu_tar(&corpus, folder.path());
+    let python = judge::python(&corpus, folder.path());
+    let mut complaints = Vec::new();
+    let mut uses = [Use::ingest(folder.path()), Use::image(folder.path()), Use::layer(folder.path())];
+    let (mut read, mut refused) = (0, 0);
+    for (number, (case, verdict)) in corpus.iter().zip(&verdicts).enumerate() {
+        let expected = match (&case.expected, verdict) {
+            (Expected::AsGnuTar, Verdict::Read(tree)) => Some(tree),
+            (Expected::AsGnuTar, Verdict::Failed(_)) => None,
+            (Expected::Refused(why), Verdict::Read(_)) => {
+                println!("{}: refused, although GNU tar reads it: {why}", case.name);
+                None
+            }
+            (Expected::Read(tree, why), Verdict::Failed(_)) => {
+                println!("{}: read, although GNU tar doesn't: {why}", case.name);
+                Some(tree)
+            }
+            (expected, verdict) => {
+                complaints.push(format!("{}: no exception any more: {expected:?}, {verdict:?}", case.name));
+                continue;
+            }
+        };
+        *(if expected.is_some() { &mut read } else { &mut refused }) += 1;
+        for one in &mut uses {
+            one.take(number, case, expected, &mut complaints);
+        }
+    }
+    for one in &mut uses {
+        one.finish(&corpus, &verdicts, &mut complaints);
+    }
+    let agreed = judge::compare(&corpus, &verdicts, &python, &mut complaints);
+    println!(
+        "{} archives: {read} read, {refused} refused; Python agrees with GNU tar on {agreed}",
+        corpus.len()
+    );
+    skipped.iter().for_each(|what| println!("SKIPPED: {what}"));
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+    assert!(read > 0 && refused > 0 && agreed > 0);
+}
+
+/// The program itself, for some of the corpus.
+#[test]
+fn the_program_reads_and_refuses_archives() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let esker = |arguments: &[&str]| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_esker"))
+            .args(arguments)
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .env("XDG_CONFIG_HOME", folder.path())
+            .output()
+            .expect("esker");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    let files = |at: &Path| walk(at).into_iter().filter(|path| !path.ends_with(".tar")).collect::<Vec<_>>();
+    let created = esker(&["repo", "create", "archives.test", "--storage", "storage", "--keys", "keys"]);
+    assert_eq!(created.0, Some(0), "{}", created.1);
+    let corpus = handmade::cases();
+    let case = |name: &str| corpus.iter().find(|case| case.name == name).expect(name);
+    let mut revisions = 0;
+    for (name, told) in [
+        ("zero byte in pax path", Some("zero byte")),
+        ("zero byte in pax linkpath", Some("zero byte")),
+        ("zero byte in the name of an attribute", Some("zero byte")),
+        ("pax uid 4294967295", Some("4294967295")),
+        ("owner of base 256 beyond all", Some("4294967296")),
+        ("target of 4096 bytes", Some("4096 bytes")),
+        ("name with ..", Some("`..`")),
+        ("part of a volume", Some("volume")),
+        ("sparse 1.0", None),
+        ("old sparse", None),
+        ("pax path with a newline", None),
+        ("global header", None),
+    ] {
+        std::fs::write(folder.path().join("it.tar"), &case(name).plain).expect("written");
+        let before = files(folder.path());
+        let ingest = [
+            "ingest",
+            "archives.test",
+            "it.tar",
+            "--to",
+            "/in",
+            "--storage",
+            "storage",
+            "--keys",
+            "keys",
+            "--quiet",
+        ];
+        let (code, text) = esker(&ingest);
+        let (image_code, image_text) = esker(&["image", "build", "it.sqfs", "it.tar", "--quiet"]);
+        match told {
+            None => {
+                assert_eq!((code, image_code), (Some(0), Some(0)), "{name}: {text}{image_text}");
+                std::fs::remove_file(folder.path().join("it.sqfs")).expect("an image");
+                revisions += 1;
+            }
+            Some(told) => {
+                assert!(code != Some(0) && text.contains(told), "{name}: {code:?} {text}");
+                assert!(
+                    image_code != Some(0) && image_text.contains(told),
+                    "{name}: {image_code:?} {image_text}"
+                );
+                assert_eq!(files(folder.path()), before, "{name}: nothing is written");
+            }
+        }
+    }
+    assert_eq!(revisions, 4);
+}
+
+/// The paths of all files below a folder.
+fn walk(folder: &Path) -> Vec<String> {
+    let entries = esker_testkit::listing::of_folder(folder);
+    entries.iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned()).collect()
+}
