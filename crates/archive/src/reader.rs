@@ -153,6 +153,10 @@ impl<R: Read> Reader<R> {
         self.current = Some(Current { name: name.clone(), data: Data::default() });
         let fail = |reason: String| refused(&name, reason);
         let path = normalised(&name).map_err(fail)?;
+        if header.kind() != b'1' {
+            // Even where it doesn't count: a header with a field that has no sense may be wrong in others.
+            header.size().map_err(fail)?;
+        }
         let is_directory_name = name.len() > 1 && name.ends_with(b"/");
         let mut unknown_type = None;
         let kind = match header.kind() {

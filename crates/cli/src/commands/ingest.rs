@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The archive: tar, plain or compressed with gzip, zstd or xz; - for standard input
+    /// The archive: tar, plain or compressed; - for standard input
     #[arg(value_name = "FILE")]
     archive: PathBuf,
 

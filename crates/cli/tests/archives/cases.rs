@@ -20,6 +20,8 @@ pub(crate) struct Case {
     pub(crate) expected: Expected,
     /// Whether only root can extract it.
     pub(crate) needs_root: bool,
+    /// Why a layer reads it although the others refuse it.
+    pub(crate) layer: Option<&'static str>,
     /// Whether Python has to read the same as GNU tar.
     pub(crate) python_agrees: bool,
 }
@@ -44,6 +46,7 @@ impl Case {
             program: None,
             expected: Expected::AsGnuTar,
             needs_root: false,
+            layer: None,
             python_agrees: false,
         }
     }
@@ -55,6 +58,11 @@ impl Case {
 
     pub(crate) fn refused(mut self, why: &'static str) -> Self {
         self.expected = Expected::Refused(why);
+        self
+    }
+
+    pub(crate) fn read_as_a_layer(mut self, why: &'static str) -> Self {
+        self.layer = Some(why);
         self
     }
 

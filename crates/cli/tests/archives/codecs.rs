@@ -19,15 +19,11 @@ const CODECS: [(&str, &[&str], Option<&str>); 8] = [
 /// Forms that have one part alone.
 const SINGLE: [&str; 1] = ["lzma"];
 /// Archives that are compressed: what is read, and what is refused only behind what is read.
-const BASES: [&str; 9] = [
-    "old sparse",
+const BASES: [&str; 5] = [
     "sparse 1.0 of many regions",
     "pax path with a newline",
-    "global header",
     "v7 directory by a slash",
-    "owner of base 256",
     "name of 256",
-    "attribute of bytes",
     "garbage behind the end",
 ];
 

@@ -41,7 +41,9 @@ pub(crate) fn gnu_tar(corpus: &[Case], folder: &Path) -> Vec<Verdict> {
         tar.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
         tar.args(["--numeric-owner", "-p", "--xattrs", "--xattrs-include=user.*"]);
         tar.args(if is_root() { ["--same-owner"] } else { ["--no-same-owner"] });
-        case.program.iter().for_each(|program| drop(tar.args(["-I", program])));
+        if let Some(program) = case.program {
+            tar.args(["-I", program]);
+        }
         let output = tar.arg("-C").arg(&out).arg("-xf").arg(&archive).output().expect("tar");
         match output.status.success() {
             true => Verdict::Read(tree(of_folder(&out))),

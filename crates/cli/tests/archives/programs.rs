@@ -16,7 +16,11 @@ pub(crate) fn cases(folder: &Path, skipped: &mut Vec<String>) -> Vec<Case> {
     let mut cases = Vec::new();
     for options in gnu_tar() {
         let name = format!("GNU tar {}", options.join(" ")).replace(&*folder.to_string_lossy(), "");
-        cases.push(Case::new(name, output("tar", &options, &tree).expect("tar")).python_agrees());
+        let case = Case::new(name, output("tar", &options, &tree).expect("tar"));
+        // Python takes labels and dumped directories for files.
+        let is_odd =
+            ["--label", "incremental"].iter().any(|odd| options.iter().any(|option| option.contains(odd)));
+        cases.push(if is_odd { case } else { case.python_agrees() });
     }
     cases.extend(volumes(folder, &tree));
     for options in bsdtar() {
@@ -74,7 +78,7 @@ fn output(program: &str, options: &[&str], tree: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(options).arg("-C").arg(tree).args(["-c", "-f", "-", "."]).env("LC_ALL", "C.UTF-8");
     let output = command.env("TZ", "UTC").output().ok()?;
-    assert!(output.stdout.len() > 4096, "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout.len() > 500, "{program}: {}", String::from_utf8_lossy(&output.stderr));
     Some(output.stdout)
 }
 
@@ -156,6 +160,9 @@ fn gnu_tar() -> Vec<Vec<&'static str>> {
             _ => "--format=posix",
         };
         all.push(vec![format, "--sort=name"]);
+        if format.ends_with("v7") || format.ends_with("ustar") {
+            continue;
+        }
         all.push(vec![format, "--sort=name", "--sparse"]);
         all.push(vec![
             format,
@@ -211,8 +218,12 @@ fn volumes(folder: &Path, tree: &Path) -> Vec<Case> {
         }
         let output = tar.arg("-c").arg("-C").arg(tree).args(["dir", "large"]).output().expect("tar");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        for case in of_folder(&at, &format!("volume of {format}")).into_iter().take(3) {
-            cases.push(case);
+        let volumes = of_folder(&at, &format!("volume of {format}"));
+        assert!(volumes.len() > 2, "only {} volumes", volumes.len());
+        let last = volumes.len() - 1;
+        for (number, case) in volumes.into_iter().enumerate() {
+            let is_end = number == last && format == "posix";
+            cases.push(if is_end { case.refused("it begins with the rest of a file") } else { case });
         }
     }
     cases
@@ -225,10 +236,9 @@ fn bsdtar() -> Vec<Vec<&'static str>> {
         all.push(vec!["--format", format, "--no-read-sparse", "--numeric-owner"]);
     }
     // Formats of other programs, and what an archive of tar may be taken for.
-    for format in ["zip", "newc", "odc", "bin", "7zip", "xar", "shar", "iso9660", "cpio", "mtree", "warc"] {
+    for format in ["zip", "newc", "odc", "7zip", "xar", "shar", "cpio", "mtree", "warc"] {
         all.push(vec!["--format", format]);
     }
-    all.push(vec!["--format", "pax", "--options", "pax:xattrheader=LIBARCHIVE"]);
     all.push(vec!["--format", "pax", "--options", "pax:xattrheader=SCHILY"]);
     all
 }

@@ -99,10 +99,14 @@ impl Archive {
             Some(ContainerImage::Docker) => "docker-archive",
             Some(ContainerImage::Oci) => "oci-archive",
         };
-        let Self { shown, .. } = self;
-        let reason = format!(
-            "it is a container image: name it {form}:{shown} for an image of its content, or tar:{shown} for one of its parts"
-        );
+        let shown = &self.shown;
+        let reason = if Path::new(shown).is_file() {
+            format!(
+                "it is a container image: name it {form}:{shown} for an image of its content, or tar:{shown} for one of its parts"
+            )
+        } else {
+            format!("it is a container image: write it to a file, and name that {form}:FILE")
+        };
         Err(WriteError::Refused { path: shown.clone(), reason })
     }
 

@@ -37,10 +37,10 @@ pub(crate) struct Args {
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
 
-    /// What it is made of: a folder; a tar archive, plain or compressed with gzip, zstd or xz; - for one on standard
-    /// input; oci:FOLDER[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image, or
-    /// docker://NAME[:TAG] for one in Docker Hub or docker://REGISTRY/NAME[:TAG] for one in another registry, with the
-    /// credentials that `docker login` or `podman login` keeps; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    /// What the image is made of: a folder; a tar archive, plain or compressed; - for one on standard input; oci:FOLDER[:TAG],
+    /// oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image; docker://NAME[:TAG] for one in Docker Hub,
+    /// docker://REGISTRY/NAME[:TAG] for one in another registry, with the credentials that `docker login` or `podman login`
+    /// keeps; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "FROM")]
     from: String,
 

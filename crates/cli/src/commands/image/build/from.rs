@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_oci::{Config, Image, Limits, OciError, Unpacking};
-use esker_squashfs::writer::{Archive, Folder, Input, Subtree};
+use esker_squashfs::writer::{Archive, Folder, Input, Subtree, WriteError};
 use esker_store::StoreError;
 use esker_vfs::Kind as NodeKind;
 
@@ -63,7 +63,7 @@ impl From {
             return Ok(Self::Registry(name.to_owned()));
         }
         if let Some(path) = text.strip_prefix("tar:") {
-            return Ok(if path == "-" { Self::Stdin } else { Self::Archive(path.into()) });
+            return Ok(Self::Archive(path.into()));
         }
         let path = Path::new(text);
         match fs::metadata(path) {
@@ -123,10 +123,11 @@ impl From {
         let refused = |error| super::of_write("no image was made", &error);
         Ok(match self {
             Self::Stdin => {
-                let stdin = Box::new(std::io::stdin());
-                let archive = Archive::of_stream("standard input".to_owned(), stdin);
-                of(Box::new(archive.map_err(refused)?))
+                let mut archive = of_stdin().map_err(refused)?;
+                archive.refuse_container_images();
+                of(Box::new(archive))
             }
+            Self::Archive(path) if path.as_os_str() == "-" => of(Box::new(of_stdin().map_err(refused)?)),
             Self::Archive(path) => of(Box::new(Archive::open(path).map_err(refused)?)),
             Self::File(path) => {
                 let mut archive = Archive::open(path).map_err(refused)?;
@@ -153,6 +154,10 @@ impl From {
             Self::Repository(place) => of_repository(place, &opening)?,
         })
     }
+}
+
+fn of_stdin() -> Result<Archive, WriteError> {
+    Archive::of_stream("standard input".to_owned(), Box::new(std::io::stdin()))
 }
 
 fn of_repository(place: &str, opening: &Opening<'_>) -> Result<Source, Failure> {
@@ -217,7 +222,7 @@ mod tests {
         let path = folder.display();
         let is = |text: &str| From::parse(text).expect(text);
         assert_eq!(is("-"), From::Stdin);
-        assert_eq!(is("tar:-"), From::Stdin);
+        assert_eq!(is("tar:-"), From::Archive("-".into()));
         assert_eq!(is("tar:a.tar"), From::Archive("a.tar".into()));
         assert_eq!(is(&path.to_string()), From::Folder(folder.clone()));
         assert_eq!(is(&format!("oci:{path}")), From::Layout(folder.clone(), None));
