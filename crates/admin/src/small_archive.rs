@@ -38,7 +38,7 @@ pub enum SmallArchiveError {
     },
 }
 
-/// The files of an archive (tar, as it is or compressed with gzip, zstd or xz) whose names are `wanted`.
+/// The files of an archive (tar, as it is or compressed) whose names are `wanted`.
 ///
 /// One whose members could lie outside of a folder is refused whole, and so is one where a wanted file is a link.
 pub fn files_of_archive(

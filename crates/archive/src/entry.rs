@@ -77,7 +77,11 @@ pub fn normalised(name: &[u8]) -> Result<Vec<u8>, String> {
     for part in name.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => continue,
-            b".." => return Err("`..` is not allowed in a name".to_owned()),
+            b".." => {
+                return Err(
+                    "`..` is not allowed: it would name what is above it, outside of the folder".to_owned()
+                );
+            }
             part if part.contains(&0) => return Err("its name has a zero byte in it".to_owned()),
             part if part.len() > NAME_MAX => {
                 return Err(format!("a name in it has {} bytes, more than {NAME_MAX}", part.len()));
