@@ -5,6 +5,9 @@ use crate::header::owner;
 use crate::number::Number;
 use crate::sparse::Map;
 
+/// Names and values of extended attributes.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// What extended headers say of an entry that its own header doesn't, or says otherwise.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extended {
@@ -123,7 +126,7 @@ impl Extended {
     }
 
     /// Returns the extended attributes, each name once. The forms of libarchive count where there is no other.
-    pub(crate) fn take_xattrs(&mut self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    pub(crate) fn take_xattrs(&mut self) -> Result<Xattrs, String> {
         let mut found = std::collections::BTreeMap::new();
         let taken = std::mem::take(&mut self.xattrs);
         let (schily, libarchive): (Vec<_>, Vec<_>) =
