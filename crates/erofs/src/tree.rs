@@ -246,6 +246,19 @@ impl Core {
         );
     }
 
+    /// The content at a place of the image, if it is one; `None` if that is no longer known.
+    fn stored_at(&self, offset: u64) -> Option<Option<Stored>> {
+        let block = offset / BLOCK;
+        let place = self.space.lock().find(block);
+        match place {
+            Some(Place::Stored(stored)) => Some(Some(stored)),
+            Some(Place::Within(directory)) => {
+                self.kept.get(directory.block).map(|contents| contents.stored_at(block))
+            }
+            _ => Some(None),
+        }
+    }
+
     fn content(self: &Arc<Self>, stored: &Stored, offset: u64, len: usize, reply: Reply<Data>) {
         let (from, node) = (offset - stored.start * BLOCK, stored.node);
         // The kernel reads one file at a time.
@@ -348,19 +361,16 @@ impl Tree for ErofsTree {
 
     /// Contents of files may be, and what is no longer known to be none.
     fn may_be_mapped(&self, _: &Node, offset: u64) -> bool {
-        let block = offset / BLOCK;
-        let place = self.core.space.lock().find(block);
-        let stored = match place {
-            Some(Place::Stored(stored)) => Some(stored),
-            Some(Place::Within(directory)) => {
-                match self.core.kept.get(directory.block).map(|contents| contents.stored_at(block)) {
-                    Some(stored) => stored,
-                    None => return true,
-                }
-            }
-            _ => None,
-        };
-        stored.is_some_and(|stored| stored.node.kind == Kind::File)
+        match self.core.stored_at(offset) {
+            Some(stored) => stored.is_some_and(|stored| stored.node.kind == Kind::File),
+            None => true,
+        }
+    }
+
+    fn unreadable(&self, _: &Node, offset: u64, len: usize) {
+        if let Some(Some(stored)) = self.core.stored_at(offset) {
+            self.core.tree.unreadable(&stored.node, offset.saturating_sub(stored.start * BLOCK), len);
+        }
     }
 
     /// Told of the image, it tells the tree of what could not be read.

@@ -268,17 +268,22 @@ impl Connection {
         });
     }
 
-    fn read(&self, request: &Request, answer: Result<Data, TreeError>) {
+    fn read(self: &Arc<Self>, request: &Arc<Request>, answer: Result<Data, TreeError>) {
         if request.is_answered() {
             return;
         }
-        let Question::Read { len, .. } = request.question else { return };
+        let Question::Read { offset, len } = request.question else { return };
         match answer {
             Ok(data) => {
                 let claim = || self.waiting.claim(request);
                 match data::send(&request.channel, request.unique, &data, len, claim) {
                     Ok(()) => self.done(request, Ok(())),
                     Err(Failure::Kernel(error)) => self.done(request, Err(error)),
+                    Err(Failure::Source(_)) if !request.reread.swap(true, Ordering::Relaxed) => {
+                        // The bytes may be elsewhere, too: on another file, or a server.
+                        self.guard("unreadable", || self.tree.unreadable(&request.node, offset, len));
+                        self.ask(request);
+                    }
                     Err(Failure::Source(error)) if self.waiting.claim(request) => {
                         self.fail(request, &TreeError::new(ErrorKind::Local).because(error));
                     }

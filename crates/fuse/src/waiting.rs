@@ -79,6 +79,8 @@ pub(crate) struct Request {
     pub(crate) interrupted: AtomicBool,
     /// Its deadline passed, but its caller can't be told: it waits for as long as it takes.
     pub(crate) patient: AtomicBool,
+    /// Whether the tree was asked again because the file of its answer could not be read.
+    pub(crate) reread: AtomicBool,
     /// When to ask the tree again, after an answer that may pass; the count of such answers.
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
@@ -109,6 +111,7 @@ impl Request {
             claimed: AtomicBool::new(false),
             interrupted: AtomicBool::new(false),
             patient: AtomicBool::new(false),
+            reread: AtomicBool::new(false),
             again: Mutex::new(None),
             failures: AtomicU64::new(0),
         }

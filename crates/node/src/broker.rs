@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Authorities, Blame, Cache, Cause, Engine, EngineOptions, Log, Lower, ObjectStore, Servers, StoreError,
+    Authorities, Blame, Cache, Cause, Destinations, Engine, EngineOptions, Log, Lower, ObjectStore, Proxy,
+    Servers, StoreError,
 };
 use parking_lot::Mutex;
 
@@ -74,6 +75,8 @@ pub struct BrokerOptions {
     pub socket: PathBuf,
     /// Who may read what.
     pub rules: Rules,
+    /// Which servers and proxies are connected to, whoever names them.
+    pub destinations: Destinations,
     /// Whose word is taken for who a server is; what clients say of that is for mounts without a broker.
     pub authorities: Authorities,
     /// Where fail-overs are told.
@@ -91,6 +94,16 @@ pub enum BrokerError {
     File(#[from] FileError),
 }
 
+/// The socket of a broker, at which clients wait until it serves.
+pub struct BrokerSocket(Listener);
+
+impl BrokerSocket {
+    /// Listens. To clients the user who does is the one that the broker is run by, also if it becomes another one afterwards.
+    pub fn bind(path: &Path) -> Result<Self, BrokerError> {
+        Ok(Self(Listener::bind_for_all(path).map_err(FileError::on("listen at", path))?))
+    }
+}
+
 /// A broker that serves, until it is dropped.
 pub struct NodeBroker {
     // Declared first: nobody asks any more when the caches are closed.
@@ -101,6 +114,7 @@ pub struct NodeBroker {
 /// The caches, and who may use them.
 struct NodeHost {
     rules: Rules,
+    destinations: Destinations,
     authorities: Authorities,
     public: Arc<dyn Writer>,
     /// By the name of the repository; [`OTHERS`] for those without a rule, if not everybody may read them.
@@ -114,14 +128,22 @@ const OTHERS: &str = "_others";
 impl NodeBroker {
     /// Opens the caches and begins to serve.
     pub fn start(options: BrokerOptions) -> Result<Self, BrokerError> {
-        let BrokerOptions { cache, quota, lower, socket, rules, authorities, log } = options;
-        let engine = Engine::start(EngineOptions { log, ..EngineOptions::default() })?;
+        Self::start_on(BrokerSocket::bind(&options.socket)?, options)
+    }
+
+    /// The same at a socket that listens already.
+    pub fn start_on(listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
+        let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities, log } = options;
+        let mut engine = EngineOptions { log, ..EngineOptions::default() };
+        engine.http.destinations = destinations.clone();
+        let engine = Engine::start(engine)?;
         let restricted = rules.restricted();
         // At most half of the room is for those that only some may read.
         let part = (quota / 8).min(quota / 2 / (restricted.len() as u64).max(1));
         let public = open_writer(&engine, &cache, room(quota - part * restricted.len() as u64, lower))?;
         let (restricted_caches, users) = (HashMap::new(), Mutex::default());
-        let mut host = NodeHost { rules, authorities, public, restricted: restricted_caches, users };
+        let mut host =
+            NodeHost { rules, destinations, authorities, public, restricted: restricted_caches, users };
         let mut brokers = vec![host.look_after(&cache, &host.public)?];
         for name in restricted {
             let folder = cache.join("restricted").join(&name);
@@ -132,8 +154,7 @@ impl NodeBroker {
         }
         let host = Arc::new(host);
         let listen = FileError::on("listen at", &socket);
-        let listener = Listener::bind_for_all(&socket);
-        let served = listener.and_then(|listener| Broker::serve(listener, host.clone()));
+        let served = Broker::serve(listening.0, host.clone());
         brokers.push(served.map_err(listen)?);
         Ok(Self { brokers, host })
     }
@@ -212,12 +233,47 @@ fn name_of(servers: &Servers) -> Result<String, &'static str> {
     name.map(str::to_owned).ok_or("no server is named")
 }
 
+/// The host of a URL, without its port.
+fn host_of(url: &str) -> Option<String> {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next()?;
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    match authority.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().map(str::to_owned),
+        None => authority.split(':').next().map(str::to_owned),
+    }
+}
+
 fn refused(object: &str, text: impl Into<String>) -> StoreError {
     let (blame, may_pass) = (Blame::Caller, false);
     StoreError::new(object, Cause::Remote { blame, may_pass, text: text.into() })
 }
 
 impl NodeHost {
+    /// Refuses servers, proxies and name servers at addresses that must not be connected to, so that a mount uses its own cache
+    /// instead. Names are checked once they are resolved.
+    fn check_destinations(&self, name: &str, asked: &Servers) -> Result<(), StoreError> {
+        let external = asked.external.as_deref();
+        for servers in std::iter::once(asked).chain(external) {
+            let hosts = servers.urls.iter().filter_map(|url| host_of(url));
+            let proxies = servers.proxies.groups().iter().chain(servers.fallback.groups()).flatten();
+            let proxies = proxies.filter_map(|proxy| match proxy {
+                Proxy::At { host, .. } => Some(host.clone()),
+                Proxy::Direct => None,
+            });
+            let resolver = servers.dns.server.map(|server| server.ip().to_string());
+            let refused =
+                hosts.chain(proxies).chain(resolver).find(|host| !self.destinations.may_allow(host));
+            if let Some(host) = refused {
+                let text = format!(
+                    "connecting to {host} is not allowed to users of this broker; whoever runs it allows it with `--connect`"
+                );
+                return Err(self::refused(name, text));
+            }
+        }
+        Ok(())
+    }
+
     /// Lets the broker's own user and root look after one of the caches, through its folder.
     fn look_after(&self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
         Broker::start(folder, writer.clone()).map_err(FileError::on("listen in", folder))
@@ -246,6 +302,7 @@ impl Host for NodeHost {
         let cache = self.rules.cache_for(&name, peer).map_err(|()| {
             refused(&name, format!("user {} may not read it through the broker of this node", peer.uid))
         })?;
+        self.check_destinations(&name, &asked)?;
         // Files that a client names may hang, and be none of its business.
         asked.authorities = self.authorities.clone();
         if let Some(external) = &mut asked.external {

@@ -470,6 +470,19 @@ impl ObjectStore for Shared {
         }
     }
 
+    fn doubt(&self, wanted: &Wanted) {
+        self.received.forget(&[wanted.key()]);
+        let client = match &*self.role.read() {
+            Role::Client(client) => Some(client.clone()),
+            _ => None,
+        };
+        if let Some(client) = client {
+            client.unreadable(wanted);
+        } else if let Some(store) = self.own_store() {
+            store.doubt(wanted);
+        }
+    }
+
     fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.holders.0.lock().push(holder);
     }

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::cache::{Entry, Inner, TRAILER_LEN, Trailer, Writing};
+use crate::cache::{Entry, FileRoom, Inner, TRAILER_LEN, Trailer, Writing};
 use crate::error::Cause;
 use crate::objects::Trip;
 use crate::prove::{Proof, Prover};
@@ -102,7 +102,7 @@ enum Layout {
 /// Verified plain bytes.
 enum Found {
     Whole(Vec<u8>),
-    Written(Writing),
+    Written(Writing, FileRoom),
 }
 
 impl Below {
@@ -148,7 +148,7 @@ impl Below {
             let Some(trip) = task.take() else { return };
             match found {
                 Some(Found::Whole(plain)) => trip.found_below(plain),
-                Some(Found::Written(writing)) => trip.written_from_below(writing),
+                Some(Found::Written(writing, room)) => trip.written_from_below(writing, room),
                 None => trip.fetch(),
             }
         });
@@ -163,7 +163,7 @@ impl Below {
                 Ok(Some(found)) => {
                     let len = match &found {
                         Found::Whole(plain) => plain.len() as u64,
-                        Found::Written(writing) => writing.len(),
+                        Found::Written(writing, _) => writing.len(),
                     };
                     self.found.fetch_add(1, Ordering::Relaxed);
                     self.found_bytes.fetch_add(len, Ordering::Relaxed);
@@ -253,12 +253,14 @@ impl Tier {
                 None => return Ok(None),
             },
         };
+        // Without room for it here it is as good as absent.
+        let room = cache.room_now(plain_len).map_err(|_| io::ErrorKind::NotFound)?;
         let mut writing = Writing::begin(&cache).map_err(io::Error::other)?;
         in_pieces(&file, plain_len, task, |piece, last| {
             check.feed(piece, last)?;
             writing.write(piece)
         })?;
-        Ok(check.holds().then_some(Found::Written(writing)))
+        Ok(check.holds().then_some(Found::Written(writing, room)))
     }
 
     fn open_object(&self, key: &CacheKey) -> io::Result<(File, u64)> {

@@ -67,7 +67,7 @@ pub(crate) use lease::Leased;
 pub(crate) use space::Reservation;
 pub(crate) use start::private;
 pub(crate) use trailer::{TRAILER_LEN, Trailer};
-pub(crate) use unkept::Unkept;
+pub(crate) use unkept::{Room as FileRoom, Unkept, UnkeptShare};
 pub(crate) use write::Writing;
 
 /// How a cache is to behave.
@@ -92,6 +92,9 @@ pub struct CacheOptions {
 /// Bytes of memory that objects may take which are served without being kept because the disk fails. They
 /// live as long as somebody reads them, so this is a bound on what is read at once.
 const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
+
+/// The least that the most plain bytes of an object are whose size nothing states.
+const UNSTATED_MIN: u64 = 64 << 20;
 
 impl CacheOptions {
     /// Options for a quota in bytes: a quarter more as hard limit, another quarter for what is not kept.
@@ -233,7 +236,7 @@ impl Inner {
             |source| Cause::Disk { doing: "starting threads for", path: folder.into(), source };
         let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
         let limit = options.descriptors.unwrap_or_else(descriptors::default_limit);
-        let descriptors = Descriptors::new(limit, Arc::downgrade(&pool));
+        let descriptors = Descriptors::new(limit, Arc::downgrade(&pool), layout.clone());
         let (pins, unreadable) = Pins::load(&*disk, &layout.pins);
         let inner = Arc::new(Self {
             disk,
@@ -288,6 +291,21 @@ impl Inner {
 
     pub(crate) fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.holders.lock().push(holder);
+    }
+
+    /// Returns the most plain bytes of an object whose size nothing states: half of the quota, and what fits memory.
+    pub(crate) fn unstated_limit(&self) -> u64 {
+        (self.space.marks.quota / 2).max(UNSTATED_MIN)
+    }
+
+    /// Refuses an object that is larger than all that the cache may keep or pass on.
+    pub(crate) fn check_size(&self, plain_len: u64, is_kept: bool) -> Result<(), Cause> {
+        let kept = if is_kept { self.space.marks.hard } else { 0 };
+        let limit = kept.max(self.unkept_files.limit());
+        if self.charge_of(plain_len) > limit {
+            return Err(Cause::LargerThanCache { needed: plain_len, limit });
+        }
+        Ok(())
     }
 
     /// Bytes an object is counted with.

@@ -166,6 +166,16 @@ pub enum Cause {
         /// Which one it has.
         actual: String,
     },
+    /// An address that must not be connected to.
+    #[error(
+        "connecting to {host} ({address}) is not allowed to users of this broker; whoever runs it allows it with `--connect`"
+    )]
+    NotAllowed {
+        /// The server or proxy, as it was named.
+        host: String,
+        /// Its address.
+        address: std::net::IpAddr,
+    },
     /// More bytes than the object may have.
     #[error("the answer is larger than the {limit} bytes allowed for this object")]
     TooLarge {
@@ -291,6 +301,16 @@ pub enum Cause {
          say --external URL"
     )]
     Elsewhere,
+    /// No cache of this size takes the object.
+    #[error(
+        "it has {needed} bytes, and the cache takes objects of up to {limit} bytes; give it a larger quota"
+    )]
+    LargerThanCache {
+        /// Bytes of the object.
+        needed: u64,
+        /// The most bytes of an object.
+        limit: u64,
+    },
     /// Too many prefetches are queued already.
     #[error("{limit} prefetches are queued, and no more are taken")]
     QueueFull {
@@ -337,9 +357,13 @@ impl Cause {
             | Cause::WrongPart { .. }
             | Cause::WrongList { .. }
             | Cause::WrongSize { .. } => Blame::Object,
-            Cause::Disk { .. } | Cause::NotPrivate { .. } | Cause::Full { .. } => Blame::Disk,
+            Cause::Disk { .. }
+            | Cause::NotPrivate { .. }
+            | Cause::Full { .. }
+            | Cause::LargerThanCache { .. } => Blame::Disk,
             Cause::Silent { .. } => Blame::Disk,
             Cause::Busy { .. }
+            | Cause::NotAllowed { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
             | Cause::Elsewhere
@@ -387,6 +411,8 @@ impl Cause {
             | Cause::Corrupt { .. }
             | Cause::Undecodable(_)
             | Cause::WrongSize { .. }
+            | Cause::LargerThanCache { .. }
+            | Cause::NotAllowed { .. }
             | Cause::NotPrivate { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed

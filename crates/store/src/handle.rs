@@ -5,12 +5,13 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use memmap2::Mmap;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::cache::EntryUse;
 use crate::sys;
@@ -99,6 +100,29 @@ impl Handle {
         }
     }
 
+    /// Opens the file once more, for reading alone: what another process does with that description, such as setting
+    /// flags, locking or seeking, changes nothing for those who read through this one.
+    pub fn reopen(&self) -> io::Result<OwnedFd> {
+        let own = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix::fs::open(own, flags, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => self.reopen_by_name(flags),
+            other => Ok(other?),
+        }
+    }
+
+    /// The same where there is no `/proc`: by its name in the cache, if that is still this file.
+    fn reopen_by_name(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let Keep::Entry(usage) = &self.file.keep else { return Err(io::ErrorKind::Unsupported.into()) };
+        let file =
+            rustix::fs::open(usage.path(), flags | OFlags::NOFOLLOW | OFlags::NONBLOCK, Mode::empty())?;
+        let (named, open) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(&*self.file.file)?);
+        if (named.st_dev, named.st_ino) != (open.st_dev, open.st_ino) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(file)
+    }
+
     /// The open file: the object's bytes are its first [`Handle::len`] bytes, more may follow.
     pub fn file(&self) -> Arc<OpenObject> {
         self.file.clone()
@@ -159,5 +183,29 @@ impl AsRef<[u8]> for Mapped {
 impl fmt::Debug for Mapped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mapped({} bytes)", self.as_ref().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Cache, CacheOptions};
+    use crate::engine::{Engine, EngineOptions};
+
+    /// Without `/proc` a file is opened by its name in the cache, and only if that is the same file.
+    #[test]
+    fn an_entry_is_reopened_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::start(EngineOptions::default()).unwrap();
+        let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 30)).unwrap();
+        let handle = cache.inner.keep_for_test(b"an object");
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let again = Handle::from_fd(handle.reopen_by_name(flags).unwrap(), handle.len(), ());
+        assert_eq!(again.read_all().unwrap(), b"an object");
+        let Keep::Entry(usage) = &handle.file.keep else { panic!("it is in the cache") };
+        std::fs::remove_file(usage.path()).unwrap();
+        std::fs::write(usage.path(), "another file").unwrap();
+        assert_eq!(handle.reopen_by_name(flags).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(handle.reopen().is_ok(), "through /proc it needs no name");
     }
 }

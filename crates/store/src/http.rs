@@ -32,6 +32,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::destinations::Destinations;
 use crate::done::Done;
 use crate::error::StoreError;
 use crate::servers::{Authorities, Dns, Login, Timings, Told};
@@ -78,6 +79,8 @@ pub struct HttpOptions {
     pub attempt: Duration,
     /// …and longer for larger ones: a second for each so many bytes.
     pub attempt_speed: u64,
+    /// Which addresses are connected to.
+    pub destinations: Destinations,
     /// How long a connection is kept without use, if the server doesn't say how long it keeps it.
     pub idle: Duration,
 }
@@ -100,6 +103,7 @@ impl Default for HttpOptions {
             low_speed_window: Duration::from_secs(10),
             attempt: Duration::from_secs(60),
             attempt_speed: 16 << 10,
+            destinations: Destinations::All,
             idle: Duration::from_secs(15),
         }
     }

@@ -11,8 +11,10 @@
 #![deny(unsafe_code)]
 
 mod below;
+mod beneath;
 mod cache;
 mod counter;
+mod destinations;
 mod done;
 mod engine;
 mod errand;
@@ -43,11 +45,13 @@ mod waits;
 mod wanted;
 
 pub use below::{Lower, LowerForm, LowerStatus, make_alien};
+pub use beneath::{Beneath, Links};
 pub use cache::care::{CachedObject, CheckProgress, DamagedObject, Freed, Goal};
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
 pub use cache::pins::PinSet;
 pub use cache::{Cache, CacheOptions};
 pub use counter::Counter;
+pub use destinations::{Destinations, Reachable};
 pub use done::Done;
 pub use engine::{Engine, EngineOptions, Log, connect, connect_straight};
 pub use errand::Errand;
@@ -68,7 +72,7 @@ pub use servers::{
     without_passwords,
 };
 pub use sink::{LocalSink, Put, Sink};
-pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, Stored};
+pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, SpoolAccount, Stored};
 pub use status::{
     CacheStatus, NetworkStatus, Reach, Room, RouteStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
 };

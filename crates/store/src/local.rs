@@ -1,21 +1,20 @@
 //! A repository in a local folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
-
+use crate::beneath::{Beneath, Links};
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
 use crate::pool::Pool;
-use crate::source::{Fetch, MEMORY_MAX, Source, Stored};
+use crate::source::{Fetch, MEMORY_MAX, Source, SpoolFile, Stored};
 
 /// A repository whose files lie in a folder, as a web server would serve them.
 pub(crate) struct LocalSource {
     root: PathBuf,
+    links: Arc<Links>,
     pool: Arc<Pool>,
 }
 
@@ -26,16 +25,19 @@ impl LocalSource {
             let reason = "it needs an absolute path: file:///folder/of/repository";
             return Err(StoreError::new("the repository", Cause::BadUrl { url, reason }));
         }
-        Ok(Self { root: PathBuf::from(path), pool })
+        // Whoever owns the repository leads nobody to files that they can't read; but root can read all.
+        let is_root = rustix::process::geteuid().is_root();
+        let links = Arc::new(if is_root { Links::OfUsers(vec![0]) } else { Links::All });
+        Ok(Self { root: PathBuf::from(path), links, pool })
     }
 }
 
 impl Source for LocalSource {
     fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
-        let path = self.root.join(&fetch.path);
+        let (root, links) = (self.root.clone(), self.links.clone());
         let place = self.describe();
         self.pool.spawn(fetch.priority.urgency(), move || {
-            let read = read(&path, &fetch);
+            let read = read(&root, &links, &fetch);
             done.give(read.map_err(|cause| fetch.error(cause).from_place(place)));
         });
     }
@@ -45,28 +47,24 @@ impl Source for LocalSource {
     }
 }
 
-fn read(path: &Path, fetch: &Fetch) -> Result<Stored, Cause> {
-    let failed = |source: io::Error| Cause::Disk { doing: "reading", path: path.to_owned(), source };
-    // A pipe that someone put there must not make this thread wait.
-    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+fn read(root: &Path, links: &Arc<Links>, fetch: &Fetch) -> Result<Stored, Cause> {
+    let path = root.join(&fetch.path);
+    let failed = |source: io::Error| Cause::Disk { doing: "reading", path: path.clone(), source };
+    let opened = Beneath::open(root, links).and_then(|root| root.file(Path::new(&fetch.path)));
+    let (file, facts) = match opened {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Cause::Missing { status: error.to_string() });
         }
         other => other.map_err(failed)?,
     };
-    let facts = file.metadata().map_err(failed)?;
-    if !facts.is_file() {
-        return Err(failed(io::Error::other("not a regular file")));
-    }
     if facts.len() > fetch.limit {
         return Err(Cause::TooLarge { limit: fetch.limit });
     }
     match &fetch.spool {
         Some(spool) if facts.len() > MEMORY_MAX => {
             // Copied, because others may write to the original between its verification and its use.
-            let copy = spool.file().map_err(failed)?;
-            let len = pieces(file, fetch.limit, |piece| spool.append(&copy, piece).map_err(failed), failed)?;
+            let mut copy = SpoolFile::begin(spool)?;
+            let len = pieces(file, fetch.limit, |piece| copy.append(piece), failed)?;
             Ok(Stored::spooled(copy, len))
         }
         _ => {

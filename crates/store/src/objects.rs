@@ -114,6 +114,10 @@ impl ObjectStore for Objects {
         self.shared.cached(wanted)
     }
 
+    fn doubt(&self, wanted: &Wanted) {
+        self.shared.cache.doubt(&wanted.key());
+    }
+
     fn add_holder(&self, holder: Weak<dyn Holder>) {
         self.shared.cache.add_holder(holder);
     }
@@ -171,7 +175,10 @@ impl Shared {
     }
 
     /// Leads or joins the flight for an object.
-    fn set_out(self: &Arc<Self>, wanted: Wanted, answer: Answer) {
+    fn set_out(self: &Arc<Self>, mut wanted: Wanted, answer: Answer) {
+        if wanted.size.is_none() {
+            wanted.limit = wanted.limit.min(self.cache.unstated_limit());
+        }
         let waiter = Waiter { store: self.clone(), wanted: wanted.clone(), answer };
         let Some(priority) = self.cache.flights.join(waiter) else {
             self.traffic.joined.fetch_add(1, Ordering::Relaxed);
@@ -276,7 +283,11 @@ impl Trip {
     }
 
     pub(crate) fn fetch(self) {
-        self.fetch_after(0);
+        let is_kept = !(self.store.cache.streaming && self.wanted.name.kind.is_content());
+        match self.wanted.size.map_or(Ok(()), |size| self.store.cache.check_size(size, is_kept)) {
+            Ok(()) => self.fetch_after(0),
+            Err(cause) => self.land(Err(cause)),
+        }
     }
 
     /// Fetches it after room was made so often.

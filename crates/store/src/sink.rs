@@ -30,7 +30,8 @@ pub trait Sink: Send + Sync {
     /// [`Self::flush`].
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
 
-    /// Tells whether an object is on its way, or there with this stored length: one of another length was damaged.
+    /// Tells whether an object is on its way, or there with this stored length and the bytes
+    /// that its name says: another one is damaged.
     fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError>;
 
     /// Makes all objects that were put so far durable, and then visible.

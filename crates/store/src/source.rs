@@ -14,6 +14,8 @@ use esker_format::canary;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 
+use rustix::fs::FallocateFlags;
+
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
 use crate::memory::Share;
@@ -115,6 +117,57 @@ pub trait Spool: Send + Sync {
 
     /// Appends.
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
+
+    /// The account that the bytes of a file are reserved in before they are written; none if nothing bounds them.
+    fn account(&self) -> Option<Box<dyn SpoolAccount>> {
+        None
+    }
+}
+
+/// Counts the bytes of one spooled file; gives them back on drop.
+pub trait SpoolAccount: Send + Sync {
+    /// Reserves room for further bytes; may wait for an eviction.
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause>;
+
+    /// Gives bytes back that the file takes no more.
+    fn shrink(&mut self, bytes: u64);
+}
+
+/// A spooled file being written or read; gone on drop.
+pub(crate) struct SpoolFile {
+    // Declared first: its bytes are free again when they are given back.
+    file: File,
+    account: Option<Box<dyn SpoolAccount>>,
+    spool: Arc<dyn Spool>,
+}
+
+impl SpoolFile {
+    pub(crate) fn begin(spool: &Arc<dyn Spool>) -> Result<Self, Cause> {
+        let file = spool.file().map_err(spooling_failed)?;
+        Ok(Self { file, account: spool.account(), spool: spool.clone() })
+    }
+
+    /// Appends bytes after reserving room for them. Blocks.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+        if let Some(account) = &mut self.account {
+            account.grow(bytes.len() as u64)?;
+        }
+        self.spool.append(&self.file, bytes).map_err(spooling_failed)
+    }
+
+    /// Gives the disk space of a range back; a file system that can't do that keeps it until the file is closed.
+    fn free(&mut self, at: u64, len: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if let Some(account) = &mut self.account
+            && rustix::fs::fallocate(&self.file, flags, at, len).is_ok()
+        {
+            account.shrink(len);
+        }
+    }
+}
+
+fn spooling_failed(source: io::Error) -> Cause {
+    Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
 }
 
 /// Objects up to this many stored bytes are kept in memory while they are fetched and verified.
@@ -130,7 +183,7 @@ pub struct Stored {
 
 enum Body {
     Memory { bytes: Vec<u8>, _share: Option<Share> },
-    Spooled { file: File, len: u64 },
+    Spooled { file: SpoolFile, len: u64 },
 }
 
 /// Bytes read at once when a spooled body is gone through.
@@ -147,8 +200,8 @@ impl Stored {
         Self { body: Body::Memory { bytes, _share: share }, verified: None, whole: None }
     }
 
-    /// The first `len` bytes of a file that nobody else writes to.
-    pub fn spooled(file: File, len: u64) -> Self {
+    /// The first `len` bytes of a spooled file.
+    pub(crate) fn spooled(file: SpoolFile, len: u64) -> Self {
         Self { body: Body::Spooled { file, len }, verified: None, whole: None }
     }
 
@@ -216,13 +269,34 @@ impl Stored {
                 while at < *len {
                     let room = usize::try_from(*len - at).map_or(PIECE, |left| left.min(PIECE));
                     let piece = &mut piece[..room];
-                    file.read_exact_at(piece, at)?;
+                    file.file.read_exact_at(piece, at)?;
                     take(piece)?;
                     at += room as u64;
                 }
                 Ok(())
             }
         }
+    }
+
+    /// The same, and gives the disk space of each piece back once it was taken.
+    pub(crate) fn drain<E: From<io::Error>>(
+        mut self,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Body::Spooled { file, len } = &mut self.body else { return self.pieces(take) };
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < *len {
+            let room = usize::try_from(*len - at).map_or(PIECE, |left| left.min(PIECE));
+            let piece = &mut piece[..room];
+            file.file.read_exact_at(piece, at)?;
+            take(piece)?;
+            if room == PIECE {
+                file.free(at, PIECE as u64);
+            }
+            at += room as u64;
+        }
+        Ok(())
     }
 
     /// Whether the bytes were found to have this hash.
@@ -276,7 +350,7 @@ impl io::Read for Reading {
             }
             Body::Spooled { file, len } => {
                 let most = usize::try_from(len.saturating_sub(self.at)).unwrap_or(usize::MAX).min(room.len());
-                file.read_at(&mut room[..most], self.at)?
+                file.file.read_at(&mut room[..most], self.at)?
             }
         };
         self.at += len as u64;

@@ -33,6 +33,12 @@ pub trait ObjectStore: Send + Sync {
     /// The object if it is in the cache, verified, and can be opened now. No I/O beyond that opening.
     fn cached(&self, wanted: &Wanted) -> Option<Handle>;
 
+    /// Notes that the file of an object could not be read: it is compared with its digest, or fetched, before it is given
+    /// out again.
+    fn doubt(&self, wanted: &Wanted) {
+        let _ = wanted;
+    }
+
     /// Adds somebody to ask before objects are evicted; a dead one is forgotten.
     fn add_holder(&self, holder: Weak<dyn Holder>);
 

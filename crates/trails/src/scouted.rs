@@ -300,6 +300,10 @@ impl Tree for Scouted {
         self.tree.read(node, offset, len, reply);
     }
 
+    fn unreadable(&self, node: &Node, offset: u64, len: usize) {
+        self.tree.unreadable(node, offset, len);
+    }
+
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
         self.tree.link_target(node, reply);
     }

@@ -109,6 +109,8 @@ struct State {
     violations: Vec<String>,
     failures: Vec<(String, ErrorKind, Option<u32>)>,
     watcher: Option<Arc<dyn Watcher>>,
+    /// What files contain once their content could not be read.
+    spares: HashMap<String, Data>,
     version: u64,
 }
 
@@ -165,6 +167,11 @@ impl MemoryTree {
         state.version += 1;
         let version = if entry.kind == Kind::Directory { 0 } else { state.version };
         state.insert(path, entry, version);
+    }
+
+    /// Gives the file at `path` other content once the mount says that it can't be read.
+    pub fn spare(&self, path: &str, content: Data) {
+        self.state().spares.insert(path.into(), content);
     }
 
     /// Changes attributes of what is at `path`, which stays the same node.
@@ -466,6 +473,17 @@ impl Tree for MemoryTree {
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.state().watcher = Some(watcher);
+    }
+
+    fn unreadable(&self, node: &Node, _: u64, _: usize) {
+        let found = {
+            let mut state = self.state();
+            let path = state.known.get(&node.key).map_or_else(String::new, |known| known.path.clone());
+            state.spares.remove(&path).map(|content| (path, content))
+        };
+        if let Some((path, content)) = found {
+            self.alter(&path, |entry| entry.content = content);
+        }
     }
 
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {

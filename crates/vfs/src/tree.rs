@@ -71,6 +71,12 @@ pub trait Tree: Send + Sync + 'static {
         true
     }
 
+    /// Called when bytes that the tree answered a read with could not be read from their file, before the same is asked
+    /// again: the tree gets them from elsewhere, if it can.
+    fn unreadable(&self, node: &Node, offset: u64, len: usize) {
+        let _ = (node, offset, len);
+    }
+
     /// Called for every failure that is news ([`TreeError::is_news`]) and that the mount is about to report to a
     /// program, so that the tree can show it (`esker status`); also when a page fault, which can't be told,
     /// begins to wait. `caller` is the process that asked, if it is known.

@@ -138,6 +138,25 @@ impl Core {
         self.place_outside(&node, with_place);
     }
 
+    /// Has the store look at the objects of a range that could not be read.
+    pub(crate) fn unreadable(&self, node: &Node, offset: u64, len: usize) {
+        let Ok((notes, compression)) = readable(node) else { return };
+        let end = offset.saturating_add(len as u64);
+        if !notes.chunked {
+            if let Some(hash) = notes.content {
+                let object = ObjectName::new(hash, ObjectKind::File);
+                self.store.doubt(&Wanted::new(object, compression, "").size(notes.size));
+            }
+            return;
+        }
+        let chunks = self.held.chunks(&node.key).unwrap_or_default();
+        let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset);
+        for chunk in chunks.iter().skip(first).take_while(|chunk| chunk.offset < end).take(PIECES_MAX) {
+            let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
+            self.store.doubt(&Wanted::new(object, compression, "").size(chunk.size));
+        }
+    }
+
     /// Has all objects come, from this place outside of the repository if there is one.
     fn get_pieces(
         self: &Arc<Self>,

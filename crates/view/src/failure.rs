@@ -24,7 +24,7 @@ impl<E: Into<TreeError>> From<E> for Blocked {
 /// A failure of the store while getting `object`.
 pub(crate) fn of_store(error: StoreError, object: impl Into<String>) -> TreeError {
     let kind = match error.cause() {
-        Cause::Full { .. } => ErrorKind::Full,
+        Cause::Full { .. } | Cause::LargerThanCache { .. } => ErrorKind::Full,
         Cause::TimedOut { .. } => ErrorKind::TimedOut,
         // Waiting doesn't bring it back: the repository, or this copy of it, has a hole.
         Cause::Missing { .. } => ErrorKind::Damaged,

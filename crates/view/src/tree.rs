@@ -44,6 +44,10 @@ impl Tree for View {
         self.core.read(node, offset, len, reply);
     }
 
+    fn unreadable(&self, node: &Node, offset: u64, len: usize) {
+        self.core.unreadable(node, offset, len);
+    }
+
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
         let node = *node;
         self.core.serve(reply, move |scene| {

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use esker_vfs::Segment;
 use esker_vfs::memory::{Entry, MemoryTree};
+use esker_vfs::{Data, Segment};
 
 use crate::mounted::Mounted;
 use crate::{on_all_kernels, sys};
@@ -91,6 +91,17 @@ on_all_kernels! {
         assert_eq!(output.stdout.trim_ascii_end(), mounted.path("script").as_os_str().as_encoded_bytes());
         let refused = Command::new(mounted.path("secret")).status().expect_err("not executable");
         assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
+    }
+
+    fn what_cannot_be_read_is_asked_for_again_once(kernel: KernelMask) {
+        let tree = MemoryTree::new();
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        tree.put("file", Entry::pieces(vec![Segment::File { file: file as _, offset: 0, len: 10 }]));
+        let bytes: Arc<[u8]> = pattern(10, 4).into();
+        tree.spare("file", Data(vec![Segment::Bytes { bytes: Arc::clone(&bytes), start: 0, len: 10 }]));
+        let mounted = Mounted::new(tree, kernel);
+        assert!(fs::read(mounted.path("file")).expect("read") == *bytes);
+        assert!(mounted.tree.failures().is_empty());
     }
 
     fn a_local_file_that_is_too_short_is_an_error(kernel: KernelMask) {

@@ -15,6 +15,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{Authorities, Done, Handle, Holder, Wanted};
 use esker_testkit::mirror::Mirror;
+use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::process::{Gid, Uid};
 
@@ -30,6 +31,7 @@ struct Node {
     folder: tempfile::TempDir,
     mirror: Mirror,
     me: u32,
+    destinations: Destinations,
     broker: Option<NodeBroker>,
 }
 
@@ -53,7 +55,7 @@ impl Node {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
         let mirror = Mirror::serve(folder.path());
         let me = rustix::process::geteuid().as_raw();
-        let mut node = Self { folder, mirror, me, broker: None };
+        let mut node = Self { folder, mirror, me, destinations: Destinations::All, broker: None };
         node.start();
         node
     }
@@ -72,6 +74,7 @@ impl Node {
             lower: Vec::new(),
             socket,
             rules,
+            destinations: self.destinations.clone(),
             authorities: Authorities::default(),
             log,
         };
@@ -240,6 +243,112 @@ fn a_descriptor_changes_nothing() {
     assert!(as_user(ALICE, || read(&*node.open("public.test"), &object.wanted)) == object.plain);
     assert_eq!(node.asked_for(&object), 1, "it was fetched again");
     drop(locked);
+}
+
+/// Each client has a description of its own: what one of them sets on it, another doesn't see, now or later.
+#[test]
+fn clients_share_no_open_file() {
+    let node = Node::new();
+    let object = made(6, 50_000);
+    node.put("public.test", &object);
+    let as_other = |uid: u32| {
+        let get_it = || get(&*node.open("public.test"), &object.wanted).expect("an object");
+        if can_be_others() { as_user(uid, get_it) } else { get_it() }
+    };
+    let (alice, mallory) = (as_other(ALICE), as_other(MALLORY));
+    let file = mallory.file();
+    let set = OFlags::NONBLOCK | OFlags::APPEND | OFlags::DIRECT;
+    if rustix::fs::fcntl_setfl(&*file, set).is_err() {
+        // No file system below /tmp takes O_DIRECT here; the other flags show the same.
+        rustix::fs::fcntl_setfl(&*file, set - OFlags::DIRECT).expect("flags");
+    }
+    rustix::fs::flock(&*file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    rustix::fs::seek(&*file, rustix::fs::SeekFrom::Start(7)).expect("a position");
+    rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Random).expect("advice");
+    for reader in [alice, as_other(ALICE), as_other(MALLORY)] {
+        let flags = rustix::fs::fcntl_getfl(&*reader.file()).expect("flags");
+        assert!(!flags.intersects(set), "{flags:?}");
+        assert_eq!(flags & OFlags::RWMODE, OFlags::RDONLY);
+        assert_eq!(rustix::fs::tell(&*reader.file()).expect("a position"), 0);
+        let mut byte = [0];
+        assert_eq!(reader.read_at(&mut byte, 1).expect("a byte"), 1);
+        assert_eq!(byte[0], object.plain[1]);
+    }
+    assert_eq!(node.asked_for(&object), 1);
+}
+
+/// Addresses of this node are for those whom the administrator allows them: by number, by name, and where a server sends on.
+#[test]
+fn users_lead_the_broker_to_no_address_of_this_node() {
+    let mut node = Node::new();
+    let object = made(10, 50_000);
+    node.put("public.test", &object);
+    let connect = |node: &mut Node, allowed: &str| {
+        node.broker = None;
+        node.destinations = Destinations::Named(vec![allowed.parse().expect("a destination")]);
+        node.start();
+    };
+    let ask = |node: &Node, servers: String| {
+        let socket = node.dial();
+        send(socket.as_fd(), &ToWriter::Hello { version: VERSION, servers }, None).expect("a greeting");
+        Receiver::new(socket).next::<serde_json::Value>().expect("an answer").0
+    };
+    connect(&mut node, "any");
+    let url = node.mirror.url("public.test");
+    let port = url.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()).expect("a port").to_owned();
+    for host in ["127.0.0.1", "[::1]", "localhost", "169.254.169.254", "0.0.0.0", "[::ffff:127.0.0.1]"] {
+        let answer = ask(&node, format!("http://{host}:{port}/public.test"));
+        let text = answer["failed"]["error"]["text"].as_str().unwrap_or_default();
+        assert!(text.contains("--connect"), "{host}: {answer}");
+    }
+    assert_eq!(node.mirror.count(|_| true), 0, "a server was asked");
+    connect(&mut node, "127.0.0.0/8");
+    assert!(read(&*node.open("public.test"), &object.wanted) == object.plain);
+}
+
+/// A user who names sizes and limits of their own gets no more of the disk than the quota has.
+#[test]
+fn no_user_names_the_limit() {
+    let node = Node::new();
+    let plain = vec![0; 300 << 20];
+    let stored = compress_zlib(&plain);
+    drop(plain);
+    let name = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), ObjectKind::File);
+    node.mirror.put(&format!("/public.test/{}", name.path()), stored);
+    let unsized_one = Wanted::new(name, Compression::Zlib, "/a/file").limit(u64::MAX);
+    let store = node.open("public.test");
+    for wanted in [unsized_one.clone().size(300 << 20), unsized_one] {
+        let error = get(&*store, &wanted).expect_err("it is larger than the cache");
+        assert!(error.to_string().contains("larger") || error.to_string().contains("more than"), "{error}");
+    }
+    let object = made(8, 50_000);
+    node.put("public.test", &object);
+    assert!(read(&*store, &object.wanted) == object.plain);
+}
+
+/// A client that can't read what it was given has it looked at, and gets the right bytes.
+#[test]
+fn what_a_client_cannot_read_is_fetched_again() {
+    let node = Node::new();
+    let object = made(9, 50_000);
+    node.put("public.test", &object);
+    let store = node.open("public.test");
+    assert!(read(&*store, &object.wanted) == object.plain);
+    let mut cached = Vec::new();
+    for folder in fs::read_dir(node.folder.path().join("cache/objects")).expect("folders") {
+        cached.extend(
+            fs::read_dir(folder.expect("a folder").path()).expect("files").map(|file| file.unwrap().path()),
+        );
+    }
+    assert_eq!(cached.len(), 1);
+    let before = node.asked_for(&object);
+    fs::File::options().write(true).open(&cached[0]).expect("the file").set_len(100).expect("a shorter file");
+    let handle = get(&*store, &object.wanted).expect("an object");
+    assert!(handle.read_all().is_err(), "the file ends early");
+    drop(handle);
+    store.doubt(&object.wanted);
+    assert!(read(&*store, &object.wanted) == object.plain);
+    assert!(node.asked_for(&object) > before);
 }
 
 /// > C5: Who may not read a repository gets nothing of it from the broker, not even by the name of an object that is cached.

@@ -305,6 +305,9 @@ fn hear_all(
                     errand.end();
                 }
             }
+            ToWriter::Doubt { object } => {
+                hearing.store.doubt(&object.read().ok_or(io::ErrorKind::InvalidData)?);
+            }
             ToWriter::Released { id, held } => holder.answer(id, held),
             ToWriter::Status { id } => hearing.status(id),
             ToWriter::Hello { .. } | ToWriter::Care { .. } => return Err(io::ErrorKind::InvalidData.into()),
@@ -364,12 +367,27 @@ fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>) {
         if !connected {
             continue;
         }
-        let file = out.handle.as_ref().map(Handle::file);
-        let file = file.as_ref().map(|file| file.as_fd());
-        if send(socket.as_fd(), &out.message, file).is_err() {
+        let (message, file) = with_own_descriptor(out.message, out.handle.as_ref());
+        if send(socket.as_fd(), &message, file.as_ref().map(|file| file.as_fd())).is_err() {
             connected = false;
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
+    }
+}
+
+/// Opens an object for one client alone. A description that several share carries what any of them does to it: flags such as
+/// O_DIRECT, locks, the position and advice on reading.
+fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient, Option<OwnedFd>) {
+    match (message, handle) {
+        (ToClient::Object { id, len }, Some(handle)) => match handle.reopen() {
+            Ok(file) => (ToClient::Object { id, len }, Some(file)),
+            Err(source) => {
+                let cause = Cause::Disk { doing: "opening", path: "an object of the cache".into(), source };
+                let error = ErrorMessage::new(&StoreError::new("an object", cause));
+                (ToClient::Failed { id, error }, None)
+            }
+        },
+        (message, _) => (message, None),
     }
 }
 

@@ -182,6 +182,11 @@ impl Client {
         }
     }
 
+    /// Tells the writer that the file of an object can't be read.
+    pub(super) fn unreadable(&self, wanted: &Wanted) {
+        let _ = self.outbox.send(ToWriter::Doubt { object: WantedMessage::new(wanted) });
+    }
+
     /// Asks the writer how its cache is; what it said last if it doesn't say soon.
     pub(super) fn status(&self) -> Option<StatusMessage> {
         let deadline = Instant::now() + STATUS_PATIENCE;

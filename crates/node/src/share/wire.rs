@@ -8,6 +8,7 @@
 //!                    get        an object; many may be under way at once, told apart by their ids
 //!                    warm       bring an object into the cache; many may be under way, too
 //!                    over       an errand ended: what is queued for it is pointless
+//!                    doubt      the file of this object could not be read: compare it, or fetch it
 //!                    released   answer to `release`: which objects the kernel still uses
 //!                    status     how is the cache?
 //!                    care       first, in place of `hello`: a task of an administrator (care.rs), then more of them
@@ -42,7 +43,7 @@ use crate::care::Task;
 use crate::status::{Lower, Route};
 
 /// Changes with every change of the messages: writer and client may be different builds.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
 const MESSAGE_MAX: usize = 64 * 1024;
@@ -81,6 +82,9 @@ pub(crate) enum ToWriter {
     },
     Over {
         errand: u64,
+    },
+    Doubt {
+        object: WantedMessage,
     },
     Released {
         id: u64,

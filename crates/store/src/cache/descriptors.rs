@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::entry::Entry;
+use super::layout::Layout;
 use crate::pool::Pool;
 use crate::urgency::Urgency;
 
@@ -29,6 +30,7 @@ pub(crate) struct Descriptors {
     serving: AtomicBool,
     open: Mutex<Open>,
     pool: Weak<Pool>,
+    layout: Layout,
 }
 
 /// Entries that were opened; some may be closed again, or evicted.
@@ -96,7 +98,7 @@ impl Open {
 }
 
 impl Descriptors {
-    pub(super) fn new(limit: usize, pool: Weak<Pool>) -> Arc<Self> {
+    pub(super) fn new(limit: usize, pool: Weak<Pool>, layout: Layout) -> Arc<Self> {
         Arc::new(Self {
             limit: limit.max(1),
             used: AtomicUsize::new(0),
@@ -106,7 +108,13 @@ impl Descriptors {
             serving: AtomicBool::new(false),
             open: Mutex::default(),
             pool,
+            layout,
         })
+    }
+
+    /// Returns where the files of entries are.
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// How many are open, were open at once at most, and may be open.

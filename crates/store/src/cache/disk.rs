@@ -98,9 +98,13 @@ pub struct RealDisk {
 impl RealDisk {
     /// Files are for their owner only: users never trust each other's files, nor read each other's software.
     pub const PRIVATE: Self = Self { file_mode: 0o600, folder_mode: 0o700 };
-    /// Others may read, as a web server has to.
-    pub const SERVED: Self = Self { file_mode: 0o666, folder_mode: 0o777 };
+    /// Others may read, as a web server has to, and write only where the umask says so of a group.
+    pub const SERVED: Self = Self { file_mode: 0o664, folder_mode: 0o775 };
 }
+
+// Whatever the umask, nothing that is made can be written to by every user.
+const _: () = assert!((RealDisk::SERVED.file_mode | RealDisk::SERVED.folder_mode) & 0o002 == 0);
+const _: () = assert!((RealDisk::PRIVATE.file_mode | RealDisk::PRIVATE.folder_mode) & 0o077 == 0);
 
 impl Disk for RealDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
@@ -59,6 +60,8 @@ pub(super) struct State {
     pub(super) file: Option<Arc<File>>,
     /// Whether [`Descriptors`] has it in its list of open entries.
     pub(super) listed: bool,
+    /// When a reader last said that the file can't be read.
+    pub(super) doubted: Option<Instant>,
 }
 
 impl Entry {
@@ -76,7 +79,14 @@ impl Entry {
             prefetched: AtomicU64::new(0),
             pins: AtomicU32::new(0),
             descriptors: descriptors.clone(),
-            state: Mutex::new(State { checked, gone: false, users: 0, file: None, listed: false }),
+            state: Mutex::new(State {
+                checked,
+                gone: false,
+                users: 0,
+                file: None,
+                listed: false,
+                doubted: None,
+            }),
         })
     }
 
@@ -117,6 +127,11 @@ impl EntryUse {
     /// For a use that was counted in the entry's state already.
     pub(super) fn counted(entry: Arc<Entry>) -> Self {
         Self { entry }
+    }
+
+    /// Returns the path of the entry's file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.entry.descriptors.layout().object(&self.entry.key)
     }
 
     /// Keeps the content without needing the descriptor.

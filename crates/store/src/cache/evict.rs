@@ -177,7 +177,6 @@ impl Inner {
         }
         self.damaged.fetch_add(1, Ordering::Relaxed);
         self.table.remove(entry);
-        self.space.release(self.charge_of(entry.plain_len));
         let path = self.layout.object(&entry.key);
         if let Err(error) = self.disk.remove(&path)
             && error.kind() != io::ErrorKind::NotFound
@@ -186,6 +185,7 @@ impl Inner {
             self.keep_no_index();
         }
         self.close_unused(entry);
+        self.space.release(self.charge_of(entry.plain_len));
     }
 
     /// Takes an entry out of the account whose file a new one has replaced.
@@ -197,7 +197,7 @@ impl Inner {
         self.close_unused(entry);
     }
 
-    fn close_unused(&self, entry: &Entry) {
+    pub(super) fn close_unused(&self, entry: &Entry) {
         let mut state = entry.state.lock();
         if state.users == 0
             && let Some(file) = state.file.take()

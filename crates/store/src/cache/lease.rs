@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -12,6 +13,7 @@ use super::entry::{Entry, EntryUse, State};
 use super::trailer::{TRAILER_LEN, Trailer};
 use crate::error::Cause;
 use crate::handle::{Handle, Keep};
+use crate::wanted::CacheKey;
 
 /// What came of trying to open an entry.
 pub(crate) enum Leased {
@@ -29,6 +31,8 @@ pub(crate) enum Leased {
 
 /// Bytes read at once while an entry is checked.
 const PIECE: usize = 1 << 20;
+/// For how long after an object was doubted it is not compared again on a reader's word: that reads all of it.
+const DOUBT_AGAIN: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Opens an entry that needs no check. No I/O beyond the opening.
@@ -93,6 +97,36 @@ impl Inner {
                 self.discard(entry);
                 Leased::Gone
             }
+        }
+    }
+
+    /// Has an object compared with its digest before it is read again, because a reader could not read its file. What
+    /// turns out unreadable or damaged is then fetched anew.
+    pub(crate) fn doubt(&self, key: &CacheKey) {
+        let Some(entry) = self.find(key) else { return };
+        {
+            let mut state = entry.state.lock();
+            if state.doubted.is_some_and(|since| since.elapsed() < DOUBT_AGAIN) {
+                return;
+            }
+            state.doubted = Some(Instant::now());
+            state.checked = false;
+        }
+        self.close_unused(&entry);
+    }
+
+    /// Keeps bytes under the name of their hash.
+    #[cfg(test)]
+    pub(crate) fn keep_for_test(self: &Arc<Self>, plain: &[u8]) -> Handle {
+        let hash = esker_format::hash::ContentHash::of(esker_format::hash::HashAlgorithm::Sha1, plain);
+        let key = CacheKey { hash, compression: esker_format::compress::Compression::Stored };
+        let reservation = self.space.reserve_now(self.charge_of(plain.len() as u64)).unwrap();
+        let mut writing = super::Writing::begin(self).unwrap();
+        writing.write(plain).unwrap();
+        let entry = writing.keep(key, reservation, None).unwrap();
+        match self.lease(&entry) {
+            Leased::Handle(handle) => handle,
+            _ => panic!("it was just written"),
         }
     }
 

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -81,6 +82,23 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// Returns the bytes that are reserved.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds another reservation of the same account to this one.
+    pub(crate) fn add(&mut self, mut more: Self) {
+        self.bytes += std::mem::take(&mut more.bytes);
+    }
+
+    /// Gives a part back.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let less = bytes.min(self.bytes);
+        self.bytes -= less;
+        self.space.release(less);
+    }
+
     /// Turns the reservation into the charge of an entry, which may differ from what was reserved.
     pub(super) fn keep(mut self, charge: u64) {
         let reserved = std::mem::take(&mut self.bytes);
@@ -102,8 +120,13 @@ impl Space {
         Arc::new(Self { marks, state: Mutex::default(), work: Condvar::new(), settled: Condvar::new() })
     }
 
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.state.lock().used
+    }
+
+    /// Returns the most bytes that are ever reserved.
+    pub(crate) fn hard(&self) -> u64 {
+        self.marks.hard
     }
 
     pub(super) fn over_quota(&self) -> u64 {
@@ -153,6 +176,13 @@ impl Space {
         }
         state.parked.push_back((bytes, Box::new(granted)));
         self.work.notify_one();
+    }
+
+    /// Reserves bytes and waits for the answer. Not for the evictor's thread, nor one that it waits for.
+    pub(crate) fn reserve_now(self: &Arc<Self>, bytes: u64) -> Result<Reservation, Cause> {
+        let (answer, answered) = channel();
+        self.reserve(bytes, move |granted| _ = answer.send(granted));
+        answered.recv().unwrap_or(Err(Cause::Closed))
     }
 
     /// Evicts so many bytes, as far as that is possible, because the disk has no room; then calls `tried`.

@@ -10,10 +10,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::Inner;
 use super::descriptors::Slot;
+use super::space::{Reservation, Space};
 use super::write::Writing;
 use crate::error::Cause;
 use crate::handle::{Handle, Keep};
-use crate::source::Spool;
+use crate::source::{Spool, SpoolAccount};
 
 /// The account of bytes that are served without being kept.
 pub(crate) struct Unkept {
@@ -33,6 +34,11 @@ impl Unkept {
         Arc::new(Self { limit, used: AtomicU64::new(0), served: AtomicU64::new(0) })
     }
 
+    /// Returns the most bytes of it.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     pub(super) fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }
@@ -43,6 +49,23 @@ impl Unkept {
             used.checked_add(bytes).filter(|sum| *sum <= self.limit)
         });
         taken.ok().map(|_| UnkeptShare { account: self.clone(), bytes })
+    }
+}
+
+impl UnkeptShare {
+    /// Takes more room, unless the limit is reached.
+    fn grow(&mut self, bytes: u64) -> bool {
+        let Some(mut more) = self.account.take(bytes) else { return false };
+        self.bytes += std::mem::take(&mut more.bytes);
+        true
+    }
+
+    /// Gives a part of the room back, at most what it has; returns how much.
+    fn shrink(&mut self, bytes: u64) -> u64 {
+        let less = bytes.min(self.bytes);
+        self.bytes -= less;
+        self.account.used.fetch_sub(less, Ordering::AcqRel);
+        less
     }
 }
 
@@ -90,7 +113,64 @@ fn sealed(plain: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+/// Room for a whole file: in the quota, so that it can be kept, or else among what is passed on.
+pub(crate) enum Room {
+    Kept(Reservation),
+    Unkept(UnkeptShare),
+}
+
+impl Inner {
+    /// Takes room for a file of so many plain bytes, perhaps after an eviction, which is waited for.
+    pub(crate) fn room_now(&self, plain_len: u64) -> Result<Room, Cause> {
+        let charge = self.charge_of(plain_len);
+        match self.space.reserve_now(charge) {
+            Ok(reservation) => Ok(Room::Kept(reservation)),
+            Err(no_room) => self.unkept_files.take(charge).map(Room::Unkept).ok_or(no_room),
+        }
+    }
+}
+
+/// The room of a spooled file. It is taken from what is passed on without being kept, where it costs no other object its
+/// place, and then from the quota.
+struct SpoolRoom {
+    space: Arc<Space>,
+    passing: UnkeptShare,
+    reserved: Option<Reservation>,
+    block: u64,
+    len: u64,
+}
+
+impl SpoolAccount for SpoolRoom {
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        let blocks = |len: u64| len.div_ceil(self.block).saturating_mul(self.block);
+        let len = self.len.saturating_add(bytes);
+        let more = blocks(len) - blocks(self.len);
+        if !self.passing.grow(more) {
+            let reserved = self.space.reserve_now(more)?;
+            match &mut self.reserved {
+                Some(before) => before.add(reserved),
+                none => *none = Some(reserved),
+            }
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        let rest = bytes - self.passing.shrink(bytes);
+        if let Some(reserved) = &mut self.reserved {
+            reserved.shrink(rest);
+        }
+    }
+}
+
 impl Spool for Inner {
+    fn account(&self) -> Option<Box<dyn SpoolAccount>> {
+        let (space, reserved) = (self.space.clone(), None);
+        let passing = UnkeptShare { account: self.unkept_files.clone(), bytes: 0 };
+        Some(Box::new(SpoolRoom { space, passing, reserved, block: self.block, len: 0 }))
+    }
+
     fn file(&self) -> io::Result<File> {
         if let Some(file) = self.begin_nameless()? {
             return Ok(file);

@@ -1,5 +1,6 @@
 //! One attempt: a connection, a request, an answer.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,13 +187,24 @@ fn skipped(response: &Response<Incoming>, site: &Site, fetch: &Fetch, from: u64)
     range::skipped(response, fetch, from).unwrap_or_else(|| check_status(response).map(|()| from))
 }
 
+/// Returns those of a host's addresses that may be connected to.
+fn allowed(host: &Host, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, Cause> {
+    let (name, destinations) = (&host.endpoint.host, &host.world.options.destinations);
+    let first = addresses.first().copied();
+    addresses.retain(|address| destinations.allow(name, *address));
+    match first {
+        Some(address) if addresses.is_empty() => Err(Cause::NotAllowed { host: name.clone(), address }),
+        _ => Ok(addresses),
+    }
+}
+
 /// Opens a connection.
 pub(super) async fn connect(host: &Rc<Host>, site: &Site) -> Result<Connection, Cause> {
     let limit = site.manners.limits.connect;
     let endpoint = &host.endpoint;
     let resolving = timeout(limit, host.world.names.resolve(&endpoint.host, &site.manners.dns)).await;
     let late = |_| Cause::TimedOut { phase: Phase::Resolve, limit };
-    let addresses = resolving.map_err(late)??.addresses;
+    let addresses = allowed(host, resolving.map_err(late)??.addresses)?;
     let (line, took) = endpoint.connect(&addresses, &host.world.tls, limit).await?;
     host.path.borrow_mut().connected(took, Instant::now());
     site.counts.connected();

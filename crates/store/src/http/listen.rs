@@ -5,6 +5,7 @@
 
 mod events;
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::dial::Line;
 use super::tls::Tls;
@@ -38,6 +39,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 const ABSENT: Duration = Duration::from_secs(3600);
 /// A stream that lasted so long did work.
 const LASTED: Duration = Duration::from_secs(30);
+/// Most events in a second that are heard, and most bytes that are read: whoever publishes does so less often. What comes
+/// faster waits, in the end at the server.
+const EVENTS_MAX: u32 = 4;
+const BYTES_MAX: usize = 128 << 10;
 /// For a name, for a connection, and for the beginning of an answer.
 const STEP: Duration = Duration::from_secs(10);
 
@@ -164,7 +169,7 @@ impl Listener {
             status.failure = None;
         }
         let mut body = response.into_body();
-        let mut events = Events::default();
+        let (mut events, mut pace) = (Events::default(), Pace::begin());
         loop {
             let frame = timeout(listen.silence, body.frame()).await;
             let frame = frame.map_err(|_| End::Broken(format!("nothing came for {:?}", listen.silence)))?;
@@ -172,11 +177,21 @@ impl Listener {
             let Ok(data) = frame.map_err(|error| End::Broken(error.to_string()))?.into_data() else {
                 continue;
             };
-            let hear = |event: &[u8]| {
-                self.status.lock().events += 1;
-                (self.heard)(event);
+            // What came at once counts as its last events: each makes the earlier ones old news.
+            let mut last: VecDeque<Vec<u8>> = VecDeque::new();
+            let keep = |event: &[u8]| {
+                if last.len() == EVENTS_MAX as usize {
+                    last.pop_front();
+                }
+                last.push_back(event.to_owned());
             };
-            events.take(&data, hear).map_err(|why| End::Broken(why.to_owned()))?;
+            events.take(&data, keep).map_err(|why| End::Broken(why.to_owned()))?;
+            for event in last {
+                pace.event().await;
+                self.status.lock().events += 1;
+                (self.heard)(&event);
+            }
+            pace.bytes(data.len()).await;
         }
     }
 
@@ -220,6 +235,43 @@ impl Listener {
     }
 }
 
+/// What came of a stream in the present second.
+struct Pace {
+    begun: Instant,
+    events: u32,
+    bytes: usize,
+}
+
+impl Pace {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), events: 0, bytes: 0 }
+    }
+
+    /// Waits until another event may be heard.
+    async fn event(&mut self) {
+        self.events += 1;
+        if self.events > EVENTS_MAX {
+            self.next_second().await;
+            self.events = 1;
+        }
+    }
+
+    /// Waits until more may be read.
+    async fn bytes(&mut self, len: usize) {
+        self.bytes = self.bytes.saturating_add(len);
+        if self.bytes > BYTES_MAX || self.begun.elapsed() >= SECOND {
+            self.next_second().await;
+        }
+    }
+
+    async fn next_second(&mut self) {
+        sleep_until(self.begun + SECOND).await;
+        *self = Self::begin();
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Between half and all of a pause.
 fn spread(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) % 1024;
@@ -241,5 +293,40 @@ fn check(response: &Response<Incoming>) -> Result<(), End> {
     match kind.unwrap_or_default().split(';').next() {
         Some("text/event-stream") => Ok(()),
         _ => Err(End::Absent("what is there is no stream of events".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that tells of new revisions without end: what comes too fast waits with the server.
+    #[test]
+    fn a_flood_of_events_waits_at_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/repo/.esker/revisions", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+            let _ = client.read(&mut [0; 4096]).unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n").unwrap();
+            let events = b"event: revision\ndata: {\"revision\":1}\n\n".repeat(1000);
+            let mut sent = 0;
+            while sent < 1 << 30 && client.write_all(&events).is_ok() {
+                sent += events.len();
+            }
+            sent
+        });
+        let begun = std::time::Instant::now();
+        let listen = Listen { url, body: String::new(), silence: STEP, authorities: Authorities::default() };
+        let listening = Listening::start(listen, Arc::new(|_| {})).unwrap();
+        let sent = server.join().unwrap();
+        assert!(sent < 1 << 30, "the server was never made to wait");
+        let heard = listening.status().events;
+        let seconds = begun.elapsed().as_secs() + 1;
+        assert!(heard > 0 && heard <= u64::from(EVENTS_MAX) * seconds, "{heard} events in {seconds} s");
     }
 }

@@ -1,12 +1,11 @@
 //! Where the bytes of an answer go: memory, or a file once they are too many.
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::memory::Share;
-use crate::source::{MEMORY_MAX, Spool, Stored};
+use crate::source::{MEMORY_MAX, Spool, SpoolFile, Stored};
 
 /// Memory is taken in such steps where the server announces no length, or a larger one.
 const STEP: usize = 64 << 10;
@@ -21,7 +20,7 @@ pub(super) struct Receiver {
     bytes: Vec<u8>,
     share: Share,
     spool: Option<Arc<dyn Spool>>,
-    file: Option<Arc<File>>,
+    file: Option<SpoolFile>,
 }
 
 impl Receiver {
@@ -68,7 +67,7 @@ impl Receiver {
         let small = self.len <= MEMORY_MAX && self.share.grow(grow as u64);
         match &self.spool {
             Some(spool) if !small => {
-                self.file = Some(Arc::new(spool.file().map_err(failed)?));
+                self.file = Some(SpoolFile::begin(spool)?);
             }
             // Without a spool the limit of the request bounds it.
             _ => self.bytes.reserve_exact(grow),
@@ -78,26 +77,24 @@ impl Receiver {
 
     /// Writes what was collected, on another thread: the disk must not hold up the network.
     async fn flush(&mut self) -> Result<(), Cause> {
-        let (Some(spool), Some(file)) = (self.spool.clone(), self.file.clone()) else { return Ok(()) };
+        let Some(mut file) = self.file.take() else { return Ok(()) };
         let bytes = std::mem::take(&mut self.bytes);
-        let written = tokio::task::spawn_blocking(move || spool.append(&file, &bytes)).await;
-        written.unwrap_or_else(|_| Err(io::Error::other("the writing task was cancelled"))).map_err(failed)
+        let writing = tokio::task::spawn_blocking(move || file.append(&bytes).map(|()| file)).await;
+        self.file = Some(writing.map_err(|_| cancelled())??);
+        Ok(())
     }
 
     /// Ends the body.
     pub(super) async fn finish(mut self) -> Result<Stored, Cause> {
         self.flush().await?;
         match self.file.take() {
-            Some(file) => {
-                let file = Arc::into_inner(file)
-                    .ok_or_else(|| failed(io::Error::other("a write is still under way")))?;
-                Ok(Stored::spooled(file, self.len))
-            }
+            Some(file) => Ok(Stored::spooled(file, self.len)),
             None => Ok(Stored::in_shared_memory(self.bytes, Some(self.share))),
         }
     }
 }
 
-fn failed(source: io::Error) -> Cause {
+fn cancelled() -> Cause {
+    let source = io::Error::other("the writing task was cancelled");
     Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
 }

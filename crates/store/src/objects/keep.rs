@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 
 use super::{Trip, says_full};
-use crate::cache::{Entry, Reservation, Writing};
+use crate::cache::{Entry, FileRoom, Reservation, UnkeptShare, Writing};
 use crate::error::Cause;
 use crate::source::Stored;
 
@@ -13,10 +13,6 @@ use crate::source::Stored;
 /// piece. With one such buffer for each core, and the budget for stored bytes, memory stays bounded whatever
 /// is fetched.
 const WHOLE_MAX: u64 = 64 << 20;
-
-/// How often room is made for a large object of unstated size. Each time at least twice as much of it fits, so
-/// that what deflates best, a thousandfold, still comes to its end.
-const PLAIN_ROUNDS: u32 = 10;
 
 /// The plain bytes of a small object.
 enum Plain {
@@ -51,12 +47,26 @@ impl Trip {
         };
         self.store.traffic.note_fetch(stored.len(), self.is_prefetch);
         self.fetched = Some(stored.len());
-        let most = self.wanted.size.unwrap_or(self.wanted.limit);
-        if stored.memory().is_none() || most > WHOLE_MAX {
-            return self.keep_in_pieces(stored, 0);
+        if stored.memory().is_none() || self.wanted.size.is_some_and(|size| size > WHOLE_MAX) {
+            return self.measure_and_keep(stored);
         }
-        match self.whole(stored) {
-            Ok(plain) => self.keep_whole(plain, Attempt::First),
+        match self.whole(&stored) {
+            Ok(Whole::Inflated(plain)) => self.keep_whole(Plain::Inflated(plain), Attempt::First),
+            Ok(Whole::AsStored) => self.keep_whole(Plain::AsStored(stored), Attempt::First),
+            Ok(Whole::TooLarge) => self.measure_and_keep(stored),
+            Err(cause) => self.land(Err(cause)),
+        }
+    }
+
+    /// Keeps a large object once its plain size is known. Where nothing states the size, the object is inflated once to
+    /// nowhere, so that no byte is written before there is room for it.
+    fn measure_and_keep(self, stored: Stored) {
+        let plain_len = match self.wanted.size {
+            Some(size) => Ok(size),
+            None => self.inflate(&mut |take: Take<'_>| stored.pieces(take), &mut |_| Ok(())),
+        };
+        match plain_len {
+            Ok(plain_len) => self.keep_in_pieces(stored, plain_len, 0),
             Err(cause) => self.land(Err(cause)),
         }
     }
@@ -67,18 +77,22 @@ impl Trip {
     }
 
     /// The same for one that was copied into a file of ours already.
-    pub(crate) fn written_from_below(self, writing: Writing) {
-        let cache = self.store.cache.clone();
-        self.reserve(cache.charge_of(writing.len()), move |trip, granted| {
-            trip.on_pool(move |trip| match granted {
-                Ok(reservation) => match writing.keep(trip.wanted.key(), reservation, None) {
+    pub(crate) fn written_from_below(self, writing: Writing, room: FileRoom) {
+        match room {
+            FileRoom::Kept(reservation) => self.on_pool(move |trip| {
+                match writing.keep(trip.wanted.key(), reservation, None) {
                     Ok(entry) => trip.kept(entry),
                     // Large objects that can't be written here are fetched, which knows what to do then.
                     Err(_) => trip.fetch(),
-                },
-                Err(no_room) => trip.serve_file(writing, no_room),
-            });
-        });
+                }
+            }),
+            FileRoom::Unkept(_) if self.priority.give_up() => {
+                let (needed, space) = (writing.len(), &self.store.cache.space);
+                let no_room = Cause::Full { needed, used: space.used(), limit: space.hard() };
+                self.land(Err(no_room));
+            }
+            FileRoom::Unkept(share) => self.serve_file(writing, share),
+        }
     }
 
     /// The object is in the cache. One that was fetched may be given to others.
@@ -94,15 +108,18 @@ impl Trip {
         self.fetched.filter(|_| self.is_prefetch)
     }
 
-    fn whole(&self, stored: Stored) -> Result<Plain, Cause> {
+    fn whole(&self, stored: &Stored) -> Result<Whole, Cause> {
         let bytes = stored.memory().unwrap_or_default();
         if self.wanted.compression == Compression::Stored {
             self.check_len(bytes.len() as u64)?;
-            return Ok(Plain::AsStored(stored));
+            return Ok(Whole::AsStored);
         }
-        decompress(bytes, self.wanted.compression, self.wanted.size, self.wanted.limit)
-            .map(Plain::Inflated)
-            .map_err(undecodable)
+        let limit = self.wanted.limit.min(WHOLE_MAX);
+        match decompress(bytes, self.wanted.compression, self.wanted.size, limit) {
+            Ok(plain) => Ok(Whole::Inflated(plain)),
+            Err(DecompressError::TooLarge { .. }) if limit < self.wanted.limit => Ok(Whole::TooLarge),
+            Err(error) => Err(undecodable(error)),
+        }
     }
 
     fn check_len(&self, actual: u64) -> Result<(), Cause> {
@@ -158,16 +175,18 @@ impl Trip {
         if self.priority.give_up() {
             return self.land(Err(cause));
         }
+        let cache = self.store.cache.clone();
         if matches!(cause, Cause::Full { .. }) {
-            let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
+            let charge = cache.charge_of(plain.bytes().len() as u64);
+            let Some(share) = cache.unkept_files.take(charge) else { return self.land(Err(cause)) };
+            let written = Writing::begin(&cache).and_then(|mut writing| {
                 writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
                 Ok(writing)
             });
             if let Ok(writing) = written {
-                return self.serve_file(writing, cause);
+                return self.serve_file(writing, share);
             }
         }
-        let cache = self.store.cache.clone();
         let Some(share) = cache.unkept_memory.take(plain.bytes().len() as u64) else {
             return self.land(Err(cause));
         };
@@ -178,52 +197,122 @@ impl Trip {
     }
 
     /// `rounds` says how often room was made for it on a full disk.
-    fn keep_in_pieces(self, stored: Stored, rounds: u32) {
-        let cache = self.store.cache.clone();
-        // Without a stated size the reservation is a guess that is corrected once the size is known.
-        let charge = cache.charge_of(self.wanted.size.unwrap_or_else(|| stored.len()));
+    fn keep_in_pieces(self, stored: Stored, plain_len: u64, rounds: u32) {
+        let charge = self.store.cache.charge_of(plain_len);
         self.reserve(charge, move |trip, granted| {
-            trip.on_pool(move |trip| trip.write_pieces(stored, granted, rounds));
+            trip.on_pool(move |trip| match granted {
+                Ok(reservation) => trip.write_pieces(stored, plain_len, reservation, rounds),
+                Err(no_room) => trip.write_unkept(stored, charge, no_room),
+            });
         });
     }
 
-    fn write_pieces(self, stored: Stored, granted: Result<Reservation, Cause>, rounds: u32) {
+    fn write_pieces(self, stored: Stored, plain_len: u64, reservation: Reservation, rounds: u32) {
         let cache = self.store.cache.clone();
-        let mut came_to = 0;
-        let written = Writing::begin(&cache).and_then(|mut writing| {
-            let inflated = self.inflate(&stored, &mut writing);
-            came_to = writing.len();
-            inflated.map(|()| writing)
-        });
-        let most = if self.wanted.size.is_some() { 1 } else { PLAIN_ROUNDS };
-        let full = |cause: &Cause| rounds < most && says_full(cause);
-        let outcome = match (written, granted) {
-            (Ok(writing), Ok(reservation)) => writing.keep(self.wanted.key(), reservation, self.prefetched()),
-            (Ok(writing), Err(no_room)) => return self.serve_file(writing, no_room),
-            (Err(cause), _) => Err(cause),
-        };
+        let outcome = self
+            .write_inflated(&mut |take: Take<'_>| stored.pieces(take), |_| Ok(()))
+            .and_then(|writing| writing.keep(self.wanted.key(), reservation, self.prefetched()));
         match outcome {
             Ok(entry) => self.kept(entry),
-            Err(cause) if full(&cause) => {
+            Err(cause) if rounds == 0 && says_full(&cause) => {
                 // What was written of it is free again, too.
-                let plain = self.wanted.size.unwrap_or_else(|| came_to.saturating_add(stored.len()));
-                cache.space.make_room(cache.charge_of(plain), move || {
-                    self.on_pool(move |trip| trip.keep_in_pieces(stored, rounds + 1));
+                cache.space.make_room(cache.charge_of(plain_len), move || {
+                    self.on_pool(move |trip| trip.keep_in_pieces(stored, plain_len, 1));
                 });
             }
             Err(cause) => self.land(Err(cause)),
         }
     }
 
-    fn inflate(&self, stored: &Stored, writing: &mut Writing) -> Result<(), Cause> {
+    /// Writes an object for which there is no room in the cache: to pass it on, or in exchange for its stored bytes.
+    fn write_unkept(self, stored: Stored, charge: u64, no_room: Cause) {
+        if self.priority.give_up() {
+            return self.land(Err(no_room));
+        }
+        let cache = self.store.cache.clone();
+        let Some(share) = cache.unkept_files.take(charge) else {
+            let (is_spooled, may_fit) = (stored.memory().is_none(), charge <= cache.space.hard());
+            return match no_room {
+                Cause::Full { limit: 1.., .. } if is_spooled && may_fit => {
+                    self.write_in_exchange(stored, charge)
+                }
+                no_room => self.land(Err(no_room)),
+            };
+        };
+        match self.write_inflated(&mut |take: Take<'_>| stored.pieces(take), |_| Ok(())) {
+            Ok(writing) => self.serve_file(writing, share),
+            Err(cause) => self.land(Err(cause)),
+        }
+    }
+
+    /// Writes an object piece by piece while the room of its spooled bytes is given back: together they are more than the
+    /// cache may take.
+    fn write_in_exchange(self, stored: Stored, charge: u64) {
+        let cache = self.store.cache.clone();
+        let mut room: Option<Reservation> = None;
+        let mut grow_to = |bytes: u64| {
+            let has = room.as_ref().map_or(0, Reservation::bytes);
+            let missing = cache.charge_of(bytes).min(charge).saturating_sub(has);
+            if missing > 0 {
+                let more = cache.space.reserve_now(missing)?;
+                match &mut room {
+                    Some(room) => room.add(more),
+                    none => *none = Some(more),
+                }
+            }
+            Ok(())
+        };
+        let mut stored = Some(stored);
+        let mut drain = |take: Take<'_>| stored.take().map_or(Ok(()), |stored| stored.drain(take));
+        let written = self.write_inflated(&mut drain, &mut grow_to);
+        let kept = written.and_then(|writing| {
+            let room = room.map_or_else(|| cache.space.reserve_now(cache.charge_of(0)), Ok)?;
+            writing.keep(self.wanted.key(), room, self.prefetched())
+        });
+        match kept {
+            Ok(entry) => self.kept(entry),
+            Err(cause) => self.land(Err(cause)),
+        }
+    }
+
+    /// Writes the plain bytes of what `pieces` hands out; `before` is told how many bytes the file will have before it grows.
+    fn write_inflated(
+        &self,
+        pieces: Pieces<'_>,
+        mut before: impl FnMut(u64) -> Result<(), Cause>,
+    ) -> Result<Writing, Cause> {
+        let mut writing = Writing::begin(&self.store.cache)?;
+        self.inflate(pieces, &mut |plain| {
+            before(writing.len().saturating_add(plain.len() as u64))?;
+            writing.write(plain).map_err(|source| writing.failed(source))
+        })?;
+        Ok(writing)
+    }
+
+    /// Inflates what `pieces` hands out; returns how many plain bytes there were.
+    fn inflate(
+        &self,
+        pieces: Pieces<'_>,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), Cause>,
+    ) -> Result<u64, Cause> {
         let most = self.wanted.size.unwrap_or(self.wanted.limit);
         let mut inflater = Inflater::new(self.wanted.compression, most);
-        let inflated = stored
-            .pieces(|piece| Ok(inflater.write(piece, &mut |plain| writing.write(plain))?))
-            .and_then(|()| Ok(inflater.finish()?));
+        let mut refused = None;
+        let mut take = |piece: &[u8]| {
+            let mut write = |plain: &[u8]| {
+                sink(plain).map_err(|cause| {
+                    refused = Some(cause);
+                    std::io::Error::other("the plain bytes were refused")
+                })
+            };
+            Ok(inflater.write(piece, &mut write)?)
+        };
+        let inflated = pieces(&mut take).and_then(|()| Ok(inflater.finish()?));
+        if let Some(cause) = refused {
+            return Err(cause);
+        }
         match inflated {
-            Ok(len) => self.check_len(len),
-            Err(PieceError::Inflate(DecompressError::Sink(source))) => Err(writing.failed(source)),
+            Ok(len) => self.check_len(len).map(|()| len),
             Err(PieceError::Inflate(DecompressError::TooLarge { .. })) if self.wanted.size.is_some() => {
                 Err(Cause::WrongSize { expected: most, actual: most.saturating_add(1) })
             }
@@ -234,17 +323,27 @@ impl Trip {
         }
     }
 
-    fn serve_file(self, writing: Writing, cause: Cause) {
-        if self.priority.give_up() {
-            return self.land(Err(cause));
-        }
+    fn serve_file(self, writing: Writing, share: UnkeptShare) {
         let cache = self.store.cache.clone();
-        let Some(share) = cache.unkept_files.take(writing.len()) else { return self.land(Err(cause)) };
         cache.with_slot(self.urgency(), move |slot| {
             let served = self.store.cache.serve_file(writing, slot, share);
             self.land(served);
         });
     }
+}
+
+/// Takes one piece of stored bytes.
+type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PieceError>;
+/// Hands all stored bytes of an object out, piece by piece.
+type Pieces<'a> = &'a mut dyn FnMut(Take<'_>) -> Result<(), PieceError>;
+
+/// What came of decompressing an object in memory.
+enum Whole {
+    /// Its plain bytes are the stored ones.
+    AsStored,
+    Inflated(Vec<u8>),
+    /// It is too large for that.
+    TooLarge,
 }
 
 /// What stops a body on its way through the inflater.

@@ -12,9 +12,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
 
@@ -30,6 +32,8 @@ const BATCH_BYTES: u64 = 256 << 20;
 const BATCH_OBJECTS: usize = 16_384;
 /// Up to this many files are synced one by one; above, the whole file system is, which then is cheaper.
 const SYNC_SINGLY: usize = 48;
+/// Bytes read at once of an object that is compared with its name.
+const PIECE: usize = 1 << 20;
 const PREFIX: &str = "esker-";
 const LOCK: &str = "esker.lock";
 
@@ -40,6 +44,8 @@ pub struct LocalSink {
     pending: Mutex<Pending>,
     /// Held while a batch is made durable.
     flushing: Mutex<()>,
+    /// Objects that this process wrote, or compared with their names.
+    verified: Mutex<HashSet<ObjectName>>,
 }
 
 #[derive(Default)]
@@ -61,8 +67,8 @@ impl LocalSink {
 
     /// The same on a disk of the caller's.
     pub fn on(root: impl Into<PathBuf>, disk: Arc<dyn Disk>) -> Self {
-        let (pending, flushing) = Default::default();
-        Self { root: root.into(), disk, pending, flushing }
+        let (pending, flushing, verified) = Default::default();
+        Self { root: root.into(), disk, pending, flushing, verified }
     }
 
     /// Makes the folders of a new repository; those that exist already are fine.
@@ -83,6 +89,7 @@ impl LocalSink {
     /// Claims the repository for one publisher until the lock is dropped, and clears away what an interrupted
     /// one left behind.
     pub fn lock(&self) -> Result<Locking, StoreError> {
+        self.check_links()?;
         let folder = self.transit();
         self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
         let path = folder.join(LOCK);
@@ -98,6 +105,23 @@ impl LocalSink {
         remove_unfinished(&*self.disk, &self.root, |_| true)
             .map_err(|source| self.failed("removing leftovers in", &self.root, source))?;
         Ok(locking)
+    }
+
+    /// Refuses links that would lead root out of the repository and that neither root nor this user made: whoever owns the
+    /// repository could have root write anywhere.
+    fn check_links(&self) -> Result<(), StoreError> {
+        let me = rustix::process::geteuid().as_raw();
+        let objects = (0..=u8::MAX).map(|byte| format!("data/{byte:02x}"));
+        let places = [".esker", "data", "data/txn"].map(str::to_owned).into_iter().chain(objects);
+        for path in places.map(|place| self.root.join(place)) {
+            let facts = std::fs::symlink_metadata(&path);
+            if me == 0 && facts.is_ok_and(|facts| facts.is_symlink() && facts.uid() != me) {
+                let text = "it is a link that another user made, and root would write wherever that leads";
+                let source = io::Error::new(io::ErrorKind::PermissionDenied, text);
+                return Err(self.failed("publishing through", &path, source));
+            }
+        }
+        Ok(())
     }
 
     /// The folder of the repository.
@@ -121,6 +145,38 @@ impl LocalSink {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.failed("looking for", &path, error)),
         }
+    }
+
+    /// Whether an object is there with this length and the bytes that its name says. An object that this process did not
+    /// write is read once: a crash, a failing disk or another program may have left other bytes.
+    fn is_whole(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError> {
+        if self.len_of(name)? != Some(len) {
+            return Ok(false);
+        }
+        if self.verified.lock().contains(name) {
+            return Ok(true);
+        }
+        // What can't be read is replaced, too.
+        let is_right = self.hash_of(name, len).is_ok_and(|hash| hash == name.hash);
+        if is_right {
+            self.verified.lock().insert(*name);
+        }
+        Ok(is_right)
+    }
+
+    fn hash_of(&self, name: &ObjectName, len: u64) -> io::Result<ContentHash> {
+        let file = self.disk.open(&self.root.join(name.path()))?;
+        let mut hasher = Hasher::new(name.hash.algorithm());
+        let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+        let mut at = 0;
+        while at < len {
+            let room = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
+            let piece = &mut piece[..room];
+            self.disk.read_exact_at(&file, piece, at)?;
+            hasher.update(piece);
+            at += room as u64;
+        }
+        Ok(hasher.finish())
     }
 
     fn write_transit(&self, path: &Path, stored: &[u8]) -> Result<(), StoreError> {
@@ -182,6 +238,9 @@ impl LocalSink {
             return Ok(());
         }
         let settled = self.settle(&batch);
+        if settled.is_ok() {
+            self.verified.lock().extend(batch.iter().map(|(name, _)| *name));
+        }
         let mut pending = self.pending.lock();
         pending.broken |= settled.is_err();
         for (name, _) in &batch {
@@ -206,8 +265,8 @@ impl Sink for LocalSink {
 
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError> {
         let len = stored.len() as u64;
-        // An object of another length was damaged by whoever wrote it, and is replaced.
-        if self.len_of(name)? == Some(len) {
+        // An object of another length, or with other bytes, is damaged and is replaced.
+        if self.is_whole(name, len)? {
             return Ok(Put::Present);
         }
         let path = {
@@ -239,7 +298,7 @@ impl Sink for LocalSink {
         if self.pending.lock().on_the_way.contains(name) {
             return Ok(true);
         }
-        Ok(self.len_of(name)? == Some(len))
+        self.is_whole(name, len)
     }
 
     fn flush(&self) -> Result<(), StoreError> {

@@ -3,10 +3,12 @@
 
 mod batch;
 mod below;
+mod bounded;
 mod care;
 mod crash;
 mod damage;
 mod descriptors;
+mod destinations;
 mod heads;
 mod http;
 mod kill;

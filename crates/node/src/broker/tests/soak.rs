@@ -34,6 +34,7 @@ fn be_the_broker(folder: &Path) {
         lower: Vec::new(),
         socket: folder.join("run/socket"),
         rules: Rules::default(),
+        destinations: Destinations::All,
         authorities: esker_store::Authorities::default(),
         log: Log::default(),
     };

@@ -108,6 +108,43 @@ fn objects_of_a_wrong_length_are_replaced() {
     assert!(sink.has(&name, 5).unwrap());
 }
 
+/// Whoever owns a repository could otherwise have root write to any folder.
+#[test]
+fn root_writes_through_no_link_of_another_user() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run by root: links of other users are left to a run as root");
+        return;
+    }
+    for place in ["data/txn", "data/7f", ".esker"] {
+        let (folder, sink) = sink();
+        let path = sink.root().join(place);
+        let _ = fs::remove_dir(&path);
+        std::os::unix::fs::symlink(folder.path(), &path).unwrap();
+        assert!(sink.lock().is_ok(), "a link of root's");
+        std::os::unix::fs::lchown(&path, Some(61_004), None).unwrap();
+        let error = sink.lock().unwrap_err();
+        assert!(error.full_text().contains("another user"), "{}", error.full_text());
+    }
+}
+
+/// The right length says nothing of the bytes.
+#[test]
+fn objects_with_wrong_bytes_are_replaced() {
+    let (_folder, sink) = sink();
+    let name = name_of(b"whole", ObjectKind::File);
+    let path = sink.root().join(name.path());
+    fs::write(&path, b"other").unwrap();
+    assert!(!sink.has(&name, 5).unwrap());
+    assert_eq!(sink.put(&name, b"whole").unwrap(), Put::Stored);
+    sink.flush().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"whole");
+    // What this process wrote is not read again; another process reads it once.
+    assert!(sink.has(&name, 5).unwrap());
+    let other = LocalSink::open(sink.root());
+    assert!(other.has(&name, 5).unwrap());
+    assert_eq!(other.put(&name, b"whole").unwrap(), Put::Present);
+}
+
 /// Once objects were lost on their way, a later publish must not believe that they arrived.
 #[test]
 fn a_lost_batch_ends_it() {

@@ -1,0 +1,195 @@
+//! Which addresses may be connected to.
+//!
+//! A process that connects on behalf of other users reaches what they can't: services that trust this node, on its own loopback
+//! interface or on its link. The addresses that a name resolved to are checked, and exactly these are connected to, so an answer
+//! of the name system that changes afterwards leads nowhere else.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// The addresses that may be connected to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Destinations {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that one of these names.
+    Named(Vec<Reachable>),
+}
+
+/// One entry of a list of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reachable {
+    /// Every address but those of this node and of its links.
+    Any,
+    /// The addresses of a server with this name.
+    Host(String),
+    /// The addresses that begin with so many bits of this one.
+    Network(IpAddr, u8),
+}
+
+impl Destinations {
+    /// Whether an address that `host` has may be connected to.
+    pub fn allow(&self, host: &str, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        match self {
+            Self::All => true,
+            Self::Named(named) => named.iter().any(|one| match one {
+                Reachable::Any => !is_local(address),
+                Reachable::Host(name) => name.eq_ignore_ascii_case(host),
+                Reachable::Network(network, bits) => has_prefix(address, *network, *bits),
+            }),
+        }
+    }
+
+    /// Whether a host that is given as an address, or as a name of this node, may be connected to; others are known once
+    /// they are resolved.
+    pub fn may_allow(&self, host: &str) -> bool {
+        let is_this_node =
+            host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
+        match host.parse() {
+            Ok(address) => self.allow(host, address),
+            Err(_) if is_this_node => self.allow(host, IpAddr::from([127, 0, 0, 1])),
+            Err(_) => true,
+        }
+    }
+}
+
+/// Whether packets to an address stay on this node or its links, or go to nobody in particular.
+fn is_local(address: IpAddr) -> bool {
+    let special = address.is_loopback() || address.is_unspecified() || address.is_multicast();
+    special
+        || match address {
+            IpAddr::V4(address) => {
+                address.is_link_local() || address.is_broadcast() || address.octets()[0] == 0
+            }
+            IpAddr::V6(address) => {
+                // What embeds an address of IPv4 leads to that address: ::a.b.c.d, 64:ff9b::/96 and 2002::/16.
+                let parts = address.segments();
+                let embedded = match parts {
+                    [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+                        Some((high, low))
+                    }
+                    [0x2002, high, low, ..] => Some((high, low)),
+                    _ => None,
+                };
+                let embedded = embedded.map(|(high, low)| (u32::from(high) << 16) | u32::from(low));
+                address.is_unicast_link_local()
+                    || embedded.is_some_and(|bits| is_local(IpAddr::V4(bits.into())))
+            }
+        }
+}
+
+fn has_prefix(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+    let (address, network, len) = match (address, network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            (u128::from(address.to_bits()), u128::from(network.to_bits()), 32)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => (address.to_bits(), network.to_bits(), 128),
+        _ => return false,
+    };
+    let rest = len - u32::from(bits).min(len);
+    let first = |value: u128| value.checked_shr(rest).unwrap_or(0);
+    first(address) == first(network)
+}
+
+impl FromStr for Reachable {
+    type Err = String;
+
+    /// Reads `any`, an address, a network like `10.0.0.0/8`, or a name.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad =
+            || format!("{text:?} is not any, an address, a network like 10.0.0.0/8, or the name of a server");
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let (address, bits) =
+            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        match (address.parse::<IpAddr>(), bits) {
+            (Ok(address), bits) => {
+                let address = address.to_canonical();
+                let most: u8 = if address.is_ipv4() { 32 } else { 128 };
+                let bits = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
+                if bits > most { Err(bad()) } else { Ok(Self::Network(address, bits)) }
+            }
+            (Err(_), None) if text == "any" => Ok(Self::Any),
+            (Err(_), None) if !text.is_empty() && text.bytes().all(plain) => Ok(Self::Host(text.to_owned())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Reachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Host(name) => f.write_str(name),
+            Self::Network(address, bits) => write!(f, "{address}/{bits}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(entries: &[&str]) -> Destinations {
+        Destinations::Named(entries.iter().map(|entry| entry.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn any_is_every_address_but_those_of_this_node_and_its_links() {
+        let any = named(&["any"]);
+        for local in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "0.1.2.3",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+        ] {
+            assert!(!any.allow("x", local.parse().unwrap()), "{local}");
+            assert!(!any.may_allow(local) && Destinations::All.may_allow(local));
+        }
+        for other in ["10.1.2.3", "192.168.1.1", "188.184.1.1", "2001:db8::1", "fd00::1", "64:ff9b::808:808"]
+        {
+            assert!(any.allow("x", other.parse().unwrap()), "{other}");
+        }
+        assert!(
+            !any.may_allow("LocalHost") && !any.may_allow("a.localhost") && any.may_allow("a.example.org")
+        );
+    }
+
+    #[test]
+    fn what_is_named_is_allowed_and_nothing_else() {
+        let some = named(&["squid.example.org", "127.0.0.1", "10.1.0.0/16", "2001:db8::/32"]);
+        let allow = |host: &str, address: &str| some.allow(host, address.parse().unwrap());
+        assert!(allow("Squid.example.org", "127.0.0.2") && allow("x", "127.0.0.1"));
+        assert!(allow("x", "10.1.255.1") && allow("x", "2001:db8:1::") && allow("x", "::ffff:10.1.2.3"));
+        assert!(!allow("x", "127.0.0.2") && !allow("x", "10.2.0.1") && !allow("x", "2001:db9::"));
+        assert!(!allow("evil-squid.example.org", "192.0.2.1"));
+        assert!(named(&["any", "127.0.0.0/8"]).allow("x", "127.0.0.1".parse().unwrap()));
+        assert!(named(&["0.0.0.0/0"]).allow("x", "127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn entries_read_as_they_are_written() {
+        for (text, shown) in
+            [("any", "any"), ("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1/128"), ("a.b", "a.b")]
+        {
+            assert_eq!(text.parse::<Reachable>().unwrap().to_string(), shown);
+        }
+        for bad in ["", "10.0.0.0/33", "::/129", "a b", "a/8", "10.0.0.0/", "http://a"] {
+            assert!(bad.parse::<Reachable>().is_err(), "{bad:?}");
+        }
+    }
+}
