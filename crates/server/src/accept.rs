@@ -1,6 +1,7 @@
 //! Taking connections: one slot each, and patience while there is none or no descriptor for it.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// What that grows to while nothing changes.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to leave before another one has to.
-const LEAVING_MAX: Duration = Duration::from_secs(1);
+const LEAVING_MAX: Duration = Duration::from_millis(100);
 
 /// Takes connections until the server is stopped.
 pub(crate) async fn accept(
@@ -31,14 +32,17 @@ pub(crate) async fn accept(
     let ended = Arc::new(Notify::new());
     let serving = async {
         loop {
-            let (stream, _) = next(async || listener.accept().await, &ended, &shared.crowd, pauses()).await;
-            let slot = slot(slots, &shared.crowd).await;
+            let make_room = || {
+                // One that has asked nothing first; the socket is not enough, because the answer needs a file.
+                let _ = shared.lobby.empty_one() && shared.lobby.empty_one();
+            };
+            let taken = next(async || listener.accept().await, &ended, &shared.crowd, make_room, pauses());
+            let (stream, client) = taken.await;
             shared.counters.connected();
-            let connection = Connection::new(stream, shared.clone(), state.subscribe());
-            let ended = ended.clone();
+            let connection = Connection::new((stream, client.ip()), shared.clone(), state.subscribe());
+            let (ended, slots, seat) = (ended.clone(), slots.clone(), shared.lobby.enter());
             tokio::spawn(async move {
-                connection.run().await;
-                drop(slot);
+                connection.run(seat, &slots).await;
                 ended.notify_one();
             });
         }
@@ -60,6 +64,7 @@ async fn next<T>(
     mut accept: impl AsyncFnMut() -> io::Result<T>,
     ended: &Notify,
     crowd: &Crowd,
+    make_room: impl Fn(),
     mut pauses: impl Iterator<Item = Duration>,
 ) -> T {
     loop {
@@ -71,6 +76,7 @@ async fn next<T>(
             // Only this client is gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => {
+                make_room();
                 crowd.begin();
                 // The socket is not enough: the answer needs a file.
                 crowd.one_more();
@@ -81,19 +87,23 @@ async fn next<T>(
     }
 }
 
-/// Waits for a connection to be free, and makes an idle one leave if there is none.
-async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
+/// Waits for a place among those who are answered. If there is none an idle connection leaves, or else one of the address that
+/// has most of them, which may be a crowd of slow readers.
+pub(crate) async fn slot(slots: &Arc<Semaphore>, shared: &Shared, client: IpAddr) -> OwnedSemaphorePermit {
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
+    let _waiting = shared.crowd.join();
+    let acquire = slots.clone().acquire_owned();
+    tokio::pin!(acquire);
     let slot = loop {
-        crowd.begin();
+        shared.crowd.one_more();
         // Whoever was told to leave may not get around to it, because its client takes nothing.
-        if let Ok(slot) = timeout(LEAVING_MAX, slots.clone().acquire_owned()).await {
+        if let Ok(slot) = timeout(LEAVING_MAX, &mut acquire).await {
             break slot;
         }
+        shared.connections.cut_most(client, shared.limits.connections);
     };
-    crowd.end();
     slot.expect("there is a slot because nobody closes the semaphore")
 }
 
@@ -138,7 +148,7 @@ mod tests {
             }
         };
         run(async {
-            let (client, ()) = tokio::join!(next(accept, &ended, &crowd, repeat(FOR_EVER)), others);
+            let (client, ()) = tokio::join!(next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)), others);
             assert_eq!((client, tries.get(), crowd.waits()), ("a client", 4, false));
         });
     }
@@ -157,7 +167,7 @@ mod tests {
             gone.set(gone.get() + 1);
         };
         let others = async {
-            tokio::join!(idle(), idle(), idle(), next(accept, &ended, &crowd, repeat(FOR_EVER)));
+            tokio::join!(idle(), idle(), idle(), next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)));
         };
         let a_while = async {
             for _ in 0..10 {
@@ -182,7 +192,7 @@ mod tests {
             failures -= 1;
             if failures > 0 { Err(no_descriptors()) } else { Ok(()) }
         };
-        run(next(accept, &ended, &crowd, repeat(Duration::ZERO)));
+        run(next(accept, &ended, &crowd, || {}, repeat(Duration::ZERO)));
         assert_eq!((failures, crowd.waits()), (0, false));
     }
 
@@ -194,7 +204,7 @@ mod tests {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         };
-        run(next(accept, &ended, &crowd, repeat(FOR_EVER)));
+        run(next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)));
     }
 
     #[test]

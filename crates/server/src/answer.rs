@@ -16,6 +16,7 @@ use crate::file::Opened;
 use crate::range::{Wanted, wanted};
 use crate::request::{Method, Refusal, Request, elements};
 use crate::route::Allowed;
+use crate::shares::Share;
 
 /// Seconds that files may be cached which change. More than 60, because squid keeps nothing shorter by default.
 const CHANGING_SECONDS: u32 = 61;
@@ -31,7 +32,7 @@ pub(crate) struct Answer {
     pub(crate) file: Option<File>,
     pub(crate) body: Vec<Piece>,
     /// What is kept until it is sent, because it takes memory.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<(OwnedSemaphorePermit, Share)>,
 }
 
 /// A part of a body.
@@ -124,7 +125,7 @@ impl Answer {
     }
 
     /// The same, which counts as one of a limited number until it is dropped.
-    pub(crate) fn holding(mut self, permit: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn holding(mut self, permit: (OwnedSemaphorePermit, Share)) -> Self {
         self.permit = Some(permit);
         self
     }

@@ -9,11 +9,12 @@ use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
 use crate::answer::Answer;
-use crate::file;
 use crate::repositories::Repositories;
 
 /// Batches that are made or sent at once. With the most bytes of one, that is 64 MiB.
 pub(crate) const AT_ONCE: usize = 64;
+/// Of these, for clients at one address: slow ones must leave some to others.
+pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 
 /// Puts together what is there and fits; the rest has to be asked for by itself.
 pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
@@ -47,8 +48,7 @@ fn read(
     room: usize,
 ) -> Option<Vec<u8>> {
     let path = name.path();
-    let opened =
-        repositories.candidates(repository).find_map(|folder| file::open(&folder.join(&path)).ok())?;
+    let opened = repositories.candidates(repository).find_map(|folder| folder.open(&path).ok())?;
     let len = usize::try_from(opened.len).ok().filter(|len| *len <= room)?;
     let mut stored = Vec::with_capacity(len);
     opened.file.take(len as u64).read_to_end(&mut stored).ok()?;

@@ -1,20 +1,23 @@
 //! One client's connection: requests one after the other, each with a deadline.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
+use crate::accept::slot;
 use crate::answer::Answer;
 use crate::date;
 use crate::events::Stream;
+use crate::lobby::Seat;
 use crate::request::{self, Method, Parsed, Refusal, Request};
 use crate::send::{Pace, bytes, send};
-use crate::server::{Limits, Shared, State};
+use crate::server::{Shared, State};
 
 /// Bytes received at once. A request usually has a few hundred.
 const RECEIVE_MAX: usize = 2048;
@@ -29,6 +32,7 @@ pub(crate) struct Connection {
     buffer: Vec<u8>,
     shared: Arc<Shared>,
     state: watch::Receiver<State>,
+    client: IpAddr,
     /// Whether it had an answer.
     served: bool,
 }
@@ -42,23 +46,53 @@ enum Next {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, shared: Arc<Shared>, state: watch::Receiver<State>) -> Self {
+    pub(crate) fn new(
+        (stream, client): (TcpStream, IpAddr),
+        shared: Arc<Shared>,
+        state: watch::Receiver<State>,
+    ) -> Self {
         // Answers are whole already; waiting for more only costs time.
         let _ = stream.set_nodelay(true);
-        Self { stream, buffer: Vec::new(), shared, state, served: false }
+        Self { stream, buffer: Vec::new(), shared, state, client, served: false }
     }
 
-    /// Serves the client until it or the server has enough. A client that breaks off is no event.
-    pub(crate) async fn run(mut self) {
+    /// Waits for the client's first request, then for a place, and serves the client until it or the server has enough.
+    pub(crate) async fn run(mut self, seat: Seat, slots: &Arc<Semaphore>) {
+        let shared = self.shared.clone();
+        let first = tokio::select! {
+            // A client that has asked leaves no more.
+            biased;
+            first = self.next() => first,
+            () = seat.lost() => return,
+        };
+        drop(seat);
+        if matches!(first, Ok(Next::End) | Err(_)) {
+            return;
+        }
+        let _slot = slot(slots, &shared, self.client).await;
+        let share = shared.connections.take(self.client);
+        tokio::select! {
+            () = self.serve(first) => {}
+            () = share.cut() => {}
+        }
+    }
+
+    /// Serves the client, beginning with a request that has come. A client that breaks off is no event.
+    async fn serve(mut self, first: io::Result<Next>) {
+        let mut first = Some(first);
         loop {
-            let (answer, head_only, mut last) = match self.next().await {
+            let next = match first.take() {
+                Some(first) => first,
+                None => self.next().await,
+            };
+            let (answer, head_only, mut last) = match next {
                 Ok(Next::Request(request)) => {
                     if let Some(stream) = self.shared.stream(&request).await {
                         // Who no longer listens is no event either.
                         let _ = self.tell(stream).await;
                         return self.part().await;
                     }
-                    let answer = self.shared.answer(&request).await;
+                    let answer = self.shared.answer(&request, self.client).await;
                     (answer, request.method == Method::Head, !request.keep_alive)
                 }
                 Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),
@@ -92,7 +126,7 @@ impl Connection {
         let stall = self.shared.limits.stall;
         bytes(&self.stream, &Answer::events(&date::http(date::now())), false, stall).await?;
         let shared = self.shared.clone();
-        let unwanted = unwanted(&shared, self.state.clone(), Duration::ZERO);
+        let unwanted = unwanted(&shared, self.state.clone(), true);
         tokio::pin!(unwanted);
         loop {
             let next = tokio::select! {
@@ -111,13 +145,12 @@ impl Connection {
             // An idle client costs a descriptor but no memory.
             self.buffer = Vec::new();
             let (shared, state) = (self.shared.clone(), self.state.clone());
-            let Limits { idle, first, .. } = shared.limits;
-            let grace = if self.served { Duration::ZERO } else { first };
+            let (idle, served) = (shared.limits.idle, self.served);
             let received = tokio::select! {
                 // Who has asked is no longer idle.
                 biased;
                 received = timeout(idle, self.receive()) => received.unwrap_or(Ok(0))?,
-                () = unwanted(&shared, state, grace) => 0,
+                () = unwanted(&shared, state, served) => 0,
             };
             if received == 0 {
                 return Ok(Next::End);
@@ -176,14 +209,14 @@ impl Connection {
     }
 }
 
-/// Waits until a connection that is asked nothing has to go: because the server stops, or, after `grace`, because
-/// somebody waits for a place and nobody has been idle for longer.
-async fn unwanted(shared: &Shared, mut state: watch::Receiver<State>, grace: Duration) {
+/// Waits until a connection that is asked nothing has to go: because the server stops, or because a client waits for its
+/// place, if it has one, and no other has been idle for longer.
+async fn unwanted(shared: &Shared, mut state: watch::Receiver<State>, has_place: bool) {
     let wanted = async {
-        if !grace.is_zero() {
-            sleep(grace).await;
+        match has_place {
+            true => shared.crowd.wants_my_place().await,
+            false => std::future::pending().await,
         }
-        shared.crowd.wants_my_place().await;
     };
     tokio::select! {
         () = wanted => {}
@@ -198,7 +231,7 @@ mod tests {
 
     use super::*;
     use crate::repositories::Repositories;
-    use crate::server::Server;
+    use crate::server::{Limits, Server};
 
     #[derive(Default)]
     struct Wakes(AtomicUsize);
@@ -217,7 +250,7 @@ mod tests {
         let address = "127.0.0.1:0".parse().expect("an address");
         let server = Server::bind(address, repositories, Limits::default()).expect("listening");
         let (shared, state) = server.parts();
-        let mut idle = [(); 3].map(|()| Box::pin(unwanted(shared, state.subscribe(), Duration::ZERO)));
+        let mut idle = [(); 3].map(|()| Box::pin(unwanted(shared, state.subscribe(), true)));
         let wakes = [(); 3].map(|()| Arc::<Wakes>::default());
         for (idle, wakes) in idle.iter_mut().zip(&wakes) {
             let waker = Waker::from(wakes.clone());

@@ -2,7 +2,7 @@
 //!
 //! Word of it goes to one idle connection a client, not to all: a full server has thousands, and clients all the time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -11,7 +11,19 @@ use tokio::sync::Notify;
 pub(crate) struct Crowd {
     /// Whoever is answered meanwhile goes.
     waits: AtomicBool,
+    /// Clients that have asked and wait for a place.
+    waiting: AtomicUsize,
     wanted: Notify,
+}
+
+/// A client that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(&'a Crowd);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Crowd {
@@ -19,6 +31,12 @@ impl Crowd {
     pub(crate) fn begin(&self) {
         self.waits.store(true, Ordering::Relaxed);
         self.one_more();
+    }
+
+    /// Begins to wait for a place, until the answer is dropped.
+    pub(crate) fn join(&self) -> Waiting<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
     }
 
     /// One more of those who are idle is to go.
@@ -32,7 +50,7 @@ impl Crowd {
     }
 
     pub(crate) fn waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
+        self.waits.load(Ordering::Relaxed) || self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until the caller, who is idle, has to go.

@@ -1,11 +1,11 @@
-//! Files of repositories, opened so that nothing but a regular file is ever sent.
+//! Files of repositories, opened so that nothing but a regular file below the repository's folder is ever sent.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use esker_store::{Beneath, Links};
 
 /// A file and the length it had when it was opened.
 #[derive(Debug)]
@@ -14,15 +14,67 @@ pub(crate) struct Opened {
     pub(crate) len: u64,
 }
 
-/// Opens a regular file. Links are followed: whoever runs the server may have put the data on another disk, and no
-/// request can make one.
-pub(crate) fn open(path: &Path) -> io::Result<Opened> {
-    // A fifo that somebody put there must not hold us.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::ErrorKind::NotFound.into());
+/// The folder of a repository, or of several: owners of repositories may put links there, which are followed only as far as
+/// the administrator says.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// The repository in it, if it holds several.
+    inside: Option<String>,
+    links: Arc<Links>,
+}
+
+impl Folder {
+    /// The folder that the administrator named.
+    pub(crate) fn named(root: &Path, links: &Arc<Links>) -> Self {
+        Self { root: root.to_owned(), inside: None, links: links.clone() }
     }
-    Ok(Opened { file, len: metadata.len() })
+
+    /// The folder of a repository in it.
+    pub(crate) fn of(&self, repository: &str) -> Self {
+        Self { inside: Some(repository.to_owned()), ..self.clone() }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.inside.as_ref().map_or_else(|| self.root.clone(), |inside| self.root.join(inside))
+    }
+
+    /// Opens a regular file below it.
+    pub(crate) fn open(&self, path: &str) -> io::Result<Opened> {
+        let opened = self.beneath()?.file(Path::new(path));
+        let (file, facts) = opened.map_err(|error| match error.kind() {
+            // A folder, a device or a FIFO is no file of a repository.
+            io::ErrorKind::InvalidInput => io::ErrorKind::NotFound.into(),
+            _ => error,
+        })?;
+        Ok(Opened { file, len: facts.len() })
+    }
+
+    /// Whether there is such a file.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.open(path).is_ok()
+    }
+
+    /// Returns the links right below it that lead out and are not followed, and where they lead.
+    pub(crate) fn refused_links(&self) -> Vec<(PathBuf, PathBuf)> {
+        let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
+        let Ok(beneath) = self.beneath() else { return Vec::new() };
+        entries
+            .filter_map(|entry| {
+                let target = entry.path().read_link().ok()?;
+                let opened = beneath.resolve(Path::new(&entry.file_name()), rustix::fs::OFlags::PATH);
+                let is_refused = opened.err()?.kind() == io::ErrorKind::PermissionDenied;
+                is_refused.then(|| (entry.path(), target))
+            })
+            .collect()
+    }
+
+    fn beneath(&self) -> io::Result<Beneath> {
+        let root = Beneath::open(&self.root, &self.links)?;
+        match &self.inside {
+            Some(inside) => root.enter(Path::new(inside)),
+            None => Ok(root),
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn element(entry: &Entry) -> Value {
 /// `meta.json`: what the administrator wrote, or the empty form of it.
 pub(crate) fn meta(repositories: &Repositories) -> Answer {
     let written = repositories.folders().find_map(|folder| {
-        let bytes = listing::bytes(&folder.join(META), META_MAX).ok()?;
+        let bytes = listing::bytes(folder, META, META_MAX).ok()?;
         serde_json::from_slice::<Value>(&bytes).ok()
     });
     let empty = || json!({ "administrator": "", "email": "", "organisation": "", "custom": {} });

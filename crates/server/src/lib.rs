@@ -13,6 +13,7 @@ mod events;
 mod file;
 mod info;
 mod listing;
+mod lobby;
 mod page;
 mod range;
 mod repositories;
@@ -20,6 +21,7 @@ mod request;
 mod route;
 mod send;
 pub mod server;
+mod shares;
 
 pub use repositories::{Repositories, RootError};
 pub use server::{Limits, ServeError, Served, Server, Stopper};

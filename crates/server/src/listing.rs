@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use esker_format::metainfo::ServerStatus;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 
-use crate::file;
+use crate::file::Folder;
 use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// A listing is made anew after this long.
@@ -98,7 +97,7 @@ impl Listing {
     }
 }
 
-fn look(folder: &Path, known: Option<&Counts>, kept: &mut Counts) -> Result<State, String> {
+fn look(folder: &Folder, known: Option<&Counts>, kept: &mut Counts) -> Result<State, String> {
     let manifest = manifest_of(folder).map_err(|error| match error {
         Unread::Io(error) => format!("its manifest can't be read: {error}"),
         Unread::Malformed(reason) => reason,
@@ -118,10 +117,10 @@ fn look(folder: &Path, known: Option<&Counts>, kept: &mut Counts) -> Result<Stat
     })
 }
 
-fn totals(folder: &Path, manifest: &Manifest) -> Result<Totals, String> {
+fn totals(folder: &Folder, manifest: &Manifest) -> Result<Totals, String> {
     let name = ObjectName::new(manifest.root_catalog, ObjectKind::Catalog);
     let read = || -> Result<Totals, Box<dyn std::error::Error>> {
-        let stored = bytes(&folder.join(name.path()), CATALOG_MAX)?;
+        let stored = bytes(folder, &name.path(), CATALOG_MAX)?;
         if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
             return Err("its bytes don't have the hash it is named by".into());
         }
@@ -141,8 +140,8 @@ fn totals(folder: &Path, manifest: &Manifest) -> Result<Totals, String> {
 }
 
 /// Reads a file that must not be longer than `limit`.
-pub(crate) fn bytes(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    let opened = file::open(path)?;
+pub(crate) fn bytes(folder: &Folder, path: &str, limit: u64) -> std::io::Result<Vec<u8>> {
+    let opened = folder.open(path)?;
     let mut bytes = Vec::new();
     opened.file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
@@ -152,9 +151,9 @@ pub(crate) fn bytes(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
 }
 
 /// Whether the repository was copied from another server: only replication writes these marks.
-fn is_replica(folder: &Path) -> bool {
-    folder.join(LAST_SNAPSHOT).exists()
-        || bytes(&folder.join(ServerStatus::PATH), STATUS_MAX)
+fn is_replica(folder: &Folder) -> bool {
+    folder.has(LAST_SNAPSHOT)
+        || bytes(folder, ServerStatus::PATH, STATUS_MAX)
             .ok()
             .and_then(|bytes| ServerStatus::parse(&bytes).ok())
             .is_some_and(|status| status.last_snapshot.is_some())

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 
-use crate::file;
+use crate::file::Folder;
+use esker_store::Links;
 
 /// Largest manifest; real ones have a few hundred bytes.
 const MANIFEST_MAX: u64 = 64 * 1024;
@@ -22,9 +24,9 @@ pub struct Repositories {
 #[derive(Debug)]
 enum Root {
     /// The folder of one repository, and the name its manifest has, or its folder where there was none yet.
-    One(RepositoryName, PathBuf),
+    One(RepositoryName, Folder),
     /// A folder of folders, each named as its repository.
-    Many(PathBuf),
+    Many(Folder),
 }
 
 /// Why folders can't be served.
@@ -59,21 +61,39 @@ pub enum RootError {
 }
 
 impl Repositories {
-    /// Takes folders that each are a repository or hold some.
+    /// Takes folders that each are a repository or hold some. No link that leads out of one is followed.
     pub fn open(folders: &[PathBuf]) -> Result<Self, RootError> {
-        let roots = folders.iter().map(|folder| root(folder)).collect::<Result<_, _>>()?;
+        Self::following(folders, Vec::new())
+    }
+
+    /// The same, where links are followed that lead into one of the folders `follow`.
+    pub fn following(folders: &[PathBuf], follow: Vec<PathBuf>) -> Result<Self, RootError> {
+        let links = Arc::new(Links::Into(follow));
+        let roots = folders.iter().map(|folder| root(folder, &links)).collect::<Result<_, _>>()?;
         let repositories = Self { roots };
         let mut seen = BTreeMap::new();
         for (name, path) in repositories.all() {
-            if let Some(first) = seen.insert(name.clone(), path.clone()) {
-                return Err(RootError::Twice { name: name.as_str().to_owned(), first, second: path });
+            if let Some(first) = seen.insert(name.clone(), path.path()) {
+                return Err(RootError::Twice { name: name.as_str().to_owned(), first, second: path.path() });
             }
         }
         Ok(repositories)
     }
 
+    /// Returns the names of the repositories that there are now, as in their URLs.
+    pub fn names(&self) -> Vec<RepositoryName> {
+        self.all().into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Returns the links at the top of the folders that lead out and are not followed, and where they lead.
+    pub fn refused_links(&self) -> Vec<(PathBuf, PathBuf)> {
+        let tops = self.folders().flat_map(Folder::refused_links).collect::<Vec<_>>();
+        let below = self.all().into_iter().flat_map(|(_, folder)| folder.refused_links());
+        tops.into_iter().chain(below).collect()
+    }
+
     /// The repositories that there are now, by the name in their URL, each with its folder.
-    pub fn all(&self) -> Vec<(RepositoryName, PathBuf)> {
+    pub(crate) fn all(&self) -> Vec<(RepositoryName, Folder)> {
         let mut all = Vec::new();
         for root in &self.roots {
             match root {
@@ -81,44 +101,45 @@ impl Repositories {
                 Root::Many(folder) => all.extend(inside(folder)),
             }
         }
-        all.sort();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all
     }
 
     /// The folders where a repository may lie.
-    pub(crate) fn candidates(&self, name: &RepositoryName) -> impl Iterator<Item = PathBuf> {
+    pub(crate) fn candidates(&self, name: &RepositoryName) -> impl Iterator<Item = Folder> {
         self.roots.iter().filter_map(move |root| match root {
             Root::One(served, path) => (served == name).then(|| path.clone()),
-            Root::Many(folder) => Some(folder.join(name.as_str())),
+            Root::Many(folder) => Some(folder.of(name.as_str())),
         })
     }
 
     /// Folders of repositories, where server-wide files may lie.
-    pub(crate) fn folders(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
         self.roots.iter().filter_map(|root| match root {
             Root::One(..) => None,
-            Root::Many(folder) => Some(folder.as_path()),
+            Root::Many(folder) => Some(folder),
         })
     }
 }
 
-fn root(folder: &Path) -> Result<Root, RootError> {
+fn root(folder: &Path, links: &Arc<Links>) -> Result<Root, RootError> {
     let unreadable = |source| RootError::Unreadable { path: folder.to_owned(), source };
     // The folder stays the same one if the process or a link moves.
     let path = folder.canonicalize().map_err(unreadable)?;
-    match manifest_of(&path) {
+    let named = Folder::named(&path, links);
+    match manifest_of(&named) {
         Ok(manifest) => {
             let name = manifest.name.unwrap_or_default();
             match RepositoryName::parse(&name) {
-                Ok(name) => Ok(Root::One(name, path)),
+                Ok(name) => Ok(Root::One(name, named)),
                 Err(error) => Err(RootError::Nameless { path, reason: error.to_string() }),
             }
         }
         Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::read_dir(&path).map_err(unreadable)?;
             Ok(match unpublished(&path) {
-                Some(name) => Root::One(name, path),
-                None => Root::Many(path),
+                Some(name) => Root::One(name, named),
+                None => Root::Many(named),
             })
         }
         Err(Unread::Io(source)) => Err(unreadable(source)),
@@ -134,13 +155,13 @@ fn unpublished(folder: &Path) -> Option<RepositoryName> {
 }
 
 /// The repositories in a folder of them. One that vanished meanwhile is none.
-fn inside(folder: &Path) -> Vec<(RepositoryName, PathBuf)> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn inside(folder: &Folder) -> Vec<(RepositoryName, Folder)> {
+    let entries = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {
             let name = RepositoryName::parse(entry.file_name().to_str()?).ok()?;
-            let path = entry.path();
-            path.join(manifest::PATH).is_file().then_some((name, path))
+            let inside = folder.of(name.as_str());
+            inside.has(manifest::PATH).then_some((name, inside))
         })
         .collect()
 }
@@ -161,8 +182,8 @@ impl Unread {
 }
 
 /// Reads the manifest of the repository in a folder, without verifying it: clients do that.
-pub(crate) fn manifest_of(folder: &Path) -> Result<Manifest, Unread> {
-    let opened = file::open(&folder.join(manifest::PATH)).map_err(Unread::Io)?;
+pub(crate) fn manifest_of(folder: &Folder) -> Result<Manifest, Unread> {
+    let opened = folder.open(manifest::PATH).map_err(Unread::Io)?;
     let mut bytes = Vec::new();
     opened.file.take(MANIFEST_MAX).read_to_end(&mut bytes).map_err(Unread::Io)?;
     Manifest::parse(&bytes).map_err(|error| Unread::Malformed(error.to_string()))

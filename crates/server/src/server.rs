@@ -1,7 +1,7 @@
 //! The server: a bounded number of connections, each an asynchronous task, and an end that waits for answers under way.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,13 +15,14 @@ use crate::answer::{Answer, BUSY, NOT_FOUND, Status};
 use crate::batch;
 use crate::crowd::Crowd;
 use crate::events::{Events, Stream};
-use crate::file;
 use crate::info;
 use crate::listing::{Entry, Listing};
+use crate::lobby::Lobby;
 use crate::page;
 use crate::repositories::Repositories;
 use crate::request::{Method, Request};
 use crate::route::{self, Allowed, Route};
+use crate::shares::Shares;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
@@ -29,20 +30,22 @@ use esker_format::object::ObjectName;
 /// of its own, and whoever is beyond it tries again after a second or more.
 const WAITING_MIN: i32 = 4096;
 
+/// Clients, at least, that may be connected without having asked.
+pub const LOBBY_MIN: usize = 64;
+
 /// Threads that read what answers are made of.
 const READERS: usize = 4;
 
 /// What clients may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at the same time. Each needs up to two descriptors.
+    /// Clients that are answered, or were and may ask again, at the same time. Each needs up to two descriptors, and as many
+    /// more clients, but at least [`LOBBY_MIN`], may have one before they have asked.
     pub connections: usize,
     /// Of these, how many may listen for new revisions.
     pub listeners: usize,
     /// How long a connection may be idle.
     pub idle: Duration,
-    /// How long a client may take to begin its first request where others wait for its place.
-    pub first: Duration,
     /// How long a client may take to send a request.
     pub head: Duration,
     /// How long a client may take no byte of an answer.
@@ -59,7 +62,6 @@ impl Default for Limits {
             connections: 4096,
             listeners: 2048,
             idle: Duration::from_secs(60),
-            first: Duration::from_secs(2),
             head: Duration::from_secs(10),
             stall: Duration::from_secs(30),
             slowest: 8 * 1024,
@@ -147,10 +149,13 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) crowd: Crowd,
+    pub(crate) lobby: Arc<Lobby>,
+    pub(crate) connections: Arc<Shares>,
     repositories: Arc<Repositories>,
     names: Arc<Mutex<Listing>>,
     page: Arc<Mutex<Listing>>,
     batches: Arc<Semaphore>,
+    batch_shares: Arc<Shares>,
     events: Events,
 }
 
@@ -163,14 +168,14 @@ impl Shared {
         if is_served { self.events.listen(repository) } else { None }
     }
 
-    pub(crate) async fn answer(&self, request: &Request) -> Answer {
+    pub(crate) async fn answer(&self, request: &Request, client: IpAddr) -> Answer {
         if request.method == Method::Other {
             return Answer::method();
         }
         match route::find(&request.path) {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
-            Some(Route::Batch { repository, names }) => self.batch(&repository, &names),
+            Some(Route::Batch { repository, names }) => self.batch(&repository, &names, client),
             // Not one of those who listen: they are served by their connections. To clients 404 means that nothing is
             // told here, and they stay away for long.
             Some(Route::Revisions { repository }) => match self.events.has(&repository).await {
@@ -186,7 +191,7 @@ impl Shared {
     fn file(&self, request: &Request, repository: &RepositoryName, file: &Allowed) -> Answer {
         let mut failure = None;
         for folder in self.repositories.candidates(repository) {
-            match file::open(&folder.join(file.path())) {
+            match folder.open(&file.path()) {
                 Ok(opened) => return Answer::file(request, file, opened),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => failure = Some(error),
@@ -195,10 +200,13 @@ impl Shared {
         failure.map_or_else(|| Answer::failure(NOT_FOUND), |error| Answer::unreadable(&error))
     }
 
-    fn batch(&self, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
-        match self.batches.clone().try_acquire_owned() {
-            Ok(permit) => batch::make(&self.repositories, repository, names).holding(permit),
-            Err(_) => batch::nothing(names),
+    fn batch(&self, repository: &RepositoryName, names: &[ObjectName], client: IpAddr) -> Answer {
+        let share = self.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS);
+        match (share, self.batches.clone().try_acquire_owned()) {
+            (Some(share), Ok(permit)) => {
+                batch::make(&self.repositories, repository, names).holding((permit, share))
+            }
+            _ => batch::nothing(names),
         }
     }
 
@@ -234,6 +242,16 @@ impl Stopper {
 impl Server {
     /// Listens at `address`; port 0 stands for any free one.
     pub fn bind(address: SocketAddr, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
+        Self::on(Self::listen(address)?, repositories, limits)
+    }
+
+    /// Begins to listen, without a thread: for whoever gives up privileges before there are any.
+    pub fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+        TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })
+    }
+
+    /// A server for a socket that listens.
+    pub fn on(listener: TcpListener, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             // Workers wait for the disk where the page cache has nothing, so more of them than cores.
@@ -243,8 +261,9 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServeError::Threads)?;
-        let failed = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let failed =
+            |source| ServeError::Listen { address: listener.local_addr().unwrap_or(unspecified), source };
         // The standard library has the kernel keep no more than 128 clients waiting.
         let waiting = i32::try_from(limits.connections).unwrap_or(i32::MAX).max(WAITING_MIN);
         rustix::net::listen(&listener, waiting).map_err(|errno| failed(errno.into()))?;
@@ -255,11 +274,14 @@ impl Server {
             limits,
             counters: Counters::default(),
             crowd: Crowd::default(),
+            lobby: Lobby::new(limits.connections.max(LOBBY_MIN)),
+            connections: Arc::default(),
             events: Events::new(repositories.clone(), limits.listeners),
             repositories,
             names: Arc::new(Mutex::new(Listing::of_names())),
             page: Arc::new(Mutex::new(Listing::with_totals())),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
+            batch_shares: Arc::default(),
         };
         let (state, _) = watch::channel(State::Serving);
         Ok(Self { runtime, listener, address: bound, shared: Arc::new(shared), state })
@@ -306,6 +328,26 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
+
+    /// Batches that a client takes slowly hold memory, of which those at other addresses get a part.
+    #[test]
+    fn clients_at_one_address_leave_batches_to_others() {
+        let repository = esker_testkit::fixture::FULL.unpack();
+        let repositories = Repositories::open(&[repository.path()]).expect("a repository");
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let server = Server::bind(address, repositories, Limits::default()).expect("listening");
+        let name = RepositoryName::parse("full.test").expect("a name");
+        let client = |number: u8| IpAddr::from([192, 0, 2, number]);
+        // An object that isn't there, so that a batch of it never stays.
+        let is_full =
+            |client: IpAddr| server.shared.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS).is_none();
+        let under_way: Vec<_> =
+            (0..batch::AT_ONCE).map(|_| server.shared.batch(&name, &[], client(1))).collect();
+        assert!(is_full(client(1)) && !is_full(client(2)));
+        assert_eq!(server.shared.batches.available_permits(), batch::AT_ONCE - batch::FOR_ONE_ADDRESS);
+        drop(under_way);
+        assert!(!is_full(client(1)));
+    }
 
     /// A page takes as long as its catalogs do, and what it is made with is needed for other things.
     #[test]

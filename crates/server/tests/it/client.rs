@@ -23,6 +23,10 @@ impl Running {
         let repositories = Repositories::open(folders).expect("folders");
         let server = Server::bind("127.0.0.1:0".parse().expect("an address"), repositories, limits)
             .expect("listening");
+        Self::on(server)
+    }
+
+    pub(crate) fn on(server: Server) -> Self {
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().expect("serving"));
         Self { address, stopper, thread: Some(thread) }
@@ -34,6 +38,17 @@ impl Running {
 
     pub(crate) fn client(&self) -> Client {
         let stream = TcpStream::connect(self.address).expect("connecting");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+        Client(BufReader::new(stream))
+    }
+
+    /// A client at another address of this machine.
+    pub(crate) fn client_from(&self, address: std::net::IpAddr) -> Client {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddr::new(address, 0)).expect("an address");
+        connect(&socket, &self.address).expect("connecting");
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
         Client(BufReader::new(stream))
     }

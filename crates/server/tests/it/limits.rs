@@ -1,7 +1,8 @@
 use std::io::{BufRead, Read};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use esker_server::server::LOBBY_MIN;
 use esker_server::{Limits, Repositories, Server};
 use esker_testkit::fixture::{FULL, Repository};
 
@@ -26,14 +27,7 @@ fn start(repository: &Repository, limits: Limits) -> Running {
 
 /// Limits that never strike by themselves.
 fn patient() -> Limits {
-    Limits {
-        idle: PATIENCE,
-        first: PATIENCE,
-        head: PATIENCE,
-        stall: PATIENCE,
-        grace: PATIENCE,
-        ..Limits::default()
-    }
+    Limits { idle: PATIENCE, head: PATIENCE, stall: PATIENCE, grace: PATIENCE, ..Limits::default() }
 }
 
 const SHORT: Duration = Duration::from_millis(50);
@@ -88,10 +82,36 @@ fn a_full_server_answers_everybody_once() {
 #[test]
 fn a_full_server_does_not_wait_long_for_who_never_asks() {
     let repository = FULL.unpack();
-    let server = start(&repository, Limits { connections: 1, first: SHORT, ..patient() });
-    let mut silent = server.client();
+    let server = start(&repository, Limits { connections: 1, ..patient() });
+    // More than may be connected without asking, and as many that ask half; each is there before the one who asks.
+    let mut silent: Vec<_> = (0..4 * LOBBY_MIN).map(|_| server.client()).collect();
+    for client in silent.iter_mut().skip(2 * LOBBY_MIN) {
+        client.send(b"GET / HTTP/1.1\r\nHo");
+    }
+    let begun = Instant::now();
     assert_eq!(server.get(TOP).status, 200);
-    assert_eq!(silent.rest(), b"");
+    assert!(begun.elapsed() < PATIENCE / 4, "it took {:?}", begun.elapsed());
+    assert_eq!(silent[0].rest(), b"", "the first one left");
+}
+
+/// Slow readers at one address take all places; clients at others get theirs.
+#[test]
+fn slow_readers_at_one_address_leave_places_to_others() {
+    const PLACES: usize = 8;
+    let repository = with_large_object();
+    let server = start(&repository, Limits { connections: PLACES, ..patient() });
+    let mut slow = Vec::new();
+    for _ in 0..PLACES {
+        let mut client = server.client_from([127, 0, 0, 2].into());
+        client.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert_eq!(client.head().status, 200);
+        slow.push(client);
+    }
+    let begun = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(server.get(TOP).status, 200);
+    }
+    assert!(begun.elapsed() < PATIENCE / 4, "it took {:?}", begun.elapsed());
 }
 
 /// As when a job starts on all nodes of a cluster: whoever the kernel has no place for tries again only after a second.

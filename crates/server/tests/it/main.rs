@@ -6,5 +6,6 @@ mod events;
 mod files;
 mod folders;
 mod limits;
+mod links;
 mod listed;
 mod ranges;

@@ -1,0 +1,104 @@
+//! What the clients at one address take of a server.
+//!
+//! Many clients may have one address, behind a proxy or a router, so an address is bounded only where others wait.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// How many things each address has.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(Mutex<HashMap<IpAddr, Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    count: usize,
+    cut: Arc<Notify>,
+}
+
+/// One of the things that an address has; given back on drop.
+#[derive(Debug)]
+pub(crate) struct Share {
+    shares: Arc<Shares>,
+    address: IpAddr,
+    cut: Arc<Notify>,
+}
+
+impl Shares {
+    /// Takes one more for an address.
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Share {
+        let address = site(address);
+        let mut all = self.0.lock();
+        let held = all.entry(address).or_default();
+        held.count += 1;
+        Share { shares: self.clone(), address, cut: held.cut.clone() }
+    }
+
+    /// The same, unless the address has so many already.
+    pub(crate) fn take_below(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Share> {
+        let has = self.0.lock().get(&site(address)).map_or(0, |held| held.count);
+        (has < most).then(|| self.take(address))
+    }
+
+    /// Ends one of those of the address that has most, if that is more than its part of `all` and than what the caller has.
+    pub(crate) fn cut_most(&self, caller: IpAddr, all: usize) {
+        let shares = self.0.lock();
+        let own = shares.get(&site(caller)).map_or(0, |held| held.count);
+        let part = all / (shares.len() + usize::from(own == 0));
+        let most = shares.iter().max_by_key(|(_, held)| held.count);
+        if let Some((_, held)) = most
+            && held.count > part
+            && held.count > own + 1
+        {
+            held.cut.notify_one();
+        }
+    }
+}
+
+impl Share {
+    /// Waits until this has to end, so that clients at other addresses are served.
+    pub(crate) async fn cut(&self) {
+        self.cut.notified().await;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut all = self.shares.0.lock();
+        if let Some(held) = all.get_mut(&self.address) {
+            held.count -= 1;
+            if held.count == 0 {
+                all.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// What is counted as one address: a client has a whole network of IPv6.
+fn site(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_counted_and_forgotten() {
+        let shares = Arc::<Shares>::default();
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let (one, other) = (address("2001:db8::1"), address("2001:db8::2"));
+        let held = [shares.take(one), shares.take(other)];
+        assert!(shares.take_below(one, 2).is_none(), "one network of IPv6");
+        assert!(shares.take_below(address("192.0.2.1"), 1).is_some());
+        drop(held);
+        assert!(shares.take_below(other, 1).is_some());
+        assert!(shares.0.lock().is_empty());
+    }
+}
