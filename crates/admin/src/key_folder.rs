@@ -6,6 +6,7 @@
 //! ```
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use esker_format::certificate::Certificate;
@@ -22,6 +23,8 @@ use crate::error::AdminError;
 #[derive(Clone, Debug)]
 pub struct KeyFolder {
     folder: PathBuf,
+    /// Where the master key is, if that is another folder.
+    master_folder: Option<PathBuf>,
     name: RepositoryName,
 }
 
@@ -35,7 +38,20 @@ const PUBLIC_MODE: u32 = 0o444;
 impl KeyFolder {
     /// The keys of a repository in a folder, which need not exist yet.
     pub fn new(folder: impl Into<PathBuf>, name: &RepositoryName) -> Self {
-        Self { folder: folder.into(), name: name.clone() }
+        Self { folder: folder.into(), master_folder: None, name: name.clone() }
+    }
+
+    /// The same with the master key in a folder of its own.
+    #[must_use]
+    pub fn with_master_in(self, folder: impl Into<PathBuf>) -> Self {
+        Self { master_folder: Some(folder.into()), ..self }
+    }
+
+    /// Returns the private keys that are there and that users other than their owner can read or write, and those whose owner
+    /// is neither the present user nor root.
+    pub fn exposed(&self) -> Vec<PathBuf> {
+        let keys = [MASTER, PRIVATE].map(|extension| self.file(extension));
+        keys.into_iter().filter(|path| is_exposed(path)).collect()
     }
 
     /// The file that clients need.
@@ -87,6 +103,9 @@ impl KeyFolder {
         certificate_days: u32,
     ) -> Result<(PrivateKey, Publisher), AdminError> {
         make_dirs(&*disks.served, &self.folder).map_err(AdminError::file("making folder", &self.folder))?;
+        if let Some(folder) = &self.master_folder {
+            make_dirs(&*disks.private, folder).map_err(AdminError::file("making folder", folder))?;
+        }
         self.clear_leftovers(disks)?;
         // Without it no whitelist can be signed, and another one would not be the one that clients trust.
         if self.has(PUBLIC)? {
@@ -126,8 +145,11 @@ impl KeyFolder {
     fn clear_leftovers(&self, disks: &Disks) -> Result<(), AdminError> {
         let ours =
             [MASTER, PUBLIC, PRIVATE, CERTIFICATE].map(|extension| format!("{}.{extension}", self.name));
-        remove_unfinished(&*disks.private, &self.folder, |name| ours.iter().any(|our| our == name))
-            .map_err(AdminError::file("removing leftovers in", &self.folder))
+        for folder in std::iter::once(&self.folder).chain(&self.master_folder) {
+            remove_unfinished(&*disks.private, folder, |name| ours.iter().any(|our| our == name))
+                .map_err(AdminError::file("removing leftovers in", folder))?;
+        }
+        Ok(())
     }
 
     fn write(&self, disk: &dyn Disk, extension: &str, text: &str, mode: u32) -> Result<(), AdminError> {
@@ -142,12 +164,19 @@ impl KeyFolder {
     }
 
     fn file(&self, extension: &str) -> PathBuf {
-        self.folder.join(format!("{}.{extension}", self.name))
+        let folder = self.master_folder.as_ref().filter(|_| extension == MASTER).unwrap_or(&self.folder);
+        folder.join(format!("{}.{extension}", self.name))
     }
 
     fn private_key(&self, extension: &str) -> Result<PrivateKey, AdminError> {
         read_private_key(&self.file(extension))
     }
+}
+
+/// Whether a private key is there that others than its owner can read or write, or that is another user's.
+pub fn is_exposed(path: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o077 != 0 || ![0, me].contains(&facts.uid()))
 }
 
 pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKey, AdminError> {

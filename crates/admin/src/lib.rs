@@ -53,7 +53,7 @@ pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use error::AdminError;
 pub use ingest::{Ingest, Owner};
-pub use key_folder::KeyFolder;
+pub use key_folder::{KeyFolder, is_exposed};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};

@@ -155,7 +155,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
         Cause::Missing { .. } if kind == Kind::Network => {
             failure.hint("see whether the URL and the name are right: the server is there; if they are, tell who runs it")
         }
-        Cause::Full { .. } => failure.hint("raise the limit with --quota SIZE, or unmount what holds the space"),
+        Cause::Full { .. } | Cause::LargerThanCache { .. } => failure.hint("raise the limit with --quota SIZE, or unmount what holds the space"),
         _ => match kind {
             Kind::Network => failure.hint("see whether the server is up and reachable from here, and whether the URL is right"),
             Kind::Damaged => failure.hint("check the public key and the URL; if both are right, tell the owner of the repository"),

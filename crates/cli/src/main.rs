@@ -23,6 +23,7 @@ mod log;
 mod meter;
 mod named;
 mod output;
+mod privileges;
 mod publisher;
 mod recorder;
 mod settings;
@@ -89,6 +90,10 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     if let Command::Scout(args) = command {
         return commands::scout::run(&args).map(|()| ExitCode::SUCCESS);
+    }
+    // What a command of the user's makes is not ours.
+    if !matches!(command, Command::Run(_) | Command::Profile(_)) {
+        privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;

@@ -1,6 +1,6 @@
 //! What the commands of a publisher share: where repositories and keys lie, what was done, how it fails.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
 use crate::commands::profile;
-use crate::exit::{Context, Failure, Kind, chain, of_store};
+use crate::exit::{Context, Failure, Kind, chain, of_store, warn};
 use crate::output::{Output, size};
 use crate::settings::Settings;
 
@@ -46,9 +46,18 @@ impl PublisherArgs {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
         let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
         let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        keys.exposed().iter().for_each(|key| warn_of_key(key));
         let spool = settings.spool(&name, &root);
         Ok(Place { name, root, keys, spool })
     }
+}
+
+/// Says that a private key is not private.
+pub(crate) fn warn_of_key(key: &Path) {
+    let key = key.display();
+    warn(Some(&format!(
+        "other users can read or change the private key {key}, and sign in your name; use `chmod 400 {key}`"
+    )));
 }
 
 impl Place {

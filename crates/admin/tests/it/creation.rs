@@ -138,3 +138,23 @@ fn keys_of_others_are_left_alone() {
     let again = NewRepository::new(name()).create(&workshop.root(), &workshop.keys(), now());
     assert!(matches!(again, Err(AdminError::Exists(_))));
 }
+
+/// Only its owner can read a private key, wherever it is; the master key may be in a folder of its own.
+#[test]
+fn the_master_key_can_be_kept_apart() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = scratch();
+    let (root, offline) = (folder.path().join("srv").join(NAME), folder.path().join("offline"));
+    let apart = keys(folder.path()).with_master_in(&offline);
+    NewRepository::new(name()).create(&root, &apart, now()).unwrap();
+    let master = offline.join(format!("{NAME}.masterkey"));
+    assert_eq!(apart.master_key_file(), master);
+    assert!(master.exists() && !keys(folder.path()).master_key_file().exists());
+    assert_eq!(fs::metadata(&offline).unwrap().permissions().mode() & 0o777, 0o700);
+    Repository::open(&root, &name(), keys(folder.path()), now()).unwrap();
+    assert!(apart.exposed().is_empty());
+    for mode in [0o440, 0o404, 0o420] {
+        fs::set_permissions(&master, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(apart.exposed(), std::slice::from_ref(&master));
+    }
+}

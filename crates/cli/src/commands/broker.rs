@@ -1,13 +1,15 @@
 use std::path::PathBuf;
 
-use esker_node::broker::{BrokerError, BrokerOptions, NodeBroker, Readers, Rules};
+use esker_node::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
-use esker_store::LowerForm;
+use esker_store::{Destinations, LowerForm, Reachable};
+use rustix::thread::CapabilitySet;
 
 use crate::configuration;
 use crate::exit::{Context, Failure, Kind, chain, of_store};
 use crate::log;
 use crate::output::parse_size;
+use crate::privileges;
 use crate::settings::{BROKER_SOCKET, Settings, default_quota};
 use crate::tiers::tier;
 
@@ -44,6 +46,15 @@ pub(crate) struct Args {
     /// the system: a file, or a folder of files
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
+
+    /// What the broker connects to for its users: any, which is every address but those of this node and its links, or addresses,
+    /// networks and names of servers; several are possible, like `--connect any --connect 127.0.0.1` with a proxy on this node
+    #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
+    connect: Vec<Reachable>,
+
+    /// The user to run as once it listens, if it is started by root; the cache becomes that user's [default: root]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
 
     /// Who may read a repository: all, none, or numbers of users and groups; root always may
     #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
@@ -85,19 +96,29 @@ fn parse_readers(text: &str) -> Result<Readers, String> {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let account = privileges::named(args.user.as_deref())?;
+    let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
+    let socket = std::path::absolute(&args.socket)
+        .context(Kind::Usage, format!("can't listen at {}", args.socket.display()))?;
+    make_folder(&socket)?;
+    let listening = BrokerSocket::bind(&socket).map_err(of_broker)?;
+    let quota = args.quota.unwrap_or_else(|| default_quota(&place));
+    let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
+    let cache = place.path;
+    // Before there are threads: each has privileges of its own.
+    if let Some(account) = &account {
+        let failed = format!("can't give the cache {} to user {}", cache.display(), account.name);
+        privileges::give_folder(&cache, account).context(Kind::Failed, failed)?;
+    }
+    // The cache that a CernVM-FS client left is its user's.
+    let kept = if args.lower.is_empty() { CapabilitySet::empty() } else { CapabilitySet::DAC_READ_SEARCH };
+    privileges::become_user(account.as_ref(), kept)?;
     let (tell, told) = std::sync::mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {
         // Whoever waits for it is the rest of this function.
         let _ = tell.send(());
     })
     .context(Kind::Failed, "can't take over signals")?;
-    let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
-    let socket = std::path::absolute(&args.socket)
-        .context(Kind::Usage, format!("can't listen at {}", args.socket.display()))?;
-    make_folder(&socket)?;
-    let quota = args.quota.unwrap_or_else(|| default_quota(&place));
-    let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
-    let cache = place.path;
     let lower: Result<Vec<_>, _> =
         args.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings)).collect();
     let lower = lower?;
@@ -107,18 +128,32 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
     let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
     let (log, at) = (log::of_store(), socket.clone());
-    let options = BrokerOptions { cache: cache.clone(), quota, lower, socket: at, rules, authorities, log };
-    let broker = NodeBroker::start(options).map_err(|error| match error {
-        BrokerError::Store(error) => of_store("can't serve a cache", &error),
-        error @ BrokerError::File(_) => Failure::failed(chain(&error))
-            .hint("the socket must be in a folder that this user owns and nobody else may write to"),
-    })?;
+    let destinations = Destinations::Named(args.connect);
+    let options = BrokerOptions {
+        cache: cache.clone(),
+        quota,
+        lower,
+        socket: at,
+        rules,
+        destinations,
+        authorities,
+        log,
+    };
+    let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
     log::line(&format!("serving the cache {} at {}", cache.display(), socket.display()));
     // An error means that nobody can send any more, which ends it too.
     let _ = told.recv();
     drop(broker);
     log::line("stopped");
     Ok(())
+}
+
+fn of_broker(error: BrokerError) -> Failure {
+    match error {
+        BrokerError::Store(error) => of_store("can't serve a cache", &error),
+        error @ BrokerError::File(_) => Failure::failed(chain(&error))
+            .hint("the socket must be in a folder that this user owns and nobody else may write to"),
+    }
 }
 
 /// The folder of the socket, which everybody must be able to enter.

@@ -27,6 +27,7 @@ use crate::image::{ImageArgs, ImageNamed};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::log;
 use crate::named;
+use crate::privileges;
 use crate::settings::Settings;
 use crate::stop::Stop;
 use crate::tuning;
@@ -270,6 +271,7 @@ fn serve(
     mountpoint: PathBuf,
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
+    privileges::narrow_mount();
     let stop = Stop::begin()?;
     let named = Named::new(args, settings)?;
     if let Named::Repository(checked) = &named {

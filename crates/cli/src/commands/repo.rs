@@ -1,5 +1,7 @@
 mod resign;
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use esker_admin::{NewRepository, Reindexed, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
@@ -60,6 +62,11 @@ struct CreateArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    /// Folder for the master key, which is needed to sign the whitelist again and by nothing else, such as one on a medium that is
+    /// kept elsewhere [default: the keys folder]
+    #[arg(long, value_name = "DIR")]
+    master_key: Option<PathBuf>,
 
     /// Algorithm that names content
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
@@ -143,7 +150,10 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
-    let place = args.place.place(&args.name, settings)?;
+    let mut place = args.place.place(&args.name, settings)?;
+    if let Some(folder) = &args.master_key {
+        place.keys = place.keys.with_master_in(folder);
+    }
     let mut new = NewRepository::new(place.name.clone());
     new.algorithm = match args.hash {
         HashArg::Sha1 => HashAlgorithm::Sha1,
@@ -171,10 +181,15 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
             "repository": place.name.as_str(),
             "folder": place.root,
             "public_key": place.keys.public_key_file(),
+            "master_key": place.keys.master_key_file(),
         }))?;
     } else {
         out.line(format!("{} is in {}", place.name, place.root.display()))?;
         out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
+        if args.master_key.is_some() {
+            let key = place.keys.master_key_file();
+            out.line(format!("  the master key is {}; resign with --master-key FILE", key.display()))?;
+        }
         out.line(format!("  next: esker publish {} DIR", place.name))?;
     }
     out.finish()

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use esker_run::{Received, die_by, take_signals};
 use esker_server::{Limits, Repositories, RootError, Server, Stopper};
+use rustix::thread::CapabilitySet;
 use serde_json::json;
 
 use crate::exit::{Context, Failure, Kind, chain};
+use crate::log;
 use crate::output::{Output, size};
+use crate::privileges;
 
 /// Serves repositories over HTTP, to Esker and CernVM-FS clients and to browsers.
 ///
@@ -26,6 +29,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 
+    /// A folder outside of the repositories that links in them may lead into, such as the disk that data/ is a link to; links
+    /// that lead elsewhere are not followed
+    #[arg(long, value_name = "DIR")]
+    follow: Vec<PathBuf>,
+
     /// Connections at the same time
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
     connections: usize,
@@ -34,35 +42,52 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
     grace: u64,
 
+    /// The user to run as once it listens, if it is started by root [default: esker, if there is such a user, else root]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
     /// Print one JSON object when ready and one at the end
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // Before there are threads: each has privileges of its own.
+    let account = privileges::named_or_usual(args.user.as_deref())?;
+    let listener = Server::listen(args.listen).map_err(|error| {
+        Failure::new(Kind::Network, chain(&error))
+            .hint("choose another address or port with --listen ADDR:PORT; port 0 takes any free one")
+    })?;
+    privileges::become_user(account.as_ref(), CapabilitySet::empty())?;
     let signals = signals()?;
-    let repositories = Repositories::open(&args.folders).map_err(|error| {
+    let repositories = Repositories::following(&args.folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
-            RootError::Unreadable { .. } => failure.hint("name a repository's folder, or a folder of them"),
+            RootError::Unreadable { .. } => match &account {
+                Some(account) => failure.hint(format!(
+                    "let user {} read it, or name another one with --user USER, such as root",
+                    account.name
+                )),
+                None => failure.hint("name a repository's folder, or a folder of them"),
+            },
             RootError::Nameless { .. } => {
                 failure.hint("a repository's folder holds a .cvmfspublished with its name")
             }
             RootError::Twice { .. } => failure.hint("serve only one of them"),
         }
     })?;
-    let names: Vec<String> =
-        repositories.all().into_iter().map(|(name, _)| name.as_str().to_owned()).collect();
+    let names: Vec<String> = repositories.names().iter().map(|name| name.as_str().to_owned()).collect();
+    for (link, target) in repositories.refused_links() {
+        let (link, folder) = (link.display(), target.display());
+        log::line(&format!("{link} leads to {folder}, which is not served: allow it with --follow DIR"));
+    }
     let limits = Limits {
         connections: args.connections.clamp(1, connections_max()),
         listeners: (args.connections.clamp(1, connections_max()) / 2).max(1),
         grace: Duration::from_secs(args.grace),
         ..Limits::default()
     };
-    let server = Server::bind(args.listen, repositories, limits).map_err(|error| {
-        Failure::new(Kind::Network, chain(&error))
-            .hint("choose another address or port with --listen ADDR:PORT; port 0 takes any free one")
-    })?;
+    let server = Server::on(listener, repositories, limits).context(Kind::Failed, "can't serve")?;
     let url = url(server.address());
     let stopper = server.stopper();
     std::thread::Builder::new()
@@ -136,11 +161,11 @@ fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
     }
 }
 
-/// A connection needs a socket and a file, and the rest of the process a few more.
+/// A connection needs a socket and a file, one that has asked nothing yet a socket, and the rest of the process a few more.
 fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit
-        .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(64) / 2).unwrap_or(usize::MAX))
+        .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(128) / 3).unwrap_or(usize::MAX))
         .max(1)
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
@@ -27,13 +27,18 @@ struct Broker {
 
 impl Broker {
     fn start(world: &World) -> Self {
+        Self::start_with(world, &[])
+    }
+
+    fn start_with(world: &World, options: &[&str]) -> Self {
         let folder = world.path("broker");
         fs::create_dir_all(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
         let socket = folder.join("socket");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
-        command.args(["broker", "--quota", "100M", "--cache"]).arg(folder.join("cache"));
-        command.arg("--socket").arg(&socket).env_clear().env("ESKER_CONFIG_ROOT", world.config_root());
+        command.args(["broker", "--quota", "100M", "--connect", "127.0.0.1", "--cache"]).arg(folder.join("cache"));
+        command.arg("--socket").arg(&socket).args(options);
+        command.env_clear().env("ESKER_CONFIG_ROOT", world.config_root());
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut process = command.spawn().expect("esker broker");
         let mut line = String::new();
@@ -102,6 +107,36 @@ fn a_broker_that_is_named_wins_over_configured_tiers() {
     };
     assert_eq!(through(&options), broker.socket.display().to_string());
     assert!(through(&[]).is_null());
+}
+
+/// A broker that is started by root and becomes another user serves as before: mounts trust it, and the cache is that user's.
+#[test]
+fn a_broker_becomes_the_user_that_is_named() {
+    let me = Person::myself();
+    if me.uid != 0 {
+        println!("not run by root: nothing can be given up");
+        return;
+    }
+    for person in Person::all() {
+        let world = World::new(person, FIXTURE);
+        let broker = Broker::start_with(&world, &["--user", "nobody"]);
+        let options = broker.options();
+        let mount = world.mount(&options.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(mount.status()["cache"]["broker"], broker.socket.display().to_string());
+        let file =
+            FIXTURE.listing("v3").into_iter().find(|entry| entry.is_file() && entry.mode & 0o444 == 0o444);
+        assert!(!fs::read(at(&mount, &file.expect("a file").path)).expect("its bytes").is_empty());
+        let facts = fs::metadata(world.path("broker/cache/objects")).expect("the cache");
+        let state = fs::read_to_string(format!("/proc/{}/status", broker.process.id())).expect("its state");
+        assert_eq!(facts.uid(), 65_534);
+        assert!(
+            state.contains("Uid:\t65534\t65534\t65534\t65534") && state.contains("NoNewPrivs:\t1"),
+            "{state}"
+        );
+        assert!(state.contains("CapPrm:\t0000000000000000"), "{state}");
+        drop(mount);
+        broker.stop();
+    }
 }
 
 /// > C9: A mount at rest takes less than 30 MB of memory, through a broker and as the writer of its own cache.

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -54,6 +55,58 @@ fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
         assert_eq!((&stopped["event"], &stopped["cut"]), (&"stopped".into(), &0.into()));
         assert!(stopped["requests"].as_u64() > Some(4), "{stopped}");
         assert!(server.wait().expect("its end").success());
+    }
+}
+
+/// Started by root, the server has no privileges once it listens, and is the user who is named.
+#[test]
+fn root_gives_its_privileges_up() {
+    let repository = fixture::FULL.unpack();
+    for folder in repository.path().ancestors().take_while(|folder| *folder != Path::new("/tmp")) {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    let listen = ["--listen", "127.0.0.1:0", "--json"];
+    if Person::myself().uid != 0 {
+        let mut call = serve(&repository.path(), &listen);
+        let refused = call.args(["--user", "root"]).output().expect("esker serve");
+        assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
+        return;
+    }
+    for (user, uid) in [("nobody", "65534"), ("root", "0")] {
+        let mut call = serve(&repository.path(), &listen);
+        let mut server = call.args(["--user", user]).spawn().expect("esker serve");
+        let mut line = String::new();
+        let output = server.stdout.as_mut().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("that it is ready");
+        let ready: Value = serde_json::from_str(&line).expect("JSON");
+        let threads = fs::read_dir(format!("/proc/{}/task", server.id())).expect("its threads");
+        let states: Vec<String> = threads
+            .map(|thread| {
+                fs::read_to_string(thread.expect("a thread").path().join("status")).expect("a state")
+            })
+            .collect();
+        let address = ready["url"].as_str().and_then(|url| url.strip_prefix("http://")).expect("an address");
+        let mut client = TcpStream::connect(address).expect("connecting");
+        client.write_all(b"GET /cvmfs/full.test/.cvmfspublished HTTP/1.0\r\n\r\n").expect("a request");
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).expect("an answer");
+        server.kill().expect("a signal");
+        server.wait().expect("its end");
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        assert!(states.len() > 2);
+        for state in states {
+            let field = |name: &str| {
+                let found = state.lines().find_map(|line| line.strip_prefix(name));
+                found
+                    .map(|value| value.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+                    .expect("a field")
+            };
+            assert_eq!(field("Uid:"), [uid; 4], "{state}");
+            for set in ["CapEff:", "CapPrm:", "CapBnd:", "CapInh:", "CapAmb:"] {
+                assert!(field(set).concat().bytes().all(|digit| digit == b'0'), "{set} {state}");
+            }
+            assert_eq!(field("NoNewPrivs:"), ["1"]);
+        }
     }
 }
 

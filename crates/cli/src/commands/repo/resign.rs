@@ -1,12 +1,12 @@
 use std::path::PathBuf;
 
-use esker_admin::Resign;
+use esker_admin::{Resign, is_exposed};
 use esker_format::time::UnixTime;
 use serde_json::json;
 
 use crate::exit::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, now, of_admin};
+use crate::publisher::{PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;
 
 /// Signs the whitelist again, which says until when and whose revisions clients accept.
@@ -46,6 +46,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let place = args.place.place(&args.name, settings)?;
+    args.master_key.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
     let resign =
         Resign { days: args.whitelist_days, master: args.master_key.clone(), only_own: args.only_own };
     let done = match args.dry_run {

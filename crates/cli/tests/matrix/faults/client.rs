@@ -151,7 +151,8 @@ impl Client {
         let folder = self.place("broker");
         self.run("mkdir", &["-p".as_ref(), &folder]);
         let socket = folder.join("socket");
-        let mut command = self.workshop.world.esker(&["broker", "--quota", "100M", "--cache"]);
+        let mut command =
+            self.workshop.world.esker(&["broker", "--quota", "100M", "--connect", "127.0.0.1", "--cache"]);
         command.arg(folder.join("cache")).arg("--socket").arg(&socket).stderr(Stdio::piped());
         let mut broker = command.spawn().expect("esker broker");
         let mut line = String::new();
