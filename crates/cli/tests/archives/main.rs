@@ -166,6 +166,51 @@ fn the_program_reads_and_refuses_archives() {
     assert_eq!(revisions, 4);
 }
 
+/// Archives of container images, which are named otherwise than archives of files.
+#[test]
+fn the_program_says_how_to_name_container_images() {
+    use esker_testkit::container::{ContainerImage, Packing};
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = ContainerImage::new(serde_json::json!({})).layer(Packing::Gzip, |layer| {
+        layer.file("inside", 0o644, "text");
+    });
+    image.write_docker_archive(&folder.path().join("docker.tar"), "it:1");
+    image.write_layout_archive(&folder.path().join("oci.tar"), "latest");
+    // What tells a compression is its first bytes.
+    std::fs::write(folder.path().join("oci.tar.zst"), b"\x28\xb5\x2f\xfd and more").expect("written");
+    std::fs::write(folder.path().join("oci.tar.xz"), b"\xfd7zXZ\0 and more bytes").expect("written");
+    let build = |from: &str, stdin: Option<&str>| {
+        let stdin = stdin.map(|name| std::fs::File::open(folder.path().join(name)).expect("it").into());
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_esker"))
+            .args(["image", "build", "it.sqfs", from, "--quiet", "--force"])
+            .current_dir(folder.path())
+            .stdin(stdin.unwrap_or_else(std::process::Stdio::null))
+            .output()
+            .expect("esker");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let image = folder.path().join("it.sqfs");
+    for (from, stdin, told) in [
+        ("docker.tar", None, "docker-archive:docker.tar"),
+        ("oci.tar", None, "oci-archive:oci.tar"),
+        ("-", Some("docker.tar"), "docker-archive:FILE"),
+        ("oci-archive:oci.tar.zst", None, "compressed with zstd; unpack it with `zstd -d`"),
+        ("oci-archive:oci.tar.xz", None, "compressed with xz; unpack it with `unxz`"),
+    ] {
+        let (done, text) = build(from, stdin);
+        assert!(!done && text.contains(told) && !image.exists(), "{from}: {text}");
+    }
+    for (from, stdin) in [
+        ("docker-archive:docker.tar", None),
+        ("oci-archive:oci.tar", None),
+        ("tar:docker.tar", None),
+        ("tar:-", Some("docker.tar")),
+    ] {
+        let (done, text) = build(from, stdin);
+        assert!(done && image.exists(), "{from}: {text}");
+    }
+}
+
 /// The paths of all files below a folder.
 fn walk(folder: &Path) -> Vec<String> {
     let entries = esker_testkit::listing::of_folder(folder);
