@@ -27,6 +27,15 @@ pub struct TagRequest {
     pub description: String,
 }
 
+/// When the root catalog of a revision was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// Now: the revision is new.
+    Now,
+    /// Before: the revision is published already, and only gets a tag.
+    Before(UnixTime),
+}
+
 /// A revision that is ready to be made public.
 pub(crate) struct Commit<'r> {
     pub(crate) repository: &'r Repository,
@@ -34,6 +43,7 @@ pub(crate) struct Commit<'r> {
     pub(crate) revision: u64,
     pub(crate) ttl: u32,
     pub(crate) now: UnixTime,
+    pub(crate) made: Made,
 }
 
 impl Commit<'_> {
@@ -53,6 +63,9 @@ impl Commit<'_> {
         };
         let automatic = || repository.settings.automatic_tags.then(|| draft.automatic_name(now));
         let name = tag.name.clone().or_else(automatic);
+        if name.is_none() && !tag.description.is_empty() {
+            return Err(AdminError::MessageWithoutTag);
+        }
         if let Some(name) = &name {
             let probe = Tag {
                 name: name.clone(),
@@ -91,14 +104,19 @@ impl Commit<'_> {
             root_catalog: self.root.hash,
             size: Some(self.root.size),
             revision: self.revision,
-            timestamp: self.now,
+            timestamp: match self.made {
+                Made::Now => self.now,
+                Made::Before(time) => time,
+            },
             description: description.to_owned(),
             branch: DEFAULT_BRANCH.to_owned(),
         };
         if tag.is_some() {
             history.add(head.clone())?;
         }
-        history.advance(&head);
+        if self.made == Made::Now {
+            history.advance(&head);
+        }
         let history = put(&history.finish(), ObjectKind::History)?;
         let certificate = put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?;
         sink.flush()?;

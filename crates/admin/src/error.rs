@@ -2,15 +2,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use esker_format::catalog::CatalogError;
 use esker_format::compress::DecompressError;
 use esker_format::history::HistoryError;
 use esker_format::reflog::ReflogError;
+use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::write::history::TagError;
 use esker_format::write::keys::KeyError;
-use esker_store::StoreError;
+use esker_store::{LockHolder, StoreError};
+
+use crate::shrink::{Shrink, grouped};
 
 /// Why a repository was not changed. Whatever it is, the last revision is still there.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +29,26 @@ pub enum AdminError {
     /// A repository can't be made where one is.
     #[error("there is a repository in `{0}` already")]
     Exists(String),
-    /// Somebody else publishes.
-    #[error("another process{} is publishing to `{place}`", number(*pid))]
+    /// Another process publishes.
+    #[error("another process is publishing to `{place}`{}", described(holder))]
     Locked {
         /// The repository, or the lock in the spool folder of the reference implementation.
         place: String,
-        /// The process, if it left its number.
-        pid: Option<u32>,
+        /// The process that publishes.
+        holder: LockHolder,
     },
+    /// The change removes most of the repository, and nothing confirmed that this is meant.
+    #[error(
+        "this removes {} of the repository's {} entries, which is more than half of them",
+        grouped(.0.removed),
+        grouped(.0.entries)
+    )]
+    Shrinks(Shrink),
+    /// A message has no tag to be stored with.
+    #[error(
+        "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"
+    )]
+    MessageWithoutTag,
     /// The reference implementation has a transaction open.
     #[error("CernVM-FS has a transaction open on this repository: `{}` exists", .0.display())]
     Transaction(PathBuf),
@@ -223,14 +239,20 @@ pub enum AdminError {
     Interrupted,
 }
 
-fn number(pid: Option<u32>) -> String {
-    pid.map(|pid| format!(" ({pid})")).unwrap_or_default()
+fn described(holder: &LockHolder) -> String {
+    let pid = holder.pid.map(|pid| format!("process {pid}"));
+    let host = holder.host.as_ref().map(|host| format!("on {host}"));
+    let since = holder.since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let since = since.and_then(|since| i64::try_from(since.as_secs()).ok());
+    let since = since.map(|since| format!("since {}", UnixTime(since)));
+    let parts: Vec<String> = [pid, host, since].into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" ")) }
 }
 
 impl AdminError {
-    /// What it is when somebody else has the lock of a place.
-    pub(crate) fn locked(place: String) -> impl FnOnce(Option<u32>) -> Self {
-        |pid| Self::Locked { place, pid }
+    /// Returns the error for a lock of `place` that another process holds.
+    pub(crate) fn locked(place: String) -> impl FnOnce(LockHolder) -> Self {
+        |holder| Self::Locked { place, holder }
     }
 
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -3,7 +3,6 @@
 
 pub(crate) mod archive;
 mod collect;
-mod dry;
 mod links;
 
 use std::path::PathBuf;
@@ -13,6 +12,7 @@ use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
 use crate::content_index::ContentIndex;
+use crate::dry::DrySink;
 use crate::error::AdminError;
 use crate::path;
 use crate::pipeline::Feeder;
@@ -23,7 +23,6 @@ use crate::revision::{Context, How};
 
 use archive::Archive;
 use collect::{Collected, Collector};
-use dry::DrySink;
 
 /// Who owns what an archive holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,11 +53,14 @@ impl Ingest<'_> {
     /// Says what an ingest would do: reads the archive, and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
+        let (_, tag) = context.history(&self.how)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warning());
-        report.woven(&mut context.weave(&mut collected.changes, &self.how.profiles, false)?);
+        report.warnings.extend(not_deleted(&collected.missing));
+        context.foresee(&mut collected.changes, tag, &self.how, &mut report)?;
+        context.warn_of_shrink(collected.gone(), &mut report)?;
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
         Ok(report)
     }
@@ -69,8 +71,10 @@ impl Ingest<'_> {
         let history = context.history(&self.how)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, false)?;
+        context.confirm_shrink(collected.gone(), &mut self.how)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warning());
+        report.warnings.extend(not_deleted(&collected.missing));
         report.seconds.store = context.seconds();
         context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
         report.remembered(index.write());
@@ -115,6 +119,19 @@ impl Collected {
         let text = "entries of the archive are of a type that isn't known, and became regular files";
         (count > 0).then(|| format!("{count} {text}"))
     }
+}
+
+/// Most paths of one list that are named in warnings.
+const NAMED_MAX: usize = 20;
+
+/// Warns of paths that were to be deleted and are not there.
+fn not_deleted(missing: &[Vec<u8>]) -> Vec<String> {
+    let warning = |path: &Vec<u8>| format!("{} was not deleted: there is no such path", path::shown(path));
+    let mut warnings: Vec<String> = missing.iter().take(NAMED_MAX).map(warning).collect();
+    if missing.len() > NAMED_MAX {
+        warnings.push(format!("{} further paths to delete are not there either", missing.len() - NAMED_MAX));
+    }
+    warnings
 }
 
 /// What an archive says of one entry, besides its content.

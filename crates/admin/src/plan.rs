@@ -15,6 +15,7 @@ use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::known::{KnownFiles, Record};
 use crate::path;
+use crate::published::Published;
 use crate::settings::Settings;
 use crate::source::{Facts, SourceEntry, Time};
 
@@ -376,6 +377,42 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Returns a plan that reads only the files whose published entry has their size, so that they may be unchanged.
+    pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, AdminError> {
+        let mut jobs: HashMap<usize, usize> = HashMap::new();
+        let mut listed: (Option<Vec<u8>>, HashMap<Vec<u8>, Entry>) = Default::default();
+        let mut doubtful = Self::default();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            // Entries that wait come directory by directory.
+            if listed.0.as_ref() != Some(&waiting.directory) {
+                let entries = published.list(&waiting.directory)?;
+                let by_name = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+                listed = (Some(waiting.directory.clone()), by_name);
+            }
+            let before = listed.1.get(&waiting.name).filter(|before| before.is_file());
+            if before.is_some_and(|before| before.size == waiting.facts.size) {
+                let next = jobs.len();
+                waiting.job = *jobs.entry(waiting.job).or_insert(next);
+                doubtful.waiting.push(waiting);
+            }
+        }
+        doubtful.jobs = jobs.len();
+        for mut directory in std::mem::take(&mut self.reads) {
+            directory.files.retain_mut(|file| match jobs.get(&file.job) {
+                Some(job) => {
+                    file.job = *job;
+                    true
+                }
+                None => false,
+            });
+            doubtful.bytes_to_read += directory.files.iter().map(|file| file.facts.size).sum::<u64>();
+            if !directory.files.is_empty() {
+                doubtful.reads.push(directory);
+            }
+        }
+        Ok(doubtful)
+    }
+
     /// Adds what a directory contributes; `relative` is its path below the source.
     pub(crate) fn absorb(&mut self, relative: &[u8], part: DirectoryPlan) {
         self.differences.add_all(&part.differences);

@@ -7,15 +7,17 @@ use std::time::Instant;
 use esker_format::catalog::PathKey;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
+use esker_store::Sink;
 
 use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
+use crate::dry::DrySink;
 use crate::entry;
 use crate::error::AdminError;
 use crate::known::Record;
 use crate::path;
-use crate::pipeline::Content;
 use crate::pipeline::folder::FolderFiles;
+use crate::pipeline::{Content, Pipeline};
 use crate::plan::Plan;
 use crate::progress::Phase;
 use crate::published::Published;
@@ -42,10 +44,15 @@ impl Publish<'_> {
     /// Says what a publish would do, and does nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
+        let (_, tag) = context.history(&self.how)?;
         let mut plan = self.plan(&context)?;
-        let mut report = context.report(plan.differences);
-        report.woven(&mut context.weave(&mut plan.changes, &self.how.profiles, false)?);
-        (report.files_read, report.bytes_read) = (plan.jobs as u64, plan.bytes_to_read);
+        let (files, bytes) = (plan.jobs as u64, plan.bytes_to_read);
+        self.compare_contents(&context, &mut plan)?;
+        let mut report =
+            Report { objects_present: 0, object_bytes_present: 0, ..context.report(plan.differences) };
+        context.foresee(&mut plan.changes, tag, &self.how, &mut report)?;
+        context.warn_of_shrink(plan.differences.removed.total(), &mut report)?;
+        (report.files_read, report.bytes_read) = (files, bytes);
         report.seconds.scan = context.seconds();
         report.seconds.total = report.seconds.scan;
         Ok(report)
@@ -57,8 +64,9 @@ impl Publish<'_> {
         let history = context.history(&self.how)?;
         let mut plan = self.plan(&context)?;
         let scanned = context.seconds();
+        context.confirm_shrink(plan.differences.removed.total(), &mut self.how)?;
         let index = repository.content_index();
-        let contents = self.store(&context, &plan, &index)?;
+        let contents = self.store(&context, &plan, &index, &*repository.sink)?;
         resolve(&context, &mut plan, &contents)?;
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
@@ -103,11 +111,22 @@ impl Publish<'_> {
         Ok(plan)
     }
 
+    /// Reads the files that may be as they are published, stores nothing, and takes back changes that are none.
+    fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), AdminError> {
+        let doubtful = plan.take_doubtful(&context.published)?;
+        let index = context.repository.content_index();
+        let sink = DrySink(&*context.repository.sink);
+        let contents = self.store(context, &doubtful, &index, &sink)?;
+        plan.waiting = doubtful.waiting;
+        resolve(context, plan, &contents)
+    }
+
     fn store(
         &mut self,
         context: &Context<'_>,
         plan: &Plan,
         index: &ContentIndex,
+        sink: &dyn Sink,
     ) -> Result<Vec<Content>, AdminError> {
         let started = Instant::now();
         let source = Source::open(&self.source)?;
@@ -117,7 +136,7 @@ impl Publish<'_> {
         let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
         tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        context.pipeline(index, *threads, stop).run(feeders, &mut tick)
+        Pipeline { sink, ..context.pipeline(index, *threads, stop) }.run(feeders, &mut tick)
     }
 }
 

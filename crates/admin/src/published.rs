@@ -159,6 +159,15 @@ impl Published {
         Ok(counted)
     }
 
+    /// Returns the number of entries of the whole revision, without its root directory.
+    pub(crate) fn entries(&self) -> Result<u64, AdminError> {
+        let total = self.statistics(&*self.root()?)?.total();
+        let listed = [total.regular, total.symlink, total.special, total.dir];
+        let sum = listed.into_iter().fold(0, u64::saturating_add);
+        // The root directory of a nested catalog is in its parent, too.
+        Ok(sum.saturating_sub(total.nested).saturating_sub(1))
+    }
+
     /// What a nested catalog and everything below it hold.
     pub(crate) fn total(&self, nested: &NestedCatalog) -> Result<Counters, AdminError> {
         let catalog = self.load_nested(nested)?;

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::bundles::{BundleCounts, Woven};
 use crate::error::AdminError;
+use crate::path_changes::PathChange;
 use crate::plan::Differences;
 
 /// What a publish did, or would do.
@@ -17,10 +18,13 @@ pub struct Report {
     pub root: String,
     /// Whether there is a new revision; none is made if nothing differs.
     pub published: bool,
-    /// The tag that the revision got.
+    /// The tag that the revision got, be it new or not.
     pub tag: Option<String>,
     /// What differs from the revision before.
     pub differences: Differences,
+    /// In a dry run, each path that would change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<PathChange>>,
     /// Files that had to be read.
     pub files_read: u64,
     /// Their bytes.

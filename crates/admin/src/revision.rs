@@ -15,7 +15,7 @@ use esker_store::Sink;
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{Commit, TagRequest};
+use crate::commit::{Commit, Made, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::create::DAY;
 use crate::dirtab::Dirtab;
@@ -24,6 +24,7 @@ use crate::entry;
 use crate::error::AdminError;
 use crate::known::KnownFiles;
 use crate::path;
+use crate::path_changes;
 use crate::pipeline::Pipeline;
 use crate::plan::{Comparison, Differences};
 use crate::profiles::NamedProfile;
@@ -31,6 +32,7 @@ use crate::progress::{Counters, Phase, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::Repository;
+use crate::shrink::Shrink;
 
 /// So many seconds before a whitelist expires publishers are told.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -47,6 +49,8 @@ pub struct How<'r> {
     pub profiles: Vec<NamedProfile>,
     /// Told now and then how far it is.
     pub progress: &'r mut dyn FnMut(Progress),
+    /// Asked whether a change that removes most of the repository is meant; `false` ends the publish.
+    pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
 }
 
 impl How<'_> {
@@ -193,6 +197,10 @@ impl<'r> Context<'r> {
         let mut woven = self.weave(changes, &how.profiles, true)?;
         report.woven(&mut woven);
         if changes.is_empty() {
+            match tag.filter(|_| how.tag.name.is_some()) {
+                Some(tag) => self.tag_published(history, tag, &how.tag.description, report)?,
+                None => report.warnings.extend(self.message_warning(how)),
+            }
             report.remembered(shelf.remember(&woven.triggers));
             return Ok(());
         }
@@ -211,13 +219,68 @@ impl<'r> Context<'r> {
         how.check_stop()?;
         (how.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
         let now = self.published_at();
-        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now };
+        let made = Made::Now;
+        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now, made };
         commit.publish(history, tag.clone(), &how.tag.description)?;
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
         report.published = true;
         report.remembered(shelf.remember(&woven.triggers));
         Ok(())
+    }
+
+    /// Gives the published revision a tag: only the history and the head are written.
+    fn tag_published(
+        &self,
+        history: HistoryDraft,
+        tag: String,
+        description: &str,
+        report: &mut Report,
+    ) -> Result<(), AdminError> {
+        let head = &self.repository.head;
+        let published = self.published.root()?;
+        let size = head.root_catalog_size().unwrap_or(0);
+        let root = Built { hash: published.hash, size, total: Default::default(), stored_bytes: 0 };
+        let modified = published.catalog.properties().last_modified;
+        let commit = Commit {
+            repository: self.repository,
+            root: &root,
+            revision: head.revision(),
+            ttl: head.ttl(),
+            now: self.published_at(),
+            made: Made::Before(modified.unwrap_or(head.timestamp())),
+        };
+        commit.publish(history, Some(tag.clone()), description)?;
+        report.tag = Some(tag);
+        Ok(())
+    }
+
+    /// Notes in the report of a dry run which paths would change, and which tag the revision would get.
+    pub(crate) fn foresee(
+        &self,
+        changes: &mut Changes,
+        tag: Option<String>,
+        how: &How<'_>,
+        report: &mut Report,
+    ) -> Result<(), AdminError> {
+        report.changes = Some(path_changes::list(&self.published, changes)?);
+        report.woven(&mut self.weave(changes, &how.profiles, false)?);
+        let is_tagged = how.tag.name.is_some() || !changes.is_empty();
+        report.tag = tag.filter(|_| is_tagged);
+        if changes.is_empty() && how.tag.name.is_none() {
+            report.warnings.extend(self.message_warning(how));
+        }
+        Ok(())
+    }
+
+    /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
+    fn message_warning(&self, how: &How<'_>) -> Option<String> {
+        let revision = self.repository.head.revision();
+        (!how.tag.description.is_empty()).then(|| {
+            format!(
+                "nothing changed, so the message is not stored; name a tag to describe revision {revision}"
+            )
+        })
     }
 
     fn write_catalogs(

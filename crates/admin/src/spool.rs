@@ -104,7 +104,9 @@ mod tests {
         let claim = |folder: &Path| Spool::claim(Arc::new(esker_store::RealDisk::SERVED), folder);
         assert!(claim(&folder.path().join("none")).unwrap().is_none());
         let spool = claim(folder.path()).unwrap().unwrap();
-        assert!(matches!(claim(folder.path()), Err(AdminError::Locked { pid: Some(_), .. })));
+        assert!(
+            matches!(claim(folder.path()), Err(AdminError::Locked { holder, .. }) if holder.pid.is_some())
+        );
         let hash = ContentHash::of(HashAlgorithm::Rmd160, b"reflog");
         spool.remember_reflog(&hash).unwrap();
         assert_eq!(std::fs::read_to_string(folder.path().join(REFLOG_CHECKSUM)).unwrap(), hash.to_string());

@@ -18,7 +18,9 @@ use esker_view::Pin;
 
 use crate::configuration::authorities;
 use crate::exit::{Context, Failure, Kind};
+use crate::named::is_name;
 use crate::output::{lossy, parse_size};
+use crate::publisher::PublisherArgs;
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 
@@ -131,6 +133,11 @@ impl RepositoryArgs {
             *path = std::path::absolute(&*path).context(Kind::Usage, unknown)?;
         }
         Ok(all)
+    }
+
+    /// The same without a broker.
+    pub(crate) fn without_broker(self) -> Self {
+        Self { broker: None, broker_user: None, no_broker: true, ..self }
     }
 
     /// Whether a broker is named.
@@ -248,8 +255,9 @@ pub(crate) struct TestingArgs {
 /// A path in a repository, for the commands that read without mounting.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
-    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path or NAME:/path
-    #[arg(value_name = "URL|NAME[:/PATH]")]
+    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path, NAME:/path or NAME@TAG:/path; a NAME is
+    /// one that is configured, or published from this machine
+    #[arg(value_name = "URL|NAME[@TAG][:/PATH]")]
     place: OsString,
 
     /// The path, if it isn't part of the first argument
@@ -257,20 +265,35 @@ pub(crate) struct PlaceArgs {
     path: Option<OsString>,
 
     #[command(flatten)]
-    pub(crate) pin: PinArgs,
+    pin: PinArgs,
 
     #[command(flatten)]
     pub(crate) repository: RepositoryArgs,
+
+    /// Where a NAME is looked for that is published from this machine.
+    #[command(flatten)]
+    pub(crate) published: PublisherArgs,
+}
+
+/// A repository and a path in it, as the arguments name them.
+pub(crate) struct Located<'a> {
+    /// The URL or the name.
+    pub(crate) repository: &'a str,
+    /// The path in the repository.
+    pub(crate) path: &'a [u8],
+    /// The revision, if one is named.
+    pub(crate) pin: Option<Pin>,
 }
 
 impl PlaceArgs {
     /// A place that was given in another way.
     pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
-        Self { place: place.into(), path: None, repository, pin: PinArgs::default() }
+        let (pin, published) = Default::default();
+        Self { place: place.into(), path: None, repository, pin, published }
     }
 
-    /// The URL and the path; the root if none was given.
-    pub(crate) fn split(&self) -> Result<(&str, &[u8]), Failure> {
+    /// Splits the place into repository, revision and path; the path is the root if none is given.
+    pub(crate) fn locate(&self) -> Result<Located<'_>, Failure> {
         let place = self.place.as_bytes();
         let (url, after) = match path_at(place) {
             Some(at) => (&place[..at], Some(&place[at + 1..])),
@@ -285,7 +308,17 @@ impl PlaceArgs {
         };
         let url = std::str::from_utf8(url)
             .map_err(|_| Failure::usage(format!("{} is not the address of a repository", lossy(url))))?;
-        Ok((url, path))
+        let pin = self.pin.pin();
+        Ok(match url.split_once('@').filter(|(name, _)| is_name(name)) {
+            None => Located { repository: url, path, pin },
+            Some(_) if pin.is_some() => {
+                return Err(Failure::usage(format!(
+                    "two revisions are named: {url} names one, and an option another"
+                )));
+            }
+            Some((_, "")) => return Err(Failure::usage(format!("{url} has no tag after the @"))),
+            Some((name, tag)) => Located { repository: name, path, pin: Some(Pin::Tag(tag.to_owned())) },
+        })
     }
 }
 
@@ -491,6 +524,33 @@ mod tests {
             assert_eq!(failure.kind, Kind::Usage);
         }
         assert_eq!(Address::parse("http://h/x", Some("b.test")).expect("named").name, "b.test");
+    }
+
+    #[test]
+    fn a_name_may_have_a_tag() {
+        #[derive(clap::Parser)]
+        struct Call {
+            #[command(flatten)]
+            place: PlaceArgs,
+        }
+        let locate = |words: &[&str]| {
+            let line = std::iter::once("ls").chain(words.iter().copied());
+            let call = <Call as clap::Parser>::try_parse_from(line).expect("a call");
+            let found = call.place.locate().map_err(|failure| failure.message);
+            found.map(|found| {
+                (found.repository.to_owned(), found.path.to_vec(), found.pin.map(|pin| format!("{pin:?}")))
+            })
+        };
+        let tag = |tag: &str| Some(format!("{:?}", Pin::Tag(tag.to_owned())));
+        let place = |name: &str, path: &str, pin| Ok((name.to_owned(), path.as_bytes().to_vec(), pin));
+        assert_eq!(locate(&["a.test@v1:/x"]), place("a.test", "/x", tag("v1")));
+        let time = "generic-2026-11-27T08:00:00Z";
+        assert_eq!(locate(&[&format!("a.test@{time}:/x")]), place("a.test", "/x", tag(time)));
+        assert_eq!(locate(&["a.test@v1", "/x"]), place("a.test", "/x", tag("v1")));
+        assert_eq!(locate(&["a.test:/x@y"]), place("a.test", "/x@y", None));
+        assert_eq!(locate(&["http://u@h/a.test:/x"]), place("http://u@h/a.test", "/x", None));
+        assert!(locate(&["a.test@v1:/x", "--tag", "v2"]).is_err_and(|said| said.contains("two revisions")));
+        assert!(locate(&["a.test@:/x"]).is_err_and(|said| said.contains("no tag")));
     }
 
     #[test]

@@ -7,9 +7,11 @@ use esker_store::ObjectStore;
 use esker_vfs::Tree;
 use esker_view::{Pin, View, ViewOptions};
 
-use crate::args::PlaceArgs;
+use crate::args::{Located, PlaceArgs};
+use crate::configuration;
 use crate::exit::Failure;
 use crate::join::{Checked, view_options};
+use crate::named::{hint_at_colon, is_name};
 use crate::output::lossy;
 use crate::settings::Settings;
 use crate::walk::Walk;
@@ -24,16 +26,23 @@ pub(crate) struct Browsed {
 
 impl Browsed {
     pub(crate) fn open(place: &PlaceArgs, settings: &Settings) -> Result<Self, Failure> {
-        Self::open_at(place, place.pin.pin(), settings)
+        Self::open_at(place, place.locate()?.pin, settings)
     }
 
     /// Opens a place at this revision, or the newest one and those that follow it.
     pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
-        let (url, path) = place.split()?;
-        let checked = Checked::new(url, &place.repository, settings)?;
-        let name = checked.address.name.clone();
-        let (repository, view) = checked.open(&ViewOptions { pin, ..view_options(settings) })?;
-        Ok(Self { repository, view, name, path: path.to_owned() })
+        let Located { repository: named, path, .. } = place.locate()?;
+        let options = ViewOptions { pin, ..view_options(settings) };
+        let checked = match published_here(place, named, settings)? {
+            Some(checked) => Ok(checked),
+            None => Checked::new(named, &place.repository, settings),
+        };
+        let opened = checked.and_then(|checked| {
+            let name = checked.address.name.clone();
+            let (repository, view) = checked.open(&options)?;
+            Ok(Self { repository, view, name, path: path.to_owned() })
+        });
+        opened.map_err(|failure| hint_at_colon(named, failure))
     }
 
     pub(crate) fn walk(&self) -> Walk<'_> {
@@ -59,6 +68,40 @@ impl Browsed {
     pub(crate) fn describe(&self) -> String {
         format!("{}:/{}", self.name, lossy(&self.path).trim_start_matches('/'))
     }
+}
+
+/// Finds a repository that is published from this machine: in its storage, trusted by its publisher's own key. What is
+/// configured goes before, unless options name the storage or the keys.
+fn published_here(place: &PlaceArgs, named: &str, settings: &Settings) -> Result<Option<Checked>, Failure> {
+    let is_asked_for = place.published.is_given();
+    if !is_name(named) {
+        return match is_asked_for {
+            true => Err(Failure::usage(format!(
+                "--storage and --keys are for the NAME of a repository, and {named} is none"
+            ))),
+            false => Ok(None),
+        };
+    }
+    let name = configuration::full_name(settings, named)?;
+    let is_configured = || {
+        let parameters = configuration::load(settings, Some(name.as_str()));
+        !place.repository.server.is_empty() || parameters.get("CVMFS_SERVER_URL").is_some()
+    };
+    if !is_asked_for && is_configured() {
+        return Ok(None);
+    }
+    let found = match place.published.place(name.as_str(), settings) {
+        Ok(found) if is_asked_for || found.is_ours() => found,
+        Err(failure) if is_asked_for => return Err(failure),
+        _ => return Ok(None),
+    };
+    let mut repository = place.repository.clone().without_broker();
+    repository.fqrn = Some(name.to_string());
+    if repository.public_key.is_empty() {
+        repository.public_key.push(found.keys.public_key_file());
+    }
+    let url = format!("file://{}", found.root.display());
+    Checked::new(&url, &repository, settings).map(Some)
 }
 
 impl Drop for Browsed {

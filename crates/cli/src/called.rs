@@ -21,6 +21,7 @@ use esker_node::mounts;
 
 use crate::Esker;
 use crate::exit::{Context, Failure, Kind, warn};
+use crate::suggest;
 use options::Translated;
 
 /// What this program was called as.
@@ -174,9 +175,17 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
         say(&format!("esker {}", words.join(" ")))?;
     }
     // Wrong values of options are wrong usage here as well, but in clap's words and with mount's code.
-    let parsed = Esker::try_parse_from(std::iter::once(OsString::from("esker")).chain(line.iter().cloned()))
-        .map_err(|error| Failure::usage(error.to_string().trim().trim_start_matches("error: ")))?;
+    let parsed = parse(&line)?;
     if fake { Ok(()) } else { crate::run(parsed.command, &line).map(drop) }
+}
+
+/// Parses the arguments of `esker` that do what was asked for.
+fn parse(line: &[OsString]) -> Result<Esker, Failure> {
+    let line: Vec<OsString> = std::iter::once("esker".into()).chain(line.iter().cloned()).collect();
+    Esker::try_parse_from(&line).map_err(|error| {
+        let error = suggest::without_hidden(error, &line).to_string();
+        Failure::usage(error.trim().trim_start_matches("error: "))
+    })
 }
 
 fn say(text: &str) -> Result<(), Failure> {
@@ -221,8 +230,7 @@ fn umount(arguments: Vec<OsString>) -> Result<(), Failure> {
     let mut line = vec![OsString::from("umount")];
     line.extend(lazy);
     line.extend(["--".into(), dir]);
-    let parsed = Esker::try_parse_from(std::iter::once(OsString::from("esker")).chain(line.iter().cloned()))
-        .map_err(|error| Failure::usage(error.to_string()))?;
+    let parsed = parse(&line)?;
     crate::run(parsed.command, &line).map(drop)
 }
 

@@ -69,6 +69,13 @@ impl Failure {
         self
     }
 
+    /// Adds a step that comes before those that are there.
+    pub(crate) fn hint_first(mut self, hint: impl Into<String>) -> Self {
+        let hint = hint.into();
+        self.hint = Some(self.hint.map_or(hint.clone(), |further| format!("{hint}\n{further}")));
+        self
+    }
+
     pub(crate) fn with_code(mut self, code: u8) -> Self {
         self.code = Some(code);
         self

@@ -29,6 +29,7 @@ mod recorder;
 mod settings;
 mod setup;
 mod stop;
+mod suggest;
 mod tiers;
 mod tuning;
 mod walk;
@@ -151,7 +152,9 @@ fn main() -> ExitCode {
     if counterparts::are_asked_for(arguments) {
         return counterparts::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
-    match run(Esker::parse_from(&line).command, arguments) {
+    let parsed = Esker::try_parse_from(&line);
+    match run(parsed.unwrap_or_else(|error| suggest::without_hidden(error, &line).exit()).command, arguments)
+    {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }

@@ -46,11 +46,18 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
-    fn drop(&mut self) {
-        if self.terminal && self.drawn {
+impl Meter {
+    /// Clears the line of the terminal, for something else to be written there.
+    pub(crate) fn clear(&mut self) {
+        if self.terminal && std::mem::take(&mut self.drawn) {
             let _ = std::io::stderr().write_all(CLEAR.as_bytes());
         }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

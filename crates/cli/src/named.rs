@@ -1,5 +1,6 @@
 //! A repository that is named: where the configuration says that it is, and how the command line overrules that.
 
+mod colon;
 mod missing;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use esker_node::telemetry::Telemetry;
 use esker_store::{Lower, LowerForm, Servers};
 use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
 use rustix::fs::{Access, access, statvfs};
+
+pub(crate) use colon::hint_at_colon;
 
 use crate::args::{Address, RepositoryArgs, hurry, public_keys};
 use crate::configuration;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -142,6 +143,23 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     if value.is_finite() && value < u64::MAX as f64 { Ok(value as u64) } else { Err(bad()) }
 }
 
+/// Reads `90`, `90s`, `10m`, `2h` or `1d`; without a unit the number is of seconds.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration: write it like 90s, 10m or 2h");
+    let trimmed = text.trim();
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let seconds = match unit.trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(bad()),
+    };
+    let number: u64 = number.parse().map_err(|_| bad())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
 /// A name with a question mark in place of each control character, as ls(1) shows it.
 fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
     let text = String::from_utf8_lossy(name);
@@ -160,6 +178,18 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let of = |text| parse_duration(text).ok().map(|duration| duration.as_secs());
+        assert_eq!(
+            [of("90"), of("90s"), of("10m"), of("2h"), of("1 d")],
+            [90, 90, 600, 7200, 86_400].map(Some)
+        );
+        for bad in ["", "s", "-1s", "1.5m", "10 x", "99999999999999999999", "9999999999999999d"] {
+            assert_eq!(of(bad), None, "{bad:?}");
+        }
+    }
 
     #[test]
     fn sizes_read_and_print() {

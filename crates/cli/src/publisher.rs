@@ -1,13 +1,19 @@
 //! What the commands of a publisher share: where repositories and keys lie, what was done, how it fails.
 
+mod interrupt;
+mod lock;
+mod report;
+mod shrink;
+mod storage;
+
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{
-    AdminError, BundleCounts, Deflate, How, KeyFolder, Progress, Report, Repository, TagRequest,
-};
+use esker_admin::{AdminError, Deflate, How, KeyFolder, Progress, Report, Repository, Shrink, TagRequest};
+use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
@@ -15,11 +21,15 @@ use esker_run::take_signals;
 
 use crate::commands::profile;
 use crate::exit::{Context, Failure, Kind, chain, of_store, warn};
-use crate::output::{Output, size};
+use crate::meter::Meter;
 use crate::settings::Settings;
 
+pub(crate) use interrupt::Interrupt;
+pub(crate) use lock::LockArgs;
+pub(crate) use storage::refuse_address;
+
 /// Where a repository and its keys are.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PublisherArgs {
     /// Folder of repositories, each in a folder of its name; or the folder of this one [default: /srv/cvmfs for
     /// root, else ~/.local/share/esker/repositories]
@@ -42,8 +52,14 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
+    /// Whether the storage or the keys are named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.storage.is_some() || self.keys.is_some()
+    }
+
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
         let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
         let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
         keys.exposed().iter().for_each(|key| warn_of_key(key));
@@ -61,12 +77,27 @@ pub(crate) fn warn_of_key(key: &Path) {
 }
 
 impl Place {
-    pub(crate) fn open(&self) -> Result<Repository, Failure> {
-        let failed = |error| of_admin(&format!("can't open {} for publishing", self.name), &error);
-        let opened = Repository::open(&self.root, &self.name, self.keys.clone(), now());
-        let mut repository = opened.map_err(failed)?;
+    /// Whether the repository is there, and this user has its publisher's certificate and public key.
+    pub(crate) fn is_ours(&self) -> bool {
+        let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
+        self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
+    }
+
+    /// Opens the repository for publishing, once other publishers let it if that is asked for.
+    pub(crate) fn open(
+        &self,
+        lock: LockArgs,
+        interrupt: &Interrupt,
+        quiet: bool,
+    ) -> Result<Repository, Failure> {
+        lock.when_free(interrupt, quiet, || self.try_open())
+            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+    }
+
+    fn try_open(&self) -> Result<Repository, AdminError> {
+        let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
-            repository.share_with_spool(spool).map_err(failed)?;
+            repository.share_with_spool(spool)?;
         }
         Ok(repository)
     }
@@ -75,21 +106,28 @@ impl Place {
 /// How a publish is done and told of.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct HowArgs {
-    /// Name of a tag for the new revision [default: generic-TIME]
+    /// Name of a tag for the new revision, or for the published one if nothing changed [default: generic-TIME]
     #[arg(long, value_name = "NAME")]
     pub(crate) tag: Option<String>,
 
-    /// What the tag is about
-    #[arg(long, value_name = "TEXT", requires = "tag")]
+    /// Description of the revision, kept with its tag
+    #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
     /// A profile to keep with the repository: its bundles are written now and in every later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
 
-    /// Say what would be done, and do nothing
+    /// Say what would be done and which paths would change (the first 50; --json: all), and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Remove more than half of the repository's entries without being asked; fewer than 10 never need this
+    #[arg(long)]
+    pub(crate) allow_shrink: bool,
+
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
 
     /// The zlib encoder: fast, or stock, whose objects get the same names as those of CernVM-FS
     #[arg(long, value_name = "fast|stock")]
@@ -124,20 +162,41 @@ impl From<DeflateArg> for Deflate {
 }
 
 impl HowArgs {
-    /// What the library has to know of it.
-    pub(crate) fn how<'p>(
+    /// Publishes with `work`, shows progress meanwhile, and prints what was done.
+    pub(crate) fn publish(
         &self,
-        stop: Arc<AtomicBool>,
+        place: &Place,
+        interrupt: &Interrupt,
+        work: impl FnOnce(How<'_>) -> Result<Report, AdminError>,
+        what: &str,
+    ) -> Result<(), Failure> {
+        let meter = RefCell::new(Meter::new(self.quiet));
+        let mut progress = |progress| meter.borrow_mut().show(progress);
+        let mut confirm_shrink = |shrink: Shrink| {
+            meter.borrow_mut().clear();
+            self.allow_shrink || shrink::ask(shrink, place.name.as_str(), interrupt)
+        };
+        let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
+        drop(meter);
+        let report = done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))?;
+        report::print(&report, self.dry_run, self.json)
+    }
+
+    fn how<'p>(
+        &self,
+        interrupt: &Interrupt,
         progress: &'p mut dyn FnMut(Progress),
+        confirm_shrink: &'p mut dyn FnMut(Shrink) -> bool,
     ) -> Result<How<'p>, Failure> {
         let description = self.message.clone().unwrap_or_default();
         let profiles = self.profile.iter().map(|file| profile::read(file)).collect::<Result<_, _>>()?;
         Ok(How {
             tag: TagRequest { name: self.tag.clone(), description },
             threads: self.threads(),
-            stop,
+            stop: interrupt.flag(),
             profiles,
             progress,
+            confirm_shrink,
         })
     }
 
@@ -162,69 +221,6 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Prints what was done.
-pub(crate) fn print_report(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
-    let mut out = Output::new();
-    if json {
-        out.json(report)?;
-        return out.finish();
-    }
-    let differences = &report.differences;
-    let (added, changed, removed) =
-        (differences.added.total(), differences.changed.total(), differences.removed.total());
-    let summary = format!(
-        "{added} added, {changed} changed, {removed} removed, {} unchanged",
-        differences.unchanged.total()
-    );
-    if dry_run {
-        out.line(format!("would publish: {summary}"))?;
-        out.line(format!("would read     {} files, {}", report.files_read, size(report.bytes_read)))?;
-        return out.finish();
-    }
-    if report.published {
-        out.line(out.bold(&format!("revision {}", report.revision)))?;
-        out.line(format!("  root      {}", report.root))?;
-        if let Some(tag) = &report.tag {
-            out.line(format!("  tag       {tag}"))?;
-        }
-    } else {
-        out.line(format!("nothing changed; revision {} stays", report.revision))?;
-    }
-    out.line(format!("  entries   {summary}"))?;
-    if differences.xattrs_left_out > 0 {
-        let text = format!(
-            "{} extended attributes were left out, since catalogs hold none that are longer than 255 bytes or have no \
-             proper name",
-            differences.xattrs_left_out
-        );
-        out.line(format!("  {}", out.warning(&text)))?;
-    }
-    if report.bundles.bundles > 0 {
-        let BundleCounts { bundles, files, files_missing } = report.bundles;
-        let missing =
-            if files_missing > 0 { format!("; {files_missing} more are not there") } else { String::new() };
-        out.line(format!("  bundles   {bundles}, of {files} files{missing}"))?;
-    }
-    for warning in &report.warnings {
-        out.line(format!("  {}", out.warning(warning)))?;
-    }
-    out.line(format!("  read      {} files, {}", report.files_read, size(report.bytes_read)))?;
-    out.line(format!(
-        "  stored    {} objects, {}; {} were there already, {}",
-        report.objects_stored,
-        size(report.object_bytes_stored),
-        report.objects_present,
-        size(report.object_bytes_present)
-    ))?;
-    out.line(format!("  catalogs  {} written, {}", report.catalogs_written, size(report.catalog_bytes)))?;
-    let seconds = &report.seconds;
-    out.line(format!(
-        "  time      {:.1} s: compare {:.1}, store {:.1}, catalogs {:.1}, commit {:.1}",
-        seconds.total, seconds.scan, seconds.store, seconds.catalogs, seconds.commit
-    ))?;
-    out.finish()
-}
-
 /// A failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
@@ -244,6 +240,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
         | AdminError::Tag(_)
+        | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }
         | AdminError::Missing { .. }
@@ -273,8 +270,16 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::StillNeeded { .. } => {
             failure.hint("publish with the certificate in the keys folder first, then repeat this")
         }
-        AdminError::Transaction(_) => failure.hint("publish or abort it with `cvmfs_server` first"),
-        AdminError::Locked { .. } => failure.hint("wait until it is done"),
+        AdminError::Transaction(_) => {
+            failure.hint("publish or abort it with `cvmfs_server`, or have this wait for that with --wait")
+        }
+        AdminError::Locked { .. } => {
+            failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
+        }
+        AdminError::Shrinks(_) => {
+            failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
+        }
+        AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -21,21 +22,49 @@ pub struct FileLock {
     file: File,
 }
 
+/// The process that holds a lock, as far as the lock's file tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockHolder {
+    /// The process id.
+    pub pid: Option<u32>,
+    /// The host that the process runs on.
+    pub host: Option<String>,
+    /// The time at which the process took the lock.
+    pub since: Option<SystemTime>,
+}
+
+impl LockHolder {
+    /// The longest line that names a holder: a process id and a host name.
+    const LEN_MAX: u64 = 320;
+
+    /// Reads `PID` or `PID HOST` from the file of a lock, which was written when the lock was taken.
+    fn read(file: &File) -> Self {
+        let mut text = String::new();
+        let is_read = file.take(Self::LEN_MAX).read_to_string(&mut text).is_ok();
+        let mut words = text.split_whitespace();
+        let pid: Option<u32> = words.next().and_then(|word| word.parse().ok());
+        let is_name = |word: &&str| !word.contains(char::is_control);
+        let host = words.next().filter(is_name).map(str::to_owned);
+        let since = file.metadata().and_then(|facts| facts.modified()).ok();
+        Self { host: host.filter(|_| pid.is_some()), since: since.filter(|_| is_read), pid }
+    }
+}
+
 /// What came of asking for a lock.
 #[derive(Debug)]
 pub enum Locking {
     /// It is ours.
     Taken(FileLock),
-    /// Somebody else has it: this process, if it wrote down its number.
-    Held(Option<u32>),
+    /// Another process holds it.
+    Held(LockHolder),
 }
 
 impl Locking {
     /// The lock, or the error made from who has it.
-    pub fn or_held<E>(self, error: impl FnOnce(Option<u32>) -> E) -> Result<FileLock, E> {
+    pub fn or_held<E>(self, error: impl FnOnce(LockHolder) -> E) -> Result<FileLock, E> {
         match self {
             Locking::Taken(lock) => Ok(lock),
-            Locking::Held(pid) => Err(error(pid)),
+            Locking::Held(holder) => Err(error(holder)),
         }
     }
 }
@@ -57,12 +86,7 @@ impl FileLock {
                     lock.sign();
                     return Ok(Locking::Taken(lock));
                 }
-                Err(Errno::WOULDBLOCK) => {
-                    let mut text = String::new();
-                    // The number is a courtesy for the message.
-                    let _ = file.take(32).read_to_string(&mut text);
-                    return Ok(Locking::Held(text.trim().parse().ok()));
-                }
+                Err(Errno::WOULDBLOCK) => return Ok(Locking::Held(LockHolder::read(&file))),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -95,10 +119,9 @@ impl FileLock {
     /// The lock counts without it, so a full disk is no reason to fail.
     fn sign(&self) {
         let mut file = &self.file;
-        let _ = file
-            .set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let line = format!("{} {host}", std::process::id());
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(line.as_bytes()));
     }
 }
 
@@ -127,12 +150,39 @@ mod tests {
         // A second descriptor of the same open file is what a fork leaves to the child.
         let copy = first.file.try_clone().unwrap();
         let me = std::process::id();
-        assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Held(Some(pid)) if pid == me));
+        let Locking::Held(holder) = FileLock::try_take(&path).unwrap() else { panic!("it is taken") };
+        assert_eq!(holder.pid, Some(me));
         drop(first);
         assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Taken(_)));
         let waited = FileLock::wait(&path).unwrap();
         assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Held(_)));
         drop((waited, copy));
+    }
+
+    #[test]
+    fn a_lock_names_its_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let before = SystemTime::now() - std::time::Duration::from_secs(2);
+        let holder = || match FileLock::try_take(&path).unwrap() {
+            Locking::Held(holder) => holder,
+            Locking::Taken(_) => panic!("the lock is free"),
+        };
+        let Locking::Taken(lock) = FileLock::try_take(&path).unwrap() else { panic!("the lock is held") };
+        let named = holder();
+        assert_eq!(named.pid, Some(std::process::id()));
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        assert_eq!(named.host, Some(host));
+        assert!(named.since.is_some_and(|since| since > before), "{named:?}");
+        // Earlier versions write the process id alone, and other programs write nothing or something else.
+        for (text, pid, host) in
+            [("77", Some(77), None), ("", None, None), ("x y", None, None), ("8 \x07", Some(8), None)]
+        {
+            std::fs::write(&path, text).unwrap();
+            let LockHolder { pid: read, host: named, .. } = holder();
+            assert_eq!((read, named.as_deref()), (pid, host), "{text:?}");
+        }
+        drop(lock);
     }
 
     #[test]

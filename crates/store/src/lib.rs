@@ -56,7 +56,7 @@ pub use done::Done;
 pub use engine::{Engine, EngineOptions, Log, connect, connect_straight};
 pub use errand::Errand;
 pub use error::{Blame, Cause, Phase, StoreError};
-pub use file_lock::{FileLock, Locking};
+pub use file_lock::{FileLock, LockHolder, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use http::{

@@ -40,6 +40,10 @@ pub(super) struct Collector<'r> {
     links: BTreeMap<(Directory, Name), Vec<Name>>,
     /// What was removed and left out on the way.
     counted: Differences,
+    /// Paths to delete that are not there.
+    missing: Vec<Vec<u8>>,
+    /// Entries that were removed and came back with the archive.
+    returned: u64,
 }
 
 /// What an archive changes.
@@ -48,6 +52,17 @@ pub(super) struct Collected {
     pub(super) differences: Differences,
     /// How many entries are of a type that is not known.
     pub(super) unknown_types: u64,
+    /// Paths to delete that are not there.
+    pub(super) missing: Vec<Vec<u8>>,
+    /// Of the removed entries, those that came back with the archive.
+    returned: u64,
+}
+
+impl Collected {
+    /// Returns how many entries are removed and don't come back.
+    pub(super) fn gone(&self) -> u64 {
+        self.differences.removed.total().saturating_sub(self.returned)
+    }
 }
 
 impl<'r> Collector<'r> {
@@ -65,6 +80,8 @@ impl<'r> Collector<'r> {
             next_job: 0,
             links: BTreeMap::new(),
             counted: Differences::default(),
+            missing: Vec::new(),
+            returned: 0,
         }
     }
 
@@ -132,8 +149,14 @@ impl<'r> Collector<'r> {
             self.changes.remove(&directory, name);
             self.last_directory = None;
             self.deleted.insert(path);
+        } else if !self.was_deleted(&path) {
+            self.missing.push(path);
         }
         Ok(())
+    }
+
+    fn was_deleted(&self, path: &[u8]) -> bool {
+        path::ancestry(path).any(|above| self.deleted.contains(above))
     }
 
     fn count_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
@@ -215,8 +238,7 @@ impl<'r> Collector<'r> {
         }
         let is_new_directory = entry.is_directory() && !was_directory;
         self.changes.put(directory, entry);
-        let was_deleted = |path: &[u8]| path::ancestry(path).any(|above| self.deleted.contains(above));
-        if is_new_directory && was_deleted(path) {
+        if is_new_directory && self.was_deleted(path) {
             self.changes.touch(path).fresh = true;
         }
         Ok(())
@@ -310,7 +332,8 @@ impl<'r> Collector<'r> {
             }
             self.compare(&directory, &mut differences)?;
         }
-        Ok(Collected { changes: self.changes, differences, unknown_types: self.unknown_types })
+        let Self { changes, missing, returned, unknown_types, .. } = self;
+        Ok(Collected { changes, differences, missing, returned, unknown_types })
     }
 
     /// Gives the names of one file the same group.
@@ -353,8 +376,16 @@ impl<'r> Collector<'r> {
     /// Counts what differs in a directory, and takes back what does not.
     fn compare(&mut self, directory: &[u8], differences: &mut Differences) -> Result<(), AdminError> {
         let Some(change) = self.changes.get(directory) else { return Ok(()) };
-        let old = if change.fresh { Vec::new() } else { self.context.published.list(directory)? };
-        let old: HashMap<Vec<u8>, Entry> = old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        let old = self.context.published.list(directory)?;
+        let mut old: HashMap<Vec<u8>, Entry> =
+            old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+        let returns =
+            |name: &Vec<u8>| old.contains_key(name) && self.was_deleted(&path::join(directory, name));
+        let entries = change.entries.iter();
+        let returned = entries.filter(|(name, entry)| entry.is_some() && returns(name)).count();
+        if change.fresh {
+            old.clear();
+        }
         let mut same = Vec::new();
         for (name, entry) in &change.entries {
             let Some(entry) = entry else { continue };
@@ -370,6 +401,7 @@ impl<'r> Collector<'r> {
         for name in same {
             self.changes.revert(directory, &name);
         }
+        self.returned += returned as u64;
         Ok(())
     }
 }

@@ -140,6 +140,7 @@ pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
         stop: Arc::new(AtomicBool::new(false)),
         profiles: Vec::new(),
         progress,
+        confirm_shrink: Box::leak(Box::new(|_| true)),
     }
 }
 

@@ -1,10 +1,9 @@
 use std::path::PathBuf;
 
-use esker_admin::{Ingest, Owner};
+use esker_admin::{How, Ingest, Owner};
 
 use crate::exit::{Context as _, Failure, Kind};
-use crate::meter::Meter;
-use crate::publisher::{HowArgs, PublisherArgs, now, of_admin, print_report, stop_on_signals};
+use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
 /// Unpacks an archive into a directory of a repository.
@@ -60,7 +59,7 @@ fn owner(text: &str) -> Result<Owner, String> {
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStringExt as _;
-    let stop = stop_on_signals()?;
+    let interrupt = Interrupt::on_signals()?;
     let mut delete: Vec<Vec<u8>> =
         args.delete.into_iter().map(|path| path.into_os_string().into_vec()).collect();
     if let Some(list) = &args.delete_list {
@@ -69,25 +68,19 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         delete.extend(lines.map(<[u8]>::to_vec));
     }
     let place = args.place.place(&args.name, settings)?;
-    let mut repository = place.open()?;
-    if let Some(deflate) = args.how.deflate {
+    let how = &args.how;
+    let mut repository = place.open(how.lock, &interrupt, how.quiet)?;
+    if let Some(deflate) = how.deflate {
         repository.settings_mut().deflate = deflate.into();
     }
-    let mut meter = Meter::new(args.how.quiet);
-    let mut progress = |progress| meter.show(progress);
-    let mut ingest = Ingest {
-        archive: args.archive,
-        target: args.to.into_os_string().into_vec(),
-        delete,
-        owner: args.owner.unwrap_or_default(),
-        nested: args.nested,
-        how: args.how.how(stop, &mut progress)?,
+    let (archive, target) = (args.archive, args.to.into_os_string().into_vec());
+    let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
+    let work = |given: How<'_>| {
+        let mut ingest = Ingest { archive, target, delete, owner, nested, how: given };
+        match how.dry_run {
+            true => ingest.dry_run(&repository, now()),
+            false => ingest.run(&repository, now()),
+        }
     };
-    let done = match args.how.dry_run {
-        true => ingest.dry_run(&repository, now()),
-        false => ingest.run(&repository, now()),
-    };
-    drop(meter);
-    let report = done.map_err(|error| of_admin(&format!("{} was not changed", place.name), &error))?;
-    print_report(&report, args.how.dry_run, args.how.json)
+    how.publish(&place, &interrupt, work, "was not changed")
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::exit::{Failure, Kind};
 use crate::limits::OpenFiles;
 use crate::output::{Output, size};
-use crate::publisher::{Place, PublisherArgs, of_admin};
+use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin};
 use crate::settings::Settings;
 
 /// Records what programs read, so that others have it fetched ahead.
@@ -64,6 +64,9 @@ struct AddArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
 }
 
 /// Lists the profiles that are kept for a repository.
@@ -77,6 +80,9 @@ struct ListArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
 
     /// Print a JSON array
     #[arg(long)]
@@ -98,6 +104,9 @@ struct RemoveArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
@@ -172,9 +181,10 @@ fn as_json(name: &str, profile: &Profile, clusters: &[Cluster]) -> Value {
 }
 
 fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
     let profiles = args.files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
     let place = args.place.place(&args.name, settings)?;
-    let repository = place.open()?;
+    let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for profile in &profiles {
         repository.profiles().add(profile).map_err(failed("can't keep a profile", &place))?;
@@ -184,8 +194,9 @@ fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
-    let repository = place.open()?;
+    let repository = place.open(args.lock, &interrupt, false)?;
     let failed = failed("can't list the profiles", &place);
     let shelf = repository.profiles();
     let names = shelf.names().map_err(&failed)?;
@@ -214,8 +225,9 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn remove(args: &RemoveArgs, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
-    let repository = place.open()?;
+    let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for name in &args.profiles {
         repository.profiles().remove(name).map_err(failed("can't give up a profile", &place))?;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::exit::Failure;
 use crate::output::{Output, parse_size};
-use crate::publisher::{DeflateArg, PublisherArgs, now, of_admin, stop_on_signals};
+use crate::publisher::{DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin};
 use crate::settings::Settings;
 
 /// Makes repositories, and keeps them in order.
@@ -43,6 +43,9 @@ struct ReindexArgs {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -129,12 +132,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
-    let stop = stop_on_signals()?;
+    let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let Reindexed { objects, left_out } = place
-        .open()?
-        .reindex(threads, &stop)
+        .open(args.lock, &interrupt, false)?
+        .reindex(threads, &interrupt.flag())
         .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
     match args.json {

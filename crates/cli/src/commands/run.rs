@@ -9,6 +9,7 @@ use crate::exit::{Failure, warn};
 use crate::image::ImageArgs;
 use crate::join::{Checked, mount_options, session_options};
 use crate::limits::OpenFiles;
+use crate::named::hint_at_colon;
 use crate::settings::Settings;
 
 /// Runs a command that sees a repository below /cvmfs, or has an image as its root directory.
@@ -65,7 +66,8 @@ pub(crate) fn run(
         .to_str()
         .ok_or_else(|| Failure::usage(format!("{} is no name of a repository", what.display())))?;
     let forwarding = take_signals()?;
-    let checked = Checked::new(url, &args.repository, settings)?;
+    let at_colon = |failure| hint_at_colon(url, failure);
+    let checked = Checked::new(url, &args.repository, settings).map_err(at_colon)?;
     if let Some(option) = args.container.given() {
         return Err(Failure::usage(format!(
             "{option} is for an image as the root directory, and {url} is a repository, which appears below /cvmfs"
@@ -82,7 +84,7 @@ pub(crate) fn run(
         shield: args.view.pin().is_some(),
         scout: !args.view.no_prefetch,
     };
-    let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ())?;
+    let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ()).map_err(at_colon)?;
     Ok(end_as(ending))
 }
 

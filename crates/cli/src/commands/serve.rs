@@ -12,6 +12,7 @@ use crate::exit::{Context, Failure, Kind, chain};
 use crate::log;
 use crate::output::{Output, size};
 use crate::privileges;
+use crate::publisher::refuse_address;
 
 /// Serves repositories over HTTP, to Esker and CernVM-FS clients and to browsers.
 ///
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     privileges::become_user(account.as_ref(), CapabilitySet::empty())?;
     let signals = signals()?;
+    args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     let repositories = Repositories::following(&args.folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {

@@ -156,7 +156,9 @@ impl Bench {
                 return Err(StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: None }));
             }
             let asked = FileLock::try_take(&folder.join("lock")).expect("a lock file");
-            let busy = |pid| StoreError::new("cache", Cause::Busy { path: folder.clone(), pid });
+            let busy = |holder: esker_store::LockHolder| {
+                StoreError::new("cache", Cause::Busy { path: folder.clone(), pid: holder.pid })
+            };
             let lock = asked.or_held(busy)?;
             Ok(Arc::new(FakeWriter { world: world.clone(), lock: Mutex::new(Some(lock)) }))
         })

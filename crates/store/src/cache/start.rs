@@ -61,7 +61,7 @@ pub(crate) fn private(folder: &Path) -> Result<(), Cause> {
 /// Takes the lock of the one writer.
 pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
     let asked = FileLock::try_take(&layout.lock).map_err(|source| failed("locking", &layout.lock, source))?;
-    asked.or_held(|pid| Cause::Busy { path: layout.root.clone(), pid })
+    asked.or_held(|holder| Cause::Busy { path: layout.root.clone(), pid: holder.pid })
 }
 
 /// Keeps those who clean up temporary folders by age out of the cache while it is in use: systemd-tmpfiles leaves folders

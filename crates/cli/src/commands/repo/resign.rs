@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::exit::Failure;
 use crate::output::Output;
-use crate::publisher::{PublisherArgs, now, of_admin, warn_of_key};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;
 
 /// Signs the whitelist again, which says until when and whose revisions clients accept.
@@ -22,6 +22,9 @@ pub(super) struct Args {
 
     #[command(flatten)]
     place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
 
     /// The master key [default: NAME.masterkey in the keys folder]
     #[arg(long, value_name = "FILE")]
@@ -45,13 +48,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     args.master_key.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
     let resign =
         Resign { days: args.whitelist_days, master: args.master_key.clone(), only_own: args.only_own };
     let done = match args.dry_run {
         true => resign.dry_run(&place.root, &place.name, &place.keys, now()),
-        false => resign.run(&place.root, &place.name, &place.keys, now()),
+        false => args
+            .lock
+            .when_free(&interrupt, false, || resign.run(&place.root, &place.name, &place.keys, now())),
     };
     let resigned =
         done.map_err(|error| of_admin(&format!("the whitelist of {} was not signed", place.name), &error))?;

@@ -90,7 +90,7 @@ fn one_lock_and_no_leftovers() {
         fs::read_dir(sink.root().join("data/txn")).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(left, [LOCK], "what an interrupted publisher left is gone");
     let me = std::process::id();
-    assert!(matches!(sink.lock().unwrap(), Locking::Held(Some(pid)) if pid == me));
+    assert!(matches!(sink.lock().unwrap(), Locking::Held(holder) if holder.pid == Some(me)));
     drop(held);
     assert!(matches!(sink.lock().unwrap(), Locking::Taken(_)));
 }

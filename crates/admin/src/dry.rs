@@ -4,7 +4,7 @@ use esker_format::object::ObjectName;
 use esker_store::{Put, Sink, StoreError};
 
 /// Reads from a sink, and stores nothing in it.
-pub(super) struct DrySink<'s>(pub(super) &'s dyn Sink);
+pub(crate) struct DrySink<'s>(pub(crate) &'s dyn Sink);
 
 impl Sink for DrySink<'_> {
     fn describe(&self) -> String {

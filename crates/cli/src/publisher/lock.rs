@@ -1,0 +1,81 @@
+//! Waiting for the lock of another publisher.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use esker_admin::AdminError;
+
+use super::interrupt::{Interrupt, Woken};
+use crate::meter::Meter;
+use crate::output::parse_duration;
+
+/// How often the lock is tried again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// What to do while another process publishes to the repository.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(crate) struct LockArgs {
+    /// Wait while another process publishes to the repository, at most so long, like 90s or 10m [default: don't wait;
+    /// without a DURATION: for ever]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "",
+        value_parser = patience)]
+    wait: Option<Patience>,
+}
+
+/// How long to wait; for ever without a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Patience(Option<Duration>);
+
+fn patience(text: &str) -> Result<Patience, String> {
+    if text.is_empty() { Ok(Patience(None)) } else { parse_duration(text).map(|time| Patience(Some(time))) }
+}
+
+impl LockArgs {
+    /// Calls `attempt` until another publisher no longer keeps it from succeeding, or the time is over.
+    pub(crate) fn when_free<T>(
+        &self,
+        interrupt: &Interrupt,
+        quiet: bool,
+        mut attempt: impl FnMut() -> Result<T, AdminError>,
+    ) -> Result<T, AdminError> {
+        let begun = Instant::now();
+        let mut waiting: Option<Meter> = None;
+        loop {
+            let error = match attempt() {
+                Err(error @ (AdminError::Locked { .. } | AdminError::Transaction(_))) => error,
+                other => return other,
+            };
+            let Some(Patience(limit)) = self.wait else { return Err(error) };
+            let waited = begun.elapsed();
+            if limit.is_some_and(|limit| waited >= limit) {
+                return Err(error);
+            }
+            let meter = waiting.get_or_insert_with(|| {
+                if !quiet {
+                    // Progress that can't be shown is no reason to stop.
+                    let line = format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n");
+                    let _ = std::io::stderr().write_all(line.as_bytes());
+                }
+                Meter::new(quiet)
+            });
+            meter.say(|| format!("waiting for another publisher for {} s", waited.as_secs()));
+            let left = limit.map_or(RETRY, |limit| RETRY.min(limit.saturating_sub(waited)));
+            match interrupt.wait(None, Some(left)) {
+                Ok(Woken::TimedOut) => {}
+                _ => return Err(AdminError::Interrupted),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        assert_eq!(patience(""), Ok(Patience(None)));
+        assert_eq!(patience("90s"), Ok(Patience(Some(Duration::from_secs(90)))));
+        assert!(patience("soon").is_err());
+    }
+}

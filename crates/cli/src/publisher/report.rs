@@ -1,0 +1,97 @@
+//! What a publish did, as text or JSON.
+
+use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
+
+use crate::exit::{Failure, warn};
+use crate::output::{Output, size};
+
+/// Most paths that the text of a dry run lists.
+const LISTED_MAX: usize = 50;
+
+/// Prints what was done.
+pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if json {
+        out.json(report)?;
+        return out.finish();
+    }
+    let differences = &report.differences;
+    let (added, changed, removed) =
+        (differences.added.total(), differences.changed.total(), differences.removed.total());
+    let summary = format!(
+        "{added} added, {changed} changed, {removed} removed, {} unchanged",
+        differences.unchanged.total()
+    );
+    if dry_run {
+        out.line(format!("would publish: {summary}"))?;
+        if let Some(tag) = &report.tag {
+            out.line(format!("would tag      {tag}"))?;
+        }
+        out.line(format!("would read     {} files, {}", report.files_read, size(report.bytes_read)))?;
+        list(&mut out, report.changes.as_deref().unwrap_or_default())?;
+        out.finish()?;
+        report.warnings.iter().for_each(|warning| warn(Some(warning)));
+        return Ok(());
+    }
+    if report.published {
+        out.line(out.bold(&format!("revision {}", report.revision)))?;
+        out.line(format!("  root      {}", report.root))?;
+        if let Some(tag) = &report.tag {
+            out.line(format!("  tag       {tag}"))?;
+        }
+    } else if let Some(tag) = &report.tag {
+        out.line(format!("nothing changed; revision {} got the tag {tag}", report.revision))?;
+    } else {
+        out.line(format!("nothing changed; revision {} stays", report.revision))?;
+    }
+    out.line(format!("  entries   {summary}"))?;
+    if differences.xattrs_left_out > 0 {
+        let text = format!(
+            "{} extended attributes were left out, since catalogs hold none that are longer than 255 bytes or have no \
+             proper name",
+            differences.xattrs_left_out
+        );
+        out.line(format!("  {}", out.warning(&text)))?;
+    }
+    if report.bundles.bundles > 0 {
+        let BundleCounts { bundles, files, files_missing } = report.bundles;
+        let missing =
+            if files_missing > 0 { format!("; {files_missing} more are not there") } else { String::new() };
+        out.line(format!("  bundles   {bundles}, of {files} files{missing}"))?;
+    }
+    out.line(format!("  read      {} files, {}", report.files_read, size(report.bytes_read)))?;
+    out.line(format!(
+        "  stored    {} objects, {}; {} were there already, {}",
+        report.objects_stored,
+        size(report.object_bytes_stored),
+        report.objects_present,
+        size(report.object_bytes_present)
+    ))?;
+    out.line(format!("  catalogs  {} written, {}", report.catalogs_written, size(report.catalog_bytes)))?;
+    let seconds = &report.seconds;
+    out.line(format!(
+        "  time      {:.1} s: compare {:.1}, store {:.1}, catalogs {:.1}, commit {:.1}",
+        seconds.total, seconds.scan, seconds.store, seconds.catalogs, seconds.commit
+    ))?;
+    out.finish()?;
+    report.warnings.iter().for_each(|warning| warn(Some(warning)));
+    Ok(())
+}
+
+/// Lists the first changes by path.
+fn list(out: &mut Output, changes: &[PathChange]) -> Result<(), Failure> {
+    for PathChange { path, change, kind } in changes.iter().take(LISTED_MAX) {
+        let change = match change {
+            ChangeKind::Added => "added",
+            ChangeKind::Changed => "changed",
+            ChangeKind::Removed => "removed",
+        };
+        let slash: &[u8] = if *kind == "directory" && path != b"/" { b"/" } else { b"" };
+        let line = [format!("  {change:9}").as_bytes(), &*out.name(path), slash].concat();
+        out.line(line)?;
+    }
+    if changes.len() > LISTED_MAX {
+        out.line(format!("  and {} more; --json lists all", changes.len() - LISTED_MAX))?;
+    }
+    Ok(())
+}
