@@ -1,6 +1,9 @@
 # One target a purpose; everything else is in cargo or scripts/.
 
-TRIPLE ?= $(shell rustc -vV | sed -n 's/^host: //p')
+# Asked for once: if the first rustc fails, as one that rustup has to install may, nothing goes on with half an answer.
+ifndef TRIPLE
+TRIPLE := $(shell said=$$(rustc -vV) && printf '%s\n' "$$said" | sed -n 's/^host: //p')
+endif
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 ESKER := $(TARGET_DIR)/$(TRIPLE)/release/esker
 
@@ -39,6 +42,7 @@ canary:
 
 # One static binary (docs/release.md).
 release:
-	@[ -n "$(TRIPLE)" ] || { echo "there is no working rustc: https://rustup.rs installs one" >&2; exit 1; }
+	@[ -n "$(TRIPLE)" ] || { echo "rustc does not work: https://rustup.rs installs one; if it is there, run 'rustc -vV' to see why" >&2; exit 1; }
+	@echo "building esker: the first time about fifteen minutes on two cores, five on eight; later, what has changed"
 	scripts/release.sh $(TRIPLE) -p esker-cli
 	scripts/static.sh $(ESKER)

@@ -5,16 +5,18 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
-use esker_node::status::ShownWith;
+use esker_node::status::{ShownWith, seconds};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
 use crate::commands::scout;
 use crate::exit::{Failure, Kind, chain, warn};
+use crate::failures;
 use crate::join::{Checked, offline_warning};
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
@@ -52,6 +54,7 @@ impl Around<'_> {
         before: impl FnOnce(&View),
         after: impl FnOnce(&View) -> T,
     ) -> Result<(Ending, T), Failure> {
+        let started = seconds(SystemTime::now());
         let session = checked.configured.session(self.session);
         // An overlay would ask in the name of whoever mounted, whoever asks it.
         let shield = self.shield && session.xattr_guard.is_none();
@@ -91,6 +94,8 @@ impl Around<'_> {
         warn(unregistered.as_deref());
         let ending = outside.go().and_then(|()| outside.wait());
         let seen = after(&view);
+        let failed_reads = failures::lines(&view.failure_causes(), &mounted.status(), started);
+        failed_reads.iter().for_each(|line| warn(Some(line)));
         // What the command left running loses its mount when this process ends.
         mounted.abandon();
         Ok((ending.map_err(failed)?, seen))

@@ -208,7 +208,7 @@ fn repository_name(spec: &OsStr) -> Result<String, Failure> {
     let text = spec.to_string_lossy();
     let name = text.rsplit('/').next().unwrap_or_default();
     RepositoryName::parse(name)
-        .context(Kind::Usage, format!("{text:?} can't be the name of a repository"))
+        .map_err(|error| Failure::usage(error.to_string()))
         .map(|name| name.to_string())
 }
 

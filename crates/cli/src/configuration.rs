@@ -124,5 +124,5 @@ pub(crate) fn full_name(settings: &Settings, name: &str) -> Result<RepositoryNam
         })?;
         format!("{name}.{}", domain.value)
     };
-    RepositoryName::parse(&full).context(Kind::Usage, format!("{full:?} can't be the name of a repository"))
+    RepositoryName::parse(&full).map_err(|error| Failure::usage(error.to_string()))
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use esker_format::trust::TrustError;
 use esker_node::repository::NotAsked;
-use esker_store::{Blame, Cause, StoreError};
+use esker_store::{Blame, Cause, StoreError, names};
 use esker_vfs::{ErrorKind, TreeError};
 
 /// What kind of failure, which is all a script needs to know.
@@ -121,17 +121,40 @@ impl From<std::io::Error> for Failure {
 
 /// An error and its causes in one line, outermost first, without saying a cause twice.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    chain_after("", error)
+}
+
+/// Returns the texts of an error and its causes, which follow `said`. Neither a cause nor an object is named twice.
+pub(crate) fn chain_after(said: &str, error: &dyn std::error::Error) -> String {
+    let mut text = without_named(said, error.to_string());
     let mut next = error.source();
     while let Some(cause) = next {
         let words = cause.to_string();
         if !text.contains(&words) {
+            let words = without_named(&format!("{said}: {text}"), words);
             text.push_str(": ");
             text.push_str(&words);
         }
         next = cause.source();
     }
     text
+}
+
+/// Leaves the path out of `PATH: why` and of ``doing `PATH` failed``, if `said` names it.
+fn without_named(said: &str, words: String) -> String {
+    if let Some((path, why)) = words.split_once(": ") {
+        let path = path.trim_matches(['`', '"']);
+        if path.contains('/') && !path.contains(' ') && names(said, path) {
+            return why.to_owned();
+        }
+    }
+    let quoted = words.split_once('`').and_then(|(doing, rest)| {
+        let (path, failed) = rest.split_once('`')?;
+        let is_operation = doing.split(' ').next().is_some_and(|verb| verb.ends_with("ing"));
+        let is_named = path.contains('/') && names(said, path);
+        (is_operation && is_named && failed.starts_with(" failed")).then(|| format!("{doing}it{failed}"))
+    });
+    quoted.unwrap_or(words)
 }
 
 /// A failure of a store: whom to blame decides the kind.
@@ -144,7 +167,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
         (Blame::Object, _) => Kind::Damaged,
         (Blame::Disk | Blame::Caller, _) => Kind::Failed,
     };
-    let failure = Failure::new(kind, format!("{what}: {}", error.full_text()));
+    let failure = Failure::new(kind, format!("{what}: {}", error.full_text_after(what)));
     match error.cause() {
         Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
             .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
@@ -185,7 +208,7 @@ pub(crate) fn of_tree(what: &str, error: &TreeError) -> Failure {
         ErrorKind::Damaged => Kind::Damaged,
         _ => Kind::Failed,
     };
-    Failure::new(kind, format!("{what}: {}", chain(error)))
+    Failure::new(kind, format!("{what}: {}", chain_after(what, error)))
 }
 
 /// Gives a failure its object: "can't read FILE: cause".
@@ -195,7 +218,11 @@ pub(crate) trait Context<T> {
 
 impl<T, E: std::error::Error> Context<T> for Result<T, E> {
     fn context(self, kind: Kind, what: impl Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure::new(kind, format!("{what}: {}", chain(&error))))
+        self.map_err(|error| {
+            let what = what.to_string();
+            let why = chain_after(&what, &error);
+            Failure::new(kind, format!("{what}: {why}"))
+        })
     }
 }
 
@@ -204,6 +231,40 @@ mod tests {
     use esker_format::time::UnixTime;
 
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Step {
+        text: &'static str,
+        source: Option<Box<Step>>,
+    }
+
+    #[test]
+    fn a_path_is_named_once() {
+        let said = |what: &str, steps: &[&'static str]| {
+            let mut error: Option<Box<Step>> = None;
+            for text in steps.iter().rev() {
+                error = Some(Box::new(Step { text, source: error.take() }));
+            }
+            let error = *error.expect("a step");
+            Err::<(), Step>(error).context(Kind::Failed, what).expect_err("an error").message
+        };
+        for (what, steps, expected) in [
+            ("can't read /a/b", &["/a/b: no such file"][..], "can't read /a/b: no such file"),
+            ("can't open `/a/b`", &["`/a/b`: gone", "why"], "can't open `/a/b`: gone: why"),
+            ("x failed", &["writing `/a/b` failed", "/a/b: full"], "x failed: writing `/a/b` failed: full"),
+            (
+                "can't make /a/b",
+                &["creating `/a/b` failed", "full"],
+                "can't make /a/b: creating it failed: full",
+            ),
+            ("can't make /a/b", &["creating `/a/bc` failed"], "can't make /a/b: creating `/a/bc` failed"),
+            ("can't make /a/b", &["/a/b/c: no room"], "can't make /a/b: /a/b/c: no room"),
+            ("can't use a", &["a: no"], "can't use a: a: no"),
+        ] {
+            assert_eq!(said(what, steps), expected);
+        }
+    }
 
     /// The keys are right and so is the URL, or it wouldn't be known that it expired.
     #[test]

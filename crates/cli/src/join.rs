@@ -42,8 +42,7 @@ impl Checked {
             return Self::named(place, args, settings);
         }
         let address = Address::parse(place, args.fqrn.as_deref())?;
-        let name = RepositoryName::parse(&address.name)
-            .context(Kind::Usage, format!("{:?} can't be the name of a repository", address.name))?;
+        let name = RepositoryName::parse(&address.name).map_err(|error| Failure::usage(error.to_string()))?;
         let servers = servers(&address.url, args)?;
         let keys = public_keys(&args.public_key, &address.name, settings)?;
         let blacklist = blacklist(Path::new(BLACKLIST))?;

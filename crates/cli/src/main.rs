@@ -14,6 +14,7 @@ mod counterparts;
 mod doctor;
 mod entry;
 mod exit;
+mod failures;
 mod glob;
 mod image;
 mod import;

@@ -20,7 +20,7 @@ use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
 use crate::commands::profile;
-use crate::exit::{Context, Failure, Kind, chain, of_store, warn};
+use crate::exit::{Context, Failure, Kind, chain, chain_after, of_store, warn};
 use crate::meter::Meter;
 use crate::settings::Settings;
 
@@ -251,7 +251,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Reflog(_) => Kind::Damaged,
         _ => Kind::Failed,
     };
-    let failure = Failure::new(kind, format!("{what}: {}", chain(error)));
+    let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
     match error {
         AdminError::NoRepository(_) => {
             failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")

@@ -3,6 +3,7 @@
 //! Only the user who mounted and root are heard; a client that is slow or talks too long is hung up on.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -136,8 +137,10 @@ pub struct Listening {
 
 /// Begins to listen at `socket`.
 pub fn listen(socket: &Path) -> Result<Listening, FileError> {
-    // A killed daemon may have left one. We have the registry's lock, so nobody listens there.
-    let _ = std::fs::remove_file(socket);
+    // A killed daemon may have left one. We have the registry's lock, so nobody listens there. What is no socket is not ours.
+    if std::fs::symlink_metadata(socket).is_ok_and(|facts| facts.file_type().is_socket()) {
+        let _ = std::fs::remove_file(socket);
+    }
     let listener = UnixListener::bind(socket).map_err(FileError::on("listen at", socket))?;
     Ok(Listening { listener })
 }

@@ -355,6 +355,11 @@ impl Mounted {
         Ok(Self { served, control, beside: Mutex::new(Some(beside)), log })
     }
 
+    /// Returns what `esker status` says of the mount.
+    pub fn status(&self) -> MountStatus {
+        self.served.status()
+    }
+
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         self.served.unmount(how)

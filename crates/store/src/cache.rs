@@ -40,12 +40,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::below::{Below, Lower};
-use crate::engine::Engine;
+use crate::engine::{Engine, Log};
 use crate::error::{Cause, StoreError, is_full};
 use crate::file_lock::FileLock;
 use crate::flight::Flights;
@@ -148,12 +148,36 @@ pub(crate) struct Inner {
     evicted: AtomicU64,
     spared: AtomicU64,
     disk_errors: AtomicU64,
-    disk_failure: Mutex<Option<(u64, String)>>,
+    disk_failure: Mutex<Option<DiskFailure>>,
+    log: Log,
     damaged: AtomicU64,
     /// Set when a file is left that no entry stands for; the next start has to look for it.
     no_index: AtomicBool,
     opened_unclean: bool,
     leftovers: u64,
+}
+
+/// How often the log is told of the same kind of failure.
+const TOLD_EVERY: Duration = Duration::from_secs(600);
+
+/// The last operation on the disk that failed.
+struct DiskFailure {
+    time: u64,
+    kind: io::ErrorKind,
+    /// When the log was last told of this kind.
+    told: Instant,
+    text: String,
+}
+
+impl DiskFailure {
+    /// Takes the place of the last failure; returns whether the log is to be told.
+    fn replace(mut self, last: &mut Option<Self>) -> bool {
+        let before = last.as_ref().filter(|last| last.kind == self.kind);
+        let told = before.map(|last| last.told).filter(|told| told.elapsed() < TOLD_EVERY);
+        self.told = told.unwrap_or(self.told);
+        *last = Some(self);
+        told.is_none()
+    }
 }
 
 /// What was found at start.
@@ -176,7 +200,7 @@ impl Cache {
         folder: &Path,
         options: CacheOptions,
     ) -> Result<Self, StoreError> {
-        Inner::open(disk, engine.pool().clone(), folder, options)
+        Inner::open(disk, engine, folder, options)
             .map(|inner| Self { inner })
             .map_err(|cause| StoreError::new("the cache", cause))
     }
@@ -222,10 +246,11 @@ impl Cache {
 impl Inner {
     fn open(
         disk: Arc<dyn Disk>,
-        pool: Arc<Pool>,
+        engine: &Engine,
         folder: &Path,
         options: CacheOptions,
     ) -> Result<Arc<Self>, Cause> {
+        let pool = engine.pool().clone();
         let layout = Layout::new(folder);
         start::make_folders(&*disk, &layout)?;
         let below = Below::open(&options.lower)?;
@@ -264,6 +289,7 @@ impl Inner {
             spared: AtomicU64::new(0),
             disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
             disk_failure: Mutex::default(),
+            log: engine.log().clone(),
             damaged: AtomicU64::new(0),
             no_index: AtomicBool::new(false),
             opened_unclean: opened.unclean,
@@ -340,7 +366,12 @@ impl Inner {
         self.disk_errors.fetch_add(1, Ordering::Relaxed);
         let mend = if is_full(error) { ": make room there, or give it a smaller quota" } else { "" };
         let text = format!("{doing} `{}` failed: {error}{mend}", path.display());
-        *self.disk_failure.lock() = Some((unix_now(), text));
+        let failure = DiskFailure { time: unix_now(), kind: error.kind(), told: Instant::now(), text };
+        let line = failure.text.clone();
+        let is_news = failure.replace(&mut self.disk_failure.lock());
+        if is_news {
+            self.log.say(&format!("the cache: {line}"));
+        }
     }
 
     fn is_lost(&self) -> bool {
@@ -383,7 +414,7 @@ impl Inner {
             over_quota: self.space.over_quota(),
             unkept: self.unkept_files.served() + self.unkept_memory.served(),
             disk_errors: get(&self.disk_errors),
-            disk_failure: self.disk_failure.lock().clone(),
+            disk_failure: self.disk_failure.lock().as_ref().map(|last| (last.time, last.text.clone())),
             damaged: get(&self.damaged),
             unchecked: self.table.unchecked(),
             opened_unclean: self.opened_unclean,

@@ -26,7 +26,7 @@ pub struct EngineOptions {
     pub retry: RetryPolicy,
     /// Bytes of stored objects that may lie in memory at once; beyond it they go to disk on their way.
     pub memory: u64,
-    /// Where fail-overs are told.
+    /// Where fail-overs and failures of a cache's disk are told.
     pub log: Log,
 }
 
@@ -100,6 +100,10 @@ impl Engine {
                 routes: Mutex::default(),
             }),
         })
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.shared.options.log
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {

@@ -486,17 +486,54 @@ impl StoreError {
         self.cause.may_pass()
     }
 
-    /// The text with the texts of all underlying errors.
+    /// Returns where the object was to come from.
+    pub fn place(&self) -> Option<&str> {
+        self.from.as_deref()
+    }
+
+    /// Returns the text with the texts of all underlying errors.
     pub fn full_text(&self) -> String {
-        let mut text = self.to_string();
+        self.full_text_after("")
+    }
+
+    /// Returns the full text without the object and the place that `said`, which comes before it, names already.
+    pub fn full_text_after(&self, said: &str) -> String {
+        // Like `/a/file (file 8f12…)`.
+        let (path, about) = self.object.split_once(" (").unwrap_or((&self.object, ""));
+        let object = if names(said, path) { about.trim_end_matches(')') } else { &*self.object };
+        let from = self.from.as_deref().filter(|from| !names(said, from));
+        let from = from.map(|from| format!("from {from}"));
+        let subject: Vec<&str> =
+            [Some(object), from.as_deref()].into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        let mut text = subject.join(" ");
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&self.cause.to_string());
         let mut source = self.source();
         while let Some(error) = source {
             text.push_str(": ");
+            if let Some(store) = error.downcast_ref::<Self>() {
+                let further = store.full_text_after(&format!("{said} {text}"));
+                text.push_str(&further);
+                break;
+            }
             text.push_str(&error.to_string());
             source = error.source();
         }
         text
     }
+}
+
+/// Tells whether a text names an object, such as a path or a URL, as a whole.
+pub fn names(text: &str, object: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '/' | '_' | '-' | '.');
+    !object.is_empty()
+        && text.match_indices(object).any(|(at, _)| {
+            let (before, after) = (&text[..at], &text[at + object.len()..]);
+            let goes_on = after.starts_with(is_part) && !after.starts_with(". ");
+            !before.ends_with(is_part) && !goes_on
+        })
 }
 
 impl fmt::Display for StoreError {
@@ -513,5 +550,48 @@ impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         // The text of the cause is part of ours, so the chain goes on below it.
         self.cause.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_already_is_not_named_again() {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let place = "http://h:80/cvmfs/a.test";
+        let error = StoreError::new("/dir/f (file 9bd9)", Cause::Unreachable(refused())).from_place(place);
+        let cause = "the server can't be reached: connection refused";
+        assert_eq!(error.full_text(), format!("/dir/f (file 9bd9) from {place}: {cause}"));
+        assert_eq!(error.full_text_after("a.test:/dir/f"), format!("file 9bd9 from {place}: {cause}"));
+        assert_eq!(error.full_text_after("/dir/f2"), error.full_text());
+        let opening = format!("can't open a.test at {place}");
+        assert_eq!(error.full_text_after(&opening), format!("/dir/f (file 9bd9): {cause}"));
+        assert_eq!(error.full_text_after(&format!("{opening}, /dir/f")), format!("file 9bd9: {cause}"));
+        let head = StoreError::new("the manifest", Cause::Unreachable(refused())).from_place(place);
+        let (since, max_age) = (UnixTime(0), Duration::from_secs(86_400));
+        let old = Cause::SavedHeadTooOld { since, max_age, reason: Box::new(head) };
+        let text = StoreError::new("the head", old).from_place(place).full_text();
+        assert_eq!(text.matches(place).count(), 1, "{text}");
+        assert!(text.ends_with(": the manifest: the server can't be reached: connection refused"), "{text}");
+    }
+
+    #[test]
+    fn a_longer_name_is_another_one() {
+        for (text, is_named) in [
+            ("can't read /a/b", true),
+            ("`/a/b` is there", true),
+            ("x.test:/a/b: gone", true),
+            ("/a/b. Then", true),
+            ("/a/bc", false),
+            ("/a/b/c", false),
+            ("/x/a/b", false),
+            ("/a/b.txt", false),
+            ("", false),
+        ] {
+            assert_eq!(names(text, "/a/b"), is_named, "{text:?}");
+        }
+        assert!(!names("anything", ""));
     }
 }

@@ -55,7 +55,7 @@ pub use destinations::{Destinations, Reachable};
 pub use done::Done;
 pub use engine::{Engine, EngineOptions, Log, connect, connect_straight};
 pub use errand::Errand;
-pub use error::{Blame, Cause, Phase, StoreError};
+pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};

@@ -18,7 +18,7 @@ use crate::difference::{self, Difference};
 use crate::head::Head;
 use crate::hint::Hint;
 use crate::revision::{Label, Revision};
-use crate::status::{Offline, chain};
+use crate::status::Offline;
 
 /// Time to the next look after one that failed, as the reference client has it.
 const RETRY: Duration = Duration::from_secs(180);
@@ -166,7 +166,7 @@ impl Follower {
         match outcome {
             Ok((refreshed, pause)) => (Ok(refreshed), pause),
             Err(error) => {
-                self.core.failures.add("the repository's head".to_owned(), chain(&error), None);
+                self.core.failures.add("the repository's head".to_owned(), &error, None);
                 (Err(error), self.ttl.unwrap_or(RETRY).min(RETRY))
             }
         }
@@ -222,7 +222,7 @@ impl Core {
         drop(old);
         if gone.recv_timeout(ANSWER_PATIENCE) == Err(RecvTimeoutError::Timeout) {
             let cause = "somebody still answers from the previous revision; what it tells may be outdated";
-            self.failures.add("the change of revision".to_owned(), cause.to_owned(), None);
+            self.failures.add_text("the change of revision".to_owned(), cause.to_owned());
         }
         self.listings.clear();
         self.counters.switches.count();

@@ -40,7 +40,7 @@ pub use options::{IdMap, Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
 pub use prefetch::{Arrival, Foreseen, Foresight};
 pub use published::Published;
-pub use status::{FAILURES_MAX, Failure, Offline, ViewCounters, ViewStatus, chain};
+pub use status::{FAILURES_MAX, Failure, FailureCause, Offline, ViewCounters, ViewStatus, chain};
 pub use view::View;
 
 /// Most catalogs mounted at once, unless the options say otherwise. Each is a mapping of its file, Linux allows

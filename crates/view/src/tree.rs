@@ -10,7 +10,6 @@ use crate::core::Core;
 use crate::lookup::Scene;
 use crate::magic;
 use crate::payload::Notes;
-use crate::status::chain;
 use crate::view::View;
 
 impl Tree for View {
@@ -97,7 +96,7 @@ impl Tree for View {
     }
 
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
-        self.core.failures.add(self.core.name_of(node), chain(error), caller);
+        self.core.failures.add(self.core.name_of(node), error, caller);
     }
 }
 

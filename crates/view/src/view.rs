@@ -18,7 +18,7 @@ use crate::prefetch::{self, Prefetch};
 use crate::revision::{Label, Revision};
 use crate::show::Show;
 use crate::start::Start;
-use crate::status::{ViewCounters, ViewStatus};
+use crate::status::{FailureCause, ViewCounters, ViewStatus};
 
 /// A repository as a tree: one revision at a time, and new ones as they come.
 pub struct View {
@@ -122,6 +122,11 @@ impl View {
     /// catalogs' counters, which leave out the older revisions that a repository may show below its root.
     pub fn has_attributes(&self) -> bool {
         self.core.current.load().attributed > 0
+    }
+
+    /// Returns the causes of failures so far, each once.
+    pub fn failure_causes(&self) -> Vec<FailureCause> {
+        self.core.failures.causes()
     }
 
     /// How the view is doing.

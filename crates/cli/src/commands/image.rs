@@ -10,7 +10,7 @@ mod verify;
 use clap::Subcommand;
 use esker_squashfs::writer::WriteError;
 
-use crate::exit::{Failure, Kind, chain};
+use crate::exit::{Failure, Kind, chain_after};
 use crate::settings::Settings;
 
 /// Makes squashfs images, and looks into them without mounting.
@@ -60,7 +60,7 @@ fn of_write(what: &str, error: &WriteError) -> Failure {
         WriteError::Interrupted => Kind::Interrupted,
         _ => Kind::Failed,
     };
-    let failure = Failure::new(kind, format!("{what}: {}", chain(error)));
+    let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
     match error {
         WriteError::Refused { .. } => failure.hint("leave it out with --exclude, or mend the input"),
         _ => failure,

@@ -22,7 +22,7 @@ use crate::commands::scout;
 use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
 use crate::exit::warn;
-use crate::exit::{Context, Failure, Kind, chain};
+use crate::exit::{Context, Failure, Kind, chain_after};
 use crate::image::{ImageArgs, ImageNamed};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::log;
@@ -489,14 +489,14 @@ fn of_mounted(what: &str, error: &MountedError) -> Failure {
     match error {
         MountedError::Registry(RegistryError::Taken { mountpoint }) => taken(mountpoint),
         MountedError::Mount(refused) => {
-            let failure = Failure::failed(format!("{what}: {}", chain(refused)));
+            let failure = Failure::failed(format!("{what}: {}", chain_after(what, refused)));
             // fusermount3 says what it could not do; why is for us to find out.
             match esker_run::device_blocked() {
                 Some(blocked) => failure.hint(format!("{blocked}\n{}", blocked.remedy)),
                 None => failure,
             }
         }
-        _ => Failure::failed(format!("{what}: {}", chain(error))),
+        _ => Failure::failed(format!("{what}: {}", chain_after(what, error))),
     }
 }
 

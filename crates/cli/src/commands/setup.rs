@@ -155,8 +155,7 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
             .hint("name them, as in `esker setup --with fstab sw.example.org`"));
     }
     for name in &args.names {
-        let name = RepositoryName::parse(name)
-            .context(Kind::Usage, format!("{name:?} can't be the name of a repository"))?;
+        let name = RepositoryName::parse(name).map_err(|error| Failure::usage(error.to_string()))?;
         items.extend(match args.with {
             With::Systemd => content::systemd(mount_dir, name.as_str()),
             With::Fstab | With::Autofs => content::fstab(mount_dir, name.as_str()),

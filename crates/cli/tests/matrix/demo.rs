@@ -245,3 +245,45 @@ fn ctrl_c_leaves_nothing_at_any_step() {
         interrupt_at("reached", &stage, stage.demo(way, &command), &before, Some(reached));
     }
 }
+
+/// `make demo` says how long its build takes before it begins, and ends if the first call of rustc fails, even if the
+/// next one would not.
+#[test]
+fn make_says_how_long_it_takes_and_needs_rustc() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    for name in ["scripts", "bin"] {
+        fs::create_dir(path(name)).expect("a folder");
+    }
+    let makefile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Makefile");
+    fs::copy(makefile, path("Makefile")).expect("the Makefile");
+    let script = |name: &str, text: &str| {
+        fs::write(path(name), format!("#!/bin/sh\n{text}\n")).expect("a script");
+        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+    };
+    for name in ["release", "static", "demo"] {
+        script(&format!("scripts/{name}.sh"), &format!("echo {name} \"$@\""));
+    }
+    script(
+        "bin/rustc",
+        "[ -e \"$0.called\" ] || { : >\"$0.called\"; echo no toolchain >&2; exit 1; }; echo host: here-linux",
+    );
+    let make = || {
+        let mut command = Command::new("make");
+        let inherited = std::env::var("PATH").unwrap_or_default();
+        command.arg("demo").current_dir(folder.path()).env_clear();
+        command.env("PATH", format!("{}:{inherited}", path("bin").display()));
+        command.output().expect("running make")
+    };
+    let failed = make();
+    let said = words(&failed);
+    assert!(!failed.status.success() && said.contains("rustc does not work"), "{said}");
+    assert!(said.contains("no toolchain") && !said.contains("release here"), "{said}");
+    assert!(path("bin/rustc.called").exists(), "rustc was called");
+    let done = make();
+    let said = words(&done);
+    assert!(done.status.success(), "{said}");
+    let (estimate, build) = (said.find("minutes").expect("an estimate"), said.find("\nrelease here-linux"));
+    assert!(build.is_some_and(|build| estimate < build), "{said}");
+    assert!(said.contains("\ndemo target/here-linux/release/esker"), "{said}");
+}

@@ -1,6 +1,7 @@
 //! Repositories made, published and read with the binary alone.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Output;
@@ -9,6 +10,8 @@ use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
 use esker_testkit::mirror::Mirror;
 use esker_testkit::survey::{differences, survey};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::person::Person;
@@ -196,6 +199,10 @@ fn archives_are_ingested() {
     let report = workshop.json(&["ingest", NAME, &file, "--to", "/bin", "--delete", "/bin/deeper"]);
     assert_eq!(report["differences"]["added"]["files"], 1, "{report}");
     assert_eq!(report["differences"]["removed"]["files"], 1, "{report}");
+    let absent = workshop.esker(&["ingest", NAME, &file, "--to", "/bin", "--delete", "/bin/deeper"]);
+    assert_eq!(absent.status.code(), Some(0), "{}", words(&absent));
+    let warning = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert!(warning.contains("esker: warning: /bin/deeper was not deleted"), "{}", words(&absent));
     let url = format!("file://{}/{NAME}:/bin", workshop.home("storage"));
     let key = workshop.home(&format!("keys/{NAME}.pub"));
     let output = workshop.world.esker(&["find", &url, "--public-key", &key]).output().expect("running esker");
@@ -205,6 +212,246 @@ fn archives_are_ingested() {
         "{}",
         words(&output)
     );
+}
+
+/// A folder that is far smaller than what is published is likely the wrong one.
+#[test]
+fn removing_most_of_a_repository_is_asked_or_refused() {
+    let workshop = Workshop::with(Person::ordinary(), |top| {
+        for number in 0..30 {
+            fs::create_dir_all(top.join("dir")).expect("a folder");
+            fs::write(top.join(format!("dir/{number}")), "content").expect("a file");
+        }
+    });
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let empty = workshop.home("empty");
+    workshop.world.person.does(|| fs::create_dir(&empty)).expect("a folder");
+    let refused = workshop.esker(&["publish", NAME, &empty]);
+    let said = words(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("31 of the repository's 31 entries") && said.contains("--allow-shrink"), "{said}");
+    let dry = workshop.json(&["publish", NAME, &empty, "--dry-run"]);
+    assert!(dry["warnings"][0].as_str().is_some_and(|text| text.contains("31 entries")), "{dry}");
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    (header.set_size(0), header.set_mode(0o644), header.set_uid(1), header.set_gid(1), header.set_mtime(1));
+    archive.append_data(&mut header, "new", &b""[..]).expect("a member");
+    let file = workshop.home("new.tar");
+    let bytes = archive.into_inner().expect("an archive");
+    workshop.world.person.does(|| fs::write(&file, bytes)).expect("writing an archive");
+    let refused = workshop.esker(&["ingest", NAME, &file, "--to", "/", "--delete", "/dir"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", words(&refused));
+
+    // On a terminal it is a question.
+    let answer = |answer: &str| {
+        let esker = workshop.world.esker(&[
+            "publish",
+            NAME,
+            &empty,
+            "--storage",
+            &workshop.home("storage"),
+            "--keys",
+            &workshop.home("keys"),
+        ]);
+        let line: Vec<String> = std::iter::once(esker.get_program())
+            .chain(esker.get_args())
+            .map(|word| format!("'{}'", word.to_string_lossy()))
+            .collect();
+        let mut command = workshop.world.person.command("script");
+        command
+            .args(["--quiet", "--return", "--log-out"])
+            .arg(workshop.home("typescript"))
+            .args(["--command", &line.join(" ")])
+            .env_clear()
+            .env("SHELL", "/bin/sh")
+            .envs(esker.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped());
+        let mut running = command.spawn().expect("running script");
+        let mut stdout = running.stdout.take().expect("a pipe");
+        let mut said = Vec::new();
+        // An answer is typed once there is a question.
+        let mut byte = [0];
+        while !said.ends_with(b"[y/N] ") && stdout.read(&mut byte).expect("output") == 1 {
+            said.push(byte[0]);
+        }
+        let mut stdin = running.stdin.take().expect("a pipe");
+        stdin.write_all(answer.as_bytes()).expect("an answer");
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("the rest");
+        let status = running.wait().expect("its end");
+        (status.code(), String::from_utf8_lossy(&said).into_owned() + &rest)
+    };
+    let (code, said) = answer("n\n");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("This removes 31 of the 31 entries of made.test. Go on? [y/N]"), "{said}");
+    let (code, said) = answer("\u{3}");
+    assert_eq!(code, Some(130), "Ctrl-C: {said}");
+    let (code, said) = answer("y\n");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("revision 2"), "{said}");
+
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let report = workshop.json(&["publish", NAME, &empty, "--allow-shrink"]);
+    assert_eq!((&report["published"], &report["revision"]), (&true.into(), &4.into()));
+}
+
+/// A dry run names every path; its text ends after fifty.
+#[test]
+fn a_dry_run_lists_paths() {
+    let workshop = Workshop::with(Person::ordinary(), |top| {
+        fs::create_dir_all(top.join("dir")).expect("a folder");
+        (0..60).for_each(|number| fs::write(top.join(format!("dir/{number:02}")), "x").expect("a file"));
+    });
+    workshop.create();
+    let dry = workshop.json(&["publish", NAME, &workshop.tree(), "--dry-run", "--tag", "v1"]);
+    let changes = dry["changes"].as_array().expect("a list");
+    assert_eq!((changes.len(), &dry["tag"]), (62, &"v1".into()), "{dry}");
+    let find = |path: &str| changes.iter().find(|change| change["path"] == path).expect(path);
+    assert_eq!(*find("/dir/07"), serde_json::json!({ "path": "/dir/07", "change": "added", "kind": "file" }));
+    assert_eq!((&find("/")["change"], &find("/dir")["kind"]), (&"changed".into(), &"directory".into()));
+    let text = words(&workshop.esker(&["publish", NAME, &workshop.tree(), "--dry-run"]));
+    assert!(text.contains("\n  added    /dir/\n  added    /dir/00\n"), "{text}");
+    assert!(text.contains("\n  and 12 more; --json lists all\n") && !text.contains("/dir/59"), "{text}");
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let tree = workshop.tree();
+    workshop.world.person.does(|| {
+        fs::remove_file(Path::new(&tree).join("dir/00")).expect("removing a file");
+        fs::write(Path::new(&tree).join("dir/01"), "longer").expect("a file");
+    });
+    let text = words(&workshop.esker(&["publish", NAME, &tree, "--dry-run"]));
+    assert!(text.contains("  removed  /dir/00\n  changed  /dir/01\n") && !text.contains("/dir/02"), "{text}");
+}
+
+/// A publisher reads what they published by its name alone, also at a tag, without a server or configuration.
+#[test]
+fn publishers_read_their_own_repositories_by_name() {
+    let workshop = Workshop::new(Person::ordinary());
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    let tagged = workshop.json(&["publish", NAME, &workshop.tree(), "--tag", "v1", "--message", "the first"]);
+    assert_eq!(
+        (&tagged["published"], &tagged["revision"], &tagged["tag"]),
+        (&false.into(), &1.into(), &"v1".into())
+    );
+    let tree = workshop.tree();
+    workshop.world.person.does(|| fs::write(Path::new(&tree).join("bin/program"), "new")).expect("a file");
+    let next = workshop.json(&["publish", NAME, &tree, "--message", "the second"]);
+    assert_eq!(next["revision"], 2);
+    let cat = |place: &str| {
+        let output = workshop.esker(&["cat", place]);
+        assert!(output.status.success(), "{place}: {}", words(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(cat("made.test:/bin/program"), "new");
+    assert!(cat("made.test@v1:/bin/program").contains("made it"));
+    for command in ["ls", "find", "stat"] {
+        let output = workshop.esker(&[command, "made.test:/bin"]);
+        assert!(output.status.success() && output.stderr.is_empty(), "{command}: {}", words(&output));
+    }
+    let history = workshop.world.esker(&["revision", &workshop.published(), "--list", "--public-key"]);
+    let history = { history }.arg(workshop.home("keys/made.test.pub")).output().expect("running esker");
+    let history = words(&history);
+    assert!(history.contains("the first") && history.contains("the second"), "{history}");
+
+    // In the usual folders no option is needed.
+    let home = |name: &str| workshop.home(name);
+    let own = [
+        (home("storage"), home(".local/share/esker/repositories")),
+        (home("keys"), home(".config/esker/keys")),
+    ];
+    workshop.world.person.does(|| {
+        for (from, to) in &own {
+            fs::create_dir_all(Path::new(to).parent().expect("a folder")).expect("folders");
+            fs::rename(from, to).expect("moving");
+        }
+    });
+    let output = workshop.world.esker(&["cat", "made.test:/bin/program"]).output().expect("running esker");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "new", "{}", words(&output));
+    let unknown = workshop.esker(&["ls", "other.test:/"]);
+    assert_ne!(unknown.status.code(), Some(0));
+    let misplaced = workshop.esker(&["ls", "http://h/cvmfs/made.test:/"]);
+    assert_eq!(misplaced.status.code(), Some(2), "{}", words(&misplaced));
+}
+
+/// A publisher waits for another, if that is asked for; else the other one is named.
+#[test]
+fn another_publisher_is_waited_for() {
+    let workshop = Workshop::new(Person::ordinary());
+    workshop.create();
+    let lock = workshop.home(&format!("storage/{NAME}/data/txn/esker.lock"));
+    let lock = fs::File::options().read(true).write(true).open(lock).expect("the lock");
+    // What a publisher leaves there.
+    (&lock).write_all(b"4711 far.away").expect("its holder");
+    let take = || flock(&lock, FlockOperation::LockExclusive).expect("the lock");
+    take();
+    let tree = workshop.tree();
+    for arguments in [&["publish", NAME, &tree][..], &["publish", NAME, &tree, "--wait=1s"]] {
+        let output = workshop.esker(arguments);
+        let said = words(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for part in ["process 4711", "on far.away", "since 20", "--wait"] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+    }
+    let begin = |then: &dyn Fn(u32)| {
+        let (storage, keys) = (workshop.home("storage"), workshop.home("keys"));
+        let mut command = workshop.world.esker(&["publish", NAME, &tree, "--wait", "--json"]);
+        command.args(["--storage", &storage, "--keys", &keys]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut running = command.spawn().expect("running esker");
+        let mut line = String::new();
+        let mut stderr = BufReader::new(running.stderr.take().expect("a pipe"));
+        stderr.read_line(&mut line).expect("a line");
+        assert!(line.contains("waiting") && line.contains("process 4711"), "{line}");
+        then(running.id());
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).expect("the rest");
+        let output = running.wait_with_output().expect("its end");
+        (output.status.code(), rest, String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said, _) = begin(&|pid| {
+        let pid = Pid::from_raw(pid.cast_signed()).expect("a process");
+        kill_process(pid, Signal::INT).expect("a signal");
+    });
+    assert_eq!(code, Some(130), "{said}");
+    let (code, said, report) = begin(&|_| flock(&lock, FlockOperation::Unlock).expect("giving it up"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(report.contains(r#""revision":1"#), "{report}");
+}
+
+/// Storage elsewhere is refused by name, and no folder is made of its address.
+#[test]
+fn storage_elsewhere_is_refused() {
+    let workshop = Workshop::new(Person::ordinary());
+    let (keys, tree) = (workshop.home("keys"), workshop.tree());
+    let calls: [&[&str]; 6] = [
+        &["repo", "create", NAME],
+        &["repo", "reindex", NAME],
+        &["repo", "resign", NAME],
+        &["publish", NAME, &tree],
+        &["profile", "list", NAME],
+        &["ls", "made.test:/"],
+    ];
+    for address in ["s3://bucket/cvmfs", "gs://bucket", "az://container", "http://server/cvmfs"] {
+        for call in calls {
+            let mut command =
+                workshop.world.esker(&[call, &["--storage", address, "--keys", &keys]].concat());
+            let output = command.current_dir(workshop.world.path("home")).output().expect("running esker");
+            let said = words(&output);
+            assert_eq!(output.status.code(), Some(2), "{call:?}: {said}");
+            assert!(said.contains(address) && said.contains(&format!("./{address}")), "{call:?}: {said}");
+        }
+        let output = workshop.world.esker(&["serve", address]).output().expect("running esker");
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+        let scheme = format!("{}:", address.split(':').next().expect("a scheme"));
+        assert!(!workshop.world.path("home").join(scheme).exists(), "{address} became a folder");
+    }
+    let mut command = workshop.world.esker(&["repo", "create", NAME, "--storage", "./s3:", "--keys", &keys]);
+    let output = command.current_dir(workshop.world.path("home")).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(workshop.world.path(&format!("home/s3:/{NAME}/.cvmfspublished")).exists());
 }
 
 /// What a publisher can't do says why, and what to do next.

@@ -82,3 +82,46 @@ pub(crate) fn processes_naming(text: &str) -> Vec<u32> {
         })
         .collect()
 }
+
+/// Whether a request is for the content of a file: other objects have a letter behind their hash.
+fn is_content(path: &str) -> bool {
+    path.contains("/data/")
+        && path.ends_with(|last: char| last.is_ascii_hexdigit() && !last.is_ascii_uppercase())
+}
+
+/// The status is gone with the run, so it says itself why reads failed: each cause once, and nothing where nothing failed.
+#[test]
+fn why_reads_failed_is_said_once() {
+    let faults = [
+        (Fault::Missing, "no such object"),
+        (Fault::FlipByte(3), "is damaged"),
+        (Fault::Status(500), "status 500"),
+    ];
+    let world = World::new(Person::ordinary(), fixture::FULL);
+    let script = "cd /cvmfs/\"$0\" && find . -type f -size -20k -perm -400 | head -n 20 | while read -r file; do \
+        cat \"$file\"; done >/dev/null 2>&1; exit 7";
+    let run = |options: &[&str]| {
+        world.empty_cache();
+        let mut command = world.run(options);
+        let output =
+            command.args(["sh", "-c", script, world.fixture().name()]).output().expect("running esker");
+        assert_eq!(output.status.code(), Some(7), "the command's own code: {}", words(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(run(&[]), "", "nothing failed");
+    for (fault, cause) in faults {
+        let rule = world.mirror.fault(is_content, fault.clone());
+        let said = run(&["--no-prefetch"]);
+        assert!(rule.hits() > 2, "{fault:?}: only {} requests met the fault", rule.hits());
+        rule.lift();
+        let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("esker: warning: ")).collect();
+        assert!(!warnings.is_empty() && warnings[0].contains(cause), "{fault:?}: {said}");
+        let place = format!("{}:/", world.fixture().name());
+        assert!(warnings.iter().all(|line| line.contains(&place)), "{fault:?}: {said}");
+        // Damage is of each object, the rest of the server.
+        if !matches!(fault, Fault::FlipByte(_)) {
+            assert_eq!(warnings.len(), 1, "{fault:?}: {said}");
+            assert!(warnings[0].contains("more failures for this reason"), "{fault:?}: {said}");
+        }
+    }
+}

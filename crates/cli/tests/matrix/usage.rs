@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::Fault;
 
 use crate::person::Person;
 use crate::world::{World, complaint, printed, words};
@@ -228,4 +229,141 @@ fn a_closed_pipe_is_success() {
     drop(lines);
     let output = find.wait_with_output().expect("esker ends");
     assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
+}
+
+/// A path right behind a repository is told where its colon belongs.
+#[test]
+fn a_missing_colon_is_pointed_at() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let key = world.path("key.pub").display().to_string();
+    let url = world.url();
+    let wrong = format!("{url}/dir/file");
+    let meant = format!("{url}:/dir/file");
+    for command in [&["ls", &wrong][..], &["cat", &wrong], &["stat", &wrong], &["find", &wrong]] {
+        let mut call = world.esker(&[command, &["--public-key", &key]].concat());
+        let output = call.output().expect("running esker");
+        assert!(!output.status.success(), "{}", words(&output));
+        let said = stderr(&output);
+        assert!(said.contains(&meant) && said.contains("colon"), "{command:?}: {said}");
+    }
+    let mut run = world.esker(&["run", &wrong, "--public-key", &key, "--", "true"]);
+    let said = stderr(&run.output().expect("running esker"));
+    assert!(said.contains(&meant), "{said}");
+    let said = complaint(&mut world.esker(&["ls", "sw.example.org/dir"]), 2);
+    assert!(said.contains("sw.example.org:/dir"), "{said}");
+    let folder = world.repository.document_root().join("rmd.test/dir").display().to_string();
+    let said = stderr(&world.esker(&["ls", &folder, "--public-key", &key]).output().expect("running esker"));
+    assert!(said.contains("rmd.test:/dir"), "{said}");
+}
+
+/// Returns the paths and URLs that a message names more than once.
+fn named_twice(message: &str) -> Vec<String> {
+    let is_end = |letter: char| letter.is_whitespace() || "`'\"(),;".contains(letter);
+    let words = message.split(is_end).map(|word| word.trim_end_matches([':', '.', '/']));
+    let mut seen = BTreeSet::new();
+    let mut twice = Vec::new();
+    for word in words.filter(|word| word.trim_start_matches("file://").contains('/') && word.len() > 2) {
+        // In `NAME:/path` and `URL:/path` the path counts as well.
+        let path = word.split_once(":/").map(|(_, path)| path.trim_start_matches('/'));
+        let named =
+            path.filter(|_| !word.starts_with("http")).unwrap_or(word).trim_start_matches('/').to_owned();
+        if !seen.insert(named.clone()) {
+            twice.push(named);
+        }
+    }
+    twice
+}
+
+/// The first line of a message names a path or URL once, however many layers knew it.
+#[test]
+fn messages_name_a_path_once() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let home = |name: &str| world.path("home").join(name).display().to_string();
+    world.person.does(|| {
+        for folder in ["folder", "storage", "tree", "closed"] {
+            std::fs::create_dir(home(folder)).expect("a folder");
+        }
+        std::fs::write(home("file"), "x").expect("a file");
+        std::fs::write(home("junk.sqfs"), "junk".repeat(100)).expect("a file");
+        let closed = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0);
+        std::fs::set_permissions(home("closed"), closed).expect("a mode");
+    });
+    let (storage, keys) = (home("storage"), home("keys"));
+    let own = ["--storage", &storage, "--keys", &keys];
+    printed(&mut world.esker(&[&["repo", "create", "own.test"][..], &own].concat()));
+    let key = world.path("key.pub").display().to_string();
+    let (mnt, url, tree) = (world.mountpoint().display().to_string(), world.url(), home("tree"));
+    let away = "http://127.0.0.1:1/cvmfs/rmd.test";
+    let rule = world.mirror.fault(|path| path.contains("/data/") && !path.ends_with('C'), Fault::Missing);
+    let file_of = |command: &'static str| vec![command.to_owned(), format!("{url}:/{}", small_file(&world))];
+    let mut lines: Vec<Vec<String>> = vec![file_of("cat")];
+    let call = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
+    lines.push(call(&["ls", away]));
+    lines.push(call(&["mount", away, &mnt]));
+    lines.push(call(&["ls", &url.replace("rmd.test", "none.test")]));
+    lines.push(call(&["cat", &format!("{url}:/no/such")]));
+    lines.push(call(&["cat", &format!("{url}:/")]));
+    let trust = ["--public-key", &key];
+    for line in &mut lines {
+        line.extend(trust.iter().map(|word| (*word).to_owned()));
+    }
+    let things = [
+        home("none/such"),
+        home("file"),
+        home("junk.sqfs"),
+        home("folder"),
+        home("closed/x"),
+        "no/such".into(),
+    ];
+    for thing in &things {
+        let calls: [&[&str]; 24] = [
+            &["mount", thing, &mnt],
+            &["mount", &url, thing, "--public-key", &key],
+            &["mount", &url, &mnt, "--public-key", thing],
+            &["ls", &url, "--public-key", &key, "--cache", thing],
+            &["ls", &url, "--public-key", &key, "--ca", thing],
+            &["run", thing, "--", "true"],
+            &["ls", thing],
+            &["umount", thing],
+            &["image", "inspect", thing],
+            &["image", "ls", thing],
+            &["image", "verify", thing],
+            &["image", "extract", thing, &home("out")],
+            &["image", "build", thing, &home("no/folder/o.sqfs")],
+            &["image", "build", &tree, &format!("{thing}/o.sqfs")],
+            &["cache", "check", "--cache", thing],
+            &["config", "check", thing],
+            &["config", "show", thing],
+            &["profile", "show", thing],
+            &["setup", "--import", thing],
+            &["compare", thing, &tree],
+            &["publish", "own.test", thing, "--storage", &storage, "--keys", &keys],
+            &["publish", "own.test", &tree, "--storage", thing, "--keys", &keys],
+            &["publish", "own.test", &tree, "--storage", &storage, "--keys", thing],
+            &["ingest", "own.test", thing, "--to", "/x", "--storage", &storage, "--keys", &keys],
+        ];
+        lines.extend(calls.iter().map(|words| call(words)));
+    }
+    let mut failures = 0;
+    for line in &lines {
+        let words: Vec<&str> = line.iter().map(String::as_str).collect();
+        let output = world.esker(&words).current_dir(home("tree")).output().expect("running esker");
+        let said = stderr(&output);
+        for message in said.lines().filter(|line| line.starts_with("esker: ")) {
+            failures += 1;
+            let twice = named_twice(message);
+            assert!(twice.is_empty(), "{line:?} names {twice:?} twice: {message}");
+        }
+        assert!(!world.is_mounted(), "{line:?}");
+    }
+    assert!(failures > 80, "only {failures} messages of {} calls", lines.len());
+    assert!(rule.hits() > 0, "nothing met the fault");
+}
+
+/// Returns the path of a file that has content.
+fn small_file(world: &World) -> String {
+    let listing = world.fixture().listing("v3");
+    let found =
+        listing.iter().find(|entry| entry.is_file() && entry.size > Some(0) && entry.mode & 0o400 != 0);
+    String::from_utf8_lossy(&found.expect("a file").path).into_owned()
 }
