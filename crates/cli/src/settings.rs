@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use esker_format::name::RepositoryName;
 use esker_node::memory;
 use esker_node::place::{self, Candidate, Place, Wish};
+use esker_node::runtime::RuntimeDir;
 use rustix::fs::{Access, access};
 
 use crate::args::RepositoryArgs;
@@ -88,7 +89,7 @@ impl Settings {
         let runtime = match folder("XDG_RUNTIME_DIR").filter(|base| is_usable(base)) {
             _ if root => PathBuf::from(ROOT_RUNTIME),
             Some(base) => base.join("esker"),
-            None => PathBuf::from(format!("/tmp/esker-{uid}")),
+            None => runtime_without_session(uid, folder("XDG_STATE_HOME").or(folder("HOME"))),
         };
         let home = |variable: &str, otherwise: &str| {
             folder(variable).or_else(|| folder("HOME").map(|home| home.join(otherwise)))
@@ -199,6 +200,18 @@ pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(Place, u64)
 pub(crate) fn default_quota(place: &Place) -> u64 {
     const USUAL: u64 = 10 << 30;
     if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
+}
+
+/// The runtime directory where no session names one: none that another user has made in a folder of all users.
+fn runtime_without_session(uid: u32, own: Option<PathBuf>) -> PathBuf {
+    let session = PathBuf::from(format!("/run/user/{uid}/esker"));
+    let shared = ["/tmp", "/var/tmp", "/dev/shm"].map(|base| Path::new(base).join(format!("esker-{uid}")));
+    // The path of a home folder may be too long for a socket, or on a file system without them.
+    let own = own.map(|folder| folder.join(".esker-run"));
+    let choices: Vec<PathBuf> = std::iter::once(session).chain(shared.clone()).chain(own).collect();
+    let [first, ..] = shared;
+    // What is wrong with the first is told when it is used.
+    RuntimeDir::choose(&choices).map_or(first, Path::to_owned)
 }
 
 fn folder_or_default(

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
+use rustix::fs::{Access, access};
 
 use crate::FileError;
 
@@ -71,6 +72,20 @@ impl RuntimeDir {
                 Ok(Some(Self { path: path.to_owned() }))
             }
         }
+    }
+
+    /// Chooses the directory among several, in order: one that is there and only this user's, else the first that can be
+    /// made. Another user may have made one of the others, to keep this user from mounting.
+    pub fn choose(candidates: &[PathBuf]) -> Option<&Path> {
+        let is_ours = |path: &&PathBuf| matches!(Self::existing(path), Ok(Some(_)));
+        let is_free = |path: &&PathBuf| {
+            let base = path.parent().unwrap_or(Path::new("/"));
+            let is_missing = matches!(Self::existing(path), Ok(None));
+            is_missing && base.is_dir() && access(base, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+        };
+        let mut all = candidates.iter();
+        let found = all.clone().find(is_ours).or_else(|| all.find(is_free));
+        found.map(PathBuf::as_path)
     }
 
     fn check(path: &Path) -> Result<(), RuntimeError> {
@@ -148,6 +163,41 @@ mod tests {
         let path = base.path().join("esker");
         std::os::unix::fs::symlink(base.path(), &path).expect("link");
         assert!(RuntimeDir::open(&path).is_err());
+    }
+
+    /// Whatever is in the way of the first choice, the next one is taken; what is there already stays the choice.
+    #[test]
+    fn what_is_not_ours_is_passed_over() {
+        let base = tempfile::tempdir().expect("a directory");
+        let choices = ["a", "b", "c"].map(|name| base.path().join(name).join("esker"));
+        assert_eq!(RuntimeDir::choose(&choices), None, "nothing can be made");
+        for choice in &choices {
+            fs::create_dir(choice.parent().expect("a parent")).expect("a directory");
+        }
+        let [first, second, third] = &choices;
+        assert_eq!(RuntimeDir::choose(&choices), Some(first.as_path()));
+        let traps: [&dyn Fn(); 3] = [
+            &|| fs::write(first, "").expect("a file"),
+            &|| std::os::unix::fs::symlink(base.path(), first).expect("a link"),
+            &|| {
+                fs::create_dir(first).expect("a directory");
+                fs::set_permissions(first, fs::Permissions::from_mode(0o777)).expect("a mode");
+            },
+        ];
+        for (number, trap) in traps.iter().enumerate() {
+            trap();
+            assert_eq!(RuntimeDir::choose(&choices), Some(second.as_path()), "trap {number}");
+            fs::remove_file(first).or_else(|_| fs::remove_dir(first)).expect("removed");
+        }
+        if rustix::process::geteuid().is_root() {
+            fs::create_dir(first).expect("a directory");
+            fs::set_permissions(first, fs::Permissions::from_mode(0o700)).expect("a mode");
+            std::os::unix::fs::chown(first, Some(1), Some(1)).expect("given away");
+            assert_eq!(RuntimeDir::choose(&choices), Some(second.as_path()), "another user's");
+            fs::remove_dir(first).expect("removed");
+        }
+        RuntimeDir::open(third).expect("made");
+        assert_eq!(RuntimeDir::choose(&choices), Some(third.as_path()), "mounts are registered there");
     }
 
     #[test]
