@@ -169,6 +169,13 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     };
     let failure = Failure::new(kind, format!("{what}: {}", error.full_text_after(what)));
     match error.cause() {
+        Cause::Untrusted(TrustError::TwoRoots { .. }) => failure.hint(
+            "tell the owner of the repository; if the owner says that it was created anew, say --forget-history",
+        ),
+        Cause::Untrusted(TrustError::RevisionJump { .. }) => failure
+            .hint("ask the owner of the repository whether that is its revision; if it is, say --forget-history"),
+        Cause::Untrusted(TrustError::OlderWhitelist { .. }) => failure
+            .hint("its server or a proxy is out of date, or brings back a publisher whom the owner took off the list"),
         Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
             .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
         Cause::Untrusted(TrustError::WhitelistExpired { .. }) => failure.hint(
@@ -232,11 +239,22 @@ mod tests {
 
     use super::*;
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("{text}")]
+    #[derive(Debug)]
     struct Step {
         text: &'static str,
         source: Option<Box<Step>>,
+    }
+
+    impl Display for Step {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.text)
+        }
+    }
+
+    impl std::error::Error for Step {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.source.as_deref().map(|source| source as _)
+        }
     }
 
     #[test]

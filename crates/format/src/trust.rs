@@ -54,6 +54,35 @@ pub enum TrustError {
         /// The revision of the last accepted one.
         seen: u64,
     },
+    /// The manifest signs another root catalog for the revision that was accepted last.
+    #[error(
+        "the manifest signs another root catalog for revision {revision} than the one seen before ({offered}, not {seen}): \
+         two contents were published as one revision, which is a mistake of its publisher or an attack"
+    )]
+    TwoRoots {
+        /// The revision.
+        revision: u64,
+        /// The root catalog of the offered manifest.
+        offered: ContentHash,
+        /// The root catalog of the last accepted one.
+        seen: ContentHash,
+    },
+    /// The revision is so far from the last accepted one that no publisher came there by publishing.
+    #[error("the manifest is of revision {offered}, which is absurdly far from revision {seen}, seen before")]
+    RevisionJump {
+        /// The revision of the offered manifest.
+        offered: u64,
+        /// The revision of the last accepted one; 0 if there is none.
+        seen: u64,
+    },
+    /// The whitelist was signed before the last one that was accepted.
+    #[error("the whitelist was signed at {offered}, but one that was signed at {seen} has been seen already")]
+    OlderWhitelist {
+        /// The time of the offered whitelist.
+        offered: UnixTime,
+        /// The time of the last accepted one.
+        seen: UnixTime,
+    },
     /// The manifest does not say who signed it.
     #[error("the manifest names no certificate")]
     NoCertificate,
@@ -161,7 +190,16 @@ pub struct Seen {
     pub revision: u64,
     /// When it was signed.
     pub timestamp: UnixTime,
+    /// Its root catalog.
+    pub root: ContentHash,
+    /// When its whitelist was signed, if the whitelist says so.
+    pub whitelist: Option<UnixTime>,
 }
+
+/// Most revisions between two heads that a client sees one after the other: one each minute for 30 years.
+const REVISIONS_SKIPPED_MAX: u64 = 1 << 24;
+/// Highest revision that is believed at first sight: catalogs and histories hold it as a signed number.
+const REVISION_MAX: u64 = i64::MAX as u64 >> 1;
 
 /// A manifest that nobody has verified; it tells what is needed to do so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,6 +263,7 @@ pub struct VerifiedHead {
     name: RepositoryName,
     manifest: Manifest,
     whitelist_expires: UnixTime,
+    whitelist_created: Option<UnixTime>,
 }
 
 /// Verifies a head.
@@ -243,7 +282,12 @@ pub fn verify(evidence: &Evidence<'_>) -> Result<VerifiedHead, TrustError> {
         Some(floor) if manifest.revision < floor && !skipped("revision-blacklisted") => {
             Err(TrustError::RevisionBlacklisted { revision: manifest.revision, floor })
         }
-        _ => Ok(VerifiedHead { name: evidence.name.clone(), manifest, whitelist_expires: whitelist.expires }),
+        _ => Ok(VerifiedHead {
+            name: evidence.name.clone(),
+            manifest,
+            whitelist_expires: whitelist.expires,
+            whitelist_created: whitelist.created,
+        }),
     }
 }
 
@@ -268,6 +312,17 @@ fn check_claims(
         if manifest.revision < seen.revision && !skipped("older-revision") {
             return Err(TrustError::OlderRevision { offered: manifest.revision, seen: seen.revision });
         }
+        let is_other = manifest.root_catalog != seen.root;
+        if manifest.revision == seen.revision && is_other && !skipped("two-roots") {
+            let (revision, offered, seen) = (manifest.revision, manifest.root_catalog, seen.root);
+            return Err(TrustError::TwoRoots { revision, offered, seen });
+        }
+    }
+    let before = seen.map(|seen| seen.revision);
+    let most =
+        before.map_or(REVISION_MAX, |seen| seen.saturating_add(REVISIONS_SKIPPED_MAX).min(REVISION_MAX));
+    if manifest.revision > most && !skipped("revision-jump") {
+        return Err(TrustError::RevisionJump { offered: manifest.revision, seen: before.unwrap_or(0) });
     }
     Ok(())
 }
@@ -329,6 +384,12 @@ fn check_whitelist(whitelist: &Whitelist, evidence: &Evidence<'_>) -> Result<(),
     }
     if whitelist.ca_chain {
         return Err(TrustError::WhitelistCaChain);
+    }
+    if let (Some(offered), Some(seen)) = (whitelist.created, evidence.seen.and_then(|seen| seen.whitelist))
+        && offered < seen
+        && !skipped("older-whitelist")
+    {
+        return Err(TrustError::OlderWhitelist { offered, seen });
     }
     let letter = check_whitelist_hash(evidence.whitelist)?;
     if keys.is_empty() {
@@ -400,7 +461,8 @@ impl VerifiedHead {
 
     /// What to refuse older heads by from now on.
     pub const fn seen(&self) -> Seen {
-        Seen { revision: self.manifest.revision, timestamp: self.manifest.timestamp }
+        let Manifest { revision, timestamp, root_catalog: root, .. } = self.manifest;
+        Seen { revision, timestamp, root, whitelist: self.whitelist_created }
     }
 
     /// How long to wait before looking for a newer head, in seconds, as the manifest says.

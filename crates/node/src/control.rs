@@ -272,6 +272,15 @@ mod tests {
         Arc::new(|_, text| panic!("nothing to complain about, but: {text}"))
     }
 
+    #[test]
+    fn listening_leaves_what_is_no_socket() {
+        let base = tempfile::tempdir().expect("a directory");
+        let path = base.path().join("s");
+        std::fs::write(&path, "content").expect("a file");
+        listen(&path).expect_err("a file is there");
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "content");
+    }
+
     fn listening(answer: Answer) -> (tempfile::TempDir, std::path::PathBuf) {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");

@@ -393,7 +393,12 @@ impl Cause {
             | Cause::QueueFull { .. } => true,
             // An older head: another server, or this one later, may have a newer one.
             Cause::Untrusted(error) => {
-                matches!(error, TrustError::OlderTimestamp { .. } | TrustError::OlderRevision { .. })
+                matches!(
+                    error,
+                    TrustError::OlderTimestamp { .. }
+                        | TrustError::OlderRevision { .. }
+                        | TrustError::OlderWhitelist { .. }
+                )
             }
             Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
             Cause::Disk { source, .. } => is_full(source),

@@ -386,7 +386,10 @@ fn may_go_on(reason: &StoreError) -> bool {
     match reason.cause() {
         Cause::Untrusted(error) => matches!(
             error,
-            TrustError::Manifest(_) | TrustError::OlderTimestamp { .. } | TrustError::OlderRevision { .. }
+            TrustError::Manifest(_)
+                | TrustError::OlderTimestamp { .. }
+                | TrustError::OlderRevision { .. }
+                | TrustError::OlderWhitelist { .. }
         ),
         _ => true,
     }

@@ -288,7 +288,12 @@ fn serve(
             let mut plan = plan(args, settings, mountpoint, "");
             plan.session = checked.configured.session(plan.session);
             let (telemetry, talk) = (checked.configured.telemetry.clone(), checked.configured.talk.clone());
-            let (repository, view) = checked.open(&mount_options(settings, &args.view, &args.testing))?;
+            let mut view = mount_options(settings, &args.view, &args.testing);
+            if settings.root {
+                // All users see root's mount, but its process's environment is not theirs to see.
+                view.variables.clear();
+            }
+            let (repository, view) = checked.open(&view)?;
             let warning = offline_warning(&view.status());
             // Anything else would ask in the name of root, whoever asks it.
             let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();

@@ -50,7 +50,7 @@ impl Interrupt {
     fn raise(&self) {
         self.stop.store(true, Ordering::Relaxed);
         // A counter that is full is readable as well.
-        let _ = rustix::io::write(&*self.event, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.event, &[1; 8]);
     }
 
     /// Returns the flag that is set once the command is to end.

@@ -235,7 +235,11 @@ fn removing_most_of_a_repository_is_asked_or_refused() {
     assert!(dry["warnings"][0].as_str().is_some_and(|text| text.contains("31 entries")), "{dry}");
     let mut archive = tar::Builder::new(Vec::new());
     let mut header = tar::Header::new_gnu();
-    (header.set_size(0), header.set_mode(0o644), header.set_uid(1), header.set_gid(1), header.set_mtime(1));
+    header.set_size(0);
+    header.set_mode(0o644);
+    header.set_uid(1);
+    header.set_gid(1);
+    header.set_mtime(1);
     archive.append_data(&mut header, "new", &b""[..]).expect("a member");
     let file = workshop.home("new.tar");
     let bytes = archive.into_inner().expect("an archive");
@@ -452,6 +456,28 @@ fn storage_elsewhere_is_refused() {
     let output = command.current_dir(workshop.world.path("home")).output().expect("running esker");
     assert!(output.status.success(), "{}", words(&output));
     assert!(workshop.world.path(&format!("home/s3:/{NAME}/.cvmfspublished")).exists());
+}
+
+/// Links with variables show nothing of the environment of root's mount, which all users see; a user's own shows theirs.
+#[test]
+fn variables_of_roots_mount_are_those_of_the_configuration() {
+    for person in Person::all() {
+        let workshop = Workshop::with(person, |top| {
+            symlink("/opt/$(VARIANT:-usual)", top.join("link")).expect("a symlink");
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        let (url, world) = (workshop.published(), &workshop.world);
+        let mut mount = world.esker(&["mount", &url]);
+        mount.arg(world.mountpoint()).env("VARIANT", "of-the-environment");
+        mount.arg("--public-key").arg(world.path("key.pub")).arg("--cache").arg(world.cache());
+        let output = mount.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        let mounted = world.mounted();
+        let target = mounted.does(|| fs::read_link(mounted.path("link"))).expect("a link");
+        let expected = if person.is_root() { "/opt/usual" } else { "/opt/of-the-environment" };
+        assert_eq!(target, Path::new(expected), "{person:?}");
+    }
 }
 
 /// What a publisher can't do says why, and what to do next.

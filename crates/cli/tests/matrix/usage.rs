@@ -285,7 +285,7 @@ fn messages_name_a_path_once() {
         }
         std::fs::write(home("file"), "x").expect("a file");
         std::fs::write(home("junk.sqfs"), "junk".repeat(100)).expect("a file");
-        let closed = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0);
+        let closed = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o000);
         std::fs::set_permissions(home("closed"), closed).expect("a mode");
     });
     let (storage, keys) = (home("storage"), home("keys"));

@@ -136,7 +136,7 @@ fn the_same_head_again_and_newer_ones_are_believed() {
     let seen = case.verify().unwrap().seen();
     case.seen = Some(seen);
     assert!(case.verify().is_ok());
-    case.seen = Some(Seen { revision: seen.revision - 1, timestamp: UnixTime(seen.timestamp.0 - 1) });
+    case.seen = Some(Seen { revision: seen.revision - 1, timestamp: UnixTime(seen.timestamp.0 - 1), ..seen });
     assert!(case.verify().is_ok());
 }
 
@@ -177,17 +177,80 @@ fn manifest_of_another_path() {
 fn older_heads_are_refused_with_both_numbers() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
-    case.seen = Some(Seen { revision: seen.revision, timestamp: UnixTime(seen.timestamp.0 + 1) });
+    case.seen = Some(Seen { timestamp: UnixTime(seen.timestamp.0 + 1), ..seen });
     let newer = UnixTime(seen.timestamp.0 + 1);
     assert_eq!(case.error(), TrustError::OlderTimestamp { offered: seen.timestamp, seen: newer });
     let text = case.error().to_string();
     assert!(text.contains(&seen.timestamp.to_string()) && text.contains(&newer.to_string()), "{text}");
 
     let (offered, newer) = (seen.revision, seen.revision + 1000);
-    case.seen = Some(Seen { revision: newer, timestamp: seen.timestamp });
+    case.seen = Some(Seen { revision: newer, ..seen });
     assert_eq!(case.error(), TrustError::OlderRevision { offered, seen: newer });
     let text = case.error().to_string();
     assert!(text.contains(&offered.to_string()) && text.contains(&newer.to_string()), "{text}");
+}
+
+#[test]
+fn two_roots_of_one_revision_are_an_attack() {
+    let mut case = Case::full();
+    let seen = case.verify().unwrap().seen();
+    case.seen = Some(seen);
+    let other = "ab".repeat(20);
+    case.resign(|draft| {
+        draft.set('C', &other).set('T', seen.timestamp.0 + 60);
+    });
+    let error = case.error();
+    assert!(matches!(error, TrustError::TwoRoots { revision, .. } if revision == seen.revision), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains(&other) && text.contains(&seen.root.to_string()) && text.contains("attack"),
+        "{text}"
+    );
+    case.resign(|draft| {
+        draft.set('S', seen.revision + 1);
+    });
+    assert!(case.verify().is_ok(), "another root is another revision");
+}
+
+#[test]
+fn absurd_revisions_are_refused() {
+    let mut case = Case::full();
+    let seen = case.verify().unwrap().seen();
+    for revision in [u64::MAX, i64::MAX as u64] {
+        case.seen = None;
+        case.resign(|draft| {
+            draft.set('S', revision);
+        });
+        assert_eq!(case.error(), TrustError::RevisionJump { offered: revision, seen: 0 });
+    }
+    let later = |revision: u64, case: &mut Case| {
+        case.seen = Some(seen);
+        case.resign(|draft| {
+            draft.set('S', revision).set('T', seen.timestamp.0 + 60);
+        });
+    };
+    later(seen.revision + 10_000_000, &mut case);
+    assert!(case.verify().is_ok(), "a client that was away for years");
+    let far = seen.revision + 100_000_000;
+    later(far, &mut case);
+    assert_eq!(case.error(), TrustError::RevisionJump { offered: far, seen: seen.revision });
+    case.seen = None;
+    assert!(case.verify().is_ok(), "a repository that begins with a high number");
+}
+
+#[test]
+fn an_older_whitelist_does_not_come_back() {
+    let mut case = Case::full();
+    case.rewhitelist(|draft| draft.created = "20260301000000".to_owned());
+    let seen = case.verify().unwrap().seen();
+    assert_eq!(seen.whitelist, UnixTime::parse_compact(b"20260301000000"));
+    case.seen = Some(seen);
+    assert!(case.verify().is_ok(), "the same again");
+    case.rewhitelist(|draft| draft.created = "20260228235959".to_owned());
+    let offered = UnixTime::parse_compact(b"20260228235959").unwrap();
+    assert_eq!(case.error(), TrustError::OlderWhitelist { offered, seen: seen.whitelist.unwrap() });
+    case.rewhitelist(|draft| draft.created = "20260302000000".to_owned());
+    assert!(case.verify().is_ok());
 }
 
 #[test]

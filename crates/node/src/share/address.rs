@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,6 +70,10 @@ impl Listener {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another broker listens there"));
             }
             Err(rustix::io::Errno::NOENT) => {}
+            // What was left by a dead broker is a socket; anything else is not the broker's to remove.
+            Err(_) if !std::fs::symlink_metadata(path)?.file_type().is_socket() => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
+            }
             Err(_) => std::fs::remove_file(path)?,
         }
         let socket = new_socket()?;
@@ -143,4 +147,28 @@ pub(super) fn limit_sends(socket: impl AsFd, patience: Duration) -> io::Result<(
 /// Bounds how long receiving waits; `None` waits for ever.
 pub(crate) fn limit_receives(socket: impl AsFd, patience: Option<Duration>) -> io::Result<()> {
     Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, patience)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_replaces_a_dead_socket_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        for _ in 0..2 {
+            let listener = Listener::bind_for_all(&path).expect("listening");
+            let taken = Listener::bind_for_all(&path).err().expect("another one listens");
+            assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+            // As a killed broker leaves it.
+            listener.stop();
+            std::mem::forget(listener);
+        }
+        let file = folder.path().join("file");
+        std::fs::write(&file, "content").expect("a file");
+        let refused = Listener::bind_for_all(&file).err().expect("a file is there");
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), "content");
+    }
 }

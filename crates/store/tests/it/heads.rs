@@ -205,6 +205,65 @@ fn older_by_one_of_revision_and_date() {
     assert!(matches!(trust_error(&error), TrustError::OlderRevision { .. }), "{error}");
 }
 
+/// A whitelist that was replaced, to take a publisher off, is not believed again by a running mount, nor after a restart.
+///
+/// > V9: A whitelist older than the last accepted one is never believed again, and another root catalog for an accepted revision is refused as an attack.
+#[test]
+fn an_older_whitelist_is_never_believed_again() {
+    let site = Site::new();
+    let keys = FULL.keys();
+    let whitelist = |created: &str| {
+        let mut draft = WhitelistDraft::listing(&keys, FULL.name(), Algorithm::Sha1);
+        draft.created = created.to_owned();
+        site.repository.write(".cvmfswhitelist", &draft.sign(&keys));
+    };
+    site.publish("v2");
+    whitelist("20260301000000");
+    let seat = site.seat();
+    seat.start().unwrap();
+    whitelist("20260201000000");
+    site.publish("v3");
+    let older = |error: &StoreError| matches!(trust_error(error), TrustError::OlderWhitelist { .. });
+    let error = reason(seat.refresh());
+    assert!(older(&error), "{error}");
+    assert_eq!(seat.revision(), site.repository.tag("v2").revision);
+    let restarted = site.seat();
+    let started = restarted.start().unwrap();
+    assert_eq!(started.head.revision(), site.repository.tag("v2").revision);
+    assert!(older(&started.offline.unwrap().reason));
+    whitelist("20260302000000");
+    assert!(matches!(seat.refresh(), Refreshed::New(_)));
+    assert_eq!(seat.revision(), site.repository.tag("v3").revision);
+}
+
+/// Two contents under one number, and a number that sticks: both are refused, and told apart from an old head.
+///
+/// > V9: A whitelist older than the last accepted one is never believed again, and another root catalog for an accepted revision is refused as an attack.
+#[test]
+fn a_fork_and_an_absurd_revision_are_refused() {
+    let site = Site::new();
+    let seat = site.seat();
+    seat.start().unwrap();
+    let tag = site.repository.tag("v3");
+    let keys = FULL.keys();
+    let offer = |revision: u64| {
+        let mut draft = site.repository.draft_at("v2");
+        site.repository.publish(&draft.set('S', revision).set('T', tag.timestamp + 5).sign(&keys));
+    };
+    offer(tag.revision);
+    let error = reason(seat.refresh());
+    assert!(matches!(trust_error(&error), TrustError::TwoRoots { .. }), "{error}");
+    offer(u64::MAX);
+    let error = reason(seat.refresh());
+    assert!(matches!(trust_error(&error), TrustError::RevisionJump { .. }), "{error}");
+    assert_eq!(seat.revision(), tag.revision);
+    // On the user's word.
+    offer(tag.revision);
+    let restarted = site.seat();
+    restarted.keeper.forget_history().unwrap();
+    assert_eq!(restarted.start().unwrap().head.revision(), tag.revision);
+}
+
 #[test]
 fn a_recreated_repository_needs_a_word_from_the_user() {
     let site = Site::new();
