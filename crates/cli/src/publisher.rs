@@ -20,7 +20,7 @@ use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
 use crate::commands::profile;
-use crate::exit::{Context, Failure, Kind, chain, chain_after, of_store, warn};
+use crate::exit::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::meter::Meter;
 use crate::settings::Settings;
 
