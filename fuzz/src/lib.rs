@@ -9,6 +9,7 @@ pub mod bundle;
 pub mod catalog;
 pub mod certificate;
 pub mod compress;
+pub mod deflate;
 pub mod history;
 pub mod loaded;
 pub mod manifest;
@@ -24,7 +25,7 @@ const SMALL: usize = 64 * 1024;
 pub type Check = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Check); 11] = [
+pub const TARGETS: [(&str, Check); 12] = [
     ("manifest", manifest::check),
     ("whitelist", whitelist::check),
     ("certificate", certificate::check),
@@ -32,6 +33,7 @@ pub const TARGETS: [(&str, Check); 11] = [
     ("history", history::check),
     ("xattr", xattr::check),
     ("compress", compress::check),
+    ("deflate", deflate::check),
     ("text", text::check),
     ("bundle", bundle::check),
     ("batch", batch::check),

@@ -1,4 +1,4 @@
-//! An allocator that counts what a thread holds.
+//! An allocator that counts what a thread holds, and zlib.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -57,4 +57,17 @@ pub fn peak_heap<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let result = run();
     let peak = PEAK.get() - before;
     (result, usize::try_from(peak).unwrap_or(0))
+}
+
+/// Returns the stream that zlib writes at level 6.
+pub fn zlib(plain: &[u8]) -> Vec<u8> {
+    let len = plain.len() as libz_sys::uLong;
+    // SAFETY: computes a number.
+    let mut room = unsafe { libz_sys::compressBound(len) };
+    let mut stored = vec![0; room as usize];
+    // SAFETY: both buffers have the lengths stated and live through the call.
+    let code = unsafe { libz_sys::compress2(stored.as_mut_ptr(), &mut room, plain.as_ptr(), len, 6) };
+    assert_eq!(code, libz_sys::Z_OK);
+    stored.truncate(room as usize);
+    stored
 }

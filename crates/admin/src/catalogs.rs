@@ -17,7 +17,6 @@ use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::changes::NewTree;
-use crate::encode::Deflate;
 use crate::entry::MARKER;
 use crate::error::AdminError;
 
@@ -45,7 +44,6 @@ pub(crate) struct CatalogBuilder<'r> {
     pub(crate) tree: NewTree<'r>,
     pub(crate) sink: &'r dyn Sink,
     pub(crate) algorithm: HashAlgorithm,
-    pub(crate) deflate: Deflate,
     /// The number of the new revision.
     pub(crate) revision: u64,
     pub(crate) now: UnixTime,
@@ -76,7 +74,7 @@ impl CatalogBuilder<'_> {
         let next = std::sync::atomic::AtomicUsize::new(0);
         let error = Mutex::new(None);
         let work = || -> Result<(), AdminError> {
-            let mut writer = writing::Writer::new(self)?;
+            let mut writer = writing::Writer::new(self);
             while let Some(outline) = level.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
                 if error.lock().is_some() {
                     break;

@@ -1,6 +1,5 @@
 //! Makes a revision public: history, reflog, and last of all the signed head.
 
-use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, History, Tag};
 use esker_format::manifest::{self, Manifest};
@@ -15,6 +14,7 @@ use esker_store::Sink as _;
 use crate::catalogs::Built;
 use crate::encode::Encoder;
 use crate::error::AdminError;
+use crate::kept;
 use crate::repository::{DATABASE_MAX, Repository};
 use crate::signed::read_object;
 
@@ -90,7 +90,7 @@ impl Commit<'_> {
     ) -> Result<(), AdminError> {
         let repository = self.repository;
         let sink = &*repository.sink;
-        let mut encoder = Encoder::new(Compression::Zlib, repository.settings.deflate)?;
+        let mut encoder = Encoder::for_metadata();
         let algorithm = repository.head.hash_algorithm();
         let mut room = Vec::new();
         let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
@@ -118,10 +118,13 @@ impl Commit<'_> {
             history.advance(&head);
         }
         let history = put(&history.finish(), ObjectKind::History)?;
-        let certificate = put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?;
+        let certificate = match kept::certificate(sink, &repository.head, repository.publisher.certificate())? {
+            Some(published) => published,
+            None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
+        };
+        let metainfo = kept::metainfo(sink, &repository.head)?;
         sink.flush()?;
         let root = ObjectName::new(self.root.hash, ObjectKind::Catalog);
-        let metainfo = repository.head.metainfo();
         let objects: Vec<ObjectName> = [root, certificate, history].into_iter().chain(metainfo).collect();
         if repository.head.alternative_paths() {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
@@ -141,6 +144,7 @@ impl Commit<'_> {
             history: Some(history.hash),
             timestamp: self.now,
             reflog: Some(reflog),
+            metainfo: metainfo.map(|object| object.hash),
             micro_catalog: None,
             ..repository.head.manifest().clone()
         };

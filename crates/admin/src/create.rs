@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use esker_format::catalog::{Counters, PathKey};
-use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
@@ -95,7 +94,7 @@ impl NewRepository {
         publisher: &Publisher,
         now: UnixTime,
     ) -> Result<(), AdminError> {
-        let mut encoder = Encoder::new(Compression::Zlib, self.settings.deflate)?;
+        let mut encoder = Encoder::for_metadata();
         let mut room = Vec::new();
         let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
             let stored = encoder.encode(plain, &mut room)?;

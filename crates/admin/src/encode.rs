@@ -1,20 +1,23 @@
 //! How content becomes stored bytes.
 
 use esker_format::compress::Compression;
+use esker_format::write::deflate::ExactZlib;
 use esker_format::write::encode::{FastZlib, Zstd};
 use esker_store::StockZlib;
 
 use crate::error::AdminError;
 
-/// Which zlib encoder names objects.
+/// The zlib encoder of the content of files, which names their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deflate {
-    /// A fast one.
+    /// Writes what the reference implementation writes: its tools compress content again and compare names.
     #[default]
-    Fast,
-    /// The one of the reference implementation: its objects get the same names.
     Stock,
+    /// libdeflate, which is faster. Clients of the reference implementation read it, `cvmfs_fsck` calls it corrupt.
+    Fast,
+    /// zlib itself, whose output is that of `Stock`: for measurements.
+    Zlib,
 }
 
 /// Encodes content, one thread's.
@@ -24,30 +27,41 @@ pub struct Encoder(Method);
 #[derive(Debug)]
 enum Method {
     Stored,
+    Exact(ExactZlib),
     Fast(FastZlib),
-    Stock(StockZlib),
+    Zlib(StockZlib),
     Zstd(Zstd),
 }
 
 impl Encoder {
-    /// An encoder for a compression.
+    /// Returns an encoder for the content of files.
     pub fn new(compression: Compression, deflate: Deflate) -> Result<Self, AdminError> {
         Ok(Self(match (compression, deflate) {
             (Compression::Stored, _) => Method::Stored,
+            (Compression::Zlib, Deflate::Stock) => Method::Exact(ExactZlib::new()),
             (Compression::Zlib, Deflate::Fast) => Method::Fast(FastZlib::new()),
-            (Compression::Zlib, Deflate::Stock) => {
-                Method::Stock(StockZlib::new().map_err(AdminError::Encoder)?)
+            (Compression::Zlib, Deflate::Zlib) => {
+                Method::Zlib(StockZlib::new().map_err(AdminError::Encoder)?)
             }
             (Compression::Zstd, _) => Method::Zstd(Zstd::new().map_err(AdminError::Encoder)?),
         }))
     }
 
-    /// The stored bytes for plain ones; `room` is used if they differ.
+    /// Returns an encoder for catalogs, history, certificate and metainfo.
+    ///
+    /// `cvmfs_swissknife pull` stores certificate and metainfo compressed anew under the names that they had, so whatever
+    /// the settings say these are written as the reference implementation writes them.
+    pub fn for_metadata() -> Self {
+        Self(Method::Exact(ExactZlib::new()))
+    }
+
+    /// Returns the stored bytes for plain ones; `room` is used if they differ.
     pub fn encode<'b>(&mut self, plain: &'b [u8], room: &'b mut Vec<u8>) -> Result<&'b [u8], AdminError> {
         match &mut self.0 {
             Method::Stored => return Ok(plain),
+            Method::Exact(exact) => exact.encode(plain, room),
             Method::Fast(fast) => fast.encode(plain, room),
-            Method::Stock(stock) => stock.encode(plain, room).map_err(AdminError::Encoder)?,
+            Method::Zlib(zlib) => zlib.encode(plain, room).map_err(AdminError::Encoder)?,
             Method::Zstd(zstd) => zstd.encode(plain, room).map_err(AdminError::Encoder)?,
         }
         Ok(room)

@@ -25,6 +25,7 @@ mod encode;
 mod entry;
 mod error;
 mod ingest;
+mod kept;
 mod key_folder;
 mod known;
 mod path;

@@ -295,7 +295,6 @@ impl<'r> Context<'r> {
             tree: NewTree { published: &self.published, changes },
             sink: &*self.repository.sink,
             algorithm: self.repository.head.hash_algorithm(),
-            deflate: self.repository.settings.deflate,
             revision,
             now: self.published_at(),
             ttl,

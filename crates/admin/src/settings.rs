@@ -51,7 +51,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             compression: Compression::Zlib,
-            deflate: Deflate::Fast,
+            deflate: Deflate::Stock,
             chunks: ChunkSizes::DEFAULT,
             nanoseconds: true,
             xattrs: true,

@@ -16,7 +16,7 @@ use esker_store::Sink;
 use crate::error::AdminError;
 
 /// More than any manifest, whitelist or certificate has.
-const SMALL_FILE_MAX: u64 = 1 << 20;
+pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
 
 /// What a head is believed for, as it lies in a repository.
 pub(crate) struct SignedFiles {

@@ -129,8 +129,10 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// The zlib encoder: fast, or stock, whose objects get the same names as those of CernVM-FS
-    #[arg(long, value_name = "fast|stock")]
+    /// The zlib encoder of this publish: stock, as CernVM-FS, or fast, which `cvmfs_fsck` calls corrupt
+    ///
+    /// Without it the encoder is the one that `repo create` was told. See `esker repo create --help`.
+    #[arg(long, value_name = "stock|fast")]
     pub(crate) deflate: Option<DeflateArg>,
 
     /// Number of threads that compress [default: one for each core]
@@ -148,15 +150,19 @@ pub(crate) struct HowArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum DeflateArg {
-    Fast,
     Stock,
+    Fast,
+    /// For measurements: zlib itself, which writes what `stock` writes.
+    #[value(hide = true)]
+    Zlib,
 }
 
 impl From<DeflateArg> for Deflate {
     fn from(arg: DeflateArg) -> Self {
         match arg {
-            DeflateArg::Fast => Deflate::Fast,
             DeflateArg::Stock => Deflate::Stock,
+            DeflateArg::Fast => Deflate::Fast,
+            DeflateArg::Zlib => Deflate::Zlib,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! * [`sqlite`]: makes whole SQLite files, page by page, always the same bytes for the same rows;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, written through it;
 //! * [`head`]: manifests and whitelists, signed;
+//! * [`encode`], [`deflate`]: plain bytes become stored ones, the latter as zlib itself writes them;
 //! * [`bundle`]: specifications of bundles;
 //! * [`keys`]: the private keys and the certificate of a publisher.
 //!
@@ -10,6 +11,7 @@
 
 pub mod bundle;
 pub mod catalog;
+pub mod deflate;
 pub mod encode;
 pub mod head;
 pub mod history;

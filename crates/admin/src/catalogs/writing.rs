@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use esker_format::catalog::{Counters, Flags, NestedCatalog, PathKey};
-use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter, Entry};
@@ -31,9 +30,8 @@ struct Walk {
 }
 
 impl<'b, 'r> Writer<'b, 'r> {
-    pub(super) fn new(builder: &'b CatalogBuilder<'r>) -> Result<Self, AdminError> {
-        let encoder = Encoder::new(Compression::Zlib, builder.deflate)?;
-        Ok(Self { builder, encoder, room: Vec::new() })
+    pub(super) fn new(builder: &'b CatalogBuilder<'r>) -> Self {
+        Self { builder, encoder: Encoder::for_metadata(), room: Vec::new() }
     }
 
     pub(super) fn write(&mut self, mountpoint: &[u8]) -> Result<Built, AdminError> {

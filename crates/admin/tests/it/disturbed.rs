@@ -341,7 +341,7 @@ fn content_is_stored_once() {
     assert_eq!((report.files_read, report.objects_stored, report.objects_present), (3, 1, 2), "{report:?}");
     fs::write(top.join("e"), &content).unwrap();
     let mut repository = workshop.open();
-    repository.settings_mut().deflate = esker_admin::Deflate::Stock;
+    repository.settings_mut().deflate = esker_admin::Deflate::Fast;
     let report = crate::workshop::publish(&repository, &top, "").unwrap();
     assert_eq!(report.objects_stored, 0, "{report:?}");
     drop(repository);

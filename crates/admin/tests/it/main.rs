@@ -10,6 +10,7 @@ mod ingest;
 mod kill;
 mod model;
 mod removals;
+mod replicas;
 mod resign;
 mod round_trip;
 mod scene;

@@ -75,12 +75,20 @@ struct CreateArgs {
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
     hash: HashArg,
 
-    /// Compression of files. Only clients that know zstd can read files compressed with it
+    /// Compression of files: zstd is the quickest and smallest; clients of CernVM-FS read only zlib and none
+    ///
+    /// CernVM-FS 2.12 and older know no zstd; where all clients are Esker's, or of a version of CernVM-FS that reads it,
+    /// zstd is the better choice.
     #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib")]
     compress: CompressArg,
 
-    /// The zlib encoder: fast, or stock, whose objects get the same names as those of CernVM-FS
-    #[arg(long, value_name = "fast|stock", default_value = "fast")]
+    /// The zlib encoder of files: stock, as CernVM-FS, or fast, which `cvmfs_fsck` calls corrupt
+    ///
+    /// Stock writes byte for byte what zlib writes at level 6, so that equal content has one name whoever publishes it, and
+    /// `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast is about twice as quick, and every
+    /// client can read it; but `cvmfs_fsck` calls all of its objects corrupt, and with -p removes them from the caches of
+    /// CernVM-FS's clients, which fetch them again. Replicas work with both.
+    #[arg(long, value_name = "stock|fast", default_value = "stock")]
     deflate: DeflateArg,
 
     /// Smallest, average and largest size of the chunks that large files are cut into

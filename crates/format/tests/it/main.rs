@@ -3,6 +3,7 @@
 
 mod catalogs;
 mod databases;
+mod deflate;
 mod fixtures;
 mod fuzz_corpus;
 mod histories;

@@ -1,0 +1,287 @@
+//! An encoder whose output is, byte for byte, what zlib 1.2 and 1.3 write at level 6.
+//!
+//! An object is named by the hash of its compressed bytes, and tools of the reference implementation compress content
+//! again to compare names. So the output has to be that of zlib, not only valid. The format is that of RFC 1950 and
+//! RFC 1951; which of the many valid streams zlib chooses follows from its documented parameters for level 6:
+//!
+//! * the hash of three bytes has 15 bits, and every position of the input is entered;
+//! * a search looks at no more than 128 positions, or 32 once a match of 8 bytes is known, the nearest first, and ends at
+//!   128 equal bytes; of several matches of one length the nearest wins;
+//! * matches are up to 258 bytes long and up to 32,506 bytes away; those of 3 bytes up to 4,096 bytes;
+//! * a match is used unless one that begins a byte later is longer; after 16 equal bytes that is not looked for;
+//! * a block ends after 16,383 literals and matches, and is stored, or has fixed or its own codes, whatever is shortest.
+//!
+//! What differs is how the same answers are found. The whole input is in memory, so there is no window to move. The
+//! positions with equal hashes are linked ahead of the search, without a branch ([`links`]). A second chain links
+//! positions whose first *four* bytes have equal hashes; the longest match is found there, among far fewer candidates.
+//! As each position also has a rank among those with its three-byte hash, the difference of two ranks says how many
+//! candidates zlib would have looked at by then, and so whether it would have come that far.
+
+mod block;
+mod codes;
+mod links;
+
+use block::Block;
+use links::{Links, MATCH_MIN};
+
+/// The longest match.
+const MATCH_MAX: usize = 258;
+/// Matches from this length on are looked for one by one; of shorter ones only the nearest counts.
+const LONG_MIN: usize = 5;
+/// A match of this length ends a search.
+const NICE_LEN: usize = 128;
+/// From this length on a search looks at fewer candidates.
+const GOOD_LEN: usize = 8;
+/// From this length on no better match is looked for at the next position.
+const LAZY_LEN: usize = 16;
+/// Candidates of a search, and those of one that began with a match of [`GOOD_LEN`].
+const CANDIDATES: u16 = 128;
+const CANDIDATES_GOOD: u16 = CANDIDATES / 4;
+/// The largest distance of a match: zlib's window without room for one match and what is looked at after it.
+const DISTANCE_MAX: usize = WINDOW - (MATCH_MAX + MATCH_MIN + 1);
+/// The largest distance of a match of three bytes.
+const SHORT_DISTANCE_MAX: usize = 4096;
+/// zlib's window. The buffer that it keeps it in is twice as large.
+const WINDOW: usize = 1 << 15;
+
+/// Makes the zlib streams that zlib makes at level 6.
+pub struct ExactZlib {
+    links: Box<Links>,
+    block: Box<Block>,
+}
+
+impl Default for ExactZlib {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for ExactZlib {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ExactZlib")
+    }
+}
+
+/// A match in the input: how long it is, and how far back it begins.
+#[derive(Clone, Copy)]
+struct Match {
+    len: usize,
+    distance: usize,
+}
+
+/// The result of a search that found nothing of use.
+const NONE: Match = Match { len: MATCH_MIN - 1, distance: 0 };
+
+impl ExactZlib {
+    /// Returns an encoder to be used again and again by one thread.
+    pub fn new() -> Self {
+        Self { links: Links::new(), block: Block::new() }
+    }
+
+    /// Replaces `stored` by the stream for these bytes.
+    pub fn encode(&mut self, plain: &[u8], stored: &mut Vec<u8>) {
+        stored.clear();
+        // RFC 1950: deflate with a window of 32 KiB, the default level, no dictionary.
+        stored.extend_from_slice(&[0x78, 0x9c]);
+        self.deflate(plain, stored);
+        stored.extend_from_slice(&simd_adler32::adler32(&plain).to_be_bytes());
+    }
+
+    fn deflate(&mut self, plain: &[u8], stored: &mut Vec<u8>) {
+        let (links, block) = (&mut *self.links, &mut *self.block);
+        links.begin();
+        block.begin();
+        let mut buffer = Buffer::new(plain.len());
+        let mut before = NONE;
+        let mut is_literal_open = false;
+        let mut at = 0;
+        while at < plain.len() {
+            links.extend(plain, at);
+            buffer.advance(at);
+            let found = match before.len < LAZY_LEN {
+                true => search(links, plain, at, before.len, buffer.start),
+                false => NONE,
+            };
+            if before.len >= MATCH_MIN && found.len <= before.len {
+                block.push_match(before.len, before.distance);
+                at += before.len - 1;
+                (before, is_literal_open) = (NONE, false);
+                if block.is_full() {
+                    block.write(plain, at, buffer.start, false, stored);
+                }
+            } else {
+                if is_literal_open {
+                    block.push_literal(plain[at - 1]);
+                    if block.is_full() {
+                        block.write(plain, at, buffer.start, false, stored);
+                    }
+                }
+                (before, is_literal_open) = (found, true);
+                at += 1;
+            }
+        }
+        if is_literal_open {
+            block.push_literal(plain[at - 1]);
+        }
+        block.write(plain, at, buffer.start, true, stored);
+    }
+}
+
+/// Where in the input the buffer of zlib would begin.
+///
+/// It holds two windows and moves by one when it is used up, never reaches back before its beginning, and takes the very
+/// first position in it for "none".
+struct Buffer {
+    start: usize,
+    moves_at: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(len: usize) -> Self {
+        let mut buffer = Self { start: 0, moves_at: 0, len };
+        buffer.plan();
+        buffer
+    }
+
+    /// zlib wants room for one match ahead; at the end of the input it is content with less.
+    fn plan(&mut self) {
+        let is_full = self.start + 2 * WINDOW <= self.len;
+        self.moves_at = self.start + WINDOW + DISTANCE_MAX + usize::from(is_full);
+    }
+
+    /// Moves the buffer if zlib would before it looks at this position.
+    #[inline]
+    fn advance(&mut self, at: usize) {
+        if at >= self.moves_at {
+            self.start += WINDOW;
+            self.plan();
+        }
+    }
+}
+
+/// Finds the match at a position that zlib would find there if it knew one of `known` bytes at the position before.
+///
+/// A match that is no longer than the known one is of no use, and may be returned as [`NONE`].
+#[inline]
+fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: usize) -> Match {
+    let left = plain.len() - at;
+    if left < MATCH_MIN || known >= left {
+        return NONE;
+    }
+    let nearest = usize::from(links.three_at(at));
+    // No other candidate may be as far away as the first one.
+    if nearest > DISTANCE_MAX || nearest >= at - buffer_start {
+        return NONE;
+    }
+    let reach = DISTANCE_MAX.min(at - buffer_start);
+    if left > LONG_MIN - 1 {
+        let found = search_long(links, plain, at, known, (nearest, reach));
+        if found.len > known {
+            return found;
+        }
+    }
+    if known < 4 && left >= 4 {
+        let found = search_four(links, plain, at, (nearest, reach));
+        if found.len > known {
+            return found;
+        }
+    }
+    if known < MATCH_MIN { search_three(links, plain, at, reach) } else { NONE }
+}
+
+/// Finds a match of five bytes or more that is longer than the known one.
+#[inline]
+fn search_long(links: &Links, plain: &[u8], at: usize, known: usize, (nearest, reach): (usize, usize)) -> Match {
+    let here = links.link_at(at);
+    let max = (plain.len() - at).min(MATCH_MAX);
+    let nice = NICE_LEN.min(max);
+    let candidates = if known >= GOOD_LEN { CANDIDATES_GOOD } else { CANDIDATES };
+    let first = load_u32(plain, at);
+    let mut best = Match { len: known.max(LONG_MIN - 1), distance: 0 };
+    // The last four bytes of what a better match has.
+    let mut last = load_u32(plain, at + best.len - 3);
+    let mut distance = usize::from(here.five);
+    while distance < reach || distance == nearest {
+        let candidate = at - distance;
+        let there = links.link_at(candidate);
+        if load_u32(plain, candidate) == first {
+            // Equal bytes have equal hashes, so both have ranks of one chain.
+            if here.rank.wrapping_sub(there.rank) > candidates {
+                break;
+            }
+            if load_u32(plain, candidate + best.len - 3) == last {
+                let len = common_len(plain, candidate, at, max);
+                if len > best.len {
+                    best = Match { len, distance };
+                    if len >= nice {
+                        break;
+                    }
+                    last = load_u32(plain, at + len - 3);
+                }
+            }
+        }
+        distance += usize::from(there.five);
+    }
+    if best.distance == 0 { NONE } else { best }
+}
+
+/// Finds a match of four bytes.
+#[inline]
+fn search_four(links: &Links, plain: &[u8], at: usize, (nearest, reach): (usize, usize)) -> Match {
+    let here = links.link_at(at);
+    let first = load_u32(plain, at);
+    let mut distance = usize::from(links.four_at(at));
+    while distance < reach || distance == nearest {
+        let candidate = at - distance;
+        if load_u32(plain, candidate) == first {
+            let is_near = here.rank.wrapping_sub(links.link_at(candidate).rank) <= CANDIDATES;
+            return if is_near { Match { len: 4, distance } } else { NONE };
+        }
+        distance += usize::from(links.four_at(candidate));
+    }
+    NONE
+}
+
+/// Finds a match of three bytes.
+#[inline]
+fn search_three(links: &Links, plain: &[u8], at: usize, reach: usize) -> Match {
+    let three = |at: usize| [plain[at], plain[at + 1], plain[at + 2]];
+    let first = three(at);
+    let mut distance = usize::from(links.three_at(at));
+    let mut candidates = CANDIDATES;
+    while candidates > 0 && distance <= SHORT_DISTANCE_MAX && distance < reach {
+        let candidate = at - distance;
+        if three(candidate) == first {
+            return Match { len: MATCH_MIN, distance };
+        }
+        distance += usize::from(links.three_at(candidate));
+        candidates -= 1;
+    }
+    NONE
+}
+
+#[inline]
+fn load_u32(bytes: &[u8], at: usize) -> u32 {
+    match bytes.get(at..at + 4) {
+        Some(&[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]),
+        _ => 0,
+    }
+}
+
+/// Returns how many bytes are equal at two positions, up to a maximum that is in the input.
+#[inline]
+fn common_len(bytes: &[u8], earlier: usize, later: usize, max: usize) -> usize {
+    let (earlier, later) = (&bytes[earlier..earlier + max], &bytes[later..later + max]);
+    let (words, rest) = earlier.as_chunks::<8>();
+    let (other_words, other_rest) = later.as_chunks::<8>();
+    let mut len = 0;
+    for (word, other) in words.iter().zip(other_words) {
+        let differing = u64::from_le_bytes(*word) ^ u64::from_le_bytes(*other);
+        if differing != 0 {
+            return len + differing.trailing_zeros() as usize / 8;
+        }
+        len += 8;
+    }
+    len + rest.iter().zip(other_rest).take_while(|(byte, other)| byte == other).count()
+}

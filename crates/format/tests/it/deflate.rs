@@ -1,0 +1,68 @@
+//! Our encoder against zlib itself.
+
+use esker_testkit::soak::Random;
+
+use crate::targets::deflate::{compare, described};
+
+/// Content of many kinds: what compresses well, hardly, not at all, and what is at the edge of the window.
+fn kinds(len: usize, random: &mut Random) -> Vec<Vec<u8>> {
+    let mut noise = |bits: u32| (0..len).map(|_| (random.draw() as u32 >> (32 - bits)) as u8).collect::<Vec<u8>>();
+    let (bytes, letters, bit) = (noise(8), noise(4), noise(1));
+    let numbers: Vec<u8> =
+        (0..len).flat_map(|number| (number * number % 977).to_string().into_bytes()).take(len).collect();
+    let counted: Vec<u8> = (0..len as u32).flat_map(u32::to_le_bytes).take(len).collect();
+    // Noise that comes again as far back as a match may begin, and around that.
+    let again = |distance: usize| bytes.iter().copied().cycle().take(distance).cycle().take(len).collect::<Vec<u8>>();
+    let mut kinds = vec![vec![0; len], vec![b'x'; len], bit, letters, numbers, counted];
+    kinds.extend([2, 3, 258, 259, 4096, 4097].map(again));
+    kinds.extend((32_504..=32_508).chain(32_766..=32_769).map(again));
+    // Three equal bytes at the largest distance where they still count, and beyond it.
+    for gap in [4095, 4096, 4097] {
+        let mut rare = bytes.clone();
+        for at in (0..len.saturating_sub(3)).step_by(gap) {
+            rare[at..at + 3].copy_from_slice(b"abc");
+        }
+        kinds.push(rare);
+    }
+    kinds.push(bytes);
+    kinds
+}
+
+#[test]
+fn every_kind_of_content_is_encoded_as_zlib_does() {
+    let mut random = Random(7);
+    for len in [0, 1, 2, 3, 4, 5, 258, 262, 16_383, 40_000, 65_275, 150_001] {
+        for plain in kinds(len, &mut random) {
+            compare(&plain);
+        }
+    }
+}
+
+/// The search looks at fewer and fewer bytes near the end, and zlib's buffer moves by another rule there.
+#[test]
+fn every_end_is_encoded_as_zlib_does() {
+    let mut random = Random(8);
+    let noise: Vec<u8> = (0..70_000).map(|_| (random.draw() >> 61) as u8).collect();
+    for len in (65_265..65_285).chain(65_520..65_545).chain(0..300) {
+        compare(&noise[..len]);
+        let mut ends_again = noise[..len].to_vec();
+        let copied = len.min(40);
+        for back in [32_506, 32_505, 32_507] {
+            if len > back + copied {
+                let start = len - copied - back;
+                ends_again.copy_within(start..start + copied, len - copied);
+                compare(&ends_again);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_descriptions_are_encoded_as_zlib_does() {
+    let mut random = Random(9);
+    for _ in 0..100 {
+        let len = 4 * random.below(200);
+        let bytes: Vec<u8> = (0..len).map(|_| random.draw() as u8).collect();
+        compare(&described(&bytes));
+    }
+}
