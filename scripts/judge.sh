@@ -7,10 +7,13 @@
 #
 #   1. A tree with every kind of entry, in each hash and compression that the reference knows: published, changed,
 #      published again, its whitelist signed again, an archive of it ingested; each time `check -c`. Each published
-#      revision is shown by the reference's client from `esker serve` and compared with the source. At the end it is
-#      replicated with the whole history, and the copy checked, whole and with an object removed.
-#   2. Each fixture: a revision by Esker, one by the reference inside of it, another one by each; each time `check -c`.
-#      Replicated, the copy checked, and shown by both clients and compared.
+#      revision is shown by the reference's client from `esker serve` and compared with the source. At the end `scrub`
+#      looks at every object, and `cvmfs_fsck` at the cache of a client that read everything; it is replicated with the
+#      whole history, the copy shown by the client and compared, and checked, whole and with an object removed. The
+#      same with `--deflate fast`, of whose objects `cvmfs_fsck` has to complain, as the guide says.
+#   2. Each fixture: a revision by Esker, after which a replica is made and shown, and `scrub` and `cvmfs_fsck` find
+#      nothing; one by the reference inside of it, another one by each; each time `check -c`. Replicated, the copy shown
+#      and checked, and shown by both clients and compared.
 set -euo pipefail
 build=$(realpath "${1:?the folder of a CernVM-FS build}")
 work=${2:-$(mktemp -du /tmp/esker-judge-XXXXXX)}
@@ -21,12 +24,12 @@ esker=$(realpath "${ESKER:-$target/$triple/release/esker}")
 compare=$(realpath "${COMPARE:-$target/$triple/release/esker-compare}")
 fixtures=$PWD/fixtures
 [ "$(id -u)" = 0 ] || { echo "judge.sh needs root: the reference mounts, and the tree has devices" >&2; exit 2; }
-for binary in "$build/cvmfs_swissknife" "$build/cvmfs2" "$esker" "$compare"; do
+for binary in "$build/cvmfs_swissknife" "$build/cvmfs2" "$build/cvmfs_fsck" "$esker" "$compare"; do
     [ -x "$binary" ] || { echo "there is no $binary" >&2; exit 2; }
 done
 mkdir "$work"
 work=$(realpath "$work")
-mkdir "$work"/{keys,www,copies,tmp,mnt,union}
+mkdir "$work"/{keys,www,copies,tmp,mnt,mnt-copy,union}
 export LD_LIBRARY_PATH=$build CVMFS_LIBRARY_PATH=$build LC_ALL=C
 # The reference's publisher insists on writing statistics; some builds are changed to do it elsewhere.
 statistics=${REF_STATS_DIR:-/var/spool/cvmfs}
@@ -55,15 +58,54 @@ check() { # REPOSITORY
     echo "no problems found, revision $(field "$1" S)"
 }
 
-serve() { # starts the server that everything is fetched from
-    coproc SERVER { exec "$esker" serve "$work/www" --listen 127.0.0.1:0 --json 2>&1; }
-    # shellcheck disable=SC2153 # the shell names it after the coprocess
-    read -r ready <&"${SERVER[0]}"
-    url=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' <<<"$ready")/cvmfs
+serve() { # FOLDER: starts a server of the repositories in there; its process is in `server`, its address in `address`
+    local said=$work/tmp/serve ready
+    rm -f "$said"
+    mkfifo "$said"
+    "$esker" serve "$1" --listen 127.0.0.1:0 --json >"$said" 2>&1 &
+    server=$!
+    exec {output}<"$said"
+    read -r ready <&"$output"
+    # shellcheck disable=SC2001 # a pattern of the shell can't take it out
+    address=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' <<<"$ready")/cvmfs
 }
 
-replicate() { # REPOSITORY
+scrub() { # REPOSITORY: every object has the name of its bytes
+    knife scrub -r "$work/www/$1" || return 1
+    echo "nothing found"
+}
+
+read_all() { # REPOSITORY: the reference's client reads everything, and leaves it in `cache`
+    local outcome=0
+    mount_reference "$1" "$work/mnt" || return 1
+    find "$work/mnt" -type f -exec cat {} + >"$work/tmp/contents" || outcome=1
+    [ -s "$work/tmp/contents" ] || outcome=1
+    rm -f "$work/tmp/contents"
+    leave "$work/mnt" || outcome=1
+    return $outcome
+}
+
+fsck() { # REPOSITORY: what its client has in the cache is intact
+    local count
+    read_all "$1" || return 1
+    "$build/cvmfs_fsck" "$cache/$1" || return 1
+    count=$(find "$cache/$1"/[0-9a-f][0-9a-f] -type f | wc -l)
+    rm -rf "$cache"
+    [ "$count" -gt 20 ] || return 1
+    echo "no problems found in $count objects"
+}
+
+fsck_complains() { # REPOSITORY
+    read_all "$1" || return 1
+    ! "$build/cvmfs_fsck" "$cache/$1" >"$work/complaint" || return 1
+    rm -rf "$cache"
+    grep -q 'has compressed checksum' "$work/complaint" || return 1
+    echo "calls $(grep -c 'has compressed checksum' "$work/complaint") objects corrupt, as the guide says"
+}
+
+replicate() { # REPOSITORY: anew
     local copy=$work/copies/$1
+    rm -rf "$copy" "$copy.reflog"
     mkdir -p "$copy/data/txn" "$work/tmp/pull"
     for byte in $(seq 0 255); do mkdir "$copy/data/$(printf %02x "$byte")"; done
     knife pull -u "$url/$1" -m "$1" -k "$work/keys/$1.pub" -r "local,$copy/data/txn,$copy" -x "$work/tmp/pull" \
@@ -71,6 +113,20 @@ replicate() { # REPOSITORY
     cmp <(sed '/^--$/q' "$copy/.cvmfspublished") <(sed '/^--$/q' "$work/www/$1/.cvmfspublished") || return 1
     knife check -r "$copy" -k "$work/keys/$1.pub" -N "$1" -c -t "$work/tmp" -R "$copy.reflog" || return 1
     echo "complete, no problems found in the copy"
+}
+
+replica_shown() { # REPOSITORY: the reference's client shows the copy as it does the original
+    local outcome=0 server=$copies_url
+    mount_reference "$1" "$work/mnt-copy" || return 1
+    server=$url
+    if mount_reference "$1" "$work/mnt"; then
+        "$compare" "$work/mnt" "$work/mnt-copy" || outcome=1
+        leave "$work/mnt" || outcome=1
+    else
+        outcome=1
+    fi
+    leave "$work/mnt-copy" || outcome=1
+    return $outcome
 }
 
 misses() { # REPOSITORY: the checker would have noticed
@@ -81,13 +137,14 @@ misses() { # REPOSITORY: the checker would have noticed
     echo "missed"
 }
 
-mount_reference() { # REPOSITORY FOLDER [ROOT-HASH]
-    local config=$work/tmp/$1.conf cache
+mount_reference() { # REPOSITORY FOLDER [ROOT-HASH]: its cache is in `cache`, its server is `server` or the original's
+    local config
+    config=$work/tmp/$(basename "$2").$1.conf
     # The client before may not have gone yet.
     cache=$(mktemp -d "$work/tmp/cache-XXXX")
     mkdir -p "$2"
     cat >"$config" <<EOF2
-CVMFS_SERVER_URL=$url/$1
+CVMFS_SERVER_URL=${server:-$url}/$1
 CVMFS_HTTP_PROXY=DIRECT
 CVMFS_PUBLIC_KEY=$work/keys/$1.pub
 CVMFS_CACHE_BASE=$cache
@@ -243,11 +300,11 @@ change_tree() { # FOLDER
 
 # --- what is done ----------------------------------------------------------------------------------------------------
 
-kinds() { # HASH COMPRESSION TAR-OPTION
-    local name=$1-$2.judge.test tree=$work/tree
+kinds() { # HASH COMPRESSION TAR-OPTION [ENCODER]
+    local name=$1-$2${4:+-$4}.judge.test tree=$work/tree
     rm -rf "$tree"
     make_tree "$tree"
-    "$esker" repo create "$name" "${places[@]}" --hash "$1" --compress "$2" --json >"$work/log"
+    "$esker" repo create "$name" "${places[@]}" --hash "$1" --compress "$2" ${4:+--deflate "$4"} --json >"$work/log"
     verdict "$name" "every kind of entry" publish_esker "$name" "$tree"
     verdict "$name" "\`check -c\`" check "$name"
     verdict "$name" "shown by the reference's client" shown "$name" "$tree"
@@ -260,9 +317,15 @@ kinds() { # HASH COMPRESSION TAR-OPTION
     XZ_OPT=-0 tar -C "$tree" -c"$3"f "$work/archive" --warning=no-file-ignored .
     verdict "$name" "ingests an archive into a nested catalog, deletes" ingest "$name" "$work/archive"
     verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "\`scrub\`" scrub "$name"
+    case ${4-} in
+    fast) verdict "$name" "\`cvmfs_fsck\` of a client that read everything" fsck_complains "$name" ;;
+    *) verdict "$name" "\`cvmfs_fsck\` of a client that read everything" fsck "$name" ;;
+    esac
     verdict "$name" "replicated with \`pull -p\`, \`check -c\` of the copy" replicate "$name"
+    verdict "$name" "the copy shown by the reference's client, beside the original" replica_shown "$name"
     verdict "$name" "an object of the copy removed: \`check -c\`" misses "$name"
-    rm -rf "$work/copies/$name" "$work/www/$name"
+    rm -rf "$work/copies/$name" "$work/www/$name" "$work"/tmp/cache-*
 }
 
 first_edit() { mkdir reference && noise 4 9000000 >reference/file && ln -s file reference/link && rm -r esker/rules && echo more >>esker/medium; }
@@ -278,6 +341,10 @@ continued() { # FIXTURE
     verdict "$name" "as it is: \`check -c\`" check "$name"
     verdict "$name" "Esker adds /esker" publish_esker "$name" "$tree" --to /esker
     verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "\`scrub\`" scrub "$name"
+    verdict "$name" "\`cvmfs_fsck\` of a client that read everything" fsck "$name"
+    verdict "$name" "replicated with \`pull -p\`, \`check -c\` of the copy" replicate "$name"
+    verdict "$name" "the copy shown by the reference's client, beside the original" replica_shown "$name"
     verdict "$name" "the reference adds and removes in and beside it" publish_reference "$name" first_edit
     verdict "$name" "\`check -c\`" check "$name"
     change_tree "$tree"
@@ -286,19 +353,26 @@ continued() { # FIXTURE
     verdict "$name" "the reference again" publish_reference "$name" second_edit
     verdict "$name" "\`check -c\`" check "$name"
     verdict "$name" "shown by both clients" alike "$name"
+    verdict "$name" "\`cvmfs_fsck\` of a client that read everything" fsck "$name"
     verdict "$name" "replicated with \`pull -p\`, \`check -c\` of the copy" replicate "$name"
-    rm -rf "$work/copies/$name" "$work/www/$name" "${statistics:?}/$name"
+    verdict "$name" "the copy shown by the reference's client, beside the original" replica_shown "$name"
+    rm -rf "$work/copies/$name" "$work/www/$name" "${statistics:?}/$name" "$work"/tmp/cache-*
 }
 
 printf '%s, reference %s, %s, %s\n\n' "$("$esker" --version)" "$(knife version 2>/dev/null | head -n 1)" "$(uname -sr)" "$(date -u +%Y-%m-%d)"
 say "Repository" "What is done" "Result"
 echo '|---|---|---|'
-serve
-trap 'kill "$SERVER_PID" 2>/dev/null || true' EXIT
+serve "$work/www"
+url=$address servers=$server
+serve "$work/copies"
+copies_url=$address servers="$servers $server" server=
+# shellcheck disable=SC2086 # two processes
+trap 'kill $servers 2>/dev/null || true' EXIT
 for hash in sha1 rmd160 shake128; do
     kinds $hash zlib J
     kinds $hash none z
 done
+kinds sha1 zlib z fast
 for fixture in full rmd shake; do continued $fixture.test; done
 if [ "$failures" != 0 ]; then
     echo "$failures of these failed; what was made is in $work" >&2

@@ -118,7 +118,8 @@ impl Commit<'_> {
             history.advance(&head);
         }
         let history = put(&history.finish(), ObjectKind::History)?;
-        let certificate = match kept::certificate(sink, &repository.head, repository.publisher.certificate())? {
+        let certificate = match kept::certificate(sink, &repository.head, repository.publisher.certificate())?
+        {
             Some(published) => published,
             None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
         };

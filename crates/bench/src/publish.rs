@@ -26,7 +26,21 @@ pub struct Plan {
 }
 
 /// The ways a tree is packed.
-const WAYS: [&str; 3] = ["tar | pigz -6", "esker publish, first", "esker publish, unchanged"];
+const WAYS: [&str; 6] = [
+    "tar | pigz -6",
+    "esker publish, first",
+    "esker publish, unchanged",
+    "esker publish, first, zlib itself",
+    "esker publish, first, fast",
+    "esker publish, first, zstd",
+];
+/// What `esker repo create` is told for the encoders, and the ways for which there is a repository of each.
+const ENCODERS: [(&[&str], &[usize]); 4] = [
+    (&[], &[1, 2]),
+    (&["--deflate", "zlib"], &[3]),
+    (&["--deflate", "fast"], &[4]),
+    (&["--compress", "zstd"], &[5]),
+];
 
 /// One way of packing.
 #[derive(Clone, Debug, Serialize)]
@@ -84,12 +98,17 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(usize)) -> Result<Report> {
             command.args(words).arg("--storage").arg(&storage).arg("--keys").arg(&keys);
             command
         };
-        measure::run(command(&["repo", "create", NAME]))?;
-        for way in 1..WAYS.len() {
-            let mut publish = command(&["publish", NAME]);
-            publish.arg(&plan.tree).arg("--quiet");
-            runs[way].push(measure::run(publish)?);
-            stored[way] = size(&storage)?.1;
+        for (encoder, ways) in ENCODERS {
+            let mut create = command(&["repo", "create", NAME]);
+            create.args(encoder);
+            measure::run(create)?;
+            for way in ways {
+                let mut publish = command(&["publish", NAME]);
+                publish.arg(&plan.tree).arg("--quiet");
+                runs[*way].push(measure::run(publish)?);
+                stored[*way] = size(&storage)?.1;
+            }
+            fs::remove_dir_all(&storage)?;
         }
     }
     let archives: Vec<f64> = runs[0].iter().map(|cost| cost.real).collect();

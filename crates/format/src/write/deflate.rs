@@ -175,13 +175,13 @@ fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: us
         return NONE;
     }
     let reach = DISTANCE_MAX.min(at - buffer_start);
-    if left > LONG_MIN - 1 {
+    if left >= LONG_MIN {
         let found = search_long(links, plain, at, known, (nearest, reach));
         if found.len > known {
             return found;
         }
     }
-    if known < 4 && left >= 4 {
+    if known < LONG_MIN - 1 && left >= LONG_MIN - 1 {
         let found = search_four(links, plain, at, (nearest, reach));
         if found.len > known {
             return found;
@@ -192,7 +192,13 @@ fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: us
 
 /// Finds a match of five bytes or more that is longer than the known one.
 #[inline]
-fn search_long(links: &Links, plain: &[u8], at: usize, known: usize, (nearest, reach): (usize, usize)) -> Match {
+fn search_long(
+    links: &Links,
+    plain: &[u8],
+    at: usize,
+    known: usize,
+    (nearest, reach): (usize, usize),
+) -> Match {
     let here = links.link_at(at);
     let max = (plain.len() - at).min(MATCH_MAX);
     let nice = NICE_LEN.min(max);
@@ -236,7 +242,7 @@ fn search_four(links: &Links, plain: &[u8], at: usize, (nearest, reach): (usize,
         let candidate = at - distance;
         if load_u32(plain, candidate) == first {
             let is_near = here.rank.wrapping_sub(links.link_at(candidate).rank) <= CANDIDATES;
-            return if is_near { Match { len: 4, distance } } else { NONE };
+            return if is_near { Match { len: LONG_MIN - 1, distance } } else { NONE };
         }
         distance += usize::from(links.four_at(candidate));
     }

@@ -6,13 +6,15 @@ use crate::targets::deflate::{compare, described};
 
 /// Content of many kinds: what compresses well, hardly, not at all, and what is at the edge of the window.
 fn kinds(len: usize, random: &mut Random) -> Vec<Vec<u8>> {
-    let mut noise = |bits: u32| (0..len).map(|_| (random.draw() as u32 >> (32 - bits)) as u8).collect::<Vec<u8>>();
+    let mut noise =
+        |bits: u32| (0..len).map(|_| (random.draw() as u32 >> (32 - bits)) as u8).collect::<Vec<u8>>();
     let (bytes, letters, bit) = (noise(8), noise(4), noise(1));
     let numbers: Vec<u8> =
         (0..len).flat_map(|number| (number * number % 977).to_string().into_bytes()).take(len).collect();
     let counted: Vec<u8> = (0..len as u32).flat_map(u32::to_le_bytes).take(len).collect();
     // Noise that comes again as far back as a match may begin, and around that.
-    let again = |distance: usize| bytes.iter().copied().cycle().take(distance).cycle().take(len).collect::<Vec<u8>>();
+    let again =
+        |distance: usize| bytes.iter().copied().cycle().take(distance).cycle().take(len).collect::<Vec<u8>>();
     let mut kinds = vec![vec![0; len], vec![b'x'; len], bit, letters, numbers, counted];
     kinds.extend([2, 3, 258, 259, 4096, 4097].map(again));
     kinds.extend((32_504..=32_508).chain(32_766..=32_769).map(again));

@@ -213,9 +213,8 @@ impl Block {
 
     /// Returns how many bits follow the symbols of lengths and distances.
     fn extra_bits(&self) -> usize {
-        let lengths: usize = (8..28)
-            .map(|number| (number / 4 - 1) * usize::from(self.literals[FIRST_LENGTH + number]))
-            .sum();
+        let lengths: usize =
+            (8..28).map(|number| (number / 4 - 1) * usize::from(self.literals[FIRST_LENGTH + number])).sum();
         let distances: usize =
             (4..DISTANCES).map(|symbol| (symbol / 2 - 1) * usize::from(self.distances[symbol])).sum();
         lengths + distances

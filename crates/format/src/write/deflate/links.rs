@@ -107,7 +107,9 @@ impl Links {
     fn link(&mut self, plain: &[u8]) {
         let first = self.linked;
         if first > 0 && first.is_multiple_of(RING) {
-            self.heads().flat_map(|heads| heads.iter_mut()).for_each(|head| *head = head.saturating_sub(FIRST));
+            self.heads()
+                .flat_map(|heads| heads.iter_mut())
+                .for_each(|head| *head = head.saturating_sub(FIRST));
         }
         let end = plain.len().min(first + AHEAD);
         self.linked = end;
