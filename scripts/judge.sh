@@ -71,7 +71,7 @@ serve() { # FOLDER: starts a server of the repositories in there; its process is
 }
 
 scrub() { # REPOSITORY: every object has the name of its bytes
-    knife scrub -r "$work/www/$1" || return 1
+    knife scrub -r "$work/www/$1/data" || return 1
     echo "nothing found"
 }
 

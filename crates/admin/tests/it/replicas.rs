@@ -170,30 +170,41 @@ fn publishing_mends_what_the_fast_encoder_wrote() {
     let workshop = Workshop::new();
     let root = workshop.root();
     let before = manifest(&root);
-    let fast = |hash: Option<ContentHash>, kind| {
-        let object = ObjectName::new(hash.unwrap(), kind);
-        let stored = fs::read(root.join(object.path())).unwrap();
-        let plain = decompress(&stored, Compression::Zlib, None, 1 << 20).unwrap();
-        let mut again = Vec::new();
-        FastZlib::new().encode(&plain, &mut again);
-        let made = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &again), kind);
-        assert_ne!(made, object, "the two encoders differ");
-        fs::remove_file(root.join(object.path())).unwrap();
-        fs::write(root.join(made.path()), again).unwrap();
-        made
+    let certificate = ObjectName::new(before.certificate.unwrap(), ObjectKind::Certificate);
+    let stored = fs::read(root.join(certificate.path())).unwrap();
+    let pem = decompress(&stored, Compression::Zlib, None, 1 << 20).unwrap();
+    fs::remove_file(root.join(certificate.path())).unwrap();
+    let described =
+        format!("{{\n  \"description\": \"{}\"\n}}\n", "of this and that, ".repeat(100)).into_bytes();
+    let name = |plain: &[u8], kind, encode: &mut dyn FnMut(&[u8], &mut Vec<u8>)| {
+        let mut stored = Vec::new();
+        encode(plain, &mut stored);
+        (ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), kind), stored)
     };
-    let certificate = fast(before.certificate, ObjectKind::Certificate);
-    let metainfo = fast(before.metainfo, ObjectKind::Metainfo);
+    let mut stock =
+        |plain: &[u8], stored: &mut Vec<u8>| StockZlib::new().unwrap().encode(plain, stored).unwrap();
+    let (metainfo, _) = name(&described, ObjectKind::Metainfo, &mut stock);
+    let [old_certificate, old_metainfo] =
+        [(&pem, ObjectKind::Certificate), (&described, ObjectKind::Metainfo)].map(|(plain, kind)| {
+            let (object, stored) =
+                name(plain, kind, &mut |plain, stored| FastZlib::new().encode(plain, stored));
+            fs::write(root.join(object.path()), stored).unwrap();
+            object
+        });
+    assert_ne!(old_certificate, certificate, "the two encoders differ");
+    assert_ne!(old_metainfo, metainfo, "the two encoders differ");
     let catalog = ObjectName::new(before.root_catalog, ObjectKind::Catalog);
     let mut reflog = ReflogDraft::new(RepositoryName::parse(NAME).unwrap());
-    [catalog, certificate, metainfo].into_iter().for_each(|object| reflog.add(object, before.timestamp));
+    [catalog, old_certificate, old_metainfo]
+        .into_iter()
+        .for_each(|object| reflog.add(object, before.timestamp));
     let reflog = reflog.finish();
     fs::write(root.join(".cvmfsreflog"), &reflog).unwrap();
     let old = Manifest {
-        certificate: Some(certificate.hash),
-        metainfo: Some(metainfo.hash),
+        certificate: Some(old_certificate.hash),
+        metainfo: Some(old_metainfo.hash),
         reflog: Some(ContentHash::of(HashAlgorithm::Sha1, &reflog)),
-        ..before.clone()
+        ..before
     };
     let keys = workshop.keys();
     let read = |path: PathBuf| fs::read_to_string(path).unwrap();
@@ -208,6 +219,6 @@ fn publishing_mends_what_the_fast_encoder_wrote() {
     workshop.publish();
     assert_replicable(&root);
     let after = manifest(&root);
-    assert_eq!((after.certificate, after.metainfo), (before.certificate, before.metainfo));
+    assert_eq!((after.certificate, after.metainfo), (Some(certificate.hash), Some(metainfo.hash)));
     workshop.assert_equal();
 }
