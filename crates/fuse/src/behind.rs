@@ -83,7 +83,7 @@ pub(crate) struct Behind {
 impl Behind {
     /// To be called before the error is told.
     pub(crate) fn failed(&self, request: &Request) {
-        let begun = Begun { since: request.since, generation: request.generation + 1 };
+        let begun = Begun { since: request.quiet_since(), generation: request.generation + 1 };
         if let Some(what) = What::of(&request.question).filter(|_| begun.generation <= GENERATIONS) {
             self.note(request.id, what, begun, Instant::now());
         }

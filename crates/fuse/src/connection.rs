@@ -90,13 +90,17 @@ impl Connection {
     /// Asks the tree. The answer may be given before this returns, or later by another thread.
     pub(crate) fn ask(self: &Arc<Self>, request: &Arc<Request>) {
         let (conn, asked) = (Arc::clone(self), Arc::clone(request));
-        let (tree, node) = (&self.tree, &request.node);
+        let (tree, node, requester) = (&self.tree, &request.node, request.requester());
         match &request.question {
             Question::Lookup { name } if name.len() > LONGEST_NAME => {
                 self.looked_up(request, Err(ErrorKind::NameTooLong.into()));
             }
             Question::Lookup { name } => {
-                tree.lookup(node, name, Reply::new(move |answer| conn.looked_up(&asked, answer)));
+                tree.lookup(
+                    node,
+                    name,
+                    Reply::new(move |answer| conn.looked_up(&asked, answer)).for_requester(requester),
+                );
             }
             Question::Itself => tree.attributes(
                 node,
@@ -104,27 +108,47 @@ impl Connection {
                     let found =
                         conn.or_last_known(&asked, answer).map(|attr| Found { node: asked.node, attr });
                     conn.looked_up(&asked, found);
-                }),
+                })
+                .for_requester(requester),
             ),
             Question::Attributes => {
-                tree.attributes(node, Reply::new(move |answer| conn.described(&asked, answer)));
+                tree.attributes(
+                    node,
+                    Reply::new(move |answer| conn.described(&asked, answer)).for_requester(requester),
+                );
             }
             Question::List { offset, .. } => {
                 let after = Question::cookie(*offset);
-                tree.list(node, after, Reply::new(move |answer| conn.listed(&asked, answer)));
+                tree.list(
+                    node,
+                    after,
+                    Reply::new(move |answer| conn.listed(&asked, answer)).for_requester(requester),
+                );
             }
             Question::Read { .. } if node.kind == Kind::Directory => {
                 self.read(request, Err(ErrorKind::IsADirectory.into()));
             }
             Question::Read { offset, len } => {
-                tree.read(node, *offset, *len, Reply::new(move |answer| conn.read(&asked, answer)));
+                tree.read(
+                    node,
+                    *offset,
+                    *len,
+                    Reply::new(move |answer| conn.read(&asked, answer)).for_requester(requester),
+                );
             }
             Question::LinkTarget => {
-                tree.link_target(node, Reply::new(move |answer| conn.linked(&asked, answer)));
+                tree.link_target(
+                    node,
+                    Reply::new(move |answer| conn.linked(&asked, answer)).for_requester(requester),
+                );
             }
             Question::Xattr { name, size } => {
                 let size = *size;
-                tree.xattr(node, name, Reply::new(move |answer| conn.valued(&asked, size, answer)));
+                tree.xattr(
+                    node,
+                    name,
+                    Reply::new(move |answer| conn.valued(&asked, size, answer)).for_requester(requester),
+                );
             }
             Question::XattrNames { size, trusted } => {
                 let (size, trusted) = (*size, *trusted);
@@ -132,7 +156,10 @@ impl Connection {
                     let shown = names.into_iter().filter(|name| trusted || !trusted::is_trusted(name));
                     shown.flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>()
                 };
-                tree.xattr_names(node, Reply::new(move |a| conn.valued(&asked, size, a.map(join))));
+                tree.xattr_names(
+                    node,
+                    Reply::new(move |a| conn.valued(&asked, size, a.map(join))).for_requester(requester),
+                );
             }
         }
     }
@@ -310,7 +337,7 @@ impl Connection {
     /// How the caller of a read came to wait for it. Once faults have waited for their own deadline, they are as good
     /// as calls.
     pub(crate) fn reader(&self, request: &Request) -> Reader {
-        if self.options.deadlines.fault.is_some_and(|limit| request.since.elapsed() >= limit) {
+        if self.options.deadlines.fault.is_some_and(|limit| request.quiet_since().elapsed() >= limit) {
             return Reader::Calls;
         }
         if let Question::Read { offset, .. } = request.question

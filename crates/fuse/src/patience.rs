@@ -1,6 +1,9 @@
 //! The thread that watches those who wait: deadlines, signals that came while waiting, reads to be asked
 //! again. It looks at all of them a few times a second, and sleeps while there are none.
 //!
+//! A deadline counts from when bytes that the request waits for last arrived ([`Request::quiet_since`]): what takes long
+//! because a link is slow is no failure.
+//!
 //! A worker that is held up by the tree, because a disk doesn't answer, can't tell that its request waits. So while
 //! requests come it looks about once a second, too; it sleeps soundly only when none came between two looks.
 
@@ -175,7 +178,9 @@ impl Connection {
         } else {
             self.options.deadlines.of(&request.question)
         };
+        // Most are asked about long before, so what they wait for is looked at only then.
         now.saturating_duration_since(request.since) >= limit
+            && now.saturating_duration_since(request.quiet_since()) >= limit
     }
 
     /// Ends the wait of a request whose time was over before it was asked: its caller has waited behind another one

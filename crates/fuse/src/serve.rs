@@ -199,7 +199,7 @@ impl Connection {
         question: Question,
     ) -> Arc<Request> {
         let numbers = (header.unique, header.opcode);
-        let from = (header.pid, self.batches.load(Ordering::SeqCst));
+        let from = (header.pid, header.uid, self.batches.load(Ordering::SeqCst));
         let begun = self.behind.begun(about.0, &question);
         Arc::new(Request::new(numbers, about, from, question, begun, Arc::clone(channel), slot))
     }

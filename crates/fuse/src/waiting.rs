@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Cookie, Node};
+use esker_vfs::{Cookie, Node, Pending, Progress, Requester};
 use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
@@ -62,8 +62,9 @@ pub(crate) struct Request {
     pub(crate) opcode: u32,
     pub(crate) id: NodeId,
     pub(crate) node: Node,
-    /// The thread that asks, 0 if unknown.
+    /// The thread that asks, 0 if unknown, and its user.
     pub(crate) caller: u32,
+    pub(crate) user: u32,
     pub(crate) question: Question,
     pub(crate) channel: Arc<Channel>,
     /// When its caller began to wait, as far as that is known (see [`Behind`](crate::behind::Behind)).
@@ -84,13 +85,24 @@ pub(crate) struct Request {
     /// When to ask the tree again, after an answer that may pass; the count of such answers.
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
+    /// What tells when bytes that it waits for last arrived.
+    followed: Mutex<Vec<FollowedProgress>>,
+}
+
+/// A [`Progress`] that can be shown.
+struct FollowedProgress(Progress);
+
+impl std::fmt::Debug for FollowedProgress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (self.0)().fmt(f)
+    }
 }
 
 impl Request {
     pub(crate) fn new(
         (unique, opcode): (u64, u32),
         (id, node): (NodeId, Node),
-        (caller, asked_at): (u32, u64),
+        (caller, user, asked_at): (u32, u32, u64),
         question: Question,
         begun: Begun,
         channel: Arc<Channel>,
@@ -102,6 +114,7 @@ impl Request {
             id,
             node,
             caller,
+            user,
             question,
             channel,
             since: begun.since,
@@ -114,11 +127,30 @@ impl Request {
             reread: AtomicBool::new(false),
             again: Mutex::new(None),
             failures: AtomicU64::new(0),
+            followed: Mutex::default(),
         }
+    }
+
+    /// Returns the requester of the answer, through whom the tree tells of progress.
+    pub(crate) fn requester(self: &Arc<Self>) -> Requester {
+        Requester::new(Some(self.user), Arc::clone(self) as Arc<dyn Pending>)
+    }
+
+    /// Returns when bytes that it waits for last arrived, or else when its caller began to wait: its deadline counts from
+    /// then.
+    pub(crate) fn quiet_since(&self) -> Instant {
+        let followed = self.followed.lock();
+        followed.iter().filter_map(|progress| (progress.0)()).fold(self.since, Instant::max)
     }
 
     pub(crate) fn is_answered(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
+    }
+}
+
+impl Pending for Request {
+    fn follow(&self, progress: Progress) {
+        self.followed.lock().push(FollowedProgress(progress));
     }
 }
 

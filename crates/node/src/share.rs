@@ -16,6 +16,7 @@ mod address;
 mod allowance;
 mod broker;
 mod client;
+mod progress;
 mod questions;
 mod received;
 mod release;

@@ -6,6 +6,7 @@ use std::num::NonZero;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The bytes of an image. They never change.
 pub trait Image: Send + Sync + 'static {
@@ -38,6 +39,12 @@ pub trait Image: Send + Sync + 'static {
     /// Where in its file it begins: what is to be aligned are places in the file.
     fn origin(&self) -> u64 {
         0
+    }
+
+    /// Returns when bytes that any of the reads under way waits for last arrived, where they come from afar. Reads that wait
+    /// for a thread wait for those.
+    fn progress(&self) -> Option<Instant> {
+        None
     }
 
     /// How many reads may be under way at once.

@@ -13,7 +13,7 @@ mod xattrs;
 
 use std::sync::Arc;
 
-use esker_vfs::{DirEntry, ErrorKind, Reply, TreeError};
+use esker_vfs::{DirEntry, ErrorKind, Reply, Requester, TreeError};
 
 pub(crate) use content::{FileState, Piece};
 
@@ -65,6 +65,7 @@ pub(crate) struct Core {
     pub(crate) tables: tables::Tables,
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pool: Arc<Pool>,
+    image: Arc<dyn Image>,
     pieces: Arc<Pieces>,
     metadata: Cache<u64, MetaBlock>,
     decoding: Flights<u64, MetaBlock>,
@@ -115,6 +116,7 @@ impl Core {
             superblock,
             blocks,
             pool,
+            image,
         };
         core.tables = core.waiting().read_tables().map_err(|stop| match stop {
             Stop::Fault(fault) => OpenError::Fault(fault),
@@ -145,6 +147,12 @@ impl Core {
         self.blocks.weight() + self.metadata.weight()
     }
 
+    /// Makes a call that waits follow what comes of the image.
+    pub(crate) fn follow(&self, requester: &Requester) {
+        let image = Arc::clone(&self.image);
+        requester.follow(move || image.progress());
+    }
+
     /// Answers a question: at once if everything for it is cached, otherwise from the pool.
     pub(crate) fn serve<T: Send + 'static>(
         self: &Arc<Self>,
@@ -153,6 +161,7 @@ impl Core {
     ) {
         match ask(self.glance()) {
             Err(Stop::Missing) => {
+                self.follow(reply.requester());
                 let core = Arc::clone(self);
                 self.pool.run(move || reply.give(ask(core.waiting()).map_err(of_stop)));
             }

@@ -205,6 +205,7 @@ impl Tree for ImageTree {
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         let core = Arc::clone(&self.core);
         let node = *node;
+        let requester = reply.requester().clone();
         let plan = Reply::new(move |plan: Result<Plan, TreeError>| match plan {
             Ok(Plan { pieces, ahead, next }) => {
                 gather(&core, &pieces, reply);
@@ -220,7 +221,8 @@ impl Tree for ImageTree {
                 }
             }
             Err(error) => reply.err(error),
-        });
+        })
+        .for_requester(requester);
         self.core.serve(plan, move |scene| scene.read(&node, offset, len as u64));
     }
 
@@ -311,6 +313,7 @@ fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
     if wanted.is_empty() {
         return reply.ok(Data(found.into_iter().flatten().collect()));
     }
+    core.follow(reply.requester());
     let state = Mutex::new(Gathered { pieces: found, missing: wanted.len(), reply: Some(reply) });
     let gathering = Arc::new(Gathering { state });
     for (number, extent, from, len) in wanted {

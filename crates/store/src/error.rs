@@ -286,6 +286,9 @@ pub enum Cause {
     /// The way on which it was queued was left before it was sent; another is taken.
     #[error("it was queued on a way that was left")]
     Left,
+    /// It was sent and not answered, and taken back for others; it is asked for again.
+    #[error("it was taken back before it was answered")]
+    TakenBack,
     /// A prefetch whose errand ended before it was asked for.
     #[error("it was called off, because nobody needs it any more")]
     CalledOff,
@@ -370,6 +373,7 @@ impl Cause {
             | Cause::CalledOff
             | Cause::BadPin { .. }
             | Cause::Left
+            | Cause::TakenBack
             | Cause::QueueFull { .. } => Blame::Caller,
             Cause::ProxyStatus { .. } | Cause::ProxyLogin { .. } => Blame::Proxy,
             Cause::Remote { blame, .. } => *blame,
@@ -390,6 +394,7 @@ impl Cause {
             | Cause::Silent { .. }
             | Cause::ProxyStatus { .. }
             | Cause::Left
+            | Cause::TakenBack
             | Cause::QueueFull { .. } => true,
             // An older head: another server, or this one later, may have a newer one.
             Cause::Untrusted(error) => {

@@ -12,8 +12,9 @@ use crate::errand::Errand;
 use crate::error::{Cause, StoreError};
 use crate::handle::Handle;
 use crate::objects::{Seat, Shared, Trip};
+use crate::progress::{Progress, Requester};
 use crate::store::Warmed;
-use crate::urgency::{Priority, Urgency};
+use crate::urgency::Priority;
 use crate::wanted::{CacheKey, Wanted};
 
 /// The objects that are being fetched, and who waits for each. One per cache, so that requests for the same
@@ -36,6 +37,7 @@ impl Default for Flights {
 
 struct Flight {
     priority: Priority,
+    progress: Progress,
     waiters: Vec<Waiter>,
 }
 
@@ -55,9 +57,9 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    fn priority(&self) -> Priority {
+    fn priority(&self, requester: &Requester) -> Priority {
         match self {
-            Answer::Open(_) => Priority::new(Urgency::Demand),
+            Answer::Open(_) => Priority::demand(requester.user),
             Answer::Warm { errand, .. } => Priority::prefetch(errand.clone()),
         }
     }
@@ -91,16 +93,20 @@ impl Flights {
         self.shards[self.hasher.hash_one(key) as usize % SHARDS].lock()
     }
 
-    /// Joins the flight for this object. Returns its priority if there was none, so that the caller leads.
-    pub(crate) fn join(&self, waiter: Waiter) -> Option<Priority> {
+    /// Joins the flight for this object. Returns its priority and progress if there was none, so that the caller leads.
+    pub(crate) fn join(&self, waiter: Waiter) -> Option<(Priority, Progress)> {
         let key = waiter.wanted.key();
+        let requester = waiter.wanted.requester.clone();
         let mut under_way = self.under_way(&key);
         let Some(flight) = under_way.get_mut(&key) else {
-            let priority = waiter.answer.priority();
-            under_way.insert(key, Flight { priority: priority.clone(), waiters: vec![waiter] });
-            return Some(priority);
+            let (priority, progress) = (waiter.answer.priority(&requester), Progress::default());
+            requester.progress.follow(&progress);
+            let waiters = vec![waiter];
+            under_way.insert(key, Flight { priority: priority.clone(), progress: progress.clone(), waiters });
+            return Some((priority, progress));
         };
         let priority = flight.priority.clone();
+        requester.progress.follow(&flight.progress);
         let demanded = match &waiter.answer {
             Answer::Open(_) => true,
             Answer::Warm { errand, .. } => {
@@ -111,7 +117,7 @@ impl Flights {
         flight.waiters.push(waiter);
         drop(under_way);
         if demanded {
-            priority.raise();
+            priority.joined(requester.user);
         }
         None
     }
@@ -222,6 +228,7 @@ mod tests {
     use crate::objects::Objects;
     use crate::source::{Fetch, Source, Stored};
     use crate::store::ObjectStore;
+    use crate::urgency::Urgency;
 
     /// Gives a prefetch up; when a demand has joined it after that, fails it.
     #[derive(Default)]

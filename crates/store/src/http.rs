@@ -5,12 +5,14 @@
 //! once, and starts demands before prefetches; prefetches fill the path without making a queue on it, so that
 //! what they add to a demanded byte is a fraction of a round trip (decision 0050).
 
+mod awaiting;
 mod batch;
 mod connections;
 mod counts;
 mod datagrams;
 mod dial;
 mod exchange;
+mod fair;
 mod host;
 mod listen;
 mod meter;
@@ -20,6 +22,7 @@ mod offer;
 mod pace;
 mod path;
 mod pieces;
+mod places;
 mod range;
 mod receive;
 mod tls;
@@ -71,11 +74,13 @@ pub struct HttpOptions {
     pub connect: Duration,
     /// Until the first byte of the answer.
     pub first_byte: Duration,
+    /// How long a request must have been sent without an answer to count as stalled; at least some round trips.
+    pub stall: Duration,
     /// Fewest bytes a second…
     pub low_speed: u64,
     /// …over this time.
     pub low_speed_window: Duration,
-    /// Until the answer is complete, for the smallest answer…
+    /// Until the answer is complete, for the smallest answer, if another way is left to try…
     pub attempt: Duration,
     /// …and longer for larger ones: a second for each so many bytes.
     pub attempt_speed: u64,
@@ -99,6 +104,7 @@ impl Default for HttpOptions {
             batch: 32,
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(10),
+            stall: Duration::from_secs(1),
             low_speed: 1024,
             low_speed_window: Duration::from_secs(10),
             attempt: Duration::from_secs(60),

@@ -29,6 +29,7 @@ mod memory;
 mod objects;
 mod parts;
 mod pool;
+mod progress;
 mod prove;
 mod ranged;
 mod retry;
@@ -64,6 +65,7 @@ pub use http::{
 };
 pub use objects::Objects;
 pub use parts::{PartCache, Parts};
+pub use progress::{Progress, Requester};
 pub use prove::StockZlib;
 pub use ranged::{RangedFile, Version, Whole};
 pub use retry::RetryPolicy;

@@ -13,6 +13,7 @@ use crate::errand::Errand;
 use crate::error::{Cause, StoreError, is_full};
 use crate::flight::{Answer, Waiter};
 use crate::handle::Handle;
+use crate::progress::Progress;
 use crate::source::{Fetch, Source};
 use crate::status::{Room, StoreStatus, Traffic};
 use crate::store::{Holder, ObjectStore, Warmed};
@@ -65,6 +66,8 @@ pub(crate) struct Trip {
     pub(crate) store: Arc<Shared>,
     pub(crate) wanted: Wanted,
     pub(crate) priority: Priority,
+    /// When bytes of it last came.
+    pub(crate) progress: Progress,
     /// Whether nobody demanded it when it began.
     pub(crate) is_prefetch: bool,
     /// The stored bytes, once they came.
@@ -180,13 +183,13 @@ impl Shared {
             wanted.limit = wanted.limit.min(self.cache.unstated_limit());
         }
         let waiter = Waiter { store: self.clone(), wanted: wanted.clone(), answer };
-        let Some(priority) = self.cache.flights.join(waiter) else {
+        let Some((priority, progress)) = self.cache.flights.join(waiter) else {
             self.traffic.joined.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let is_prefetch = priority.urgency() == Urgency::Prefetch;
-        Trip { store: self.clone(), wanted, priority, is_prefetch, fetched: None, landed: false }
-            .look_again();
+        let store = self.clone();
+        Trip { store, wanted, priority, progress, is_prefetch, fetched: None, landed: false }.look_again();
     }
 
     /// Whether the right object has the size that this request knows of.
@@ -352,6 +355,8 @@ impl Trip {
             fresh: false,
             detour: 0,
             priority: self.priority.clone(),
+            progress: self.progress.clone(),
+            replaceable: false,
             spool: Some(self.store.cache.clone()),
         };
         source.fetch(

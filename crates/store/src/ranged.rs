@@ -5,9 +5,11 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
+use crate::progress::Progress;
 use crate::source::{Check, Fetch, Source, Stored};
 
 /// A version of a file, as its server tells it from others.
@@ -34,6 +36,8 @@ pub struct RangedFile {
     path: String,
     what: Arc<str>,
     whole: Arc<Whole>,
+    /// When bytes of any part that is being read last came.
+    progress: Progress,
 }
 
 impl RangedFile {
@@ -46,17 +50,23 @@ impl RangedFile {
         let whole = stored.whole().cloned().ok_or_else(|| {
             StoreError::new(what.clone(), Cause::Broken(said())).from_place(source.describe())
         })?;
-        Ok(Self { source, path: path.to_owned(), what, whole: Arc::new(whole) })
+        Ok(Self::known(source, path, what, whole))
     }
 
     /// The file of which so much is known already; asks nobody.
     pub fn known(source: Arc<dyn Source>, path: &str, what: impl Into<Arc<str>>, whole: Whole) -> Self {
-        Self { source, path: path.to_owned(), what: what.into(), whole: Arc::new(whole) }
+        let progress = Progress::default();
+        Self { source, path: path.to_owned(), what: what.into(), whole: Arc::new(whole), progress }
     }
 
     /// What is known of it.
     pub fn whole(&self) -> &Whole {
         &self.whole
+    }
+
+    /// Returns when bytes of any part that is being read last came.
+    pub fn progress(&self) -> Option<Instant> {
+        self.progress.last()
     }
 
     /// Reads a part, which must lie within the file. What fails the check counts as damaged on the way, and is asked for
@@ -66,7 +76,11 @@ impl RangedFile {
         let whole = Some(self.whole.clone());
         let fetch =
             Fetch { part: Some(part), whole, check, ..Fetch::new(&*self.path, self.what.clone(), len) };
-        let stored = wait(&*self.source, fetch)?;
+        let progress = fetch.progress.clone();
+        self.progress.follow(&progress);
+        let stored = wait(&*self.source, fetch);
+        self.progress.unfollow(&progress);
+        let stored = stored?;
         let failed = |cause| StoreError::new(self.what.clone(), cause).from_place(self.source.describe());
         if stored.len() != len {
             return Err(failed(Cause::Broken(format!("it sent {} bytes of {len}", stored.len()))));

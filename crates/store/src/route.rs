@@ -24,6 +24,7 @@ mod ways;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -209,8 +210,10 @@ impl Shared {
     }
 
     /// One attempt on one way.
-    fn go(self: Arc<Self>, way: Way, fetch: Fetch, trip: Trip, done: Done<Stored>) {
+    fn go(self: Arc<Self>, way: Way, mut fetch: Fetch, trip: Trip, done: Done<Stored>) {
         let source = self.taken(way).source;
+        fetch.replaceable =
+            trip.has_other(way, &self.ways.lock().choices(ring::place(fetch.expect.as_ref())));
         let next = fetch.clone();
         let answered = Done::new(move |outcome| match outcome {
             Ok(stored) => {
@@ -254,7 +257,7 @@ impl Shared {
         if fetch.priority.give_up() {
             return done.err(error);
         }
-        let in_time = trip.took() < self.policy.total;
+        let in_time = trip.is_in_time(&fetch.progress, self.policy.total, Duration::ZERO);
         if fault.again
             && in_time
             && trip.repeated < self.servers.timings.retries
@@ -279,7 +282,7 @@ impl Shared {
         let is_old = matches!(last.cause(), Cause::Untrusted(_));
         let error = trip.round_over(last);
         match self.policy.next(trip.rounds, &error) {
-            Some(pause) if !is_old && trip.took() + pause < self.policy.total => {
+            Some(pause) if !is_old && trip.is_in_time(&fetch.progress, self.policy.total, pause) => {
                 self.notes.retried();
                 fetch.fresh = trip.fresh;
                 self.network.clone().later(pause, move || self.begin(fetch, trip, done));

@@ -19,6 +19,7 @@ use rustix::fs::FallocateFlags;
 use crate::done::Done;
 use crate::error::{Cause, StoreError};
 use crate::memory::Share;
+use crate::progress::Progress;
 use crate::ranged::Whole;
 use crate::status::NetworkStatus;
 use crate::urgency::{Priority, Urgency};
@@ -78,6 +79,10 @@ pub struct Fetch {
     pub detour: usize,
     /// Who waits.
     pub priority: Priority,
+    /// When bytes of it last arrived.
+    pub progress: Progress,
+    /// Whether another way to it is left to try, so that a slow one need not be borne.
+    pub replaceable: bool,
     /// Where to put what is too much for memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
 }
@@ -101,6 +106,8 @@ impl Fetch {
             fresh: false,
             detour: 0,
             priority: Priority::new(Urgency::Demand),
+            progress: Progress::default(),
+            replaceable: false,
             spool: None,
         }
     }
@@ -305,7 +312,8 @@ impl Stored {
     }
 
     /// Compares the hash of the bytes with the one they must have; this is the only way to verified bytes.
-    pub(crate) fn verify(mut self, expected: &ContentHash) -> Result<Self, Cause> {
+    /// Marks `progress` as it goes on: of a large object that takes long.
+    pub(crate) fn verify(mut self, expected: &ContentHash, progress: &Progress) -> Result<Self, Cause> {
         if self.is_verified_as(expected) {
             return Ok(self);
         }
@@ -316,6 +324,7 @@ impl Stored {
                 start.extend_from_slice(piece.get(..piece.len().min(256)).unwrap_or_default());
             }
             hasher.update(piece);
+            progress.mark();
             Ok::<(), io::Error>(())
         })
         .map_err(|source| Cause::Disk {

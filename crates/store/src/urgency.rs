@@ -29,10 +29,15 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
+    /// The user who demanded it first.
+    user: Option<u32>,
+    on_join: Vec<Box<dyn Fn(Option<u32>) + Send>>,
     on_raise: Vec<Box<dyn FnOnce() + Send>>,
     /// What it is prefetched for. Without any it is never pointless.
     errands: Vec<Errand>,
     given_up: bool,
+    /// Whether a server did not answer it in time and others went first.
+    withheld: bool,
 }
 
 impl Priority {
@@ -40,6 +45,51 @@ impl Priority {
     pub fn new(urgency: Urgency) -> Self {
         let demand = AtomicBool::new(urgency == Urgency::Demand);
         Self(Arc::new(Inner { demand, state: Mutex::default() }))
+    }
+
+    /// A demand of this user.
+    pub(crate) fn demand(user: Option<u32>) -> Self {
+        let priority = Self::new(Urgency::Demand);
+        priority.0.state.lock().user = user;
+        priority
+    }
+
+    /// The user whose share of a server it counts against; none for the node itself and for prefetches.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.0.state.lock().user
+    }
+
+    /// Makes it a demand of a further user: raises it, and tells everyone who queues it.
+    pub(crate) fn joined(&self, user: Option<u32>) {
+        let mut state = self.0.state.lock();
+        if self.urgency() == Urgency::Prefetch {
+            state.user = user;
+            drop(state);
+            return self.raise();
+        }
+        if state.user != user {
+            state.on_join.iter().for_each(|tell| tell(user));
+        }
+    }
+
+    /// Counts it against the share of this user from now on.
+    pub(crate) fn counts_for(&self, user: Option<u32>) {
+        self.0.state.lock().user = user;
+    }
+
+    /// Notes that a server did not answer it in time, so that others go first.
+    pub(crate) fn withheld(&self) {
+        self.0.state.lock().withheld = true;
+    }
+
+    /// Whether a server did not answer it in time.
+    pub(crate) fn is_withheld(&self) -> bool {
+        self.0.state.lock().withheld
+    }
+
+    /// Calls `tell` with each further user who demands it; it must not lead back here.
+    pub(crate) fn on_join(&self, tell: impl Fn(Option<u32>) + Send + 'static) {
+        self.0.state.lock().on_join.push(Box::new(tell));
     }
 
     /// A prefetch that has a point as long as one of its errands is open.

@@ -42,7 +42,7 @@ impl Source for Verifying {
         let arrived = Done::new(move |outcome: Result<Stored, _>| match outcome {
             Ok(stored) => pool.run_for(&fetch.priority.clone(), move || {
                 let verified = match check {
-                    Need::Hash(expected) => stored.verify(&expected),
+                    Need::Hash(expected) => stored.verify(&expected, &fetch.progress),
                     Need::Check(check) => stored.look_at(&check),
                 };
                 done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));

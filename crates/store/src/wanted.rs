@@ -8,6 +8,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::ObjectName;
 
 use crate::http::escaped;
+use crate::progress::Requester;
 
 /// Under what an object is kept: the hash of its stored bytes, and how they become plain ones. The kind of
 /// the object is not part of it, because the hash doesn't cover it.
@@ -70,6 +71,8 @@ pub struct Wanted {
     pub alternative_path: bool,
     /// Where its content is, if that lies outside of the repository.
     pub external: Option<Box<External>>,
+    /// The user who waits for it, and how far it has come.
+    pub requester: Requester,
 }
 
 /// A place outside of the repository, on servers of its own.
@@ -102,7 +105,15 @@ impl Wanted {
             what: what.into(),
             alternative_path: false,
             external: None,
+            requester: Requester::default(),
         }
+    }
+
+    /// Names the requester.
+    #[must_use]
+    pub fn for_requester(mut self, requester: Requester) -> Self {
+        self.requester = requester;
+        self
     }
 
     /// States the plain size.

@@ -14,6 +14,7 @@ mod listing;
 pub mod memory;
 mod node;
 mod reply;
+mod requester;
 mod tree;
 
 pub use attr::{Attr, Device, Kind, StatFs, Time};
@@ -22,4 +23,5 @@ pub use error::{ErrorKind, TreeError, errno};
 pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_listing};
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
 pub use reply::Reply;
+pub use requester::{Pending, Progress, Requester};
 pub use tree::{Change, Found, Tree, Watcher};

@@ -1,23 +1,38 @@
 //! An answer that may come later.
 
-use crate::TreeError;
+use crate::{Requester, TreeError};
 
 /// Where a tree puts the answer to one call: at once, on the calling thread, if it is known; otherwise
 /// from whichever thread learns it. Dropping it unanswered is a bug in the tree; the mount then answers
 /// `EIO` in its place.
-pub struct Reply<T>(Option<Deliver<T>>);
+pub struct Reply<T> {
+    deliver: Option<Deliver<T>>,
+    requester: Requester,
+}
 
 type Deliver<T> = Box<dyn FnOnce(Result<T, TreeError>) + Send>;
 
 impl<T> Reply<T> {
     /// A reply that calls `deliver` once. It may run on any thread and must not block.
     pub fn new(deliver: impl FnOnce(Result<T, TreeError>) + Send + 'static) -> Self {
-        Self(Some(Box::new(deliver)))
+        Self { deliver: Some(Box::new(deliver)), requester: Requester::default() }
+    }
+
+    /// Names the requester that the answer is for.
+    #[must_use]
+    pub fn for_requester(mut self, requester: Requester) -> Self {
+        self.requester = requester;
+        self
+    }
+
+    /// Returns the requester that the answer is for; an unknown one unless it was named.
+    pub fn requester(&self) -> &Requester {
+        &self.requester
     }
 
     /// Answers.
     pub fn give(mut self, answer: Result<T, TreeError>) {
-        if let Some(deliver) = self.0.take() {
+        if let Some(deliver) = self.deliver.take() {
             deliver(answer);
         }
     }
@@ -47,7 +62,7 @@ impl<T: Send + 'static> Reply<T> {
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        if let Some(deliver) = self.0.take() {
+        if let Some(deliver) = self.deliver.take() {
             deliver(Err(TreeError::dropped()));
         }
     }

@@ -8,7 +8,9 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, Errand, Handle, Mapped, ObjectStore, StoreError, Wanted, Warmed};
+use esker_store::{
+    CacheKey, Done, Errand, Handle, Mapped, ObjectStore, Progress, Requester, StoreError, Wanted, Warmed,
+};
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
@@ -62,6 +64,16 @@ impl WantedCatalog {
     }
 }
 
+/// A catalog on its way.
+#[derive(Default)]
+struct Loading {
+    waiters: Vec<Waiter>,
+    /// When bytes of it last came.
+    progress: Progress,
+    /// The users for whom the store was asked.
+    users: Vec<Option<u32>>,
+}
+
 type Waiter = Box<dyn FnOnce(Result<Arc<Attached>, TreeError>) + Send>;
 
 /// All attached catalogs, and those on their way.
@@ -69,7 +81,7 @@ pub(crate) struct Catalogs {
     store: Arc<dyn ObjectStore>,
     attached: Arc<Registry>,
     /// Only calls that miss come here.
-    loading: Mutex<HashMap<ContentHash, Vec<Waiter>>>,
+    loading: Mutex<HashMap<ContentHash, Loading>>,
     /// Where catalogs were mounted at another path than they were published with: their names don't tell.
     bound: papaya::HashMap<PathKey, Arc<[u8]>>,
 }
@@ -100,20 +112,27 @@ impl Catalogs {
 
     /// Attaches a catalog and tells `waiter`, at once or from a thread of the store. A failure is told to
     /// those who wait now and not remembered: the next call tries again.
-    pub(crate) fn attach(self: &Arc<Self>, wanted: WantedCatalog, waiter: Waiter) {
+    pub(crate) fn attach(self: &Arc<Self>, wanted: WantedCatalog, requester: Requester, waiter: Waiter) {
         let mut loading = self.loading.lock();
         if let Some(attached) = self.get(&wanted.hash) {
             drop(loading);
             return waiter(Ok(attached));
         }
-        let waiters = loading.entry(wanted.hash).or_default();
-        waiters.push(waiter);
-        if waiters.len() > 1 {
+        let known = loading.entry(wanted.hash).or_default();
+        known.waiters.push(waiter);
+        requester.progress.follow(&known.progress);
+        let (is_first, progress) = (known.waiters.len() == 1, known.progress.clone());
+        if known.users.contains(&requester.user) {
             return;
         }
+        known.users.push(requester.user);
         drop(loading);
+        let object = object(&wanted).for_requester(Requester { progress, ..requester });
+        if !is_first {
+            // It is on its way already; this user waits for it, too, so it has this user's share of the server.
+            return self.store.get(object, Done::new(drop));
+        }
         let catalogs = Arc::clone(self);
-        let object = object(&wanted);
         self.store.get(object, Done::new(move |answer| catalogs.arrived(&wanted, answer)));
     }
 
@@ -121,7 +140,7 @@ impl Catalogs {
     pub(crate) fn attach_ahead(self: &Arc<Self>, wanted: WantedCatalog, errand: &Errand, waiter: Waiter) {
         let (catalogs, ahead) = (Arc::clone(self), object(&wanted));
         let warmed = move |answer: Result<Warmed, StoreError>| match answer {
-            Ok(_) => catalogs.attach(wanted, waiter),
+            Ok(_) => catalogs.attach(wanted, Requester::default(), waiter),
             Err(error) => waiter(Err(failure::of_store(error, wanted.describe()))),
         };
         self.store.warm(ahead, errand, Done::new(warmed));
@@ -134,7 +153,7 @@ impl Catalogs {
             // Whoever asked may have given up.
             let _ = sender.send(answer);
         };
-        self.attach(wanted, Box::new(deliver));
+        self.attach(wanted, Requester::default(), Box::new(deliver));
         Pending(receiver)
     }
 
@@ -142,14 +161,14 @@ impl Catalogs {
         let result = answer
             .map_err(|error| failure::of_store(error, wanted.describe()))
             .and_then(|handle| self.open(wanted, &handle));
-        let waiters = {
+        let loaded = {
             let mut loading = self.loading.lock();
             if let Ok(attached) = &result {
                 self.attached.pin().insert(wanted.hash, Arc::downgrade(attached));
             }
             loading.remove(&wanted.hash).unwrap_or_default()
         };
-        for waiter in waiters {
+        for waiter in loaded.waiters {
             waiter(result.clone());
         }
     }

@@ -14,6 +14,7 @@ use crate::failure::{self, Blocked};
 use crate::lookup::Scene;
 use crate::payload::Notes;
 use crate::prefetch::PartRead;
+use crate::requester;
 
 /// Most objects one read may touch. The smallest chunks that publishers make are a few KiB and the kernel
 /// asks for at most 1 MiB at a time, so only a catalog made to annoy comes near.
@@ -71,7 +72,7 @@ impl Core {
         if let Some(chunks) = self.held.chunks(&node.key) {
             return self.read_chunks(node, &chunks, compression, range, reply);
         }
-        let (core, node) = (Arc::clone(self), *node);
+        let (core, node, requester) = (Arc::clone(self), *node, reply.requester().clone());
         let with_chunks = Reply::new(move |answer: Result<Arc<[Chunk]>, TreeError>| match answer {
             Ok(chunks) => {
                 core.held.keep_chunks(&node.key, &chunks);
@@ -79,7 +80,7 @@ impl Core {
             }
             Err(error) => reply.err(error),
         });
-        self.serve(with_chunks, move |scene| scene.chunks(&node));
+        self.serve(with_chunks.for_requester(requester), move |scene| scene.chunks(&node));
     }
 
     fn read_chunks(
@@ -130,12 +131,12 @@ impl Core {
         if !is_external {
             return self.get_pieces(node, None, pieces, reply);
         }
-        let (core, node) = (Arc::clone(self), *node);
+        let (core, node, requester) = (Arc::clone(self), *node, reply.requester().clone());
         let with_place = Reply::new(move |answer: Result<_, TreeError>| match answer {
             Ok(place) => core.get_pieces(&node, place, pieces, reply),
             Err(error) => reply.err(error),
         });
-        self.place_outside(&node, with_place);
+        self.place_outside(&node, with_place.for_requester(requester));
     }
 
     /// Has the store look at the objects of a range that could not be read.
@@ -166,6 +167,7 @@ impl Core {
         reply: Reply<Data>,
     ) {
         let name: Arc<str> = self.name_of(node).into();
+        let requester = requester::of(reply.requester());
         let gathering = Arc::new(Gathering(Mutex::new(Gathered {
             segments: vec![None; pieces.len()],
             missing: pieces.len(),
@@ -181,7 +183,7 @@ impl Core {
             };
             let (mut wanted, part_read) = (piece.wanted(&name), piece.part_read());
             wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
-            self.store.get(wanted, Done::new(arrived));
+            self.store.get(wanted.for_requester(requester.clone()), Done::new(arrived));
             if place.is_none() {
                 // After it, so that what is fetched ahead never comes first.
                 self.prefetch.missed(node, &part_read);

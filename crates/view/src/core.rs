@@ -18,6 +18,7 @@ use crate::listing::Listings;
 use crate::lookup::Scene;
 use crate::magic::About;
 use crate::prefetch::Prefetch;
+use crate::requester;
 use crate::revision::Revision;
 use crate::show::Show;
 use crate::status::{Counters, Failures};
@@ -94,6 +95,7 @@ impl Core {
     ) {
         let core = Arc::clone(self);
         let Parked { reply, wanted, serial } = parked;
+        let requester = requester::of(reply.requester());
         let Some(waits_left) = waits_left.checked_sub(1) else {
             let reason = "its catalogs are detached faster than they can be used";
             return reply.err(TreeError::on(ErrorKind::Unavailable, wanted.describe()).because(reason));
@@ -111,7 +113,7 @@ impl Core {
             }
             drop(answer);
         };
-        self.catalogs.attach(wanted, Box::new(go_on));
+        self.catalogs.attach(wanted, requester, Box::new(go_on));
     }
 
     /// Answers a call whose attempt owns what it needs.

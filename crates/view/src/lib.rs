@@ -25,6 +25,7 @@ mod paths;
 mod payload;
 mod prefetch;
 mod published;
+mod requester;
 mod revision;
 mod show;
 mod start;

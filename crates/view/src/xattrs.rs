@@ -19,6 +19,7 @@ use crate::lookup::Scene;
 use crate::magic::{self, Page, Visibility, split_page};
 use crate::mounted::Mounted;
 use crate::payload::Notes;
+use crate::requester;
 use crate::status::Failure;
 
 /// The longest page of a value that comes in pages; Linux takes 65,536 bytes for any value.
@@ -168,12 +169,13 @@ impl Scene<'_> {
 impl Core {
     /// What the repository says of itself, from the cache or its server.
     pub(crate) fn metainfo(&self, page: Page, reply: Reply<Vec<u8>>) {
+        let requester = requester::of(reply.requester());
         let answer = move |text: &str| reply.give(paged(text, page));
         let Some(name) = self.about.get().and_then(|about| about.metainfo()) else {
             return answer(NO_METAINFO);
         };
         let what = format!("the description of {}", self.name);
-        let wanted = Wanted::new(name, Compression::Zlib, what).limit(METAINFO_MAX);
+        let wanted = Wanted::new(name, Compression::Zlib, what).limit(METAINFO_MAX).for_requester(requester);
         self.store.get(
             wanted,
             Done::new(move |got: Result<Handle, StoreError>| {

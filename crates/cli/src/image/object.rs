@@ -1,10 +1,11 @@
 //! An image that is a file of a repository: fetched as far as it is read, and authenticated by the repository.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use esker_squashfs::Image;
-use esker_vfs::{Kind as NodeKind, Node, Reply, Tree};
+use esker_vfs::{Kind as NodeKind, Node, Pending, Progress, Reply, Requester, Tree};
 use esker_view::Pin;
 
 use crate::args::{PlaceArgs, RepositoryArgs};
@@ -19,6 +20,7 @@ pub(super) struct ObjectImage {
     name: Arc<str>,
     offset: u64,
     len: u64,
+    reads: Arc<Reads>,
     /// What it is read from; closed with it.
     _browsed: Browsed,
 }
@@ -42,7 +44,8 @@ pub(super) fn open(
     let size = found.attr.size;
     let len = size.checked_sub(offset);
     let len = len.ok_or_else(|| Failure::usage(format!("{name} has only {size} bytes")))?;
-    Ok(ObjectImage { tree, node: found.node, name: name.into(), offset, len, _browsed: browsed })
+    let reads = Arc::default();
+    Ok(ObjectImage { tree, node: found.node, name: name.into(), offset, len, reads, _browsed: browsed })
 }
 
 impl Image for ObjectImage {
@@ -58,12 +61,68 @@ impl Image for ObjectImage {
         let mut filled = 0;
         while let Some(room) = buffer.get_mut(filled..).filter(|room| !room.is_empty()) {
             let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
-            let data = Reply::wait(|reply| self.tree.read(&self.node, at, room.len(), reply));
+            let read = Arc::new(Read::default());
+            self.reads.begin(&read);
+            let requester = Requester::new(None, read.clone());
+            let data = Reply::wait(|reply| {
+                self.tree.read(&self.node, at, room.len(), reply.for_requester(requester));
+            });
+            self.reads.end(&read);
             let bytes = data.map_err(io::Error::other)?.to_vec()?;
             let there = room.get_mut(..bytes.len()).filter(|there| !there.is_empty());
             there.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(&bytes);
             filled += bytes.len();
         }
         Ok(())
+    }
+
+    fn progress(&self) -> Option<Instant> {
+        self.reads.progress()
+    }
+}
+
+/// Reads of the image's file that are under way.
+#[derive(Default)]
+struct Reads(Mutex<UnderWay>);
+
+#[derive(Default)]
+struct UnderWay {
+    reads: Vec<Arc<Read>>,
+    /// The last progress of those that have ended.
+    before: Option<Instant>,
+}
+
+/// One of them, and what tells when bytes that it waits for last arrived.
+#[derive(Default)]
+struct Read(Mutex<Vec<Progress>>);
+
+impl Pending for Read {
+    fn follow(&self, progress: Progress) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
+    }
+}
+
+impl Read {
+    fn progress(&self) -> Option<Instant> {
+        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.iter().filter_map(|progress| progress()).max()
+    }
+}
+
+impl Reads {
+    fn begin(&self, read: &Arc<Read>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reads.push(read.clone());
+    }
+
+    fn end(&self, read: &Arc<Read>) {
+        let last = read.progress();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.before = all.before.max(last);
+        all.reads.retain(|other| !Arc::ptr_eq(other, read));
+    }
+
+    fn progress(&self) -> Option<Instant> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.reads.iter().filter_map(|read| read.progress()).chain(all.before).max()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
 use esker_node::repository::engine;
 use esker_squashfs::Image;
@@ -224,6 +225,10 @@ impl Image for RemoteImage {
             filled += len;
         }
         Ok(())
+    }
+
+    fn progress(&self) -> Option<Instant> {
+        self.file.progress()
     }
 
     fn stripe(&self) -> usize {

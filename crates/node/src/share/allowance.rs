@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use esker_store::Progress;
 use parking_lot::{Condvar, Mutex};
 
 /// Bounds for one user.
@@ -28,6 +29,8 @@ pub(crate) struct Bounds {
 pub(crate) struct Allowance {
     bounds: Bounds,
     questions: Arc<Turns>,
+    /// When bytes last came of a question that was asked: those that wait for a turn come further.
+    progress: Progress,
     answers: Arc<Turns>,
     warms: AtomicUsize,
     connections: AtomicUsize,
@@ -54,6 +57,7 @@ impl Allowance {
         Arc::new(Self {
             bounds,
             questions: Turns::new(bounds.questions),
+            progress: Progress::default(),
             answers: Turns::new(bounds.answers),
             warms: AtomicUsize::default(),
             connections: AtomicUsize::default(),
@@ -68,6 +72,11 @@ impl Allowance {
     /// The same without waiting.
     pub(crate) fn try_ask(&self) -> Option<Turn> {
         Turns::try_take(&self.questions)
+    }
+
+    /// Returns when bytes last came of a question that was asked.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// Waits until there may be another answer that is not taken yet.

@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
+use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use esker_store::{Cache, Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed};
 use parking_lot::{Condvar, Mutex};
@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Writer;
 use super::address::{self, Listener};
 use super::allowance::{Allowance, Bounds, Connection, Turn, Warming};
+use super::progress::{Further, Requests};
 use super::questions::Questions;
 use super::release::RemoteHolder;
 use super::wire::{
@@ -43,6 +44,8 @@ const STRANGER_UNREAD: usize = 64 * 1024;
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How often a client is told that its requests come further.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Who decides what a client may have.
 pub(crate) trait Host: Send + Sync {
@@ -106,7 +109,8 @@ struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
 /// What goes out to a client.
 pub(super) struct Out {
-    message: ToClient,
+    /// None only has the sender look around.
+    message: Option<ToClient>,
     /// An object, with its message.
     handle: Option<Handle>,
     /// What ends when it is sent.
@@ -116,14 +120,19 @@ pub(super) struct Out {
 
 impl From<ToClient> for Out {
     fn from(message: ToClient) -> Self {
-        Self { message, handle: None, _turn: None, _warming: None }
+        Self { message: Some(message), handle: None, _turn: None, _warming: None }
     }
 }
 
 impl Out {
     /// An answer, after which a turn is over.
     pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: Turn) -> Self {
-        Self { message, handle, _turn: Some(turn), _warming: None }
+        Self { message: Some(message), handle, _turn: Some(turn), _warming: None }
+    }
+
+    /// Nothing, for a sender that is to look at requests.
+    pub(super) fn wake() -> Self {
+        Self { message: None, handle: None, _turn: None, _warming: None }
     }
 }
 
@@ -217,8 +226,9 @@ fn converse(
     let Some(store) = greet(socket, &mut receiver, host, peer)? else { return Ok(()) };
     address::limit_receives(socket, None)?;
     let (outbox, inbox) = channel();
-    let out = socket.clone();
-    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox))?;
+    let (out, requests) = (socket.clone(), Arc::<Requests>::default());
+    let open = requests.clone();
+    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox, &open))?;
     let questions = outbox.clone();
     let ask = move |id, keys: &[_]| {
         questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()
@@ -229,7 +239,7 @@ fn converse(
     });
     let as_holder: Arc<dyn Holder> = holder.clone();
     store.add_holder(Arc::downgrade(&as_holder));
-    let result = hear_all(&mut receiver, store, &holder, &outbox, &admission.allowance);
+    let result = hear_all(&mut receiver, (store, requests), &holder, &outbox, (peer, &admission.allowance));
     holder.gone();
     let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
     result
@@ -287,17 +297,20 @@ struct Hearing<'a> {
 
 fn hear_all(
     receiver: &mut Receiver,
-    store: Arc<dyn ObjectStore>,
+    (store, requests): (Arc<dyn ObjectStore>, Arc<Requests>),
     holder: &RemoteHolder,
     outbox: &Sender<Out>,
-    allowance: &Arc<Allowance>,
+    (peer, allowance): (&Peer, &Arc<Allowance>),
 ) -> io::Result<()> {
-    let questions = Questions::new(store.clone(), allowance.clone(), outbox.clone());
+    let questions = Questions::new(store.clone(), allowance.clone(), outbox.clone(), requests);
     let mut hearing = Hearing { store, questions, outbox, allowance, errands: HashMap::new() };
     loop {
         match receiver.next()?.0 {
-            ToWriter::Get { id, object } => {
-                hearing.questions.get(id, object.read().ok_or(io::ErrorKind::InvalidData)?);
+            ToWriter::Get { id, user, object } => {
+                let mut wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
+                // Others could take every user's share of a server.
+                wanted.requester.user = if peer.is_trusted() { user } else { Some(peer.uid) };
+                hearing.questions.get(id, wanted);
             }
             ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
             ToWriter::Over { errand } => {
@@ -361,13 +374,32 @@ impl Drop for Hearing<'_> {
 }
 
 /// Sends what is to be sent; after a failure only takes it, so that the files are closed.
-fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>) {
+fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
     let mut connected = true;
-    while let Ok(out) = inbox.recv() {
-        if !connected {
-            continue;
+    let mut told = Instant::now();
+    loop {
+        let out = if requests.is_empty() || !connected {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            inbox.recv_timeout(PROGRESS_EVERY)
+        };
+        if connected && told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            for Further { ids, heard } in requests.further() {
+                connected =
+                    connected && send(socket.as_fd(), &ToClient::Progress { ids, heard }, None).is_ok();
+            }
+            if !connected {
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
         }
-        let (message, file) = with_own_descriptor(out.message, out.handle.as_ref());
+        let out = match out {
+            Ok(out) => out,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let Some(message) = out.message.filter(|_| connected) else { continue };
+        let (message, file) = with_own_descriptor(message, out.handle.as_ref());
         if send(socket.as_fd(), &message, file.as_ref().map(|file| file.as_fd())).is_err() {
             connected = false;
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

@@ -141,10 +141,10 @@ impl Client {
             return Err(pending);
         }
         let id = state.take_id();
-        let object = WantedMessage::new(&pending.wanted);
+        let (object, user) = (WantedMessage::new(&pending.wanted), pending.wanted.requester.user);
         state.pending.insert(id, pending);
         // If the sending thread has ended, so will the hearing one, which hands the request back.
-        let _ = self.outbox.send(ToWriter::Get { id, object });
+        let _ = self.outbox.send(ToWriter::Get { id, user, object });
         Ok(())
     }
 
@@ -255,6 +255,12 @@ impl Client {
                     if let Some(warming) = warming {
                         warming.done.ok(fetched_bytes.map_or(Warmed::Here, Warmed::Fetched));
                     }
+                }
+                ToClient::Progress { ids, heard } => {
+                    let state = self.state.lock();
+                    let further = |id: &u64| *id > heard || ids.binary_search(id).is_ok();
+                    let pending = state.pending.iter().filter(|(id, _)| further(id));
+                    pending.for_each(|(_, pending)| pending.wanted.requester.progress.mark());
                 }
                 ToClient::Failed { id, error } => {
                     let warming = self.state.lock().warming.remove(&id);

@@ -13,6 +13,7 @@ use esker_store::{Done, Handle, ObjectStore, StoreError, Wanted};
 
 use super::allowance::{Allowance, Turn};
 use super::broker::Out;
+use super::progress::Requests;
 use super::wire::{ErrorMessage, ToClient};
 
 /// Questions of one client that may wait for a turn. When there are more it is not heard before one has got its turn.
@@ -29,13 +30,19 @@ struct Asker {
     store: Arc<dyn ObjectStore>,
     allowance: Arc<Allowance>,
     outbox: Sender<Out>,
+    requests: Arc<Requests>,
     /// Whether the client is gone.
     gone: AtomicBool,
 }
 
 impl Questions {
-    pub(super) fn new(store: Arc<dyn ObjectStore>, allowance: Arc<Allowance>, outbox: Sender<Out>) -> Self {
-        let asker = Asker { store, allowance, outbox, gone: AtomicBool::new(false) };
+    pub(super) fn new(
+        store: Arc<dyn ObjectStore>,
+        allowance: Arc<Allowance>,
+        outbox: Sender<Out>,
+        requests: Arc<Requests>,
+    ) -> Self {
+        let asker = Asker { store, allowance, outbox, requests, gone: AtomicBool::new(false) };
         Self { asker: Arc::new(asker), waiting: None }
     }
 
@@ -45,9 +52,16 @@ impl Questions {
             let turn = self.asker.allowance.answer();
             return answer(&self.asker.outbox, id, Ok(handle), turn);
         }
+        if self.asker.requests.begin(id, &wanted.requester.progress) {
+            // As long as there is any, the sender looks whether they come further.
+            let _ = self.asker.outbox.send(Out::wake());
+        }
         match self.asker.allowance.try_ask() {
             Some(turn) => self.asker.ask(id, wanted, turn),
-            None => self.wait(id, wanted),
+            None => {
+                wanted.requester.progress.follow(self.asker.allowance.progress());
+                self.wait(id, wanted);
+            }
         }
     }
 
@@ -93,8 +107,16 @@ impl Asker {
     }
 
     fn ask(&self, id: u64, wanted: Wanted, turn: Turn) {
-        let outbox = self.outbox.clone();
-        self.store.get(wanted, Done::new(move |outcome| answer(&outbox, id, outcome, turn)));
+        let (outbox, requests) = (self.outbox.clone(), self.requests.clone());
+        let (progress, allowance) = (wanted.requester.progress.clone(), self.allowance.clone());
+        progress.unfollow(allowance.progress());
+        allowance.progress().follow(&progress);
+        let answered = move |outcome| {
+            requests.end(id);
+            allowance.progress().unfollow(&progress);
+            answer(&outbox, id, outcome, turn);
+        };
+        self.store.get(wanted, Done::new(answered));
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  client → writer   hello      first: protocol version, which repository from which servers
-//!                    get        an object; many may be under way at once, told apart by their ids
+//!                    get        an object for a user; many may be under way at once, told apart by their ids
 //!                    warm       bring an object into the cache; many may be under way, too
 //!                    over       an errand ended: what is queued for it is pointless
 //!                    doubt      the file of this object could not be read: compare it, or fetch it
@@ -15,6 +15,7 @@
 //!  writer → client   welcome    answer to `hello`
 //!                    object     answer to `get`, with the descriptor
 //!                    warmed     answer to `warm`
+//!                    progress   bytes of these requests came, or of those before them in a queue
 //!                    failed     answer to `hello` (id 0), `get` or `warm`
 //!                    release    the writer wants to evict these: ask the kernel to let go of them
 //!                    status     answer to `status`
@@ -29,8 +30,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{
-    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, RouteStatus, StoreError, StoreStatus,
-    TrafficStatus, WaitStatus, Wanted, WorkStatus,
+    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, Requester, RouteStatus, StoreError,
+    StoreStatus, TrafficStatus, WaitStatus, Wanted, WorkStatus,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -71,8 +72,10 @@ pub(crate) enum ToWriter {
         version: u32,
         task: Task,
     },
+    /// The user counts only from a client of root or of the writer's own user; others speak for themselves.
     Get {
         id: u64,
+        user: Option<u32>,
         object: WantedMessage,
     },
     Warm {
@@ -108,6 +111,12 @@ pub(super) enum ToClient {
     Warmed {
         id: u64,
         fetched_bytes: Option<u64>,
+    },
+    /// Bytes came since the last such message of these requests, or of what they wait behind. Requests with ids above
+    /// `heard` wait to be heard, behind the others.
+    Progress {
+        ids: Vec<u64>,
+        heard: u64,
     },
     Failed {
         id: u64,
@@ -158,6 +167,7 @@ impl WantedMessage {
             what: self.what,
             alternative_path: self.alternative_path,
             external: self.external.map(|(path, offset)| Box::new(External { path, offset })),
+            requester: Requester::default(),
         })
     }
 }

@@ -17,6 +17,7 @@ use super::host::{Host, Job};
 use super::pace::FIRST_ROUND;
 use super::turn::Turn;
 use crate::error::Cause;
+use crate::progress::Progress;
 use crate::source::{Fetch, Stored};
 use crate::urgency::{Priority, Urgency};
 
@@ -88,14 +89,16 @@ impl Host {
         for job in &jobs {
             let all = fetch.priority.clone();
             job.fetch.priority.on_raise(move || all.raise());
+            job.fetch.progress.follow(&fetch.progress);
         }
         let expected = jobs.iter().map(|job| self.expected(&job.fetch)).sum();
-        let turn = Turn::take(self.clone(), Urgency::Prefetch, expected);
+        let turn = Turn::take(self.clone(), &fetch.priority, expected);
         tokio::task::spawn_local(async move {
             let outcome = exchange::attempt(&site, &fetch, &turn).await;
             let host = turn.host.clone();
             host.note(&site, &outcome);
             drop(turn);
+            jobs.iter().for_each(|job| job.fetch.progress.unfollow(&fetch.progress));
             host.hand_out(&site, jobs, outcome);
         });
     }
@@ -148,6 +151,8 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         fresh: false,
         detour: 0,
         priority: Priority::new(Urgency::Prefetch),
+        progress: Progress::default(),
+        replaceable: false,
         spool: None,
     }
 }

@@ -12,12 +12,12 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::connections::Open;
 use super::dial::{Line, Stream, authorization};
 use super::host::Host;
-use super::meter::Meter;
+use super::meter::{Meter, is_fair_at};
 use super::range;
 use super::receive::Receiver;
 use super::turn::Turn;
@@ -25,12 +25,16 @@ use super::url::escaped;
 use super::{Limits, Site};
 use crate::error::{Cause, Phase};
 use crate::source::{Fetch, Stored};
+use crate::urgency::Urgency;
 
 /// Idle connections that the server may have closed unnoticed before a new one is opened.
 const STALE_MAX: usize = 3;
 
 /// So often at most a connection is given up for one answer because it is slow: perhaps the server is to blame.
 const GIVEN_UP_MAX: u32 = 3;
+
+/// How often it is looked whether a request that waits for its answer was overtaken.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Longest address of a redirect, and longest demand for a token.
 const LOCATION_MAX: usize = 2000;
@@ -110,7 +114,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
         turn.goes_over(connection.brought());
         let asked = Instant::now();
         let from = part.as_ref().map_or(0, |part| part.receiver.len());
-        match send(&mut connection, site, fetch, from).await {
+        match send(&mut connection, site, fetch, from, turn).await {
             Ok(response) => {
                 site.offer.hear(&response);
                 let skipped = match skipped(&response, site, fetch, from) {
@@ -150,9 +154,11 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, turn: &Turn) -> Res
 /// What came of an answer.
 struct Part {
     receiver: Receiver,
-    /// When all of it must have come, and how long that is.
+    /// When all of it must have come if another way is left to try, and how long that is.
     deadline: Instant,
     limit: Duration,
+    /// When it began, and what had come from the server then.
+    began: (Instant, u64),
     /// Connections that were given up.
     given_up: u32,
 }
@@ -173,7 +179,29 @@ impl Part {
         let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
         let share = turn.host.world.budget.share();
         let receiver = Receiver::new(fetch.limit, announced, share, fetch.spool.clone());
-        Ok(Self { receiver, deadline: Instant::now() + limit, limit, given_up: 0 })
+        let now = Instant::now();
+        Ok(Self {
+            receiver,
+            deadline: now + limit,
+            limit,
+            began: (now, turn.host.received.get()),
+            given_up: 0,
+        })
+    }
+
+    /// Whether it takes so long that another way may be better; if it comes as fast as the server sends others it isn't.
+    fn is_late(&mut self, fetch: &Fetch, turn: &Turn) -> bool {
+        let now = Instant::now();
+        if !fetch.replaceable || now < self.deadline {
+            return false;
+        }
+        let (since, before) = self.began;
+        let speed = turn.host.world.options.attempt_speed;
+        let is_fair = is_fair_at(speed, (since, self.receiver.len(), before), turn.host.whole());
+        if is_fair {
+            self.deadline = now + self.limit;
+        }
+        !is_fair
     }
 }
 
@@ -250,14 +278,57 @@ async fn send(
     site: &Site,
     fetch: &Fetch,
     from: u64,
+    turn: &Turn,
 ) -> Result<Response<Incoming>, Cause> {
     let limit = site.manners.limits.first_byte;
     let request = request(site, fetch, from, matches!(connection.sender, Sender::Shared(_)))?;
     site.counts.asked();
-    timeout(limit, connection.sender.send(request))
-        .await
-        .map_err(|_| Cause::TimedOut { phase: Phase::FirstByte, limit })?
-        .map_err(broken)
+    let (host, is_demand) = (&turn.host, turn.urgency() == Urgency::Demand);
+    let entry = host.awaiting.sent(is_demand && !fetch.priority.is_withheld());
+    // As long as it stands in the server's queue it comes further with it.
+    let queue = ServersQueue { fetch, host };
+    fetch.progress.follow(&host.progress);
+    let mut sending = std::pin::pin!(connection.sender.send(request));
+    loop {
+        let deadline = entry.deadline(limit, fetch.replaceable);
+        // Being overtaken changes the deadline, and so does what the server sends others.
+        let look = deadline.min(Instant::now() + LOOK);
+        tokio::select! {
+            biased;
+            response = &mut sending => {
+                if response.is_ok() {
+                    entry.answered();
+                }
+                return response.map_err(broken);
+            }
+            () = entry.taken_back() => return Err(Cause::TakenBack),
+            () = sleep_until(look) => {}
+        }
+        if entry.is_overtaken() {
+            queue.leave();
+        }
+        if Instant::now() >= entry.deadline(limit, fetch.replaceable) {
+            return Err(Cause::TimedOut { phase: Phase::FirstByte, limit });
+        }
+    }
+}
+
+/// A request that stands in the queue of the server; no longer once it is dropped.
+struct ServersQueue<'a> {
+    fetch: &'a Fetch,
+    host: &'a Host,
+}
+
+impl ServersQueue<'_> {
+    fn leave(&self) {
+        self.fetch.progress.unfollow(&self.host.progress);
+    }
+}
+
+impl Drop for ServersQueue<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request<Full<Bytes>>, Cause> {
@@ -333,20 +404,23 @@ async fn receive(
     (mut part, mut skipped): (Part, u64),
 ) -> Result<Came, Cause> {
     let limits = &site.manners.limits;
-    let mut meter = Meter::start(limits.low_speed, limits.low_speed_window);
+    let mut meter = Meter::start(limits.low_speed, limits.low_speed_window, turn.host.whole());
     let mut body = response.into_body();
     loop {
         let asked = Instant::now();
         if turn.give_way(fetch).await {
             part.deadline += asked.elapsed();
-            meter.restart();
+            meter.restart(turn.host.whole());
         }
-        match timeout_at(part.deadline.min(meter.deadline()), body.frame()).await {
+        let look = if fetch.replaceable { part.deadline.min(meter.deadline()) } else { meter.deadline() };
+        match timeout_at(look, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 if let Ok(mut data) = frame.into_data() {
-                    meter.add(data.len() as u64);
                     site.counts.received(data.len() as u64);
                     turn.received(data.len() as u64);
+                    if meter.add(data.len() as u64, turn.host.whole()) {
+                        turn.came_further(fetch);
+                    }
                     let old = skipped.min(data.len() as u64);
                     skipped -= old;
                     data.advance(old as usize);
@@ -361,10 +435,10 @@ async fn receive(
             Ok(None) => break,
             Err(_) => {}
         }
-        if Instant::now() >= part.deadline {
+        if part.is_late(fetch, turn) {
             return Err(Cause::TimedOut { phase: Phase::Attempt, limit: part.limit });
         }
-        if !meter.fast_enough() {
+        if !meter.fast_enough(turn.host.whole(), fetch.replaceable) {
             return Err(Cause::TimedOut { phase: Phase::Transfer, limit: limits.low_speed_window });
         }
     }

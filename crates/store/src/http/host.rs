@@ -1,11 +1,13 @@
 //! One server: whose turn it is.
 //!
 //! A demand starts at once, before all prefetches, as long as fewer requests are under way than one server is
-//! sent at most. A prefetch starts while fewer are under way than the [`Window`] and fewer bytes than the
+//! sent at most; beyond that users take turns ([`FairQueue`], [`Places`]). Requests that the server doesn't answer give
+//! way to others ([`Awaiting`]): they are taken back, and asked again in a queue that has a small part of the places as
+//! long as others wait. A prefetch starts while fewer are under way than the [`Window`] and fewer bytes than the
 //! [`Path`] holds. So whatever is demanded finds a path without a queue of ours, and a place among the requests.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +16,28 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Site;
+use super::awaiting::Awaiting;
 use super::connections::Connections;
 use super::dial::Endpoint;
 use super::exchange;
+use super::fair::{End, FairQueue, User};
+use super::meter::Whole;
 use super::network::World;
 use super::path::Path;
 use super::pieces;
+use super::places::{Places, Users};
 use super::turn::Turn;
 use super::window::Window;
 use crate::done::Done;
 use crate::error::{Blame, Cause};
+use crate::progress::Progress;
 use crate::source::{Fetch, Stored};
 use crate::urgency::Urgency;
 
+/// The part of the places for requests that were taken back, while others wait.
+const AGAIN_PART: usize = 4;
+/// After so many round trips without an answer a request may be stalled.
+const STALL_ROUNDS: u32 = 8;
 /// What a server at hand is sent at most, a part of which only demands may use.
 const FOR_DEMANDS: usize = 4;
 /// Bytes of bodies that nobody has worked on yet beyond which nothing is prefetched: the cores are behind.
@@ -56,7 +67,19 @@ pub(super) struct Host {
     pub(super) connections: Connections,
     pub(super) path: RefCell<Path>,
     pub(super) window: RefCell<Window>,
-    demand: RefCell<VecDeque<Job>>,
+    demand: RefCell<FairQueue<Job>>,
+    /// Demands that were sent, not answered, and taken back.
+    again: RefCell<FairQueue<Job>>,
+    again_active: Cell<usize>,
+    /// When bytes last came of any request, and of one that had been taken back: whoever waits in a queue comes further.
+    pub(super) progress: Progress,
+    pub(super) again_progress: Progress,
+    pub(super) users: RefCell<Users>,
+    pub(super) awaiting: Awaiting,
+    /// Bytes of bodies that came so far.
+    pub(super) received: Cell<u64>,
+    /// Whether the next demand taken while some are stalled is the one that came last.
+    newest: Cell<bool>,
     pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
@@ -72,6 +95,8 @@ pub(super) struct Host {
     /// Wakes prefetches that stand still.
     pub(super) calm: Notify,
     waking: Cell<bool>,
+    /// Whether it is looked soon whether requests are stalled.
+    looking: Cell<bool>,
 }
 
 impl Host {
@@ -83,6 +108,15 @@ impl Host {
             path: RefCell::new(Path::new()),
             window: RefCell::new(Window::new()),
             demand: RefCell::default(),
+            again: RefCell::default(),
+            again_active: Cell::new(0),
+            progress: Progress::default(),
+            again_progress: Progress::default(),
+            users: RefCell::default(),
+            awaiting: Awaiting::default(),
+            received: Cell::new(0),
+            newest: Cell::new(false),
+            looking: Cell::new(false),
             prefetch: RefCell::default(),
             demand_active: Cell::new(0),
             prefetch_active: Cell::new(0),
@@ -99,7 +133,7 @@ impl Host {
     /// Queues a request.
     pub(super) fn add(&self, job: Job) {
         match job.fetch.priority.urgency() {
-            Urgency::Demand => self.demand.borrow_mut().push_back(job),
+            Urgency::Demand => self.demand(job),
             Urgency::Prefetch => drop(self.prefetch.borrow_mut().insert(job.number, job)),
         }
     }
@@ -108,19 +142,49 @@ impl Host {
     pub(super) fn raised(&self, number: u64) {
         let job = self.prefetch.borrow_mut().remove(&number);
         if let Some(job) = job {
-            self.demand.borrow_mut().push_back(job);
+            self.demand(job);
         }
         self.calm.notify_waiters();
+    }
+
+    /// Queues a demand.
+    fn demand(&self, job: Job) {
+        let user = job.fetch.priority.user();
+        let (queue, progress) = self.queue_of(&job.fetch);
+        job.fetch.progress.follow(progress);
+        queue.borrow_mut().push(user, job);
+    }
+
+    fn queue_of(&self, fetch: &Fetch) -> (&RefCell<FairQueue<Job>>, &Progress) {
+        if fetch.priority.is_withheld() {
+            (&self.again, &self.again_progress)
+        } else {
+            (&self.demand, &self.progress)
+        }
+    }
+
+    /// A further user waits for a request: one that is queued goes to the user whose turn comes sooner.
+    pub(super) fn joined(&self, number: u64, user: User) {
+        for queue in [&self.demand, &self.again] {
+            let mut queue = queue.borrow_mut();
+            let waiting = |user| queue.len_of(user) + self.users.borrow().of(user);
+            let mine = waiting(user);
+            let longer: HashSet<User> = queue.users().filter(|other| waiting(*other) > mine).collect();
+            let moves = |job: &Job| job.number == number && longer.contains(&job.fetch.priority.user());
+            for job in queue.take(moves) {
+                job.fetch.priority.counts_for(user);
+                queue.push(user, job);
+            }
+        }
     }
 
     /// Hands back what is queued on a way that is to be left, so that it may take another.
     pub(super) fn leave(&self, site: &Arc<Site>) {
         let mut leaving = Vec::new();
         {
-            let (mut demand, mut prefetch) = (self.demand.borrow_mut(), self.prefetch.borrow_mut());
-            let queued = std::mem::take(&mut *demand);
-            for job in queued {
-                if Arc::ptr_eq(&job.site, site) { leaving.push(job) } else { demand.push_back(job) }
+            let mut prefetch = self.prefetch.borrow_mut();
+            for queue in [&self.demand, &self.again] {
+                leaving.extend(queue.borrow_mut().take(|job| Arc::ptr_eq(&job.site, site)));
             }
             let queued = std::mem::take(&mut *prefetch);
             for (number, job) in queued {
@@ -133,6 +197,7 @@ impl Host {
         }
         // Outside the borrows: whoever is told may come back at once.
         for job in leaving {
+            self.leaves_queue(&job.fetch);
             let error = job.fetch.error(Cause::Left);
             job.done.err(error);
         }
@@ -167,28 +232,114 @@ impl Host {
             let plan = self.plan(&job);
             // What comes in pieces is on the path with them.
             let expected = if plan.is_some() { 0 } else { self.expected(&job.fetch) };
-            let turn = Turn::take(self.clone(), job.fetch.priority.urgency(), expected);
+            let turn = Turn::take(self.clone(), &job.fetch.priority, expected);
+            self.leaves_queue(&job.fetch);
+            let again = job.fetch.priority.is_withheld();
+            self.again_active.set(self.again_active.get() + usize::from(again));
             tokio::task::spawn_local(async move {
-                let Job { site, fetch, done, .. } = job;
                 let outcome = match plan {
-                    Some(plan) => pieces::fetch(&site, &fetch, &turn, plan).await,
-                    None => exchange::attempt(&site, &fetch, &turn).await,
+                    Some(plan) => pieces::fetch(&job.site, &job.fetch, &turn, plan).await,
+                    None => exchange::attempt(&job.site, &job.fetch, &turn).await,
                 };
-                turn.host.note(&site, &outcome);
-                turn.host.keep_ready(&site);
+                let host = turn.host.clone();
+                host.again_active.set(host.again_active.get() - usize::from(again));
+                if matches!(outcome, Err(Cause::TakenBack)) {
+                    job.fetch.priority.withheld();
+                    host.demand(job);
+                    return drop(turn);
+                }
+                host.note(&job.site, &outcome);
+                host.keep_ready(&job.site);
                 // First, so that whoever is told may find the turn free.
                 drop(turn);
+                let Job { fetch, done, .. } = job;
                 done.give(outcome.map_err(|cause| fetch.error(cause)));
             });
         }
     }
 
+    /// A request comes out of its queue.
+    fn leaves_queue(&self, fetch: &Fetch) {
+        [&self.progress, &self.again_progress].into_iter().for_each(|queue| fetch.progress.unfollow(queue));
+    }
+
     fn next(self: &Rc<Self>) -> Option<Job> {
-        if self.active() >= self.most() {
+        self.next_demand().or_else(|| {
+            let free = self.active() < self.most();
+            free.then(|| self.next_prefetch()).flatten()
+        })
+    }
+
+    fn next_demand(self: &Rc<Self>) -> Option<Job> {
+        if self.demand.borrow().is_empty() && self.again.borrow().is_empty() {
             return None;
         }
-        let demand = self.demand.borrow_mut().pop_front();
-        demand.or_else(|| self.next_prefetch())
+        let (now, most, after) = (Instant::now(), self.most(), self.stalls_after());
+        let stalled = self.awaiting.stalled(after, now);
+        // So many are not counted; beyond it they give way.
+        let busy = self.active() - stalled.min(most / 2).min(self.active());
+        // One of those is always under way, so that a server that is merely slow is waited for.
+        let again = || self.next_of(&self.again, busy, End::Oldest);
+        if self.again_active.get() == 0
+            && let Some(job) = again()
+        {
+            return Some(job);
+        }
+        let end = match stalled > 0 && !self.newest.replace(!self.newest.get()) {
+            // Most of those that have waited for long may be withheld, too: every other one comes from the other end.
+            true => End::Newest,
+            false => End::Oldest,
+        };
+        if let Some(job) = self.next_of(&self.demand, busy, end) {
+            return Some(job);
+        }
+        if self.demand.borrow().is_empty() {
+            return (busy < most).then(again).flatten();
+        }
+        if self.again_active.get() < most / AGAIN_PART
+            && busy < most
+            && let Some(job) = again()
+        {
+            return Some(job);
+        }
+        self.awaiting.take_back(after, now);
+        self.look_for_stalled(after, now);
+        None
+    }
+
+    /// The next of a queue, if one of its users may have a place.
+    fn next_of(&self, queue: &RefCell<FairQueue<Job>>, busy: usize, end: End) -> Option<Job> {
+        let mut queue = queue.borrow_mut();
+        let users = self.users.borrow();
+        let places = Places { busy, most: self.most(), present: users.present(&queue) };
+        queue.next(|user| places.may_start(users.of(user)), |job| self.expected(&job.fetch), end)
+    }
+
+    /// After how long without an answer a request is stalled.
+    fn stalls_after(&self) -> Duration {
+        let round_trip = self.path.borrow().round_trip().unwrap_or_default();
+        self.world.options.stall.max(round_trip * STALL_ROUNDS)
+    }
+
+    /// Looks again when the next request may be stalled.
+    fn look_for_stalled(self: &Rc<Self>, after: Duration, now: Instant) {
+        let Some(next) = self.awaiting.next_at(after, now) else { return };
+        if self.looking.replace(true) {
+            return;
+        }
+        let host = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep_until(next).await;
+            if let Some(host) = host.upgrade() {
+                host.looking.set(false);
+                host.start();
+            }
+        });
+    }
+
+    /// What comes from the server as a whole.
+    pub(super) fn whole(&self) -> Whole {
+        Whole { bytes: self.received.get(), active: self.active() as u64 }
     }
 
     fn next_prefetch(self: &Rc<Self>) -> Option<Job> {
@@ -251,7 +402,7 @@ impl Host {
     }
 
     pub(super) fn is_demanded(&self) -> bool {
-        self.demand_active.get() > 0 || !self.demand.borrow().is_empty()
+        self.demand_active.get() > 0 || !self.demand.borrow().is_empty() || !self.again.borrow().is_empty()
     }
 
     pub(super) fn has_queued_prefetches(&self) -> bool {

@@ -15,6 +15,7 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::dial::Endpoint;
+use super::fair::User;
 use super::host::{Host, Job};
 use super::names::{Names, Resolved};
 use super::tls::Tls;
@@ -38,6 +39,8 @@ enum Order {
     Fetch(Box<Job>),
     /// The priority of this request to this server rose.
     Raised(Arc<Site>, u64),
+    /// A further user waits for this request to this server.
+    Joined(Arc<Site>, u64, User),
     /// What is queued on this way is to take another.
     Leave(Arc<Site>),
     Resolve(String, Dns, Told),
@@ -79,6 +82,12 @@ impl Network {
         let priority = fetch.priority.clone();
         let queued = priority.urgency() == Urgency::Prefetch;
         self.order(Order::Fetch(Box::new(Job { number, site, fetch, done, alone: false })));
+        let (network, site) = (weak.clone(), place.clone());
+        priority.on_join(move |user| {
+            if let Some(network) = network.upgrade() {
+                network.order(Order::Joined(site.clone(), number, user));
+            }
+        });
         if queued {
             priority.on_raise(move || {
                 if let Some(network) = weak.upgrade() {
@@ -155,6 +164,11 @@ fn take(world: &Rc<World>, hosts: &RefCell<HashMap<Endpoint, Rc<Host>>>, order: 
         Order::Raised(site, number) => {
             if let Some(host) = hosts.borrow().get(&site.endpoint) {
                 host.raised(number);
+            }
+        }
+        Order::Joined(site, number, user) => {
+            if let Some(host) = hosts.borrow().get(&site.endpoint) {
+                host.joined(number, user);
             }
         }
         Order::Leave(site) => {

@@ -126,10 +126,10 @@ fn get(
         limit: len,
         plain_size: None,
         spool: None,
-        priority: Priority::new(Urgency::Demand),
+        priority: Priority::demand(fetch.priority.user()),
         ..fetch.clone()
     };
-    let turn = Turn::take(host.clone(), Urgency::Demand, len);
+    let turn = Turn::take(host.clone(), &fetch.priority, len);
     async move { (start, exchange::attempt(&site, &fetch, &turn).await) }
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::fair::User;
 use super::host::Host;
 use super::pace::Pace;
 use crate::source::Fetch;
-use crate::urgency::Urgency;
+use crate::urgency::{Priority, Urgency};
 
 /// An answer of more bytes comes for so long that it has to give way to what is demanded meanwhile.
 const LARGE: u64 = 1 << 20;
@@ -30,6 +31,8 @@ const STILL: Duration = Duration::from_millis(50);
 pub(super) struct Turn {
     pub(super) host: Rc<Host>,
     urgency: Cell<Urgency>,
+    /// The user whose demand it is.
+    user: Cell<User>,
     /// Bytes still to come.
     coming: Cell<u64>,
     pace: Cell<Pace>,
@@ -44,7 +47,11 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub(super) fn take(host: Rc<Host>, urgency: Urgency, expected: u64) -> Self {
+    pub(super) fn take(host: Rc<Host>, priority: &Priority, expected: u64) -> Self {
+        let (urgency, user) = (priority.urgency(), priority.user());
+        if urgency == Urgency::Demand {
+            host.users.borrow_mut().begin(user);
+        }
         let active = host.active_as(urgency);
         active.set(active.get() + 1);
         let large = urgency == Urgency::Prefetch && is_large(expected);
@@ -52,6 +59,7 @@ impl Turn {
         let turn = Self {
             host,
             urgency: Cell::new(urgency),
+            user: Cell::new(user),
             coming: Cell::new(0),
             pace: Cell::new(Pace::after(0)),
             slow_rounds: Cell::new(0),
@@ -71,6 +79,8 @@ impl Turn {
     fn follow(&self, fetch: &Fetch) {
         if self.urgency.get() == Urgency::Prefetch && fetch.priority.urgency() == Urgency::Demand {
             self.urgency.set(Urgency::Demand);
+            self.user.set(fetch.priority.user());
+            self.host.users.borrow_mut().begin(self.user.get());
             self.host.prefetch_active.set(self.host.prefetch_active.get() - 1);
             self.host.demand_active.set(self.host.demand_active.get() + 1);
             self.host.demanded.set(self.host.demanded.get() + self.counted.get());
@@ -125,6 +135,8 @@ impl Turn {
             self.host.path.borrow_mut().delivered(bytes, now);
         }
         self.host.window.borrow_mut().delivered(bytes);
+        self.host.awaiting.delivered(now);
+        self.host.received.set(self.host.received.get() + bytes);
         let mut pace = self.pace.get();
         let is_round_over = pace.came(bytes, self.host.path.borrow().round_trip(), now);
         self.pace.set(pace);
@@ -134,6 +146,15 @@ impl Turn {
         }
         if is_round_over {
             self.slow_rounds.set(if self.is_slow() { self.slow_rounds.get() + 1 } else { 0 });
+        }
+    }
+
+    /// Enough bytes came to be progress, of its object and of the queue of those that wait for its place.
+    pub(super) fn came_further(&self, fetch: &Fetch) {
+        fetch.progress.mark();
+        self.host.progress.mark();
+        if fetch.priority.is_withheld() {
+            self.host.again_progress.mark();
         }
     }
 
@@ -199,6 +220,9 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let active = self.host.active_as(self.urgency.get());
         active.set(active.get() - 1);
+        if self.urgency.get() == Urgency::Demand {
+            self.host.users.borrow_mut().end(self.user.get());
+        }
         self.expect(0);
         self.no_longer_large();
         if !self.host.is_demanded() {
@@ -241,9 +265,9 @@ mod tests {
     #[test]
     fn a_large_prefetch_stands_still_while_a_demand_fills_the_path() {
         let host = host();
-        let prefetch = Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB);
-        let small = Turn::take(host.clone(), Urgency::Prefetch, MIB / 2);
-        let waits = Turn::take(host.clone(), Urgency::Demand, 8 * MIB);
+        let prefetch = Turn::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB);
+        let small = Turn::take(host.clone(), &Priority::new(Urgency::Prefetch), MIB / 2);
+        let waits = Turn::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB);
         assert!(!prefetch.must_stand(), "a new connection brings little at first");
         waits.goes_over(MIB);
         assert!(prefetch.must_stand() && !small.must_stand() && !waits.must_stand());
@@ -259,12 +283,12 @@ mod tests {
         let host = host();
         let mut turns: Vec<Turn> = Vec::new();
         while host.may_prefetch_large(8 * MIB) {
-            turns.push(Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB));
+            turns.push(Turn::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB));
         }
         assert_eq!(turns.len(), LARGE_AT_ONCE);
         assert!(host.may_prefetch_large(MIB));
         // Demands don't count.
-        turns.push(Turn::take(host.clone(), Urgency::Demand, 8 * MIB));
+        turns.push(Turn::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB));
         turns.remove(0);
         assert!(host.may_prefetch_large(8 * MIB));
     }
@@ -280,7 +304,7 @@ mod tests {
             host.path.borrow_mut().delivered(32 * MIB / 12, now);
             now += round_trip;
         }
-        let turn = Turn::take(host.clone(), Urgency::Demand, 8 * MIB);
+        let turn = Turn::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB);
         let mut pace = Pace::after(0);
         for _ in 0..4 {
             pace.came(20_000, Some(round_trip), now);
@@ -289,7 +313,8 @@ mod tests {
         turn.pace.set(pace);
         turn.expect(8 * MIB);
         assert!(turn.is_slow());
-        let others: Vec<_> = (0..8).map(|_| Turn::take(host.clone(), Urgency::Prefetch, 8 * MIB)).collect();
+        let others: Vec<_> =
+            (0..8).map(|_| Turn::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB)).collect();
         others.iter().for_each(|other| other.goes_over(MIB));
         assert!(!turn.is_slow(), "others fill it");
         drop(others);

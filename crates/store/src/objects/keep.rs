@@ -41,7 +41,7 @@ enum Attempt {
 impl Trip {
     /// Verifies what came, then decompresses and keeps it. Runs on the pool.
     pub(super) fn arrived(mut self, stored: Stored) {
-        let stored = match stored.verify(&self.wanted.name.hash) {
+        let stored = match stored.verify(&self.wanted.name.hash, &self.progress) {
             Ok(stored) => stored,
             Err(cause) => return self.land(Err(cause)),
         };
@@ -299,6 +299,8 @@ impl Trip {
         let mut inflater = Inflater::new(self.wanted.compression, most);
         let mut refused = None;
         let mut take = |piece: &[u8]| {
+            // Inflating a piece may take long; that is not the server's silence.
+            self.progress.mark();
             let mut write = |plain: &[u8]| {
                 sink(plain).map_err(|cause| {
                     refused = Some(cause);

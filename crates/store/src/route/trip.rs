@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use super::fault::Fault;
 use super::ways::{Choice, Way};
 use crate::error::StoreError;
+use crate::progress::Progress;
+use crate::retry::RetryPolicy;
 
 /// Attempts of one round at most, so that a request for what nobody has ends.
 const ATTEMPTS_MAX: usize = 32;
@@ -66,6 +68,23 @@ impl Trip {
 
     pub(super) fn took(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// Whether a further attempt may begin after a pause: as long as bytes keep coming, whatever time it took. What comes
+    /// again and again and is never complete ends after the usual number of rounds.
+    pub(super) fn is_in_time(&self, progress: &Progress, total: Duration, pause: Duration) -> bool {
+        let since = progress.last().map_or(self.began, |last| last.max(self.began));
+        let is_usual = self.rounds < RetryPolicy::default().attempts;
+        since.elapsed() + pause < total && (is_usual || self.took() + pause < total)
+    }
+
+    /// Whether there is another way than this that was not tried in this round.
+    pub(super) fn has_other(&self, way: Way, choices: &[Choice]) -> bool {
+        self.tried.len() + 1 < ATTEMPTS_MAX
+            && choices.iter().any(|choice| {
+                let out = find(&self.exits, choice.way.exit.id).is_some_and(|suspect| suspect.out);
+                choice.way != way && !out && !self.tried.contains(&choice.way)
+            })
     }
 
     /// Whether something failed in this round.

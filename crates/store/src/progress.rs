@@ -1,0 +1,105 @@
+//! When bytes that a request waits for last arrived.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Tells when a request last came further, so that its deadline can measure how long nothing came.
+///
+/// A request comes further when bytes of its object arrive, and, as long as it stands in a queue, when bytes of any
+/// request before it in that queue arrive: it follows the progress of the queue. Clones are one progress.
+#[derive(Clone, Default)]
+pub struct Progress(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    /// Nanoseconds from [`START`] to the last mark; 0 if there was none.
+    last: AtomicU64,
+    followed: Mutex<Vec<Progress>>,
+}
+
+/// The moment from which marks are counted.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl Progress {
+    /// Notes that bytes arrived now.
+    pub fn mark(&self) {
+        // Not 0, which stands for no mark.
+        let now = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
+        self.0.last.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Returns when bytes last arrived, here or at what it follows.
+    pub fn last(&self) -> Option<Instant> {
+        let nanos = self.nanos();
+        (nanos > 0).then(|| *START + Duration::from_nanos(nanos))
+    }
+
+    fn nanos(&self) -> u64 {
+        let own = self.0.last.load(Ordering::Relaxed);
+        let followed = self.0.followed.lock();
+        followed.iter().map(Self::nanos).fold(own, u64::max)
+    }
+
+    /// Makes the progress of another one count as progress of this one. Must not lead back to this one.
+    pub fn follow(&self, other: &Self) {
+        let mut followed = self.0.followed.lock();
+        if !followed.iter().any(|known| Arc::ptr_eq(&known.0, &other.0)) {
+            followed.push(other.clone());
+        }
+    }
+
+    /// Ends [`Progress::follow`]; what arrived until now still counts.
+    pub fn unfollow(&self, other: &Self) {
+        let last = other.nanos();
+        let mut followed = self.0.followed.lock();
+        let before = followed.len();
+        followed.retain(|known| !Arc::ptr_eq(&known.0, &other.0));
+        if followed.len() < before {
+            self.0.last.fetch_max(last, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Progress").field(&self.last().map(|last| last.elapsed())).finish()
+    }
+}
+
+/// The user that an object is wanted for, and how far the request has come.
+#[derive(Clone, Debug, Default)]
+pub struct Requester {
+    /// The number of the user; none for what the node needs for itself.
+    pub user: Option<u32>,
+    /// When bytes that the requester waits for last arrived.
+    pub progress: Progress,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_comes_further_with_the_queue_it_stands_in_and_no_longer_once_it_has_left_it() {
+        let (request, queue) = (Progress::default(), Progress::default());
+        queue.mark();
+        assert_eq!(request.last(), None);
+        request.follow(&queue);
+        let first = request.last().expect("the queue's");
+        queue.mark();
+        let second = request.last().expect("the queue's");
+        assert!(second >= first);
+        request.unfollow(&queue);
+        let left = request.last();
+        assert_eq!(left, Some(second), "what came until then counts");
+        std::thread::sleep(Duration::from_millis(1));
+        queue.mark();
+        assert_eq!(request.last(), left);
+        request.mark();
+        assert!(request.last() > left);
+    }
+}
