@@ -7,6 +7,7 @@
 
 mod connection;
 mod fault;
+mod link;
 mod request;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     /// Header lines of every good answer.
     fields: Mutex<String>,
     pub(crate) rules: fault::Rules,
+    pub(crate) link: link::Link,
     log: Mutex<Vec<Request>>,
     logged: Condvar,
     connections: AtomicU64,
@@ -78,6 +80,7 @@ impl Mirror {
             maker: Maker::default(),
             fields: Mutex::default(),
             rules: fault::Rules::default(),
+            link: link::Link::default(),
             log: Mutex::default(),
             logged: Condvar::new(),
             connections: AtomicU64::new(0),
@@ -138,6 +141,16 @@ impl Mirror {
         let mut all: String = others.map(|line| format!("{line}\r\n")).collect();
         all.push_str(&format!("{name}: {value}\r\n"));
         *fields = all;
+    }
+
+    /// Sends bodies at this speed from now on, all connections together.
+    pub fn narrow(&self, bytes_per_second: u64) {
+        self.shared.link.narrow(bytes_per_second);
+    }
+
+    /// Sends one response after the other from now on, in the order of arrival.
+    pub fn one_at_a_time(&self) {
+        self.shared.link.one_at_a_time();
     }
 
     /// Returns every request so far, in the order of arrival.

@@ -284,6 +284,7 @@ impl MemoryTree {
         reply: Reply<T>,
         answer: impl FnOnce() -> Result<T, TreeError> + Send + 'static,
     ) {
+        self.script.tell_progress(reply.requester());
         self.script.run(
             call,
             path,

@@ -20,13 +20,13 @@ const FIXTURE: Fixture = fixture::RMD;
 const AT_REST_MAX: u64 = 30 << 10;
 
 /// A broker that is run by whoever runs the tests.
-struct Broker {
+pub(crate) struct Broker {
     process: Child,
     socket: PathBuf,
 }
 
 impl Broker {
-    fn start(world: &World) -> Self {
+    pub(crate) fn start(world: &World) -> Self {
         Self::start_with(world, &[])
     }
 
@@ -49,7 +49,7 @@ impl Broker {
     }
 
     /// What to say for it to be used, and by a mount of another user to be trusted.
-    fn options(&self) -> [String; 4] {
+    pub(crate) fn options(&self) -> [String; 4] {
         let uid = Person::myself().uid.to_string();
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }

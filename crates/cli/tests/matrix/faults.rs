@@ -167,7 +167,7 @@ fn every_fault(client: &Client, mount: &Mount<'_>, broken: &mut Process, second:
     lines
 }
 
-/// > W1: As long as one way through the proxies to one of the servers is good, no read fails, whatever the others do.
+/// > W1: As long as one way through the proxies to one of the servers is good, no read fails, whatever the others do, and however long it takes on that way.
 #[test]
 fn a_proxy_that_fails_in_any_way_is_replaced() {
     let _pass = gate::among_others();

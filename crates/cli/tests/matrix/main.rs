@@ -44,6 +44,7 @@ mod served;
 mod server_kill;
 mod setup;
 mod sharing;
+mod slow;
 mod status_of_users;
 mod stuck;
 mod sys;

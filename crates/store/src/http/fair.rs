@@ -16,6 +16,9 @@ const COST_MIN: u64 = 16 << 10;
 /// What a request costs at most. A larger object costs as much, so that its turn comes after a bounded number of rounds.
 const COST_MAX: u64 = 8 << 20;
 
+/// Requests of a user that are looked through for one that may start.
+const LOOKED_AT: usize = 64;
+
 /// Which end of a user's queue is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -35,6 +38,19 @@ pub(super) struct FairQueue<T> {
 struct Queue<T> {
     waiting: VecDeque<T>,
     credit: u64,
+}
+
+impl<T> Queue<T> {
+    /// Where the first request is that may start, seen from one end.
+    fn first(&self, may: impl Fn(&T) -> bool, end: End) -> Option<usize> {
+        match end {
+            End::Oldest => self.waiting.iter().take(LOOKED_AT).position(may),
+            End::Newest => {
+                let back = self.waiting.iter().rev().take(LOOKED_AT).position(may)?;
+                Some(self.waiting.len() - 1 - back)
+            }
+        }
+    }
 }
 
 impl<T> Default for FairQueue<T> {
@@ -67,31 +83,26 @@ impl<T> FairQueue<T> {
         self.queues.get(&user).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// Takes the next request, of one of the users who may have one.
+    /// Takes the next of the requests that may start.
     pub(super) fn next(
         &mut self,
-        may: impl Fn(User) -> bool,
+        may: impl Fn(User, &T) -> bool,
         cost: impl Fn(&T) -> u64,
         end: End,
     ) -> Option<T> {
-        if !self.turns.iter().any(|user| may(*user)) {
+        let first = |user: &User| Some((*user, self.queues.get(user)?.first(|item| may(*user, item), end)?));
+        let may_start: HashMap<User, usize> = self.turns.iter().filter_map(first).collect();
+        if may_start.is_empty() {
             return None;
         }
         loop {
             let user = *self.turns.front()?;
-            if may(user) {
+            if let Some(at) = may_start.get(&user) {
                 let queue = self.queues.get_mut(&user)?;
-                let first = match end {
-                    End::Oldest => queue.waiting.front()?,
-                    End::Newest => queue.waiting.back()?,
-                };
-                let price = cost(first).clamp(COST_MIN, COST_MAX);
+                let price = cost(queue.waiting.get(*at)?).clamp(COST_MIN, COST_MAX);
                 if queue.credit >= price {
                     queue.credit -= price;
-                    let item = match end {
-                        End::Oldest => queue.waiting.pop_front(),
-                        End::Newest => queue.waiting.pop_back(),
-                    };
+                    let item = queue.waiting.remove(*at);
                     if queue.waiting.is_empty() {
                         self.forget(user);
                     }
@@ -134,7 +145,7 @@ mod tests {
     fn served(queue: &mut FairQueue<(User, u64)>, count: usize) -> (u64, u64) {
         let mut bytes = (0, 0);
         for _ in 0..count {
-            let Some((user, size)) = queue.next(|_| true, |item| item.1, End::Oldest) else { break };
+            let Some((user, size)) = queue.next(|_, _| true, |item| item.1, End::Oldest) else { break };
             *(if user == A { &mut bytes.0 } else { &mut bytes.1 }) += size;
         }
         bytes
@@ -162,7 +173,7 @@ mod tests {
         }
         served(&mut queue, 7);
         queue.push(B, (B, 4096));
-        let before = std::iter::from_fn(|| queue.next(|_| true, |item| item.1, End::Oldest))
+        let before = std::iter::from_fn(|| queue.next(|_, _| true, |item| item.1, End::Oldest))
             .take_while(|(user, _)| *user == A)
             .count();
         assert!(before <= 1, "{before} objects came first");
@@ -175,13 +186,15 @@ mod tests {
             queue.push(A, number);
             queue.push(B, 10 + number);
         }
-        assert_eq!(queue.next(|_| false, |_| 1, End::Oldest), None);
-        assert_eq!(queue.next(|user| user == B, |_| 1, End::Oldest), Some(10));
-        assert_eq!(queue.next(|user| user == B, |_| 1, End::Newest), Some(13));
+        assert_eq!(queue.next(|_, _| false, |_| 1, End::Oldest), None);
+        assert_eq!(queue.next(|user, _| user == B, |_| 1, End::Oldest), Some(10));
+        assert_eq!(queue.next(|user, _| user == B, |_| 1, End::Newest), Some(13));
+        assert_eq!(queue.next(|_, number| *number == 12, |_| 1, End::Oldest), Some(12), "passing one over");
+        queue.push(B, 12);
         assert_eq!(queue.take(|number| *number == 11), [11]);
         assert_eq!(queue.take(|number| *number == 12), [12]);
         assert_eq!((queue.len_of(A), queue.len_of(B)), (4, 0));
-        let rest: Vec<i32> = std::iter::from_fn(|| queue.next(|_| true, |_| 1, End::Oldest)).collect();
+        let rest: Vec<i32> = std::iter::from_fn(|| queue.next(|_, _| true, |_| 1, End::Oldest)).collect();
         assert_eq!(rest, [0, 1, 2, 3]);
         assert!(queue.is_empty() && queue.users().next().is_none());
     }

@@ -1,7 +1,7 @@
 //! One server: whose turn it is.
 //!
 //! A demand starts at once, before all prefetches, as long as fewer requests are under way than one server is
-//! sent at most; beyond that users take turns ([`FairQueue`], [`Places`]). Requests that the server doesn't answer give
+//! sent at most; beyond that users take turns ([`FairQueue`], [`Users`]). Requests that the server doesn't answer give
 //! way to others ([`Awaiting`]): they are taken back, and asked again in a queue that has a small part of the places as
 //! long as others wait. A prefetch starts while fewer are under way than the [`Window`] and fewer bytes than the
 //! [`Path`] holds. So whatever is demanded finds a path without a queue of ours, and a place among the requests.
@@ -25,7 +25,7 @@ use super::meter::Whole;
 use super::network::World;
 use super::path::Path;
 use super::pieces;
-use super::places::{Places, Users};
+use super::places::{Throughput, Users};
 use super::turn::Turn;
 use super::window::Window;
 use crate::done::Done;
@@ -75,6 +75,7 @@ pub(super) struct Host {
     pub(super) progress: Progress,
     pub(super) again_progress: Progress,
     pub(super) users: RefCell<Users>,
+    pub(super) throughput: RefCell<Throughput>,
     pub(super) awaiting: Awaiting,
     /// Bytes of bodies that came so far.
     pub(super) received: Cell<u64>,
@@ -113,6 +114,7 @@ impl Host {
             progress: Progress::default(),
             again_progress: Progress::default(),
             users: RefCell::default(),
+            throughput: RefCell::default(),
             awaiting: Awaiting::default(),
             received: Cell::new(0),
             newest: Cell::new(false),
@@ -311,8 +313,13 @@ impl Host {
     fn next_of(&self, queue: &RefCell<FairQueue<Job>>, busy: usize, end: End) -> Option<Job> {
         let mut queue = queue.borrow_mut();
         let users = self.users.borrow();
-        let places = Places { busy, most: self.most(), present: users.present(&queue) };
-        queue.next(|user| places.may_start(users.of(user)), |job| self.expected(&job.fetch), end)
+        let places = users.places((busy, self.most(), self.is_narrow()), queue.users());
+        queue.next(|user, _| places.may_start(user), |job| self.expected(&job.fetch), end)
+    }
+
+    /// Whether it is near and slow, so that one request fills the way to it.
+    fn is_narrow(&self) -> bool {
+        !self.is_far() && self.throughput.borrow().is_slow()
     }
 
     /// After how long without an answer a request is stalled.

@@ -1,68 +1,144 @@
 //! How many requests of each user a server is sent at once.
 //!
-//! A server is sent a number of requests at most, and they are started in the order of the [`FairQueue`]. What is under way
-//! takes long over a slow link, so a user who comes later would wait for its end. That is why some places beyond that
-//! number are there for users who have less than their share under way, and the last of them only for those who have
-//! nothing under way.
+//! A server is sent a number of requests at most, and they are started in the order of the
+//! [`FairQueue`](super::fair::FairQueue). What is under way takes long over a slow link, so a user who comes later would
+//! wait for its end. That is why some places beyond that number are there for users who have less than their share under
+//! way, and the last of them only for those who have nothing under way.
+//!
+//! A way is shared by the transfers on it, not by users: who has sixteen beside another user's one gets sixteen parts of it.
+//! On a narrow way, which is near and slow and so is full with one request, each of several users therefore gets no more
+//! places than the others use.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use super::fair::{FairQueue, User};
+use tokio::time::Instant;
 
-/// Demands under way, by user.
+use super::fair::User;
+
+/// How long a user counts as present after the end of a demand: the next one may follow at once.
+const PRESENT: Duration = Duration::from_millis(100);
+/// A way that brings fewer bytes a second is slow.
+const SLOW: f64 = (16 << 20) as f64;
+/// How long bytes are counted to know how fast a way is.
+const COUNTED: Duration = Duration::from_millis(100);
+
+/// Demands by user.
 #[derive(Debug, Default)]
-pub(super) struct Users(HashMap<User, usize>);
+pub(super) struct Users(HashMap<User, UnderWay>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct UnderWay {
+    count: usize,
+    /// When one last ended.
+    ended: Option<Instant>,
+}
+
+impl UnderWay {
+    fn is_present(&self, now: Instant) -> bool {
+        self.count > 0 || self.ended.is_some_and(|ended| now.saturating_duration_since(ended) < PRESENT)
+    }
+}
+
+/// How fast bytes come from a server while any are on their way.
+#[derive(Debug, Default)]
+pub(super) struct Throughput {
+    since: Option<Instant>,
+    bytes: u64,
+    /// Bytes a second.
+    rate: Option<f64>,
+}
+
+impl Throughput {
+    pub(super) fn came(&mut self, bytes: u64, now: Instant) {
+        self.bytes += bytes;
+        let took = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if took >= COUNTED {
+            self.rate = Some(self.bytes as f64 / took.as_secs_f64());
+            (self.since, self.bytes) = (Some(now), 0);
+        }
+    }
+
+    /// Nothing is on its way.
+    pub(super) fn idle(&mut self) {
+        (self.since, self.bytes) = (None, 0);
+    }
+
+    /// Whether they come slowly; not as long as that is unknown.
+    pub(super) fn is_slow(&self) -> bool {
+        self.rate.is_some_and(|rate| rate < SLOW)
+    }
+}
 
 /// What decides about the next place.
-pub(super) struct Places {
-    /// Places in use.
-    pub(super) busy: usize,
-    /// Places for all.
-    pub(super) most: usize,
-    /// Users who have demands under way or in the queue.
-    pub(super) present: usize,
+pub(super) struct Places<'a> {
+    users: &'a Users,
+    /// Places in use, and for all.
+    busy: usize,
+    most: usize,
+    is_narrow: bool,
+    /// Users who have demands under way, in the queue, or had a moment ago, with the number under way.
+    present: HashMap<User, usize>,
 }
 
 impl Users {
     pub(super) fn begin(&mut self, user: User) {
-        *self.0.entry(user).or_default() += 1;
+        self.0.entry(user).or_default().count += 1;
     }
 
     pub(super) fn end(&mut self, user: User) {
-        if let Some(count) = self.0.get_mut(&user) {
-            *count -= 1;
-            if *count == 0 {
-                self.0.remove(&user);
-            }
+        let now = Instant::now();
+        if let Some(under_way) = self.0.get_mut(&user) {
+            under_way.count -= 1;
+            under_way.ended = Some(now);
         }
+        self.0.retain(|_, under_way| under_way.is_present(now));
     }
 
     /// How many demands of this user are under way.
     pub(super) fn of(&self, user: User) -> usize {
-        self.0.get(&user).copied().unwrap_or(0)
+        self.0.get(&user).map_or(0, |under_way| under_way.count)
     }
 
-    /// How many users have demands under way or in the queue.
-    pub(super) fn present<T>(&self, queue: &FairQueue<T>) -> usize {
-        queue.users().chain(self.0.keys().copied()).collect::<HashSet<User>>().len()
+    /// The places at a server that is sent `most` requests at most, of which `busy` are under way, and for which demands of
+    /// these users are queued.
+    pub(super) fn places(
+        &self,
+        (busy, most, is_narrow): (usize, usize, bool),
+        queued: impl Iterator<Item = User>,
+    ) -> Places<'_> {
+        let now = Instant::now();
+        let here = self.0.iter().filter(|(_, under_way)| under_way.is_present(now)).map(|(user, _)| *user);
+        let present = here.chain(queued).map(|user| (user, self.of(user))).collect();
+        Places { users: self, busy, most, is_narrow, present }
     }
 }
 
-impl Places {
-    /// Whether a user who has so many demands under way may have one more.
-    pub(super) fn may_start(&self, under_way: usize) -> bool {
+impl Places<'_> {
+    /// Whether another demand of this user may start.
+    pub(super) fn may_start(&self, user: User) -> bool {
+        let mine = self.users.of(user);
+        self.is_free(mine) && (!self.is_narrow || self.is_due(user, mine))
+    }
+
+    fn is_free(&self, mine: usize) -> bool {
         if self.busy < self.most {
             return true;
         }
         // A user alone has no others to be fair to.
-        let further = self.busy - self.most;
-        let kept = (self.most / 8).max(1);
-        self.present > 1
-            && if under_way == 0 {
+        let (further, kept) = (self.busy - self.most, (self.most / 8).max(1));
+        self.present.len() > 1
+            && if mine == 0 {
                 further < self.most / 2 + kept
             } else {
-                under_way < self.most / self.present && further < self.most / 2
+                mine < self.most / self.present.len() && further < self.most / 2
             }
+    }
+
+    /// Whether it is this user's turn on a narrow way.
+    fn is_due(&self, user: User, mine: usize) -> bool {
+        let least = self.present.iter().filter(|(other, _)| **other != user).map(|(_, count)| *count).min();
+        least.is_none_or(|least| mine <= least)
     }
 }
 
@@ -70,32 +146,72 @@ impl Places {
 mod tests {
     use super::*;
 
-    #[test]
-    fn places_beyond_the_bound_are_for_those_with_less_than_their_share() {
-        let may = |busy, present, under_way| Places { busy, most: 16, present }.may_start(under_way);
-        assert!(may(15, 1, 15) && !may(16, 1, 0), "a user alone has all places, and no others");
+    const ME: User = Some(1);
+    const NARROW: bool = true;
+    const WIDE: bool = false;
+
+    /// Users of whom so many demands are under way.
+    fn users(counts: &[(User, usize)]) -> Users {
+        let mut users = Users::default();
+        for (user, count) in counts {
+            (0..*count).for_each(|_| users.begin(*user));
+        }
+        users
+    }
+
+    /// Whether I may start another one beside others who wait.
+    fn may(busy: usize, others: u32, mine: usize) -> bool {
+        let users = users(&[(ME, mine)]);
+        let queued = (0..others).map(|other| Some(100 + other)).chain([ME]);
+        users.places((busy, 16, WIDE), queued).may_start(ME)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn places_beyond_the_bound_are_for_those_with_less_than_their_share() {
+        assert!(may(15, 0, 15) && !may(16, 0, 0), "a user alone has all places, and no others");
         assert!(
-            may(16, 2, 0) && may(16, 2, 7) && !may(16, 2, 8),
+            may(16, 1, 0) && may(16, 1, 7) && !may(16, 1, 8),
             "half of the places are the share of each of two"
         );
         assert!(
-            !may(24, 2, 1) && may(24, 2, 0) && may(25, 2, 0),
+            !may(24, 1, 1) && may(24, 1, 0) && may(25, 1, 0),
             "the last are for those who have nothing under way"
         );
-        assert!(!may(26, 3, 0), "there is an end");
-        assert!(may(16, 40, 0) && !may(16, 40, 1), "among many users each has one");
+        assert!(!may(26, 2, 0), "there is an end");
+        assert!(may(16, 39, 0) && !may(16, 39, 1), "among many users each has one");
     }
 
-    #[test]
-    fn users_are_present_with_demands_under_way_or_queued() {
-        let (mut users, mut queue) = (Users::default(), FairQueue::default());
-        users.begin(Some(1));
-        users.begin(Some(1));
-        queue.push(Some(1), ());
-        queue.push(None, ());
-        assert_eq!((users.of(Some(1)), users.of(None), users.present(&queue)), (2, 0, 2));
-        users.end(Some(1));
-        users.end(Some(1));
-        assert_eq!((users.of(Some(1)), users.present(&queue)), (0, 2));
+    #[tokio::test(start_paused = true)]
+    async fn on_a_narrow_way_users_get_as_many_places_as_others_use() {
+        let other = Some(2);
+        let mut both = users(&[(ME, 1), (other, 1)]);
+        let may =
+            |users: &Users, user| users.places((2, 16, NARROW), [ME, other].into_iter()).may_start(user);
+        assert!(may(&both, ME) && may(&both, other));
+        both.begin(ME);
+        assert!(!may(&both, ME) && may(&both, other));
+        both.end(other);
+        let alone = |users: &Users| users.places((2, 16, NARROW), [ME].into_iter()).may_start(ME);
+        assert!(!alone(&both), "the other's next demand may follow at once");
+        tokio::time::advance(PRESENT).await;
+        assert!(alone(&both));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_fast_a_way_is_is_known_after_a_while() {
+        let mut throughput = Throughput::default();
+        assert!(!throughput.is_slow(), "unknown");
+        for _ in 0..20 {
+            throughput.came(20_000, Instant::now());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        assert!(throughput.is_slow(), "2 MB a second");
+        throughput.idle();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        for _ in 0..20 {
+            throughput.came(1_000_000, Instant::now());
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        assert!(!throughput.is_slow(), "100 MB a second");
     }
 }

@@ -137,6 +137,7 @@ impl Turn {
         self.host.window.borrow_mut().delivered(bytes);
         self.host.awaiting.delivered(now);
         self.host.received.set(self.host.received.get() + bytes);
+        self.host.throughput.borrow_mut().came(bytes, now);
         let mut pace = self.pace.get();
         let is_round_over = pace.came(bytes, self.host.path.borrow().round_trip(), now);
         self.pace.set(pace);
@@ -232,6 +233,7 @@ impl Drop for Turn {
         if self.host.active() == 0 {
             self.host.path.borrow_mut().idle();
             self.host.window.borrow_mut().idle();
+            self.host.throughput.borrow_mut().idle();
         }
     }
 }

@@ -24,6 +24,7 @@ mod rig;
 mod routes;
 mod secure;
 mod single_flight;
+mod slow;
 mod sources;
 mod spooled;
 mod statuses;

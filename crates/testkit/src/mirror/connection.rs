@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::fault::{Fault, Rule};
+use super::link::Link;
 use super::request::Request;
 
 const PAGE: &[u8] = b"<!DOCTYPE html><html><body>Please log in to use this network.</body></html>\n";
@@ -22,7 +23,10 @@ pub(super) fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
         shared.record(&request);
         let rule = shared.rules.striking(&request.path);
         let response = Response::to(&request, rule.as_ref(), shared);
-        if !response.send(&mut writer, rule.as_ref())? || request.closes() {
+        let turn = shared.link.turn();
+        let goes_on = response.send(&mut writer, rule.as_ref(), &shared.link)?;
+        drop(turn);
+        if !goes_on || request.closes() {
             break;
         }
     }
@@ -103,7 +107,7 @@ impl Response {
     }
 
     /// Sends it the way the fault prescribes and tells whether the connection can go on.
-    fn send(&self, to: &mut TcpStream, rule: Option<&Rule>) -> io::Result<bool> {
+    fn send(&self, to: &mut TcpStream, rule: Option<&Rule>, link: &Link) -> io::Result<bool> {
         let fault = rule.map(Rule::fault);
         if let (Some(rule), Some(Fault::NoAnswer)) = (rule, fault) {
             rule.pause(FOREVER);
@@ -140,7 +144,7 @@ impl Response {
                 Ok(true)
             }
             _ => {
-                to.write_all(&self.body)?;
+                link.send(to, &self.body)?;
                 Ok(true)
             }
         }

@@ -1,10 +1,10 @@
 //! How a [`super::MemoryTree`] is made to be slow, to fail or to panic.
 
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::ErrorKind;
+use crate::{ErrorKind, Requester};
 
 /// A kind of call on a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,9 +54,36 @@ struct Plan {
 pub struct Script {
     plan: Mutex<Plan>,
     changed: Condvar,
+    arrivals: Arc<Mutex<Arrivals>>,
+}
+
+/// Whether bytes that parked calls wait for arrive.
+#[derive(Default)]
+enum Arrivals {
+    #[default]
+    None,
+    Now,
+    /// They came until then.
+    Until(Instant),
 }
 
 impl Script {
+    /// Has bytes that parked calls wait for arrive all the time, or no longer.
+    pub fn keep_arriving(&self, arriving: bool) {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        *arrivals = if arriving { Arrivals::Now } else { Arrivals::Until(Instant::now()) };
+    }
+
+    /// Makes a call follow what arrives.
+    pub(super) fn tell_progress(&self, requester: &Requester) {
+        let arrivals = Arc::clone(&self.arrivals);
+        requester.follow(move || match *arrivals.lock().unwrap_or_else(PoisonError::into_inner) {
+            Arrivals::None => None,
+            Arrivals::Now => Some(Instant::now()),
+            Arrivals::Until(last) => Some(last),
+        });
+    }
+
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }

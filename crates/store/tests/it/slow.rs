@@ -1,0 +1,247 @@
+//! Slow links, servers that trickle or withhold, and users who share a server.
+//!
+//! All clocks are short, so that a transfer of seconds takes longer than each of them.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use esker_store::{Done, Engine, ObjectStore, Objects, Requester, Servers, StoreError, Wanted, connect};
+use esker_testkit::mirror::{Fault, Mirror};
+
+use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve};
+
+/// The deadline of all clocks, and of readers.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+fn engine() -> Engine {
+    engine_with(|options| {
+        options.http.first_byte = DEADLINE;
+        options.http.low_speed_window = DEADLINE;
+        options.http.attempt = DEADLINE;
+        options.http.attempt_speed = u64::MAX;
+        options.http.stall = DEADLINE / 5;
+        options.retry.total = DEADLINE;
+    })
+}
+
+/// Objects of these sizes, each another one.
+fn sized(seed: u64, count: u64, len: usize) -> Vec<Made> {
+    (seed..seed + count).map(|seed| as_is(&noise(seed, len))).collect()
+}
+
+/// What came of a reader with a deadline, which counts from the last progress.
+#[derive(Debug)]
+enum Outcome {
+    Read,
+    Failed(StoreError),
+    Late,
+}
+
+/// Reads all of them at once, each with a deadline; returns what came of each.
+fn read_all(store: &Objects, user: u32, objects: &[Made]) -> Vec<Outcome> {
+    let readers: Vec<_> = objects
+        .iter()
+        .map(|object| {
+            let requester = Requester { user: Some(user), ..Requester::default() };
+            let (told, answer) = mpsc::channel();
+            store.get(
+                object.wanted.clone().for_requester(requester.clone()),
+                Done::new(move |got| {
+                    // A reader that was late has gone.
+                    let _ = told.send(got);
+                }),
+            );
+            (requester, answer, Instant::now())
+        })
+        .collect();
+    thread::scope(|scope| {
+        let waits: Vec<_> = readers
+            .into_iter()
+            .map(|(requester, answer, since)| {
+                scope.spawn(move || {
+                    loop {
+                        match answer.recv_timeout(DEADLINE / 10) {
+                            Ok(Ok(_)) => return Outcome::Read,
+                            Ok(Err(error)) => return Outcome::Failed(error),
+                            Err(RecvTimeoutError::Timeout) => {
+                                let last = requester.progress.last().map_or(since, |last| last.max(since));
+                                // Twice: the machine of a test stands still at times.
+                                if last.elapsed() > DEADLINE * 2 {
+                                    return Outcome::Late;
+                                }
+                            }
+                            Err(RecvTimeoutError::Disconnected) => panic!("dropped"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        waits.into_iter().map(|wait| wait.join().unwrap()).collect()
+    })
+}
+
+#[track_caller]
+fn all_read(outcomes: &[Outcome]) {
+    let bad: Vec<_> = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Read)).collect();
+    assert!(bad.is_empty(), "{} of {} failed: {:?}", bad.len(), outcomes.len(), bad[0]);
+}
+
+/// > P12: While bytes of the object that a request waits for keep arriving, or bytes of the queue that it stands in, the
+/// request does not fail, however long it takes.
+#[test]
+fn an_object_that_takes_longer_than_all_deadlines_comes() {
+    let object = sized(1, 1, 4 << 20);
+    let (mirror, _folder) = serve(&object);
+    mirror.narrow(1 << 20);
+    let rig = Rig::with(engine(), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let since = Instant::now();
+    all_read(&read_all(&store, 1, &object));
+    assert!(since.elapsed() > DEADLINE * 3, "it was slow: {:?}", since.elapsed());
+}
+
+#[test]
+fn many_readers_of_a_slow_link_are_all_served() {
+    let objects = sized(100, 64, 64 << 10);
+    let (mirror, _folder) = serve(&objects);
+    mirror.narrow(1 << 20);
+    let rig = Rig::with(engine(), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let since = Instant::now();
+    all_read(&read_all(&store, 1, &objects));
+    assert!(since.elapsed() > DEADLINE * 3, "it was slow: {:?}", since.elapsed());
+}
+
+/// What was sent waits in the queue of a server that answers one request after the other.
+#[test]
+fn readers_of_a_server_that_answers_one_after_the_other_are_all_served() {
+    let objects = sized(200, 20, 256 << 10);
+    let (mirror, _folder) = serve(&objects);
+    mirror.narrow(1 << 20);
+    mirror.one_at_a_time();
+    let rig = Rig::with(engine(), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let since = Instant::now();
+    all_read(&read_all(&store, 1, &objects));
+    assert!(since.elapsed() > DEADLINE * 4, "it was slow: {:?}", since.elapsed());
+}
+
+/// > P13: A server that sends an object slower than the low-speed limit (1 KiB a second, or what `CVMFS_LOW_SPEED_LIMIT`
+/// says) makes no progress: it is left for another way after ten seconds, or the time-out of its kind, and fails a read that
+/// has no other at its deadline.
+#[test]
+fn a_server_that_trickles_is_left_and_holds_nobody() {
+    let objects = sized(300, 1, 64 << 10);
+    let ((hostile, _one), (good, _two)) = (serve(&objects), serve(&objects));
+    let trickle = hostile.fault(|_| true, Fault::Slow(10));
+    let rig = Rig::with(engine(), roomy());
+    let servers = Servers { urls: vec![hostile.url("repo"), good.url("repo")], ..Servers::direct("") };
+    let store = rig.store(connect(&rig.engine, servers).unwrap());
+    let since = Instant::now();
+    all_read(&read_all(&store, 1, &objects));
+    trickle.assert_hit();
+    assert!(since.elapsed() < DEADLINE * 4, "it took {:?}", since.elapsed());
+    // Where there is no other way a trickle is no progress.
+    let alone = Rig::with(engine(), roomy());
+    let store = alone.open(&hostile.url("repo"));
+    let since = Instant::now();
+    let outcomes = read_all(&store, 1, &objects);
+    assert!(!matches!(outcomes[0], Outcome::Read), "{outcomes:?}");
+    assert!(since.elapsed() < DEADLINE * 10, "it took {:?}", since.elapsed());
+}
+
+/// > P15: Objects that a server withholds keep no request from the other objects of that server.
+#[test]
+fn good_objects_pass_those_that_a_server_withholds() {
+    let (bad, good) = (sized(1000, 600, 100), sized(2000, 4, 1000));
+    let (mirror, _folder) = serve(&[bad.clone(), good.clone()].concat());
+    let names: Vec<String> = good.iter().map(|object| object.wanted.name.path()).collect();
+    let rule =
+        mirror.fault(move |path| !names.iter().any(|name| path.ends_with(name.as_str())), Fault::NoAnswer);
+    let rig = Rig::with(engine(), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let ask = |object: &Made| store.get(object.wanted.clone(), Done::new(drop));
+    bad.iter().for_each(ask);
+    rule.wait_for_hits(16);
+    for object in &good {
+        let since = Instant::now();
+        let got = bytes(&store, &object.wanted).unwrap();
+        assert_eq!(got, object.plain);
+        assert!(since.elapsed() < DEADLINE * 5, "it took {:?}", since.elapsed());
+    }
+}
+
+/// Reads one after the other.
+fn reads_in_turn(store: &Objects, user: u32, objects: &[Made]) -> Duration {
+    let since = Instant::now();
+    for object in objects {
+        let requester = Requester { user: Some(user), ..Requester::default() };
+        let wanted: Wanted = object.wanted.clone().for_requester(requester);
+        Done::wait(|done| store.get(wanted, done)).unwrap();
+    }
+    since.elapsed()
+}
+
+fn flooded(mirror: &Mirror, rig: &Rig, flood: &[Made]) -> Objects {
+    let store = rig.open(&mirror.url("repo"));
+    for object in flood {
+        let requester = Requester { user: Some(1), ..Requester::default() };
+        store.get(object.wanted.clone().for_requester(requester), Done::new(drop));
+    }
+    store
+}
+
+/// > P14: However many reads of one user wait for a server, another user's reads of objects that the server sends end
+/// within twice the time they take alone and the time that one object of the first takes among the others.
+#[test]
+fn a_users_small_reads_pass_another_users_flood() {
+    const SPEED: u64 = 2 << 20;
+    const LARGE: usize = 128 << 10;
+    let (small, flood) = (sized(3000, 40, 64 << 10), sized(4000, 420, LARGE));
+    let (mirror, _folder) = serve(&[small.clone(), flood.clone()].concat());
+    mirror.narrow(SPEED);
+    let alone = {
+        let rig = Rig::with(engine(), roomy());
+        reads_in_turn(&rig.open(&mirror.url("repo")), 2, &small)
+    };
+    let rig = Rig::with(engine(), roomy());
+    let before = mirror.requests().len();
+    let store = flooded(&mirror, &rig, &flood);
+    mirror.wait_for(before + 16, |_| true);
+    let beside = reads_in_turn(&store, 2, &small);
+    // The first user has at most 16 of them under way.
+    let one_object = Duration::from_secs_f64((16 * LARGE) as f64 / SPEED as f64);
+    // A queue of all of them would take 26 seconds.
+    let bound = alone * 2 + one_object + DEADLINE / 2;
+    assert!(beside <= bound, "{beside:?} beside a flood, {alone:?} alone");
+}
+
+/// The same where the objects of the flood never come.
+#[test]
+fn a_users_reads_pass_another_users_reads_of_what_is_withheld() {
+    let (small, flood) = (sized(5000, 8, 1000), sized(6000, 420, 1000));
+    let (mirror, _folder) = serve(&[small.clone(), flood.clone()].concat());
+    let names: Vec<String> = small.iter().map(|object| object.wanted.name.path()).collect();
+    let rule =
+        mirror.fault(move |path| !names.iter().any(|name| path.ends_with(name.as_str())), Fault::NoAnswer);
+    let rig = Rig::with(engine(), roomy());
+    let store = flooded(&mirror, &rig, &flood);
+    rule.wait_for_hits(16);
+    let took = reads_in_turn(&store, 2, &small);
+    assert!(took < DEADLINE, "{took:?}");
+}
+
+/// An object of a flood that another user waits for, too, has that user's share.
+#[test]
+fn an_object_that_another_user_waits_for_leaves_the_flood() {
+    let flood = sized(7000, 200, 128 << 10);
+    let (mirror, _folder) = serve(&flood);
+    mirror.narrow(4 << 20);
+    let rig = Rig::with(engine(), roomy());
+    let store = flooded(&mirror, &rig, &flood);
+    mirror.wait_for(16, |_| true);
+    // In the order of the flood it would come after six seconds.
+    let took = reads_in_turn(&store, 2, &flood[199..]);
+    assert!(took < DEADLINE * 2, "{took:?}");
+}

@@ -1,0 +1,64 @@
+//! A slow link to the mirror, which all its connections share.
+
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes sent at once.
+const PIECE: usize = 16 << 10;
+
+/// How fast bodies leave the mirror, all together.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    speed: Mutex<Speed>,
+    /// Held while a response is sent, by a mirror that sends one after the other.
+    turn: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Speed {
+    bytes_per_second: Option<u64>,
+    one_at_a_time: bool,
+    /// Until when the link is busy with what was sent.
+    busy_until: Option<Instant>,
+}
+
+impl Link {
+    pub(crate) fn narrow(&self, bytes_per_second: u64) {
+        self.lock().bytes_per_second = Some(bytes_per_second);
+    }
+
+    pub(crate) fn one_at_a_time(&self) {
+        self.lock().one_at_a_time = true;
+    }
+
+    /// Returns what a response holds while it is sent.
+    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        let is_needed = self.lock().one_at_a_time;
+        is_needed.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sends a body as fast as the link allows.
+    pub(crate) fn send(&self, to: &mut impl Write, body: &[u8]) -> io::Result<()> {
+        for piece in body.chunks(PIECE) {
+            std::thread::sleep(self.wait_for(piece.len()));
+            to.write_all(piece)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the link's time for so many bytes, behind all that others took; returns how long until it is over.
+    fn wait_for(&self, bytes: usize) -> Duration {
+        let mut speed = self.lock();
+        let Some(bytes_per_second) = speed.bytes_per_second else { return Duration::ZERO };
+        let now = Instant::now();
+        let takes = Duration::from_secs_f64(bytes as f64 / bytes_per_second as f64);
+        let until = speed.busy_until.map_or(now, |until| until.max(now)) + takes;
+        speed.busy_until = Some(until);
+        until - now
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Speed> {
+        self.speed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
