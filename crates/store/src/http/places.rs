@@ -7,7 +7,7 @@
 //!
 //! A way is shared by the transfers on it, not by users: who has sixteen beside another user's one gets sixteen parts of it.
 //! On a narrow way, which is near and slow and so is full with one request, each of several users therefore gets no more
-//! places than the others use.
+//! places than the others use; but always one, and more as long as all of them have more to ask for.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -77,7 +77,8 @@ pub(super) struct Places<'a> {
     busy: usize,
     most: usize,
     is_narrow: bool,
-    /// Users who have demands under way, in the queue, or had a moment ago, with the number under way.
+    /// Users who have demands under way, in the queue, or had a moment ago, with the number under way, and one more where
+    /// more are queued.
     present: HashMap<User, usize>,
 }
 
@@ -108,8 +109,10 @@ impl Users {
         queued: impl Iterator<Item = User>,
     ) -> Places<'_> {
         let now = Instant::now();
-        let here = self.0.iter().filter(|(_, under_way)| under_way.is_present(now)).map(|(user, _)| *user);
-        let present = here.chain(queued).map(|user| (user, self.of(user))).collect();
+        let here = self.0.iter().filter(|(_, under_way)| under_way.is_present(now));
+        let mut present: HashMap<User, usize> =
+            here.map(|(user, under_way)| (*user, under_way.count)).collect();
+        queued.for_each(|user| *present.entry(user).or_default() += 1);
         Places { users: self, busy, most, is_narrow, present }
     }
 }
@@ -138,7 +141,7 @@ impl Places<'_> {
     /// Whether it is this user's turn on a narrow way.
     fn is_due(&self, user: User, mine: usize) -> bool {
         let least = self.present.iter().filter(|(other, _)| **other != user).map(|(_, count)| *count).min();
-        least.is_none_or(|least| mine <= least)
+        least.is_none_or(|least| mine < least.max(1))
     }
 }
 
@@ -185,16 +188,21 @@ mod tests {
     async fn on_a_narrow_way_users_get_as_many_places_as_others_use() {
         let other = Some(2);
         let mut both = users(&[(ME, 1), (other, 1)]);
-        let may =
-            |users: &Users, user| users.places((2, 16, NARROW), [ME, other].into_iter()).may_start(user);
-        assert!(may(&both, ME) && may(&both, other));
+        let may = |users: &Users, user, queued: &[User]| {
+            users.places((2, 16, NARROW), queued.iter().copied()).may_start(user)
+        };
+        assert!(may(&both, ME, &[ME, other]) && may(&both, other, &[ME, other]), "both have more to ask for");
+        assert!(!may(&both, ME, &[ME]), "the other asks for one thing after the other");
         both.begin(ME);
-        assert!(!may(&both, ME) && may(&both, other));
+        assert!(!may(&both, ME, &[ME, other]) && may(&both, other, &[ME, other]));
+        both.end(ME);
+        both.end(ME);
+        assert!(may(&both, ME, &[ME]), "one is always allowed");
+        both.begin(ME);
         both.end(other);
-        let alone = |users: &Users| users.places((2, 16, NARROW), [ME].into_iter()).may_start(ME);
-        assert!(!alone(&both), "the other's next demand may follow at once");
+        assert!(!may(&both, ME, &[ME]), "the other's next demand may follow at once");
         tokio::time::advance(PRESENT).await;
-        assert!(alone(&both));
+        assert!(may(&both, ME, &[ME]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use esker_store::{Blame, Cause, ObjectStore, Phase, StoreError};
+use esker_store::{Blame, Cause, ObjectStore, Phase, Servers, StoreError, connect};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
@@ -258,18 +258,32 @@ fn never_answered() {
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::FirstByte, .. }), "{error}");
 }
 
-/// A server that keeps just above the low-speed limit does not keep a reader forever.
+/// A server that keeps just above the low-speed limit is left where there is another, and borne where there is none.
 #[test]
 fn longer_than_the_whole_may_take() {
-    let engine = engine_with(|options| {
-        options.http.attempt = Duration::from_millis(700);
-        options.http.low_speed = 1;
-        options.http.low_speed_window = Duration::from_secs(60);
-        options.retry.attempts = 1;
-    });
-    let stand = Stand::with(Rig::with(engine, roomy()), zlib(&noise(3, 50_000)));
-    let error = stand.refused(Fault::Slow(5000));
-    assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Attempt, .. }), "{error}");
+    let engine = || {
+        engine_with(|options| {
+            options.http.attempt = Duration::from_millis(700);
+            options.http.low_speed = 1;
+            options.http.low_speed_window = Duration::from_secs(60);
+            options.retry.attempts = 1;
+        })
+    };
+    let stand = Stand::with(Rig::with(engine(), roomy()), zlib(&noise(3, 20_000)));
+    let other = Mirror::serve(stand._folder.path());
+    other.put(&stand.path, stand.object.stored.clone());
+    let slow = stand.mirror.fault(|_| true, Fault::Slow(10_000));
+    let urls = vec![stand.mirror.url("repo"), other.url("repo")];
+    let both = stand.rig.store(connect(&stand.rig.engine, Servers { urls, ..Servers::direct("") }).unwrap());
+    assert_eq!(bytes(&both, &stand.object.wanted).unwrap(), stand.object.plain);
+    slow.assert_hit();
+    assert_eq!(other.count(|path| path == stand.path), 1, "it was left");
+    let rig = Rig::with(engine(), roomy());
+    assert_eq!(
+        bytes(&rig.open(&stand.mirror.url("repo")), &stand.object.wanted).unwrap(),
+        stand.object.plain
+    );
+    assert_eq!(slow.hits(), 2, "it was borne");
 }
 
 #[test]
