@@ -11,6 +11,7 @@
 //! which it is: its reads are asked again until their deadline, and then fail.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use esker_vfs::Ino;
@@ -84,6 +85,12 @@ fn pending_in(status: &str) -> Option<Signal> {
     }
     let asked = due & caught & any(&ASKS_TO_STOP) != 0;
     Some(if asked { Signal::Deliberate } else { Signal::Passing })
+}
+
+/// Returns the user of a caller, as far as the procfs tells.
+pub(crate) fn user(proc: Option<&Path>, tid: u32) -> Option<u32> {
+    let proc = proc.filter(|_| tid != 0)?;
+    fs::symlink_metadata(proc.join(tid.to_string())).ok().map(|found| found.uid())
 }
 
 /// Whether thread `tid` has ended.

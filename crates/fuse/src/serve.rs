@@ -9,6 +9,7 @@ use esker_vfs::{ErrorKind, Node};
 
 use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize, opcode, open};
 use crate::arena::Slot;
+use crate::caller;
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::crew::Luck;
@@ -199,9 +200,17 @@ impl Connection {
         question: Question,
     ) -> Arc<Request> {
         let numbers = (header.unique, header.opcode);
-        let from = (header.pid, header.uid, self.batches.load(Ordering::SeqCst));
+        let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
         let begun = self.behind.begun(about.0, &question);
         Arc::new(Request::new(numbers, about, from, question, begun, Arc::clone(channel), slot))
+    }
+
+    /// The user who asks. An overlay reads as whoever mounted it, so behind one it is the user of the caller's process.
+    fn user(&self, header: &InHeader) -> u32 {
+        let is_read = header.opcode == opcode::READ;
+        let behind_overlay = is_read && self.below_overlay.load(Ordering::Relaxed);
+        let caller = behind_overlay.then(|| caller::user(self.options.proc.as_deref(), header.pid)).flatten();
+        caller.unwrap_or(header.uid)
     }
 
     fn forgotten(&self, nodeid: u64, count: u64) {

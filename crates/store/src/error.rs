@@ -286,8 +286,8 @@ pub enum Cause {
     /// The way on which it was queued was left before it was sent; another is taken.
     #[error("it was queued on a way that was left")]
     Left,
-    /// It was sent and not answered, and taken back for others; it is asked for again.
-    #[error("it was taken back before it was answered")]
+    /// It was sent, and taken back for others because the server didn't answer it; it is asked for again.
+    #[error("the server answered others and not this one")]
     TakenBack,
     /// A prefetch whose errand ended before it was asked for.
     #[error("it was called off, because nobody needs it any more")]
@@ -343,6 +343,7 @@ impl Cause {
             Cause::Unresolved { .. }
             | Cause::Unreachable(_)
             | Cause::TimedOut { .. }
+            | Cause::TakenBack
             | Cause::Insecure { .. }
             | Cause::Broken(_)
             | Cause::Missing { .. }
@@ -373,7 +374,6 @@ impl Cause {
             | Cause::CalledOff
             | Cause::BadPin { .. }
             | Cause::Left
-            | Cause::TakenBack
             | Cause::QueueFull { .. } => Blame::Caller,
             Cause::ProxyStatus { .. } | Cause::ProxyLogin { .. } => Blame::Proxy,
             Cause::Remote { blame, .. } => *blame,

@@ -205,6 +205,25 @@ fn a_mounted_image_is_of_one_version() {
     }
 }
 
+/// What comes over a slow link is no failure: the deadline counts from when bytes last arrived.
+#[test]
+fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
+    let reader = Reader::new(Person::ordinary());
+    let mounted = reader.world.mount_of(&reader.url(), &["--deadline", "2"]);
+    let names = mounted.does(|| fs::read_dir(mounted.path("")).expect("listing").count());
+    assert_eq!(names, 2);
+    reader.world.mirror.narrow(512 << 10);
+    let since = Instant::now();
+    std::thread::scope(|scope| {
+        let read = |name: &'static str| scope.spawn(|| mounted.does(|| fs::read(mounted.path(name))));
+        let reads = [read("a"), read("sub/b")];
+        for (read, content) in reads.into_iter().zip([noise(1, 3 << 20), noise(101, 3 << 20)]) {
+            assert!(read.join().expect("joined").expect("reading") == content);
+        }
+    });
+    assert!(since.elapsed().as_secs() > 4, "it was slow: {:?}", since.elapsed());
+}
+
 /// Reads a file that can be read again: what was asked for before may still fail.
 fn read_at_last(mounted: &Mounted<'_>, name: &str) -> Vec<u8> {
     let deadline = Instant::now() + PATIENCE;

@@ -287,7 +287,9 @@ async fn send(
     let entry = host.awaiting.sent(is_demand && !fetch.priority.is_withheld());
     // As long as it stands in the server's queue it comes further with it.
     let queue = ServersQueue { fetch, host };
-    fetch.progress.follow(&host.progress);
+    if !fetch.priority.is_withheld() {
+        fetch.progress.follow(&host.progress);
+    }
     let mut sending = std::pin::pin!(connection.sender.send(request));
     loop {
         let deadline = entry.deadline(limit, fetch.replaceable);

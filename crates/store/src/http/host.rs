@@ -245,7 +245,8 @@ impl Host {
                 };
                 let host = turn.host.clone();
                 host.again_active.set(host.again_active.get() - usize::from(again));
-                if matches!(outcome, Err(Cause::TakenBack)) {
+                // Where another way is left to try, that is tried.
+                if matches!(outcome, Err(Cause::TakenBack)) && !job.fetch.replaceable {
                     job.fetch.priority.withheld();
                     host.demand(job);
                     return drop(turn);

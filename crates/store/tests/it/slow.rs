@@ -2,12 +2,15 @@
 //!
 //! All clocks are short, so that a transfer of seconds takes longer than each of them.
 
+use std::collections::HashSet;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{Done, Engine, ObjectStore, Objects, Requester, Servers, StoreError, Wanted, connect};
 use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::soak::Soak;
 
 use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve};
 
@@ -177,6 +180,19 @@ fn good_objects_pass_those_that_a_server_withholds() {
     }
 }
 
+/// Another server that sends them is asked.
+#[test]
+fn what_a_server_withholds_comes_from_another() {
+    let objects = sized(8000, 300, 100);
+    let ((hostile, _one), (good, _two)) = (serve(&objects), serve(&objects));
+    let silent = hostile.fault(|_| true, Fault::NoAnswer);
+    let rig = Rig::with(engine(), roomy());
+    let servers = Servers { urls: vec![hostile.url("repo"), good.url("repo")], ..Servers::direct("") };
+    let store = rig.store(connect(&rig.engine, servers).unwrap());
+    all_read(&read_all(&store, 1, &objects));
+    silent.assert_hit();
+}
+
 /// Reads one after the other.
 fn reads_in_turn(store: &Objects, user: u32, objects: &[Made]) -> Duration {
     let since = Instant::now();
@@ -249,4 +265,41 @@ fn an_object_that_another_user_waits_for_leaves_the_flood() {
     // In the order of the flood it would come after six seconds.
     let took = reads_in_turn(&store, 2, &flood[199..]);
     assert!(took < DEADLINE * 2, "{took:?}");
+}
+
+/// A user who asks for what the server withholds and for large objects, on a slow link: all of another user's reads succeed.
+#[test]
+fn soak_honest_reads_beside_a_hostile_user_on_a_slow_link() {
+    let mut soak = Soak::begin("soak_honest_reads_beside_a_hostile_user_on_a_slow_link");
+    let folder = tempfile::tempdir().unwrap();
+    let mirror = Mirror::serve(folder.path());
+    mirror.narrow(4 << 20);
+    let sent: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let known = sent.clone();
+    let withheld = mirror.fault(move |path| !known.lock().unwrap().contains(path), Fault::NoAnswer);
+    let rig = Rig::with(engine(), roomy());
+    let store = rig.open(&mirror.url("repo"));
+    let put = |objects: &[Made]| {
+        for object in objects {
+            let path = format!("/repo/{}", object.wanted.name.path());
+            mirror.put(&path, object.stored.clone());
+            sent.lock().unwrap().insert(path);
+        }
+    };
+    let mut seed = 100_000;
+    let mut reads = 0;
+    while soak.goes_on() {
+        let (never, large) = (sized(seed, 50, 100), sized(seed + 50, 2, 256 << 10));
+        let honest = sized(seed + 60, 8, 32 << 10);
+        seed += 100;
+        [&large, &honest].into_iter().for_each(|objects| put(objects));
+        for object in never.iter().chain(&large) {
+            let requester = Requester { user: Some(1), ..Requester::default() };
+            store.get(object.wanted.clone().for_requester(requester), Done::new(drop));
+        }
+        all_read(&read_all(&store, 2, &honest));
+        reads += honest.len();
+    }
+    withheld.assert_hit();
+    soak.finish(&[("honest reads", &reads), ("withheld", &withheld.hits())]);
 }
