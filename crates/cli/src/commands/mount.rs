@@ -21,8 +21,7 @@ use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
 use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
-use crate::exit::warn;
-use crate::exit::{Context, Failure, Kind, chain_after};
+use crate::exit::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
 use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::log;
@@ -419,7 +418,8 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     }
     esker_fuse::mount::unmount(mountpoint, esker_fuse::Unmount::Lazy).map_err(|error| {
-        Failure::failed(format!("can't unmount what a killed daemon left: {}", chain(&error)))
+        let said = "can't unmount what a killed daemon left";
+        Failure::failed(format!("{said}: {}", chain_after(said, &error)))
     })?;
     warn(Some(&format!(
         "unmounted {} from {} first, whose daemon was killed",

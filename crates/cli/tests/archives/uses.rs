@@ -180,6 +180,7 @@ fn ingest(folder: &Path, keys: &KeyFolder, number: usize, case: &Case) -> Result
     let repository =
         Repository::open(&folder.join(REPOSITORY), &name(), keys.clone(), now()).expect("a repository");
     let mut progress = |_| ();
+    let mut confirm_shrink = |_| true;
     let mut ingest = Ingest {
         archive,
         target: target(number),
@@ -192,6 +193,7 @@ fn ingest(folder: &Path, keys: &KeyFolder, number: usize, case: &Case) -> Result
             stop: Arc::new(AtomicBool::new(false)),
             profiles: Vec::new(),
             progress: &mut progress,
+            confirm_shrink: &mut confirm_shrink,
         },
     };
     ingest.run(&repository, now()).map(drop).map_err(|error| chain(&error))

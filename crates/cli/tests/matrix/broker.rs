@@ -36,7 +36,9 @@ impl Broker {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
         let socket = folder.join("socket");
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
-        command.args(["broker", "--quota", "100M", "--connect", "127.0.0.1", "--cache"]).arg(folder.join("cache"));
+        command
+            .args(["broker", "--quota", "100M", "--connect", "127.0.0.1", "--cache"])
+            .arg(folder.join("cache"));
         command.arg("--socket").arg(&socket).args(options);
         command.env_clear().env("ESKER_CONFIG_ROOT", world.config_root());
         command.stdin(Stdio::null()).stderr(Stdio::piped());

@@ -7,9 +7,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use rand_core::{CryptoRngCore, OsRng};
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use rsa::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
-use rand_core::{CryptoRngCore, OsRng};
 use rsa::{Pkcs1v15Sign, RsaPrivateKey};
 use sha1::{Digest as _, Sha1};
 use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};

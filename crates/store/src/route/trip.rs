@@ -81,10 +81,13 @@ impl Trip {
     /// Whether there is another way than this that was not tried in this round.
     pub(super) fn has_other(&self, way: Way, choices: &[Choice]) -> bool {
         self.tried.len() + 1 < ATTEMPTS_MAX
-            && choices.iter().any(|choice| {
-                let out = find(&self.exits, choice.way.exit.id).is_some_and(|suspect| suspect.out);
-                choice.way != way && !out && !self.tried.contains(&choice.way)
-            })
+            && choices.iter().filter_map(Choice::way).any(|other| other != way && self.is_untried(other))
+    }
+
+    /// Returns whether this way may still be tried in this round.
+    fn is_untried(&self, way: Way) -> bool {
+        let is_out = find(&self.exits, way.exit.id).is_some_and(|suspect| suspect.out);
+        !is_out && !self.tried.contains(&way)
     }
 
     /// Whether something failed in this round.
@@ -120,20 +123,12 @@ impl Trip {
             return Step::End;
         }
         let score = |suspects: &[Suspect], id| find(suspects, id).map_or(0, |suspect| suspect.score);
-        let untried = choices.iter().filter(|choice| {
-            let Some(exit) = choice.exit else { return true };
-            let out = find(&self.exits, exit.id).is_some_and(|suspect| suspect.out);
-            !out && !self.tried.contains(&Way { exit, server: choice.server })
-        });
+        let untried = choices.iter().filter(|choice| choice.way().is_none_or(|way| self.is_untried(way)));
         let least = untried.min_by_key(|choice| {
             let of_exit = choice.exit.map_or(0, |exit| score(&self.exits, exit.id));
             of_exit + score(&self.servers, choice.server) + choice.doubt
         });
-        match least {
-            Some(Choice { exit: Some(exit), server, .. }) => Step::Take(Way { exit: *exit, server: *server }),
-            Some(Choice { exit: None, .. }) => Step::Wait,
-            None => Step::End,
-        }
+        least.map_or(Step::End, |choice| choice.way().map_or(Step::Wait, Step::Take))
     }
 
     /// Exits that are to blame, now that this way served: those that failed with the same server, and those that were

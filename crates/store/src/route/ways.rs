@@ -29,6 +29,13 @@ pub(super) struct Choice {
     pub(super) doubt: u32,
 }
 
+impl Choice {
+    /// Returns the way; `None` while the proxy has no address yet.
+    pub(super) fn way(&self) -> Option<Way> {
+        self.exit.map(|exit| Way { exit, server: self.server })
+    }
+}
+
 #[derive(Debug)]
 struct Server {
     out: Option<Out>,
