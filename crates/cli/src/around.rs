@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
-use esker_node::status::{ShownWith, seconds};
+use esker_node::status::{MountStatus, ShownWith, seconds};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
@@ -94,7 +94,9 @@ impl Around<'_> {
         warn(unregistered.as_deref());
         let ending = outside.go().and_then(|()| outside.wait());
         let seen = after(&view);
-        let failed_reads = failures::lines(&view.failure_causes(), &mounted.status(), started);
+        let unknown = || MountStatus { repository: view.name().to_string(), ..MountStatus::default() };
+        let status = mounted.status().unwrap_or_else(unknown);
+        let failed_reads = failures::lines(&view.failure_causes(), &status, started);
         failed_reads.iter().for_each(|line| warn(Some(line)));
         // What the command left running loses its mount when this process ends.
         mounted.abandon();

@@ -355,9 +355,10 @@ impl Mounted {
         Ok(Self { served, control, beside: Mutex::new(Some(beside)), log })
     }
 
-    /// Returns what `esker status` says of the mount.
-    pub fn status(&self) -> MountStatus {
-        self.served.status()
+    /// Returns what `esker status` says of the mount; none if a disk or another process does not answer.
+    pub fn status(&self) -> Option<MountStatus> {
+        let served = self.served.clone();
+        answering::within(answering::PATIENCE, move || served.status())
     }
 
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.

@@ -523,7 +523,8 @@ impl StoreError {
         let mut source = self.source();
         while let Some(error) = source {
             text.push_str(": ");
-            if let Some(store) = error.downcast_ref::<Self>() {
+            let boxed = error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
+            if let Some(store) = error.downcast_ref::<Self>().or(boxed) {
                 let further = store.full_text_after(&format!("{said} {text}"));
                 text.push_str(&further);
                 break;
