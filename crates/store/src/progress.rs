@@ -96,7 +96,6 @@ mod tests {
         request.unfollow(&queue);
         let left = request.last();
         assert_eq!(left, Some(second), "what came until then counts");
-        std::thread::sleep(Duration::from_millis(1));
         queue.mark();
         assert_eq!(request.last(), left);
         request.mark();

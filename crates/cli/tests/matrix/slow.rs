@@ -14,6 +14,8 @@ use crate::world::{Mounted, World};
 
 /// What `--deadline` says in these tests: shorter than the transfers take.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// The deadline where requests have to be found stalled, which takes a second for each lot.
+const PATIENT: Duration = Duration::from_secs(20);
 /// Bytes a second.
 const SPEED: u64 = 2 << 20;
 /// A file of one object that takes three deadlines.
@@ -68,8 +70,8 @@ fn world(person: Person) -> World {
     World::at(person, repository, mirror)
 }
 
-fn mount<'w>(world: &'w World, broker: Option<&Broker>) -> Mounted<'w> {
-    let deadline = DEADLINE.as_secs().to_string();
+fn mount<'w>(world: &'w World, broker: Option<&Broker>, deadline: Duration) -> Mounted<'w> {
+    let deadline = deadline.as_secs().to_string();
     let broker = broker.map(|broker| broker.options().to_vec()).unwrap_or_default();
     let options = ["--no-prefetch", "--deadline", &deadline].into_iter();
     world.mount(&options.chain(broker.iter().map(String::as_str)).collect::<Vec<_>>())
@@ -84,7 +86,7 @@ fn what_comes_over_a_slow_link_is_read_whatever_time_it_takes() {
         for through_broker in [false, true] {
             let world = world(person);
             let broker = through_broker.then(|| Broker::start(&world));
-            let mounted = mount(&world, broker.as_ref());
+            let mounted = mount(&world, broker.as_ref(), DEADLINE);
             mounted.does(|| fs::read_dir(mounted.path("slow")).expect("listing").count());
             world.mirror.narrow(SPEED);
             let since = Instant::now();
@@ -126,7 +128,7 @@ fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
         for through_broker in [false, true] {
             let world = world(person);
             let broker = through_broker.then(|| Broker::start(&world));
-            let mounted = mount(&world, broker.as_ref());
+            let mounted = mount(&world, broker.as_ref(), PATIENT);
             mounted.does(|| fs::read_dir(mounted.path("slow")).expect("listing").count());
             let rule = world.mirror.fault(|path| path.contains("c0/ffee11"), Fault::NoAnswer);
             std::thread::scope(|scope| {
@@ -138,7 +140,7 @@ fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
                     let read = mounted.does(|| fs::read(path));
                     let took = since.elapsed();
                     assert!(read.expect("a small file") == noise(200 + at, 1000));
-                    assert!(took < DEADLINE, "{person:?}, through a broker: {through_broker}: {took:?}");
+                    assert!(took < PATIENT / 2, "{person:?}, through a broker: {through_broker}: {took:?}");
                 }
                 rule.lift();
             });

@@ -444,6 +444,8 @@ async fn receive(
             return Err(Cause::TimedOut { phase: Phase::Transfer, limit: limits.low_speed_window });
         }
     }
+    // However small it is.
+    turn.came_further(fetch);
     connection.brought = (turn.in_a_round(), Instant::now());
     turn.host.keep(connection);
     part.receiver.finish().await.map(Came::Whole)

@@ -233,8 +233,8 @@ fn a_users_small_reads_pass_another_users_flood() {
     let beside = reads_in_turn(&store, 2, &small);
     // The first user has at most 16 of them under way.
     let one_object = Duration::from_secs_f64((16 * LARGE) as f64 / SPEED as f64);
-    // A queue of all of them would take 26 seconds.
-    let bound = alone * 2 + one_object + DEADLINE / 2;
+    // A machine that is busy needs more; a queue of all of them would take 26 seconds, and equal parts of the link 21.
+    let bound = alone * 2 + one_object + DEADLINE * 4;
     assert!(beside <= bound, "{beside:?} beside a flood, {alone:?} alone");
 }
 
