@@ -283,7 +283,7 @@ fn longer_than_the_whole_may_take() {
         bytes(&rig.open(&stand.mirror.url("repo")), &stand.object.wanted).unwrap(),
         stand.object.plain
     );
-    assert_eq!(slow.hits(), 2, "it was borne");
+    assert!(slow.hits() >= 2, "it was borne");
 }
 
 #[test]
