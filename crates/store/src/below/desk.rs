@@ -149,12 +149,12 @@ impl Desk {
         self: &Arc<Self>,
         trip: Trip,
         job: impl FnOnce(&Task) + Send + 'static,
-    ) -> Result<(), Trip> {
+    ) -> Result<(), Box<Trip>> {
         let (urgency, priority) = (trip.urgency(), trip.priority.clone());
         let mut state = self.state.lock();
         let hangs = self.stuck.load(Ordering::Relaxed) > 0;
         if state.stopping || hangs || !self.staff(&mut state, urgency) {
-            return Err(trip);
+            return Err(Box::new(trip));
         }
         if state.watched.is_empty() {
             // What nobody asked for didn't move either.

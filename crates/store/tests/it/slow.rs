@@ -95,8 +95,7 @@ fn all_read(outcomes: &[Outcome]) {
     assert!(failed.is_empty(), "{} of {} failed: {}", failed.len(), outcomes.len(), failed[0]);
 }
 
-/// > P12: While bytes of the object that a request waits for keep arriving, or bytes of the queue that it stands in, the
-/// request does not fail, however long it takes.
+/// > P12: While bytes of the object that a request waits for keep arriving, or bytes of the queue that it stands in, the request does not fail, however long it takes.
 #[test]
 fn an_object_that_takes_longer_than_all_deadlines_comes() {
     let object = sized(1, 1, 4 << 20);
@@ -135,9 +134,7 @@ fn readers_of_a_server_that_answers_one_after_the_other_are_all_served() {
     assert!(since.elapsed() > DEADLINE * 4, "it was slow: {:?}", since.elapsed());
 }
 
-/// > P13: A server that sends an object slower than the low-speed limit (1 KiB a second, or what `CVMFS_LOW_SPEED_LIMIT`
-/// says) makes no progress: it is left for another way after ten seconds, or the time-out of its kind, and fails a read that
-/// has no other at its deadline.
+/// > P13: A server that sends an object slower than the low-speed limit (1 KiB a second, or what `CVMFS_LOW_SPEED_LIMIT` says) makes no progress: it is left for another way after ten seconds, or the time-out of its kind, and fails a read that has no other at its deadline.
 #[test]
 fn a_server_that_trickles_is_left_and_holds_nobody() {
     let objects = sized(300, 1, 64 << 10);
@@ -213,8 +210,7 @@ fn flooded(mirror: &Mirror, rig: &Rig, flood: &[Made]) -> Objects {
     store
 }
 
-/// > P14: However many reads of one user wait for a server, another user's reads of objects that the server sends end
-/// within twice the time they take alone and the time that one object of the first takes among the others.
+/// > P14: However many reads of one user wait for a server, another user's reads of objects that the server sends end within twice the time they take alone and the time that one object of the first takes among the others.
 #[test]
 fn a_users_small_reads_pass_another_users_flood() {
     const SPEED: u64 = 2 << 20;
