@@ -139,7 +139,12 @@ fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
                     let path = mounted.path(&format!("slow/small{at}"));
                     let read = mounted.does(|| fs::read(path));
                     let took = since.elapsed();
-                    assert!(read.expect("a small file") == noise(200 + at, 1000));
+                    let read = read.unwrap_or_else(|error| {
+                        rule.lift();
+                        let status = mounted.status();
+                        panic!("{person:?}, through a broker: {through_broker}, after {took:?}: {error}\n{status:#}")
+                    });
+                    assert!(read == noise(200 + at, 1000));
                     assert!(took < PATIENT, "{person:?}, through a broker: {through_broker}: {took:?}");
                 }
                 rule.lift();

@@ -288,12 +288,13 @@ impl Host {
         {
             return Some(job);
         }
-        let end = match stalled > 0 && !self.newest.replace(!self.newest.get()) {
+        let end = match stalled > 0 && self.newest.get() {
             // Most of those that have waited for long may be withheld, too: every other one comes from the other end.
             true => End::Newest,
             false => End::Oldest,
         };
         if let Some(job) = self.next_of(&self.demand, busy, end) {
+            self.newest.set(end == End::Oldest);
             return Some(job);
         }
         if self.demand.borrow().is_empty() {
