@@ -86,19 +86,19 @@ impl Links {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn link_at(&self, at: usize) -> Link {
         self.links[at % RING]
     }
 
     /// Returns the step in the chain of three bytes, which is zlib's own.
-    #[inline]
+    #[inline(always)]
     pub(super) fn three_at(&self, at: usize) -> Step {
         self.threes[at % RING]
     }
 
     /// Returns the step in the chain of four bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn four_at(&self, at: usize) -> Step {
         self.fours[at % RING]
     }
@@ -107,9 +107,11 @@ impl Links {
     fn link(&mut self, plain: &[u8]) {
         let first = self.linked;
         if first > 0 && first.is_multiple_of(RING) {
-            self.heads()
-                .flat_map(|heads| heads.iter_mut())
-                .for_each(|head| *head = head.saturating_sub(FIRST));
+            for heads in self.heads() {
+                for head in heads.iter_mut() {
+                    *head = head.saturating_sub(FIRST);
+                }
+            }
         }
         let end = plain.len().min(first + AHEAD);
         self.linked = end;
@@ -153,8 +155,8 @@ impl Entry<'_> {
         // No head is above it, and 0 is out of reach of it.
         let number = FIRST + place as u16;
         let step = |head: &mut u16| number - std::mem::replace(head, number);
-        let [a, b, c, ..] = word.to_le_bytes().map(usize::from);
-        let three = (a << (2 * THREE_SHIFT) ^ b << THREE_SHIFT ^ c) % (1 << HASH_BITS);
+        let byte = |number: u32| (word >> (8 * number)) as usize & 0xff;
+        let three = (byte(0) << (2 * THREE_SHIFT) ^ byte(1) << THREE_SHIFT ^ byte(2)) % (1 << HASH_BITS);
         let four = (word << 32).wrapping_mul(FACTOR) >> (u64::BITS - HASH_BITS);
         let five = (word << 24).wrapping_mul(FACTOR) >> (u64::BITS - HASH_BITS);
         let three = step(&mut self.three_heads[three]);
