@@ -77,6 +77,12 @@ mod tests {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document));
         let mut scenarios = Vec::new();
         for fenced in fenced(&text.expect("a document")).iter().filter(|box_| box_.info.starts_with("sh")) {
+            if let Some((_, rest)) = fenced.text.split_once("scripts/") {
+                let name = rest.split_whitespace().next().expect("the name of a script");
+                let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+                assert!(scripts.join(name).is_file(), "{document}:{}: no scripts/{name}", fenced.line);
+                continue;
+            }
             // A shell takes the words apart.
             let script = fenced.text.replace("esker-bench ", "printf '%s\\n' esker-bench ");
             let output = Command::new("sh").args(["-euc", &script]).output().expect("a shell");
