@@ -177,11 +177,8 @@ fn spot(root: &Path, wanted: &Mount, leaf: Leaf) -> Result<PathBuf, ContainerErr
         return found.map_err(failed());
     };
     let entry = resolve::within(root, parent).map_err(failed())?.join(name);
-    let is_link = fs::symlink_metadata(&entry).is_ok_and(|meta| meta.is_symlink());
-    match found {
-        Ok(target) if !is_in_the_way(&target, leaf) && !(leaf == Leaf::File && is_link) => Ok(target),
-        _ => Ok(entry),
-    }
+    let is_file_link = leaf == Leaf::File && fs::symlink_metadata(&entry).is_ok_and(|meta| meta.is_symlink());
+    Ok(found.ok().filter(|target| !is_file_link && !is_in_the_way(target, leaf)).unwrap_or(entry))
 }
 
 /// Whether what lies at `target` is of another kind.
