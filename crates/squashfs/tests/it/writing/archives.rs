@@ -159,7 +159,10 @@ fn links_in_an_archive_are_followed_as_gnu_tar_follows_them() {
             let mut header = tar::Header::new_ustar();
             header.set_entry_type(*kind);
             header.set_mode(0o755);
-            (header.set_size(0), header.set_mtime(5), header.set_uid(0), header.set_gid(0));
+            header.set_size(0);
+            header.set_mtime(5);
+            header.set_uid(0);
+            header.set_gid(0);
             match target.is_empty() {
                 true => archive.append_data(&mut header, path, &[][..]).expect("a member"),
                 false => archive.append_link(&mut header, path, target).expect("a link"),
