@@ -34,7 +34,6 @@ const NOTHING_TO_DO: &[&str] = &[
     "nostrictatime",
     "iversion",
     "noiversion",
-    "nofollow",
     "symfollow",
     "noowner",
     "nogroup",
@@ -179,9 +178,9 @@ pub(super) fn translate(
             noexec = name == "noexec";
         } else if Label::KINDS.contains(&name) && !labelled {
             done.warnings.push(format!("the mount option {name} has no effect: SELinux is not enabled here"));
-        } else if let Some(reason) = reason(&REFUSED) {
+        } else if let Some(reason) = reason(REFUSED) {
             return Err(Failure::usage(format!("the mount option {name} can't be used: {reason}")));
-        } else if let Some(reason) = reason(&WITHOUT_EFFECT) {
+        } else if let Some(reason) = reason(WITHOUT_EFFECT) {
             done.warnings.push(format!("the mount option {name} has no effect: {reason}"));
         } else if let Some(argument) = argument(command, name) {
             done.arguments.push(with_value(argument, name, value)?);
