@@ -283,7 +283,9 @@ mod tests {
         let through = at("folder").display().to_string();
         fs::create_dir(at("folder")).expect("a folder");
         std::os::unix::fs::symlink("nowhere", at("link")).expect("a link");
-        let cases: [(&str, Vec<u8>, u32, u8, &[&str]); 10] = [
+        /// Name, content, mode, expected exit code and words of the message.
+        type Case<'a> = (&'a str, Vec<u8>, u32, u8, &'a [&'a str]);
+        let cases: [Case<'_>; 10] = [
             (
                 "script",
                 b"#! /no/such/python9 -E\nx".into(),

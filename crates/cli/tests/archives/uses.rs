@@ -221,13 +221,12 @@ fn tree_of_image(image: &Path) -> Tree {
     let mut waiting = vec![(b"/".to_vec(), image.root())];
     while let Some((path, Found { node, attr })) = waiting.pop() {
         let mut content = Vec::new();
-        while attr.kind == Kind::File {
+        let mut is_complete = attr.kind != Kind::File;
+        while !is_complete {
             let data = Reply::wait(|reply| image.read(&node, content.len() as u64, 1 << 20, reply))
                 .expect("content");
             let data = data.to_vec().expect("bytes in memory");
-            if data.is_empty() {
-                break;
-            }
+            is_complete = data.is_empty();
             content.extend(data);
         }
         let target = || Reply::wait(|reply| image.link_target(&node, reply)).expect("a target");

@@ -101,7 +101,7 @@ impl Web {
             Challenge::Basic => {
                 let shown = login.as_ref().and_then(|found| found.login.basic());
                 shown.ok_or_else(|| {
-                    Refused::new(format!("{registry} wants a user and a password"), registry)
+                    Refused::error(format!("{registry} wants a user and a password"), registry)
                 })?
             }
             Challenge::Bearer(server) => format!("Bearer {}", self.new_token(server, login.as_ref())?),
@@ -125,7 +125,7 @@ impl Web {
             }
             None => format!("{registry} doesn't let everybody read {name}, or has no such image"),
         };
-        Refused::new(told, registry)
+        Refused::error(told, registry)
     }
 
     fn new_token(&self, server: &TokenServer, login: Option<&Found>) -> io::Result<String> {
@@ -164,7 +164,7 @@ impl Web {
             {
                 let registry = &self.reference.registry;
                 let told = format!("{realm} refuses the credentials in {} for {registry}", found.from);
-                return Err(Refused::new(told, registry));
+                return Err(Refused::error(told, registry));
             }
             (answer, _) => answer.map_err(Problem::into_io)?,
         };
@@ -200,7 +200,8 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    fn new(message: String, registry: &str) -> io::Error {
+    /// Returns the refusal as an error of a stream, with a hint to log in.
+    fn error(message: String, registry: &str) -> io::Error {
         let hint = format!(
             "log in with `docker login {registry}` or `podman login {registry}`, which keep credentials"
         );
