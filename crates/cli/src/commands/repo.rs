@@ -85,7 +85,7 @@ struct CreateArgs {
     /// The zlib encoder of files: stock, as CernVM-FS, or fast, which `cvmfs_fsck` calls corrupt
     ///
     /// Stock writes byte for byte what zlib writes at level 6, so that equal content has one name whoever publishes it, and
-    /// `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast is about twice as quick, and every
+    /// `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast takes 0.6 of the time, and every
     /// client can read it; but `cvmfs_fsck` calls all of its objects corrupt, and with -p removes them from the caches of
     /// CernVM-FS's clients, which fetch them again. Replicas work with both.
     #[arg(long, value_name = "stock|fast", default_value = "stock")]
