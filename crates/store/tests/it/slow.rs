@@ -18,12 +18,17 @@ use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve};
 const DEADLINE: Duration = Duration::from_secs(1);
 
 fn engine() -> Engine {
+    engine_that_stalls_after(DEADLINE / 5)
+}
+
+/// An engine that takes requests for stalled after so long.
+fn engine_that_stalls_after(stall: Duration) -> Engine {
     engine_with(|options| {
         options.http.first_byte = DEADLINE;
         options.http.low_speed_window = DEADLINE;
         options.http.attempt = DEADLINE;
         options.http.attempt_speed = u64::MAX;
-        options.http.stall = DEADLINE / 5;
+        options.http.stall = stall;
         options.retry.total = DEADLINE * 4;
     })
 }
@@ -127,7 +132,8 @@ fn readers_of_a_server_that_answers_one_after_the_other_are_all_served() {
     let (mirror, _folder) = serve(&objects);
     mirror.narrow(1 << 20);
     mirror.one_at_a_time();
-    let rig = Rig::with(engine(), roomy());
+    // A machine that stands still for a moment is no server that sends nothing.
+    let rig = Rig::with(engine_that_stalls_after(DEADLINE * 10), roomy());
     let store = rig.open(&mirror.url("repo"));
     let since = Instant::now();
     all_read(&read_all(&store, 1, &objects));
