@@ -463,6 +463,7 @@ fn storage_elsewhere_is_refused() {
 fn variables_of_roots_mount_are_those_of_the_configuration() {
     for person in Person::all() {
         let workshop = Workshop::with(person, |top| {
+            fs::create_dir(top).expect("a folder");
             symlink("/opt/$(VARIANT:-usual)", top.join("link")).expect("a symlink");
         });
         workshop.create();
