@@ -70,6 +70,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                     "let user {} read it, or name another one with --user USER, such as root",
                     account.name
                 )),
+                None if rustix::process::geteuid().is_root() => failure.hint(
+                    "root has given its privileges up by then: name the owner of the folder with --user USER",
+                ),
                 None => failure.hint("name a repository's folder, or a folder of them"),
             },
             RootError::Nameless { .. } => {

@@ -126,7 +126,7 @@ fn soak_everybody_sees_whole_files_of_one_revision_while_others_are_published() 
     workshop.json(&["publish", NAME, &workshop.tree()]);
     let key = workshop.home(&format!("keys/{NAME}.pub"));
     fs::copy(key, world.path("key.pub")).expect("the key");
-    let server = Served::start(Path::new(&workshop.home("storage")));
+    let server = Served::start_as(world.person, Path::new(&workshop.home("storage")));
     let mounted = world.mount_of(&server.url(NAME), &["--ttl", "0.5"]);
     let stop = workshop.home("stop");
     let mut processes: Vec<(&str, Child)> = Vec::new();

@@ -2,9 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use serde_json::Value;
+
+use crate::person::Person;
 
 /// A server of the repositories in a folder, gone when dropped.
 pub(crate) struct Served {
@@ -14,7 +16,12 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(folder: &Path) -> Served {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
+        Served::start_as(Person::myself(), folder)
+    }
+
+    /// Serves what this person may read: root gives its privileges up.
+    pub(crate) fn start_as(person: Person, folder: &Path) -> Served {
+        let mut command = person.command(env!("CARGO_BIN_EXE_esker"));
         command
             .arg("serve")
             .arg(folder)
