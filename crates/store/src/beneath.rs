@@ -60,7 +60,7 @@ impl Beneath {
         let file = File::from(self.resolve(path, flags)?);
         let facts = file.metadata()?;
         if !facts.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         let is_secret = facts.mode() & 0o004 == 0 && !matches!(*self.links, Links::All);
         if facts.nlink() > 1 && is_secret && facts.uid() != rustix::fs::fstat(&self.dir)?.st_uid {

@@ -257,7 +257,7 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> io::Result<Option<
     };
     let facts = file.metadata()?;
     if !facts.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if facts.len() > limit {
         return Err(io::ErrorKind::FileTooLarge.into());
