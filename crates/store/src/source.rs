@@ -162,6 +162,14 @@ impl SpoolFile {
         self.spool.append(&self.file, bytes).map_err(spooling_failed)
     }
 
+    /// Reads the piece at this offset, of a file of `len` bytes, into `room`; returns its bytes.
+    fn read_piece<'r>(&self, room: &'r mut [u8], at: u64, len: u64) -> io::Result<&'r [u8]> {
+        let size = usize::try_from(len - at).map_or(room.len(), |left| left.min(room.len()));
+        let piece = &mut room[..size];
+        self.file.read_exact_at(piece, at)?;
+        Ok(piece)
+    }
+
     /// Gives the disk space of a range back; a file system that can't do that keeps it until the file is closed.
     fn free(&mut self, at: u64, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -274,11 +282,9 @@ impl Stored {
                 let mut piece = vec![0; PIECE];
                 let mut at = 0;
                 while at < *len {
-                    let room = usize::try_from(*len - at).map_or(PIECE, |left| left.min(PIECE));
-                    let piece = &mut piece[..room];
-                    file.file.read_exact_at(piece, at)?;
+                    let piece = file.read_piece(&mut piece, at, *len)?;
                     take(piece)?;
-                    at += room as u64;
+                    at += piece.len() as u64;
                 }
                 Ok(())
             }
@@ -294,14 +300,13 @@ impl Stored {
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < *len {
-            let room = usize::try_from(*len - at).map_or(PIECE, |left| left.min(PIECE));
-            let piece = &mut piece[..room];
-            file.file.read_exact_at(piece, at)?;
+            let piece = file.read_piece(&mut piece, at, *len)?;
+            let read = piece.len();
             take(piece)?;
-            if room == PIECE {
+            if read == PIECE {
                 file.free(at, PIECE as u64);
             }
-            at += room as u64;
+            at += read as u64;
         }
         Ok(())
     }
