@@ -108,7 +108,8 @@ impl Resign {
         let added = own.as_ref().filter(|_| !kept.iter().any(is_own));
         let added = added.map(|own| own.fingerprint(head.hash_algorithm()));
         let new = Whitelist {
-            created: Some(now),
+            // Clients refuse a whitelist that is older than the one they saw, so a clock that was set back must not count.
+            created: Some(old.created.map_or(now, |before| before.max(now))),
             expires: UnixTime(now.0.saturating_add(i64::from(self.days) * DAY)),
             fingerprints: kept.iter().copied().chain(added).collect(),
             ..old.clone()

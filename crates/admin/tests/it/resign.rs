@@ -225,3 +225,17 @@ fn power_may_be_lost_and_operations_may_fail() {
         old.assert_clean();
     }
 }
+
+/// A clock that was set back makes no whitelist that clients refuse as older than the one they saw.
+#[test]
+fn a_whitelist_is_never_older_than_the_one_before() {
+    let old = Old::made(0, HashAlgorithm::Sha1);
+    let created = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        text.lines().next().expect("the time when it was made").to_owned()
+    };
+    let before = created(&old.whitelist());
+    let earlier = UnixTime(now().0 - 2 * DAY);
+    renew().run(&old.root(), &name(), &old.keys(), earlier).unwrap();
+    assert_eq!(created(&old.whitelist()), before);
+}
