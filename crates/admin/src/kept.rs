@@ -5,7 +5,6 @@
 //! Versions of Esker before 0.2 wrote them with another encoder; such an object is stored once more, as zlib writes it.
 
 use esker_format::certificate::Certificate;
-use esker_format::compress::{Compression, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use esker_format::trust::VerifiedHead;
@@ -27,25 +26,30 @@ pub(crate) fn certificate(
     let algorithm = head.hash_algorithm();
     let is_own = Certificate::parse(&pem)
         .is_ok_and(|published| published.fingerprint(algorithm) == own.fingerprint(algorithm));
-    if is_own { replicable(sink, object).map(Some) } else { Ok(None) }
+    if is_own { replicable(sink, object, &pem).map(Some) } else { Ok(None) }
 }
 
 /// Returns the published metainfo.
 pub(crate) fn metainfo(sink: &dyn Sink, head: &VerifiedHead) -> Result<Option<ObjectName>, AdminError> {
-    head.metainfo().map(|object| replicable(sink, object)).transpose()
+    let Some(object) = head.metainfo() else { return Ok(None) };
+    match read_object(sink, &object, None, SMALL_FILE_MAX, "the metainfo") {
+        Ok(plain) => replicable(sink, object, &plain).map(Some),
+        // Damaged or missing metainfo stays so: no client needs it to read the repository.
+        Err(AdminError::Missing { .. } | AdminError::Corrupt { .. } | AdminError::Compressed { .. }) => {
+            Ok(Some(object))
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Returns an object, or the one that zlib makes of its content if the fast encoder made this one.
-fn replicable(sink: &dyn Sink, object: ObjectName) -> Result<ObjectName, AdminError> {
-    // What is damaged or missing stays so: no client needs it to read the repository.
-    let Some(stored) = sink.read(&object.path(), SMALL_FILE_MAX)? else { return Ok(object) };
-    let Ok(plain) = decompress(&stored, Compression::Zlib, None, SMALL_FILE_MAX) else { return Ok(object) };
+/// Returns an object, or the one that zlib makes of its `plain` content if the fast encoder made this one.
+fn replicable(sink: &dyn Sink, object: ObjectName, plain: &[u8]) -> Result<ObjectName, AdminError> {
     let mut room = Vec::new();
-    FastZlib::new().encode(&plain, &mut room);
-    if room != stored {
+    FastZlib::new().encode(plain, &mut room);
+    if ContentHash::of(object.hash.algorithm(), &room) != object.hash {
         return Ok(object);
     }
-    let stored = Encoder::for_metadata().encode(&plain, &mut room)?;
+    let stored = Encoder::for_metadata().encode(plain, &mut room)?;
     let name = ObjectName::new(ContentHash::of(object.hash.algorithm(), stored), object.kind);
     sink.put(&name, stored)?;
     Ok(name)
