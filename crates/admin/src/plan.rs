@@ -15,7 +15,7 @@ use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::known::{KnownFiles, Record};
 use crate::path;
-use crate::published::Published;
+use crate::published::{Listed, Published};
 use crate::settings::Settings;
 use crate::source::{Facts, SourceEntry, Time};
 
@@ -380,16 +380,11 @@ impl Plan {
     /// Returns a plan that reads only the files whose published entry has their size, so that they may be unchanged.
     pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, AdminError> {
         let mut jobs: HashMap<usize, usize> = HashMap::new();
-        let mut listed: (Option<Vec<u8>>, HashMap<Vec<u8>, Entry>) = Default::default();
+        let mut listed = Listed::default();
         let mut doubtful = Self::default();
         for mut waiting in std::mem::take(&mut self.waiting) {
-            // Entries that wait come directory by directory.
-            if listed.0.as_ref() != Some(&waiting.directory) {
-                let entries = published.list(&waiting.directory)?;
-                let by_name = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-                listed = (Some(waiting.directory.clone()), by_name);
-            }
-            let before = listed.1.get(&waiting.name).filter(|before| before.is_file());
+            let before =
+                listed.find(published, &waiting.directory, &waiting.name)?.filter(|before| before.is_file());
             if before.is_some_and(|before| before.size == waiting.facts.size) {
                 let next = jobs.len();
                 waiting.job = *jobs.entry(waiting.job).or_insert(next);

@@ -1,6 +1,5 @@
 //! Publishing: the repository, or a subtree of it, becomes equal to a folder.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -20,7 +19,7 @@ use crate::pipeline::folder::FolderFiles;
 use crate::pipeline::{Content, Pipeline};
 use crate::plan::Plan;
 use crate::progress::Phase;
-use crate::published::Published;
+use crate::published::{Listed, Published};
 use crate::report::Report;
 use crate::repository::Repository;
 use crate::revision::{Context, How};
@@ -47,9 +46,10 @@ impl Publish<'_> {
         let (_, tag) = context.history(&self.how)?;
         let mut plan = self.plan(&context)?;
         let (files, bytes) = (plan.jobs as u64, plan.bytes_to_read);
+        // Taken before contents are compared, which counts objects as if they were stored.
+        let mut report = context.report(plan.differences);
         self.compare_contents(&context, &mut plan)?;
-        let mut report =
-            Report { objects_present: 0, object_bytes_present: 0, ..context.report(plan.differences) };
+        report.differences = plan.differences;
         context.foresee(&mut plan.changes, tag, &self.how, &mut report)?;
         context.warn_of_shrink(plan.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (files, bytes);
@@ -196,7 +196,7 @@ fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result
 
 /// Gives every entry that waited for it its content, and takes back changes that turn out to be none.
 fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), AdminError> {
-    let mut listed: (Option<Vec<u8>>, HashMap<Vec<u8>, Entry>) = Default::default();
+    let mut listed = Listed::default();
     for waiting in std::mem::take(&mut plan.waiting) {
         let content = contents
             .get(waiting.job)
@@ -212,13 +212,8 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
             let key = PathKey::child(&waiting.directory, &waiting.name);
             plan.records.push(Record::new(key, &waiting.facts, entry));
         }
-        // Entries that wait come directory by directory.
-        if listed.0.as_ref() != Some(&waiting.directory) {
-            let entries = context.published.list(&waiting.directory)?;
-            let by_name = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-            listed = (Some(waiting.directory.clone()), by_name);
-        }
-        if listed.1.get(&waiting.name).is_some_and(|before| entry::is_same(before, entry)) {
+        let before = listed.find(&context.published, &waiting.directory, &waiting.name)?;
+        if before.is_some_and(|before| entry::is_same(before, entry)) {
             plan.differences.changed.remove(entry);
             plan.differences.unchanged.add(entry);
             plan.changes.revert(&waiting.directory, &waiting.name);

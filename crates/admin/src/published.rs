@@ -184,6 +184,30 @@ pub(crate) fn number_groups(entries: &mut [Entry]) {
     }
 }
 
+/// Finds entries that are asked for directory by directory, and lists each directory once.
+#[derive(Default)]
+pub(crate) struct Listed {
+    directory: Option<Vec<u8>>,
+    entries: HashMap<Vec<u8>, Entry>,
+}
+
+impl Listed {
+    /// Returns the published entry of a name in a directory.
+    pub(crate) fn find(
+        &mut self,
+        published: &Published,
+        directory: &[u8],
+        name: &[u8],
+    ) -> Result<Option<&Entry>, AdminError> {
+        if self.directory.as_deref() != Some(directory) {
+            let entries = published.list(directory)?;
+            self.entries = entries.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
+            self.directory = Some(directory.to_vec());
+        }
+        Ok(self.entries.get(name))
+    }
+}
+
 /// The content of a small file that steers publishing.
 pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
     const LIMIT: u64 = 16 << 20;
