@@ -11,7 +11,6 @@ use esker_format::write::history::HistoryDraft;
 use esker_format::write::reflog::ReflogDraft;
 use esker_store::Sink as _;
 
-use crate::catalogs::Built;
 use crate::encode::Encoder;
 use crate::error::AdminError;
 use crate::kept;
@@ -39,7 +38,8 @@ pub(crate) enum Made {
 /// A revision that is ready to be made public.
 pub(crate) struct Commit<'r> {
     pub(crate) repository: &'r Repository,
-    pub(crate) root: &'r Built,
+    /// Hash and plain size of the root catalog.
+    pub(crate) root: (ContentHash, u64),
     pub(crate) revision: u64,
     pub(crate) ttl: u32,
     pub(crate) now: UnixTime,
@@ -101,8 +101,8 @@ impl Commit<'_> {
         };
         let head = Tag {
             name: tag.clone().unwrap_or_default(),
-            root_catalog: self.root.hash,
-            size: Some(self.root.size),
+            root_catalog: self.root.0,
+            size: Some(self.root.1),
             revision: self.revision,
             timestamp: match self.made {
                 Made::Now => self.now,
@@ -125,7 +125,7 @@ impl Commit<'_> {
         };
         let metainfo = kept::metainfo(sink, &repository.head)?;
         sink.flush()?;
-        let root = ObjectName::new(self.root.hash, ObjectKind::Catalog);
+        let root = ObjectName::new(self.root.0, ObjectKind::Catalog);
         let objects: Vec<ObjectName> = [root, certificate, history].into_iter().chain(metainfo).collect();
         if repository.head.alternative_paths() {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
@@ -137,8 +137,8 @@ impl Commit<'_> {
             spool.remember_reflog(&reflog)?;
         }
         let manifest = Manifest {
-            root_catalog: self.root.hash,
-            root_catalog_size: self.root.size,
+            root_catalog: self.root.0,
+            root_catalog_size: self.root.1,
             ttl: self.ttl,
             revision: self.revision,
             certificate: Some(certificate.hash),

@@ -57,8 +57,7 @@ impl Ingest<'_> {
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
-        report.warnings.extend(collected.warning());
-        report.warnings.extend(not_deleted(&collected.missing));
+        report.warnings.extend(collected.warnings());
         context.foresee(&mut collected.changes, tag, &self.how, &mut report)?;
         context.warn_of_shrink(collected.gone(), &mut report)?;
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
@@ -73,8 +72,7 @@ impl Ingest<'_> {
         let mut collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.how)?;
         let mut report = context.report(collected.differences);
-        report.warnings.extend(collected.warning());
-        report.warnings.extend(not_deleted(&collected.missing));
+        report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
         context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
         report.remembered(index.write());
@@ -113,11 +111,11 @@ impl Ingest<'_> {
 }
 
 impl Collected {
-    /// Says how many entries were taken for regular files because their type is not known.
-    fn warning(&self) -> Option<String> {
-        let count = self.unknown_types;
+    /// Returns what the report of an ingest warns of.
+    fn warnings(&self) -> Vec<String> {
         let text = "entries of the archive are of a type that isn't known, and became regular files";
-        (count > 0).then(|| format!("{count} {text}"))
+        let unknown = (self.unknown_types > 0).then(|| format!("{} {text}", self.unknown_types));
+        unknown.into_iter().chain(not_deleted(&self.missing)).collect()
     }
 }
 

@@ -220,7 +220,8 @@ impl<'r> Context<'r> {
         (how.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
         let now = self.published_at();
         let made = Made::Now;
-        let commit = Commit { repository: self.repository, root: &root, revision, ttl, now, made };
+        let root_object = (root.hash, root.size);
+        let commit = Commit { repository: self.repository, root: root_object, revision, ttl, now, made };
         commit.publish(history, tag.clone(), &how.tag.description)?;
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
@@ -240,11 +241,10 @@ impl<'r> Context<'r> {
         let head = &self.repository.head;
         let published = self.published.root()?;
         let size = head.root_catalog_size().unwrap_or(0);
-        let root = Built { hash: published.hash, size, total: Default::default(), stored_bytes: 0 };
         let modified = published.catalog.properties().last_modified;
         let commit = Commit {
             repository: self.repository,
-            root: &root,
+            root: (published.hash, size),
             revision: head.revision(),
             ttl: head.ttl(),
             now: self.published_at(),

@@ -44,6 +44,8 @@ pub(super) struct Collector<'r> {
     missing: Vec<Vec<u8>>,
     /// Entries that were removed and came back with the archive.
     returned: u64,
+    /// Of those, directories that files took the place of: they count as changed, not as removed.
+    replaced: u64,
 }
 
 /// What an archive changes.
@@ -82,6 +84,7 @@ impl<'r> Collector<'r> {
             counted: Differences::default(),
             missing: Vec::new(),
             returned: 0,
+            replaced: 0,
         }
     }
 
@@ -127,8 +130,7 @@ impl<'r> Collector<'r> {
         {
             return Ok(place.clone());
         }
-        let is_directory = self.find(named)?.is_some_and(|entry| entry.is_directory());
-        let place = if is_directory { named.to_vec() } else { links::followed(self, named)? };
+        let place = links::followed(self, named)?;
         self.last_directory = Some((named.to_vec(), place.clone()));
         Ok(place)
     }
@@ -228,13 +230,17 @@ impl<'r> Collector<'r> {
             self.brought.remove(path);
         } else {
             self.brought.insert(path.to_vec());
-            self.last_directory = None;
+            // Only an entry on the way to the directory, or on that of a link, changes where the directory is.
+            let may_lead_through =
+                |(named, place): &(Vec<u8>, Vec<u8>)| named != place || path::is_within(place, path);
+            self.last_directory = self.last_directory.take().filter(|last| !may_lead_through(last));
         }
         let was_directory = before.as_ref().is_some_and(Entry::is_directory);
         if was_directory && !entry.is_directory() {
             self.count_below(path)?;
             self.changes.remove(directory, name);
             self.deleted.insert(path.to_vec());
+            self.replaced += 1;
         }
         let is_new_directory = entry.is_directory() && !was_directory;
         self.changes.put(directory, entry);
@@ -332,7 +338,8 @@ impl<'r> Collector<'r> {
             }
             self.compare(&directory, &mut differences)?;
         }
-        let Self { changes, missing, returned, unknown_types, .. } = self;
+        let Self { changes, missing, unknown_types, .. } = self;
+        let returned = self.returned.saturating_sub(self.replaced);
         Ok(Collected { changes, differences, missing, returned, unknown_types })
     }
 
@@ -379,8 +386,10 @@ impl<'r> Collector<'r> {
         let old = self.context.published.list(directory)?;
         let mut old: HashMap<Vec<u8>, Entry> =
             old.into_iter().map(|entry| (entry.name.clone(), entry)).collect();
-        let returns =
-            |name: &Vec<u8>| old.contains_key(name) && self.was_deleted(&path::join(directory, name));
+        let all_deleted = self.was_deleted(directory);
+        let returns = |name: &Vec<u8>| {
+            old.contains_key(name) && (all_deleted || self.deleted.contains(&path::join(directory, name)))
+        };
         let entries = change.entries.iter();
         let returned = entries.filter(|(name, entry)| entry.is_some() && returns(name)).count();
         if change.fresh {

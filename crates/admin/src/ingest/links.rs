@@ -3,6 +3,7 @@
 //! GNU tar follows the links that it finds in the folder that it unpacks to. Of the links that the archive itself has brought
 //! it follows those that lead to what lies below their own directory.
 
+use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
 
 use super::collect::Collector;
@@ -11,6 +12,8 @@ use crate::path;
 
 /// As many links as Linux follows.
 const LINKS_MAX: u32 = 40;
+const LEADS_OUT: &str = "the archive has an entry below it, and it is a symlink that leads out of the repository: \
+                         ingest into the directory that it should go to";
 
 /// Returns where the directory of this path is: the path itself, or what it leads to where links are on it.
 ///
@@ -35,7 +38,7 @@ pub(super) fn followed(collector: &Collector<'_>, named: &[u8]) -> Result<Vec<u8
 }
 
 fn is_symlink(entry: &Entry) -> bool {
-    entry.mode & 0o170_000 == 0o120_000
+    entry.kind() == Some(EntryKind::Symlink)
 }
 
 /// Returns the directory that a link leads to.
@@ -53,10 +56,7 @@ fn target(
     }
     let to = &entry.symlink;
     if to.starts_with(b"/") {
-        return refused(
-            "the archive has an entry below it, and it is a symlink that leads out of the repository: \
-             ingest into the directory that it should go to",
-        );
+        return refused(LEADS_OUT);
     }
     let is_own = collector.has_brought(link);
     let mut at = directory.to_vec();
@@ -66,10 +66,7 @@ fn target(
                 return refused("the archive has it as a symlink that leads up, and an entry below it");
             }
             let Some((above, _)) = path::split(&at) else {
-                return refused(
-                    "the archive has an entry below it, and it is a symlink that leads out of the repository: \
-                     ingest into the directory that it should go to",
-                );
+                return refused(LEADS_OUT);
             };
             at = above.to_vec();
             continue;

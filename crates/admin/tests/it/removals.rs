@@ -131,6 +131,19 @@ fn ingest_that_deletes_most_has_to_be_confirmed() {
 }
 
 #[test]
+fn a_file_in_the_place_of_a_directory_counts_all_that_was_below() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.source().join("a")).unwrap();
+    for number in 0..10 {
+        fs::write(workshop.source().join(format!("a/{number}")), "content").unwrap();
+    }
+    workshop.publish();
+    let (refused, asked) = ingest(&workshop, &archive(&["a".into()]), &[], false);
+    assert!(matches!(refused.unwrap_err(), AdminError::Shrinks(_)));
+    assert_eq!(asked, [Shrink { removed: 10, entries: 11 }]);
+}
+
+#[test]
 fn deleting_what_is_not_there_is_told_by_name() {
     let workshop = with_twenty_files();
     let delete = ["/a/1", "/a/none", "/none/at/all", "/b", "/b/1", "/b/x"];
@@ -155,6 +168,7 @@ fn a_dry_run_lists_every_path() {
     fs::write(source.join("b"), "a file now").unwrap();
     fs::remove_file(source.join("a/3")).unwrap();
     fs::write(source.join("a/4"), "longer content").unwrap();
+    fs::write(source.join("a/5"), "CONTENT").unwrap();
     fs::create_dir(source.join("c")).unwrap();
     std::os::unix::fs::symlink("x", source.join("c/link")).unwrap();
     let mut progress = |_| ();
@@ -171,12 +185,15 @@ fn a_dry_run_lists_every_path() {
     let mut expected = vec![
         ("/a/3".to_owned(), Removed, "file"),
         ("/a/4".to_owned(), Changed, "file"),
+        ("/a/5".to_owned(), Changed, "file"),
         ("/b".to_owned(), Changed, "file"),
     ];
     expected.extend((0..10).map(|number| (format!("/b/{number}"), Removed, "file")));
     expected.push(("/c".to_owned(), Added, "directory"));
     expected.push(("/c/link".to_owned(), Added, "symlink"));
     assert_eq!(found, expected);
+    let stored = [report.objects_stored, report.object_bytes_stored, report.objects_present];
+    assert_eq!(stored, [0; 3], "a dry run stores nothing, of whatever it compares");
     let differences = report.differences;
     let count = |kind| changes.iter().filter(|change| change.change == kind).count() as u64;
     assert_eq!(
