@@ -27,7 +27,7 @@ const FORMATS: [(usize, &[u8], &str); 20] = [
 ];
 
 /// Returns the name of the format that a file with this start has, if it is a known one that is no tar archive.
-pub fn name_of_format(start: &[u8]) -> Option<String> {
+pub(crate) fn name_of_format(start: &[u8]) -> Option<String> {
     let has =
         |(at, magic, _): &&(usize, &[u8], &str)| start.get(*at..).unwrap_or_default().starts_with(magic);
     if let Some((_, _, name)) = FORMATS.iter().find(has) {

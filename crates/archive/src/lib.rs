@@ -24,7 +24,6 @@ pub use compression::{MAGIC_LEN, Packed, Unpacked, unpacked};
 pub use content::{FileContent, Holes};
 pub use entry::{Device, Entry, Kind, NAME_MAX, PATH_MAX, TARGET_MAX, Time, normalised};
 pub use error::ArchiveError;
-pub use foreign::name_of_format;
 pub use image::{ContainerImage, ContainerImageNames};
 pub use reader::{Content, FileInput, Reader};
 pub use sparse::{Data, Region};

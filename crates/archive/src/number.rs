@@ -49,17 +49,21 @@ fn octal_text(text: &[u8]) -> Result<Number, NumberFault> {
 }
 
 fn base_64(text: &[u8]) -> Result<Number, NumberFault> {
-    let digit = |byte: &u8| match byte {
+    let digits: Vec<u8> = text.iter().map_while(|byte| digit_64(*byte)).collect();
+    ended(text.get(digits.len()..).unwrap_or_default())?;
+    Ok(digits.into_iter().fold(0, |value, digit| value << 6 | Number::from(digit)))
+}
+
+/// Returns the value of a digit in base 64.
+pub(crate) fn digit_64(byte: u8) -> Option<u8> {
+    match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
         b'a'..=b'z' => Some(byte - b'a' + 26),
         b'0'..=b'9' => Some(byte - b'0' + 52),
         b'+' => Some(62),
         b'/' => Some(63),
         _ => None,
-    };
-    let digits: Vec<u8> = text.iter().map_while(digit).collect();
-    ended(text.get(digits.len()..).unwrap_or_default())?;
-    Ok(digits.into_iter().fold(0, |value, digit| value << 6 | Number::from(digit)))
+    }
 }
 
 fn base_256(start: Number, digits: &[u8]) -> Number {

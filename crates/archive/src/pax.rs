@@ -2,7 +2,7 @@
 
 use crate::entry::Time;
 use crate::header::owner;
-use crate::number::Number;
+use crate::number::{Number, digit_64};
 use crate::sparse::Map;
 
 /// Names and values of extended attributes.
@@ -283,15 +283,7 @@ fn base_64(text: &[u8]) -> Option<Vec<u8>> {
     for group in text.chunks(4) {
         let mut bits = 0_u32;
         for byte in group {
-            let digit = match byte {
-                b'A'..=b'Z' => byte - b'A',
-                b'a'..=b'z' => byte - b'a' + 26,
-                b'0'..=b'9' => byte - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                _ => return None,
-            };
-            bits = bits << 6 | u32::from(digit);
+            bits = bits << 6 | u32::from(digit_64(*byte)?);
         }
         let bits = bits << (6 * (4 - group.len()));
         bytes.extend_from_slice(bits.to_be_bytes().get(1..group.len())?);

@@ -200,9 +200,9 @@ impl<R: Read> Reader<R> {
         }
         Ok(Entry {
             mode: header.mode().map_err(fail)?,
-            uid: of_either(extended.uid, || header.uid()).map_err(fail)?,
-            gid: of_either(extended.gid, || header.gid()).map_err(fail)?,
-            mtime: of_either(extended.mtime, || header.mtime()).map_err(fail)?,
+            uid: of_either(extended.uid, header.uid()).map_err(fail)?,
+            gid: of_either(extended.gid, header.gid()).map_err(fail)?,
+            mtime: of_either(extended.mtime, header.mtime()).map_err(fail)?,
             xattrs: extended.take_xattrs().map_err(fail)?,
             path,
             kind,
@@ -221,7 +221,7 @@ impl<R: Read> Reader<R> {
         extended: &Extended,
     ) -> Result<Data, ArchiveError> {
         let fail = |reason: String| ArchiveError::refused(at, shown(name), reason);
-        let size = of_either(extended.size, || header.size()).map_err(fail)?;
+        let size = of_either(extended.size, header.size()).map_err(fail)?;
         let sparse = &extended.sparse;
         let data = if let Some(version) = sparse.version {
             if version != 1 {
@@ -411,8 +411,7 @@ impl<R: Read> Reader<R> {
 }
 
 /// Returns what an extended header says, or what the entry's own header says.
-fn of_either<T>(extended: Option<T>, own: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let own = own();
+fn of_either<T>(extended: Option<T>, own: Result<T, String>) -> Result<T, String> {
     // A field that has no sense is an error even if it doesn't count, since what else is wrong is not known.
     own.map(|own| extended.unwrap_or(own))
 }

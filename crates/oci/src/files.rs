@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ impl Files {
         if path.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
         }
-        let mut file = File::open(path).map_err(failed())?;
+        let file = Arc::new(File::open(path).map_err(failed())?);
         let mut start = Vec::new();
-        file.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut start).map_err(failed())?;
+        (&*file).take(MAGIC_LEN as u64).read_to_end(&mut start).map_err(failed())?;
         if let Some(packed) = Packed::of(&start) {
             let (name, command) = packed.name_and_command();
             return Err(OciError::refused(
@@ -46,16 +46,14 @@ impl Files {
                 format!("it is compressed with {name}; unpack it with `{command}` first"),
             ));
         }
-        file.seek(SeekFrom::Start(0)).map_err(failed())?;
-        let file = Arc::new(file);
         let mut members = BTreeMap::new();
         let mut archive = Reader::of_file(file.clone()).map_err(failed())?;
         let shown = path.display().to_string();
         while let Some(entry) = archive.next().map_err(OciError::archive(&*shown))? {
-            let name = tidy(&String::from_utf8_lossy(&entry.path));
+            let name = String::from_utf8_lossy(&entry.path).into_owned();
             let found = match entry.kind {
                 Kind::File(data) => Found::File(data),
-                Kind::Hardlink(target) => Found::Link(tidy(&String::from_utf8_lossy(&target))),
+                Kind::Hardlink(target) => Found::Link(String::from_utf8_lossy(&target).into_owned()),
                 Kind::Symlink(target) => Found::Link(beside(&name, &String::from_utf8_lossy(&target))),
                 _ => continue,
             };
@@ -125,10 +123,6 @@ fn whole(name: &str, stream: Box<dyn Read + Send>, limit: u64) -> Result<Vec<u8>
         return Err(OciError::refused(name, "it is too long"));
     }
     Ok(content)
-}
-
-fn tidy(name: &str) -> String {
-    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
 /// What a link beside `name` leads to; it ends at the top of the archive.

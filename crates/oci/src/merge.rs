@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 
-use esker_archive::{Data, Entry as Member, Kind as MemberKind};
+use esker_archive::{Data, Entry as Member, Kind as MemberKind, PATH_MAX};
 
 use crate::OciError;
 use crate::image::Limits;
@@ -15,8 +15,6 @@ const GONE: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// As many links as Linux follows.
 const LINKS: usize = 40;
-/// Longest path that Linux takes.
-const PATH_MAX: usize = esker_archive::PATH_MAX;
 
 /// What an entry is.
 #[derive(Clone, Debug)]

@@ -21,7 +21,6 @@ pub struct Archive {
     /// The first entry, which was read to see whether it is an archive.
     first: Option<Entry>,
     names: Option<ContainerImageNames>,
-    unknown_types: u64,
 }
 
 /// The entries of an archive.
@@ -67,7 +66,7 @@ impl Archive {
     }
 
     fn of_entries(shown: String, entries: Entries) -> Result<Self, WriteError> {
-        let mut archive = Self { shown, entries, first: None, names: None, unknown_types: 0 };
+        let mut archive = Self { shown, entries, first: None, names: None };
         archive.first = archive.next()?;
         if archive.entries.position() == 0 {
             let reason = "it is no tar archive: it is empty".to_owned();
@@ -111,10 +110,10 @@ impl Archive {
     }
 
     fn feed_entry(&mut self, entry: Entry, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
-        self.unknown_types += u64::from(entry.unknown_type.is_some());
         if let Some(names) = &mut self.names {
             names.note(&entry.path);
         }
+        intake.note_unknown_types(entry.unknown_type.is_some().into());
         let head = Head {
             path: entry.path,
             permissions: u16::try_from(entry.mode & 0o7777).unwrap_or(0),
@@ -183,7 +182,6 @@ impl Input for Archive {
             let failed = |source| WriteError::Input { doing: "reading", path: self.shown.clone(), source };
             io::copy(reader.get_mut(), &mut io::sink()).map_err(failed)?;
         }
-        intake.note_unknown_types(std::mem::take(&mut self.unknown_types));
         self.container_image()
     }
 }
