@@ -1,4 +1,4 @@
-//! Change, copy, collect and check a repository.
+//! Creates repositories, publishes revisions from folders and archives, and renews signatures.
 //!
 //! ```text
 //!   source folder ─► scan ─► Plan ─► pipeline: read, cut, compress, hash, put ─► catalogs ─► history, reflog, head

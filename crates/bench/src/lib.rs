@@ -1,4 +1,4 @@
-//! Scenarios and comparison runs.
+//! Measures scenarios and compares their results.
 //!
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
 //! * [`pynamic`]: a tree with many shared libraries, to start from;

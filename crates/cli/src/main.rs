@@ -1,4 +1,4 @@
-//! The one binary; the only place where parts are joined and settings are read.
+//! The binary `esker`: resolves settings and joins the other crates.
 #![deny(unsafe_code)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! Any tree as a Linux mount: our own transport over `/dev/fuse`.
+//! Serves any tree as a Linux mount, through its own transport over `/dev/fuse`.
 //!
 //! [`Mount`] obtains a mounted connection (as root, through `fusermount3`, or from a process inside a user
 //! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel is asked to cache everything and is

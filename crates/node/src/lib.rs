@@ -1,4 +1,4 @@
-//! The mounts of a node as long-lived processes: cache broker, supervisor, control socket, counters, client parameters.
+//! Runs the mounts of a node: daemons, cache writer, broker, control socket, telemetry and configuration.
 //!
 //! ```text
 //!  esker mount ──► daemon ── control socket ◄── esker status, esker umount

@@ -1,4 +1,4 @@
-//! Run a command inside a root made of trees.
+//! Runs commands in namespaces whose root directory is made of mounted trees.
 //!
 //! The kernel wants `/dev/fuse` opened by somebody of the user namespace that owns the mount, and a user
 //! namespace can only be entered by a process with one thread. So two processes share the work:

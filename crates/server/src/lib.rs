@@ -1,4 +1,4 @@
-//! The HTTP faces: repository files, info, geo, gateway, metrics, dashboard.
+//! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
 //! Read [`server`] for who waits for whom, [`route`] for what can be reached at all, [`answer`] for headers.
 #![forbid(unsafe_code)]

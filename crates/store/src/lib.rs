@@ -1,4 +1,4 @@
-//! Where objects live and how they travel, verified: local, HTTP (proxies, fail-over), S3, cache.
+//! Fetches, verifies, caches and stores objects: from folders and over HTTP, with proxies and fail-over.
 //!
 //! ```text
 //!   ObjectStore::get ─► Cache ─► single-flight ─► Source: Routed(Verifying(HttpSource))

@@ -1,4 +1,4 @@
-//! Builders, fixtures, fault and crash wrappers, and an HTTP mirror with scripted faults, for tests.
+//! Builds repositories, faults and scripted servers for tests.
 //!
 //! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
 //! * [`check`]: judges whole repositories, with nothing of the product in it;

@@ -1,4 +1,4 @@
-//! What programs read one after the other, remembered on the node, and a scout who goes such a trail ahead of them.
+//! Records which parts of files programs read in sequence, and replays such sequences ahead of them.
 #![forbid(unsafe_code)]
 
 mod customs;

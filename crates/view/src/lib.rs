@@ -1,4 +1,4 @@
-//! One revision of a repository as a tree, following new revisions.
+//! Presents one revision of a repository as a tree, and follows new revisions.
 #![forbid(unsafe_code)]
 
 mod catalogs;

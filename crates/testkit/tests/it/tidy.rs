@@ -1,5 +1,7 @@
 //! The source tree keeps its own rules: crate edges, owners of dependencies, file sizes, words, links.
 
+mod circles;
+mod claims;
 mod documents;
 mod manifests;
 mod sources;

@@ -1,4 +1,4 @@
-//! Who depends on whom.
+//! Dependencies between crates, and owners of dependencies from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::{report, root, rows, text};
 
-/// The layers and edges that were agreed, crates still to come included. A row of the document may leave out a
-/// crate that has no content yet, but it may not differ.
+/// Layer of each crate, and the crates that it may depend on.
 const AGREED: &[(&str, &str, &str)] = &[
     ("0", "format", ""),
     ("0", "archive", ""),
@@ -70,26 +69,33 @@ fn words(cell: &str) -> BTreeSet<&str> {
     cell.split(',').map(|word| word.trim().trim_matches('`')).filter(|word| !word.is_empty()).collect()
 }
 
-struct Documented {
-    layer: String,
-    sentence: String,
-    edges: String,
+/// Set to rewrite the table of crates in place of comparing it.
+const WRITE: &str = "ESKER_WRITE_DOCS";
+
+const ARCHITECTURE: &str = "docs/ARCHITECTURE.md";
+
+/// Returns the first sentence of a crate's documentation.
+fn first_sentence(name: &str) -> String {
+    let main = if name == "cli" { "main" } else { "lib" };
+    let source = text(format!("crates/{name}/src/{main}.rs").as_ref());
+    let lines: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//! ")).collect();
+    lines.join(" ")
 }
 
-/// Reads the crate table of the architecture document.
-fn documented() -> BTreeMap<String, Documented> {
-    let document = text("docs/ARCHITECTURE.md".as_ref());
-    let crates = document.split("\n## Crates").nth(1).expect("a section Crates");
-    let crates = crates.split("\n## ").next().expect("the section");
-    rows(crates)
-        .into_iter()
-        .filter(|cells| cells.len() == 4 && cells[1].starts_with('`'))
-        .map(|cells| {
-            let edges = if cells[3] == "–" { String::new() } else { cells[3].clone() };
-            let documented = Documented { layer: cells[0].clone(), sentence: cells[2].clone(), edges };
-            (cells[1].trim_matches('`').to_owned(), documented)
-        })
-        .collect()
+/// Returns the table of crates as the manifests and the crates themselves give it.
+fn crate_table() -> String {
+    let packages = packages();
+    let mut table = String::from("| Layer | Crate | What it does | Depends on |\n|---|---|---|---|\n");
+    for (layer, name, _) in AGREED {
+        let Some(package) = packages.iter().find(|package| short(&package.name) == *name) else { continue };
+        let ours = package.dependencies.iter().filter(|(_, for_tests)| !for_tests);
+        let mut edges: Vec<&str> = ours.filter_map(|(name, _)| name.strip_prefix("esker-")).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let edges = if edges.is_empty() { "–".to_owned() } else { edges.join(", ") };
+        table.push_str(&format!("| {layer} | `{name}` | {} | {edges} |\n", first_sentence(name)));
+    }
+    table
 }
 
 #[test]
@@ -114,56 +120,32 @@ fn crates_depend_only_downwards_and_as_agreed() {
     report("edges between crates", &complaints);
 }
 
+/// The table stands in the section "Crates", made from the manifests and the first lines of the crates.
 #[test]
-fn the_document_has_the_agreed_table() {
-    let documented = documented();
-    let built: Vec<String> = packages().iter().map(|package| short(&package.name).to_owned()).collect();
-    let mut complaints = Vec::new();
-    for name in &built {
-        if !documented.contains_key(name) {
-            complaints.push(format!("docs/ARCHITECTURE.md does not list {name}"));
-        }
+fn the_architecture_document_has_the_table_of_crates() {
+    let document = text(ARCHITECTURE.as_ref());
+    let start = document.find("| Layer | Crate |").expect("a table of crates");
+    let length = document[start..].find("\n\n").map_or(document.len() - start, |end| end + 1);
+    let table = crate_table();
+    if document[start..start + length] == table {
+        return;
     }
-    for (name, row) in &documented {
-        let Some((layer, _, edges)) = AGREED.iter().find(|(_, agreed, _)| agreed == name) else {
-            complaints.push(format!("docs/ARCHITECTURE.md lists {name}, which nobody agreed on"));
-            continue;
-        };
-        let edges: BTreeSet<&str> =
-            words(edges).into_iter().filter(|edge| built.iter().any(|name| name == edge)).collect();
-        if &row.layer != layer || words(&row.edges) != edges {
-            complaints.push(format!("docs/ARCHITECTURE.md gives {name} another layer or other edges"));
-        }
-        if !built.contains(name) {
-            complaints.push(format!("docs/ARCHITECTURE.md lists {name}, which does not exist"));
-        }
+    if std::env::var_os(WRITE).is_some() {
+        let document = format!("{}{table}{}", &document[..start], &document[start + length..]);
+        std::fs::write(root().join(ARCHITECTURE), document).expect("writing the document");
+        return;
     }
-    report("the table of crates", &complaints);
-}
-
-#[test]
-fn libraries_open_with_their_documented_sentence() {
-    let mut complaints = Vec::new();
-    for (name, row) in documented() {
-        let main = if name == "cli" { "main" } else { "lib" };
-        let file = format!("crates/{name}/src/{main}.rs");
-        let source = text(file.as_ref());
-        let opening: Vec<&str> = source.lines().map_while(|line| line.strip_prefix("//! ")).collect();
-        let opening = opening.join(" ");
-        if opening != row.sentence {
-            complaints.push(format!("{file} opens with {opening:?}, the document has {:?}", row.sentence));
-        }
-    }
-    report("first lines", &complaints);
+    panic!(
+        "the table of crates in {ARCHITECTURE} differs from the manifests and crates; write it anew with \
+         `{WRITE}=1 cargo test -p esker-testkit tidy`. It should be:\n{table}"
+    );
 }
 
 #[test]
 fn outside_dependencies_have_owners() {
-    let document = text("docs/ARCHITECTURE.md".as_ref());
-    let section = document.split("\n## Who may use which dependency").nth(1).expect("a section on owners");
-    let section = section.split("\n## ").next().expect("the section");
+    let document = text("docs/dependencies.md".as_ref());
     let mut owners: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for cells in rows(section).iter().filter(|cells| cells.len() == 3 && cells[0].starts_with('`')) {
+    for cells in rows(&document).iter().filter(|cells| cells.len() == 3 && cells[0].starts_with('`')) {
         for dependency in words(&cells[0]) {
             let names = words(&cells[1]).into_iter().map(str::to_owned).collect();
             owners.insert(dependency.to_owned(), names);
@@ -188,7 +170,7 @@ fn outside_dependencies_have_owners() {
         }
     }
     for idle in owners.keys().filter(|dependency| !used.contains(*dependency)) {
-        complaints.push(format!("nobody uses {idle} any more"));
+        complaints.push(format!("no crate uses {idle}"));
     }
     report("owners of dependencies", &complaints);
 }
