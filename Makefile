@@ -45,4 +45,5 @@ release:
 	@[ -n "$(TRIPLE)" ] || { echo "rustc does not work: https://rustup.rs installs one; if it is there, run 'rustc -vV' to see why" >&2; exit 1; }
 	@echo "building esker: the first time about fifteen minutes on two cores, five on eight; later, what has changed"
 	scripts/release.sh $(TRIPLE) -p esker-cli
+	scripts/strip.sh $(ESKER)
 	scripts/static.sh $(ESKER)

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Moves the symbols of an ELF file to FILE.debug, where debuggers and `perf` find them through its debug link.
+set -euo pipefail
+binary=$1
+# Both programs belong to binutils, which a C compiler for Linux brings along. A stripped file stays as it is, so that a second
+# call does not replace its symbols by none.
+if LC_ALL=C readelf -SW "$binary" | grep -q ' \.symtab '; then
+    objcopy --only-keep-debug --compress-debug-sections=zlib "$binary" "$binary.debug"
+    objcopy --strip-all "$binary"
+    (cd "$(dirname "$binary")" && objcopy --add-gnu-debuglink="$(basename "$binary").debug" "$(basename "$binary")")
+fi
+size=$(stat -c %s "$binary")
+# 25 MB: the binary is copied to nodes and into images.
+[ "$size" -lt 25000000 ] || { printf '%s has %s bytes; 25000000 are allowed\n' "$binary" "$size" >&2; exit 1; }
