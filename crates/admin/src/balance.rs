@@ -1,4 +1,4 @@
-//! Splits catalogs that got too large, and joins small ones that were split off before, as the reference does.
+//! Splits catalogs that grew too large, and merges small ones that were split off before, by the rules of CernVM-FS.
 
 use std::collections::BTreeSet;
 
@@ -66,8 +66,7 @@ fn join_small(changes: &mut Changes, outlines: &[Outline], balance: Balance) -> 
     joined
 }
 
-/// The directories to split off: in each directory that is too heavy the heaviest ones below it, from the
-/// bottom up.
+/// Returns the directories to split off: in each overweight directory its heaviest subdirectories, bottom-up.
 fn splits(outline: &Outline, balance: Balance) -> Vec<Vec<u8>> {
     let limit = balance.max / 2;
     let count = outline.directories.len();
@@ -77,7 +76,7 @@ fn splits(outline: &Outline, balance: Balance) -> Vec<Vec<u8>> {
             children[parent].push(number);
         }
     }
-    // A directory weighs itself and what is in it; a nested catalog weighs one.
+    // The weight of a directory counts itself and its entries; a nested catalog counts as one.
     let mut weights: Vec<u64> = vec![0; count];
     let mut chosen = Vec::new();
     for number in (0..count).rev() {

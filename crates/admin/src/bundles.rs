@@ -1,8 +1,7 @@
-//! Bundles of the profiles that a publisher keeps: written beside their triggers into every revision.
+//! Writes the bundles of a publisher's profiles beside their triggers in every revision.
 //!
-//! The specifications are no part of any source. Listings don't show them (their flag HIDDEN tells them from those
-//! that somebody published as files), a comparison with a source leaves them alone, and here they are brought into
-//! line with the tree that the new revision will show.
+//! The specifications are in no source folder. Listings omit them (the flag HIDDEN distinguishes them from published
+//! files), a comparison with a source ignores them, and this module updates them for the tree of the new revision.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -35,7 +34,7 @@ pub struct BundleCounts {
     pub files_missing: u64,
 }
 
-/// What the bundles of a revision come down to.
+/// Result of adding the bundles to a revision.
 #[derive(Debug, Default)]
 pub(crate) struct Woven {
     pub(crate) counts: BundleCounts,
@@ -49,7 +48,7 @@ pub(crate) struct Woven {
 /// Most bundles of one repository, whatever its profiles say.
 const BUNDLES_MAX: usize = 4096;
 
-/// A file, and what of it is read.
+/// A file and the range of it that was read.
 type Read<'p> = (&'p str, Option<Range<u64>>);
 
 /// Tells whether an entry is a specification that came from a profile.
@@ -58,7 +57,7 @@ pub(crate) fn is_ours(entry: &Entry) -> bool {
 }
 
 impl Context<'_> {
-    /// All profiles: those kept, and those added now.
+    /// Returns all profiles: the stored ones and those added now.
     pub(crate) fn all_profiles(
         &self,
         added: &[NamedProfile],
@@ -69,7 +68,7 @@ impl Context<'_> {
         for name in shelf.names()? {
             match shelf.get(&name) {
                 Ok(named) => _ = all.insert(name, named),
-                // What only makes starts faster is no reason not to publish.
+                // A profile only makes starts faster, so a bad one does not stop the publish.
                 Err(error @ AdminError::Profile { .. }) => {
                     warnings.push(format!("profile `{name}` was left out: {error}"));
                 }
@@ -151,13 +150,13 @@ struct Loom<'t> {
     tree: NewTree<'t>,
     /// Which paths are directories.
     directories: HashMap<Vec<u8>, bool>,
-    /// The sizes of regular files; none for what is no such file.
+    /// Sizes of regular files by path; `None` for paths that are no regular file.
     sizes: HashMap<String, Option<u64>>,
     store: bool,
 }
 
 impl<'t> Loom<'t> {
-    /// What the profiles want: for each trigger that is there, what is read after it.
+    /// Returns the reads that the profiles list for each existing trigger.
     fn wanted<'p>(
         &mut self,
         profiles: &'p [NamedProfile],
@@ -206,7 +205,7 @@ impl<'t> Loom<'t> {
         Ok(wanted)
     }
 
-    /// Puts together what is there of a bundle.
+    /// Builds a bundle from the reads whose files exist, and counts those that are missing.
     fn draft(&mut self, reads: &[Read<'_>], missing: &mut u64) -> Result<BundleDraft, AdminError> {
         let mut draft = BundleDraft::new();
         let mut seen: HashSet<&Read<'_>> = HashSet::new();
@@ -267,7 +266,7 @@ impl<'t> Loom<'t> {
         Ok(())
     }
 
-    /// Writes the bundle of a trigger, unless somebody published one.
+    /// Writes the bundle of a trigger, unless the source has a specification there.
     fn write(
         &mut self,
         trigger: &str,
@@ -316,8 +315,9 @@ fn is_spec_of(entry: &Entry, trigger: &[u8]) -> bool {
     bundle::trigger_of(&entry.name) == Some(trigger)
 }
 
-/// The entries of a directory that have to change so that those with a specification beside them, and no others, have
-/// the flag of a trigger. What is one file has one flag under all its names.
+/// Returns the entries of a directory whose trigger flag has to change.
+///
+/// Exactly the entries with a specification beside them have the flag. All hard links of a file have the same flag.
 pub(crate) fn with_flags_mended(tree: NewTree<'_>, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
     let listing = tree.list(directory)?;
     let files = || listing.iter().filter(|entry| entry.is_file());

@@ -39,7 +39,7 @@ impl Built {
     }
 }
 
-/// What all catalogs of a revision have in common.
+/// State shared by all catalogs of a revision that is being written.
 pub(crate) struct CatalogBuilder<'r> {
     pub(crate) tree: NewTree<'r>,
     pub(crate) sink: &'r dyn Sink,

@@ -1,4 +1,4 @@
-//! What a new revision changes, laid over the published one.
+//! Changes of a new revision, as a layer over the published one.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,18 +9,18 @@ use crate::error::AdminError;
 use crate::path;
 use crate::published::Published;
 
-/// What changes in one directory.
+/// Changes in one directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryChange {
-    /// Nothing of what was published in this directory is left.
+    /// True if no published entry of this directory remains.
     pub(crate) fresh: bool,
     /// The directory itself changes, or its place among the catalogs may.
     touched: bool,
-    /// New and changed entries by name; none for what is removed.
+    /// New and changed entries by name; `None` for removed ones.
     pub(crate) entries: BTreeMap<Vec<u8>, Option<Entry>>,
 }
 
-/// What changes, directory by directory.
+/// Changes of a revision, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     /// The entry of the root of the repository.
@@ -85,7 +85,7 @@ impl Changes {
         self.directories.get_mut(directory)?.entries.get_mut(name)?.as_mut()
     }
 
-    /// The directories in which something changes.
+    /// Returns the directories with changes.
     pub(crate) fn paths(&self) -> Vec<Vec<u8>> {
         self.directories.keys().cloned().collect()
     }
@@ -102,7 +102,7 @@ impl Changes {
         self.directories.contains_key(directory) || self.below(directory).next().is_some()
     }
 
-    /// The changed directories below one, which in byte order lie between `/` and the byte after it.
+    /// Returns the changed directories below a directory: in byte order, those between `/` and the byte after it.
     fn below(&self, directory: &[u8]) -> impl Iterator<Item = &Vec<u8>> {
         let start = [directory, b"/"].concat();
         let end = [directory, b"0"].concat();
@@ -127,7 +127,7 @@ pub(crate) struct NewTree<'r> {
 }
 
 impl NewTree<'_> {
-    /// The entries of a directory by name.
+    /// Returns the entries of a directory, sorted by name.
     pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
         let Some(change) = self.changes.get(directory) else { return self.published.list(directory) };
         let old = if change.fresh { Vec::new() } else { self.published.list(directory)? };
@@ -142,7 +142,7 @@ impl NewTree<'_> {
         Ok(entries.into_values().collect())
     }
 
-    /// The entry of a path; the path must not lead through something that is removed.
+    /// Returns the entry of a path, no parent of which may be removed.
     pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
         let Some((directory, name)) = path::split(path) else {
             return match &self.changes.root {

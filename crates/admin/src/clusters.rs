@@ -24,13 +24,13 @@ pub struct Cluster {
     pub reads: Vec<usize>,
 }
 
-/// Directories in which packages lie side by side.
+/// Directories whose subdirectories are packages.
 const COLLECTIONS: [&str; 5] = ["site-packages", "dist-packages", "node_modules", "site_perl", "vendor_perl"];
-/// A package of which fewer files were read is a part of what it is read by.
+/// Fewest files read of a package that gets a cluster of its own; a smaller one joins the cluster of its reader.
 const PACKAGE_FILES_MIN: usize = 8;
-/// Fewer reads are not worth a bundle, unless somebody asked for it.
+/// Fewest reads of a cluster that gets a bundle, unless its trigger was named.
 const READS_MIN: usize = 2;
-/// The most clusters of one profile that nobody named; those with the fewest reads are left out.
+/// Most clusters of a profile with unnamed triggers; those with the fewest reads are dropped.
 const CLUSTERS_MAX: usize = 128;
 
 /// Finds the clusters of a profile, in the order of their triggers, and how many more were left out.
@@ -47,7 +47,7 @@ pub fn clusters(profile: &Profile) -> (Vec<Cluster>, usize) {
     (found, left_out)
 }
 
-/// What starts with the first read of a file.
+/// Program or package that starts with the first read of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start<'p> {
     Program,
@@ -60,7 +60,7 @@ struct Scene<'p> {
     /// For each file, the package it is in, if that counts as one.
     packages: Vec<Option<&'p str>>,
     main: Option<&'p str>,
-    /// What starts, by the number of the read.
+    /// Starts of programs and packages, by the index of their first read.
     starts: BTreeMap<usize, Start<'p>>,
 }
 
@@ -71,7 +71,7 @@ impl<'p> Scene<'p> {
         packages.iter().flatten().for_each(|package| *sizes.entry(*package).or_default() += 1);
         sizes.retain(|_, files| *files >= PACKAGE_FILES_MIN);
         packages.iter_mut().for_each(|package| *package = package.filter(|name| sizes.contains_key(name)));
-        // Of two that are as large, the one that begins first.
+        // Of two packages of equal size, the one that starts first.
         let first_file = |name: &str| packages.iter().position(|package| *package == Some(name));
         let main = sizes.iter().max_by_key(|(name, files)| (**files, std::cmp::Reverse(first_file(name))));
         let main = main.map(|(name, _)| *name);
@@ -129,13 +129,13 @@ impl<'p> Scene<'p> {
     }
 }
 
-/// The package that a file is in: the path of its directory, with the libraries that some bring in one beside it.
+/// Returns the package of a file: the path of its directory, including a directory of bundled libraries beside it.
 fn package_of(path: &str) -> Option<&str> {
     let mut end = 0;
     let mut in_collection = false;
     for component in path.split_inclusive('/') {
         if in_collection {
-            // A file that lies there by itself is none.
+            // A single file in a collection is no package.
             let name = component.strip_suffix('/')?;
             let own = name.strip_suffix(".libs").unwrap_or(name);
             return path.get(..end + own.len());
@@ -151,7 +151,7 @@ fn is_library(path: &str) -> bool {
     name.ends_with(".so") || name.contains(".so.")
 }
 
-/// What was read of each file of a cluster, as a person would want to see it: files and bytes.
+/// Returns the number of distinct files and of bytes read of a cluster, for display.
 pub fn extent(profile: &Profile, cluster: &Cluster) -> (usize, u64) {
     let mut bytes: HashMap<usize, u64> = HashMap::new();
     for read in cluster.reads.iter().map(|read| &profile.reads[*read]) {
@@ -174,7 +174,7 @@ mod tests {
 
     const SITE: &str = "/py/lib/python3.11/site-packages";
 
-    /// A profile in which these files are read in this order; those with a `*` may be executed.
+    /// Builds a profile that reads these files in this order; a `*` marks executables.
     fn profile(paths: &[String], triggers: &[&str]) -> Profile {
         let file = |path: &String| {
             let plain = path.trim_end_matches('*');
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!((found.len(), left_out), (CLUSTERS_MAX, 20));
         assert!(found.is_sorted_by_key(|cluster| cluster.reads[0]));
         assert!(found.iter().filter(|cluster| cluster.reads.len() == 3).count() > 60);
-        // What was named is no guess: one that is as small as the ones that are left out, and one at the end.
+        // Named triggers keep their clusters: one smaller than the dropped ones, and one at the end.
         let last = paths.len() - 2;
         let named = [paths[last - 5].trim_end_matches('*'), paths[last].as_str()];
         let profile = profile(&paths, &named);

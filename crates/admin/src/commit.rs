@@ -22,7 +22,7 @@ use crate::signed::read_object;
 pub struct TagRequest {
     /// Its name; none for an automatic one.
     pub name: Option<String>,
-    /// What is said about it.
+    /// Description of the tag.
     pub description: String,
 }
 
@@ -81,7 +81,7 @@ impl Commit<'_> {
         Ok((draft, name))
     }
 
-    /// Stores what is left and replaces the head.
+    /// Stores the remaining objects and replaces the head.
     pub(crate) fn publish(
         &self,
         mut history: HistoryDraft,

@@ -42,7 +42,7 @@ pub(crate) struct ContentKey {
 }
 
 impl ContentKey {
-    /// The key of content that is to be stored in some form.
+    /// Returns the key of content stored in a given form.
     pub(crate) fn of(
         plain: &[u8],
         algorithm: HashAlgorithm,
@@ -79,13 +79,13 @@ pub(crate) struct ContentIndex {
 }
 
 impl ContentIndex {
-    /// The index in a publisher's folder; nothing is read yet.
+    /// Creates the index in a publisher's folder, without reading it.
     pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { disk, folder: state.join(FOLDER), shards }
     }
 
-    /// The object that is said to hold some content, and its stored length.
+    /// Returns the object that holds some content according to the index, with its stored length.
     pub(crate) fn find(&self, key: &ContentKey) -> Option<(ObjectName, u64)> {
         let mut shard = self.shard(key).lock();
         let stored = self.entries(&mut shard, key).get(key).copied();
@@ -102,7 +102,7 @@ impl ContentIndex {
         shard.changed |= before != Some(stored);
     }
 
-    /// Writes what changed.
+    /// Writes the changed parts of the index.
     pub(crate) fn write(&self) -> Result<(), AdminError> {
         let mut made_folder = false;
         for (number, shard) in self.shards.iter().enumerate() {

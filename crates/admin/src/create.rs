@@ -24,7 +24,7 @@ use crate::key_folder::KeyFolder;
 use crate::repository::{has_manifest, make_state};
 use crate::settings::Settings;
 
-/// What a new repository is to be.
+/// Properties of a repository to create.
 #[derive(Clone, Debug)]
 pub struct NewRepository {
     /// Its name.
@@ -51,7 +51,7 @@ const CERTIFICATE_DAYS: u32 = 365;
 pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
-    /// A repository with the usual settings.
+    /// Returns a description with the default settings.
     pub fn new(name: RepositoryName) -> Self {
         Self {
             name,

@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// As the reference reads them: each rule is a list of names, however many slashes are around them.
+    /// As in CernVM-FS, a rule is a list of names, and additional slashes have no meaning.
     #[test]
     fn slashes_more_than_needed_mean_nothing() {
         let rules = Dirtab::parse(b"/sw/*/\n//data//v?/\n! /sw/old/\n!\n! *.svn/\n").unwrap();

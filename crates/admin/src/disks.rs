@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use esker_store::{Disk, RealDisk};
 
-/// Every file that a publisher writes goes through one of these, so that tests can let any operation fail or be
-/// lost in a crash.
+/// Writers for all files of a publisher, through which tests inject failures and crashes.
 #[derive(Clone)]
 pub struct Disks {
     /// Where files are made that others may read: the repository, public keys.
     pub served: Arc<dyn Disk>,
-    /// Where files are made for their owner alone: private keys, what the publisher remembers.
+    /// Writer for files that only their owner may read: private keys and the publisher's state.
     pub private: Arc<dyn Disk>,
 }
 

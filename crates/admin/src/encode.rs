@@ -11,7 +11,7 @@ use crate::error::AdminError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deflate {
-    /// Writes what the reference implementation writes: its tools compress content again and compare names.
+    /// Writes the same bytes as CernVM-FS, whose tools compress content again and compare names.
     #[default]
     Stock,
     /// libdeflate, which is faster. Clients of the reference implementation read it, `cvmfs_fsck` calls it corrupt.

@@ -15,13 +15,13 @@ pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
 /// The file that says that the marker beside it was made by the publisher.
 pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
 
-/// The entry of something in the source, without content if it is a file.
+/// Returns the catalog entry of a source entry; a file has no content hash yet.
 pub(crate) fn of_source(source: &SourceEntry, xattrs: Option<Vec<u8>>, settings: &Settings) -> Entry {
     let facts = &source.facts;
     Entry { name: source.name.clone(), symlink: source.target.clone(), xattrs, ..of_facts(facts, settings) }
 }
 
-/// The entry of a file without name, attributes or target.
+/// Returns an entry with the metadata of a file, without name, extended attributes and link target.
 pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
     let size = match EntryKind::from_mode(facts.mode) {
         Some(EntryKind::File | EntryKind::Directory) => facts.size,
@@ -40,7 +40,7 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
     }
 }
 
-/// A directory that nobody described, made now by whoever publishes.
+/// Returns the entry of a directory that the source does not have, owned by the publisher.
 pub(crate) fn new_directory(name: &[u8], now: UnixTime, settings: &Settings) -> Entry {
     Entry {
         name: name.to_vec(),
@@ -69,7 +69,7 @@ pub(crate) fn is_same(old: &Entry, new: &Entry) -> bool {
 
 fn shows_same(old: &Entry, new: &Entry) -> bool {
     let about = |entry: &Entry| (entry.mode, entry.uid, entry.gid, entry.mtime, entry.mtime_ns);
-    // What a file system says about the size of a directory is no news.
+    // The size of a directory differs between file systems and is not compared.
     let length = |entry: &Entry| {
         if entry.is_directory() { (0, 0, 0) } else { (entry.size, entry.hardlink_group, entry.link_count) }
     };

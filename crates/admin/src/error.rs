@@ -1,4 +1,4 @@
-//! What can go wrong while a repository is changed.
+//! Errors of creating and changing repositories.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub enum AdminError {
     /// An object that the head leads to is missing.
     #[error("the repository is damaged: {what} (object {object}) is missing")]
     Missing {
-        /// What it is.
+        /// Kind of file.
         what: String,
         /// Its name.
         object: String,
@@ -71,7 +71,7 @@ pub enum AdminError {
     /// An object does not have the bytes that its name says.
     #[error("the repository is damaged: {what} (object {object}) has other bytes than its name says")]
     Corrupt {
-        /// What it is.
+        /// Kind of file.
         what: String,
         /// Its name.
         object: String,
@@ -79,7 +79,7 @@ pub enum AdminError {
     /// An object can't be decompressed.
     #[error("the repository is damaged: {what} can't be decompressed")]
     Compressed {
-        /// What it is.
+        /// Kind of file.
         what: String,
         /// Why.
         source: DecompressError,
@@ -130,7 +130,7 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
-    /// Clients would not believe what is signed with this key.
+    /// Clients would refuse signatures of this key.
     #[error("the master key `{}` does not belong to the public key `{}`", master.display(), public.display())]
     OtherMaster {
         /// The file of the key.
@@ -155,9 +155,9 @@ pub enum AdminError {
     /// A file of ours can't be read or written.
     #[error("{doing} `{}` failed", path.display())]
     File {
-        /// What was attempted.
+        /// Operation that failed.
         doing: &'static str,
-        /// On what.
+        /// Path that it failed on.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -165,9 +165,9 @@ pub enum AdminError {
     /// Something in the source can't be read.
     #[error("{doing} `{}` in the source failed", path.display())]
     Source {
-        /// What was attempted.
+        /// Operation that failed.
         doing: &'static str,
-        /// On what.
+        /// Path that it failed on.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -178,7 +178,7 @@ pub enum AdminError {
     /// The source has something that can't be published.
     #[error("`{}` can't be published: {reason}", path.display())]
     Refused {
-        /// What.
+        /// Path of the file.
         path: PathBuf,
         /// Why not.
         reason: String,
@@ -206,7 +206,7 @@ pub enum AdminError {
     Dirtab {
         /// The line.
         line: usize,
-        /// What is wrong with it.
+        /// Reason for the refusal.
         reason: String,
     },
     /// A tag is refused.
@@ -234,7 +234,7 @@ pub enum AdminError {
     /// There is no such profile.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
-    /// Whoever asked wants it to stop.
+    /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,
 }

@@ -1,5 +1,5 @@
-//! Ingesting: what an archive holds is added to a directory of the repository, replacing what has the same
-//! names. Nothing else in that directory changes, except what a list says to delete first.
+//! Ingest: adds the entries of an archive to a directory of the repository, replacing entries of the same name. Other
+//! entries of that directory change only if the list of paths to delete names them.
 
 pub(crate) mod archive;
 mod collect;
@@ -24,7 +24,7 @@ use crate::revision::{Context, How};
 use archive::Archive;
 use collect::{Collected, Collector};
 
-/// Who owns what an archive holds.
+/// Owner of the ingested entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The user, if not the one in the archive.
@@ -33,7 +33,7 @@ pub struct Owner {
     pub gid: Option<u32>,
 }
 
-/// What to ingest, and how.
+/// Description of an ingest.
 pub struct Ingest<'r> {
     /// The archive: tar, as it is or compressed. `-` is standard input.
     pub archive: PathBuf,
@@ -41,7 +41,7 @@ pub struct Ingest<'r> {
     pub target: Vec<u8>,
     /// Paths in the repository that go first, with all below them.
     pub delete: Vec<Vec<u8>>,
-    /// Who owns what is added.
+    /// Owner of the added entries.
     pub owner: Owner,
     /// Whether the target becomes the root of a nested catalog.
     pub nested: bool,
@@ -50,7 +50,7 @@ pub struct Ingest<'r> {
 }
 
 impl Ingest<'_> {
-    /// Says what an ingest would do: reads the archive, and stores nothing.
+    /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
         let (_, tag) = context.history(&self.how)?;
@@ -80,7 +80,7 @@ impl Ingest<'_> {
         Ok(report)
     }
 
-    /// Reads the archive, while what it holds is stored.
+    /// Reads the archive and stores its contents at the same time.
     fn collect(
         &mut self,
         context: &Context<'_>,
@@ -111,7 +111,7 @@ impl Ingest<'_> {
 }
 
 impl Collected {
-    /// Returns what the report of an ingest warns of.
+    /// Returns the warnings of an ingest for its report.
     fn warnings(&self) -> Vec<String> {
         let text = "entries of the archive are of a type that isn't known, and became regular files";
         let unknown = (self.unknown_types > 0).then(|| format!("{} {text}", self.unknown_types));
@@ -132,7 +132,7 @@ fn not_deleted(missing: &[Vec<u8>]) -> Vec<String> {
     warnings
 }
 
-/// What an archive says of one entry, besides its content.
+/// Metadata of one archive entry.
 pub(crate) struct Member {
     /// The path in the repository.
     pub(crate) path: Vec<u8>,

@@ -42,7 +42,7 @@ pub(crate) fn metainfo(sink: &dyn Sink, head: &VerifiedHead) -> Result<Option<Ob
     }
 }
 
-/// Returns an object, or the one that zlib makes of its `plain` content if the fast encoder made this one.
+/// Returns an object, or its replacement encoded by zlib if the fast encoder wrote this one.
 fn replicable(sink: &dyn Sink, object: ObjectName, plain: &[u8]) -> Result<ObjectName, AdminError> {
     let mut room = Vec::new();
     FastZlib::new().encode(plain, &mut room);

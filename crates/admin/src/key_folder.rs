@@ -36,7 +36,7 @@ const PRIVATE_MODE: u32 = 0o400;
 const PUBLIC_MODE: u32 = 0o444;
 
 impl KeyFolder {
-    /// The keys of a repository in a folder, which need not exist yet.
+    /// Returns the keys of a repository in a folder that may not exist yet.
     pub fn new(folder: impl Into<PathBuf>, name: &RepositoryName) -> Self {
         Self { folder: folder.into(), master_folder: None, name: name.clone() }
     }
@@ -47,36 +47,36 @@ impl KeyFolder {
         Self { master_folder: Some(folder.into()), ..self }
     }
 
-    /// Returns the private keys that are there and that users other than their owner can read or write, and those whose owner
-    /// is neither the present user nor root.
+    /// Returns the existing private keys that other users can read or write, or that belong neither to this user nor
+    /// to root.
     pub fn exposed(&self) -> Vec<PathBuf> {
         let keys = [MASTER, PRIVATE].map(|extension| self.file(extension));
         keys.into_iter().filter(|path| is_exposed(path)).collect()
     }
 
-    /// The file that clients need.
+    /// Returns the path of the public key that clients need.
     pub fn public_key_file(&self) -> PathBuf {
         self.file(PUBLIC)
     }
 
-    /// The file of the certificate.
+    /// Returns the path of the certificate.
     pub fn certificate_file(&self) -> PathBuf {
         self.file(CERTIFICATE)
     }
 
-    /// Reads what a publisher signs with.
+    /// Reads the certificate and private key of the publisher.
     pub fn publisher(&self) -> Result<Publisher, AdminError> {
         let key = self.private_key(PRIVATE)?;
         let path = self.file(CERTIFICATE);
         Publisher::new(key, &read(&path)?).map_err(|source| AdminError::Key { path, source })
     }
 
-    /// The file of the master key, which not every publisher has.
+    /// Returns the path of the master key, which may be missing.
     pub fn master_key_file(&self) -> PathBuf {
         self.file(MASTER)
     }
 
-    /// Reads the certificate, which need not lie where the master key does.
+    /// Reads the certificate, if it is in this folder.
     pub(crate) fn certificate(&self) -> Result<Option<Certificate>, AdminError> {
         if !self.has(CERTIFICATE)? {
             return Ok(None);
@@ -94,8 +94,9 @@ impl KeyFolder {
             .map_err(|error| AdminError::PublicKey { path, reason: error.to_string() })
     }
 
-    /// Makes the keys that are missing, and returns those that sign. What is there is used and never replaced, so an
-    /// interrupted start is continued.
+    /// Creates the missing keys, and returns the keys that sign.
+    ///
+    /// Existing keys are used and never replaced, so that an interrupted creation continues.
     pub(crate) fn complete(
         &self,
         disks: &Disks,
@@ -107,7 +108,7 @@ impl KeyFolder {
             make_dirs(&*disks.private, folder).map_err(AdminError::file("making folder", folder))?;
         }
         self.clear_leftovers(disks)?;
-        // Without it no whitelist can be signed, and another one would not be the one that clients trust.
+        // Without the master key no whitelist can be signed, and clients would not trust a new one.
         if self.has(PUBLIC)? {
             self.private_key(MASTER)?;
         }
@@ -141,7 +142,7 @@ impl KeyFolder {
         Ok(key)
     }
 
-    /// Nobody else makes keys of this name: whoever does has the lock of the repository.
+    /// Removes temporary files of an interrupted creation; the lock of the repository excludes other creators.
     fn clear_leftovers(&self, disks: &Disks) -> Result<(), AdminError> {
         let ours =
             [MASTER, PUBLIC, PRIVATE, CERTIFICATE].map(|extension| format!("{}.{extension}", self.name));
@@ -173,7 +174,7 @@ impl KeyFolder {
     }
 }
 
-/// Whether a private key is there that others than its owner can read or write, or that is another user's.
+/// Returns true if a private key exists that other users can read or write, or that another user owns.
 pub fn is_exposed(path: &Path) -> bool {
     let me = rustix::process::geteuid().as_raw();
     fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o077 != 0 || ![0, me].contains(&facts.uid()))

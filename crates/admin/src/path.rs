@@ -2,7 +2,7 @@
 
 use crate::error::AdminError;
 
-/// The path of an entry of a directory.
+/// Returns the path of a directory's entry.
 pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     [directory, b"/", name].concat()
 }
@@ -13,7 +13,7 @@ pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&path[..slash], &path[slash + 1..]))
 }
 
-/// The path itself and the directories above it, from the root down; the root itself comes first, empty.
+/// Iterates over a path and its parent directories from the root (the empty path) down.
 pub(crate) fn ancestry(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
     ends.chain([path.len()]).map(|end| &path[..end])
@@ -51,7 +51,7 @@ pub(crate) const RESERVED: &[u8] = b"/.cvmfs";
 /// The longest name that Linux allows.
 const NAME_MAX: usize = 255;
 
-/// A path for messages.
+/// Formats a path for messages.
 pub(crate) fn shown(path: &[u8]) -> String {
     if path.is_empty() { "/".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
 }

@@ -33,7 +33,7 @@ pub struct PathChange {
     pub path: Vec<u8>,
     /// How the path changes.
     pub change: ChangeKind,
-    /// The kind of entry: `file`, `directory`, `symlink` or `special`; of a removed path, what it was.
+    /// Kind of entry: `file`, `directory`, `symlink` or `special`; for a removed path, its old kind.
     pub kind: &'static str,
 }
 
@@ -41,7 +41,7 @@ fn as_text<S: Serializer>(path: &[u8], serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_str(&String::from_utf8_lossy(path))
 }
 
-/// Lists what `changes` do to the published revision, by path.
+/// Lists the changed paths, sorted.
 pub(crate) fn list(published: &Published, changes: &Changes) -> Result<Vec<PathChange>, AdminError> {
     let mut lister = Lister { published, found: Vec::new() };
     if let Some(root) = &changes.root {

@@ -43,7 +43,7 @@ struct Piece {
     _share: Share,
 }
 
-/// What all threads of the pipeline need.
+/// State shared by all threads of the pipeline.
 pub(crate) struct Pipeline<'r> {
     pub(crate) sink: &'r dyn Sink,
     pub(crate) index: &'r ContentIndex,
@@ -54,7 +54,7 @@ pub(crate) struct Pipeline<'r> {
     pub(crate) threads: usize,
 }
 
-/// Pieces in flight take this much memory at most, or what a few of the largest chunks need.
+/// Memory for pieces in flight; a few of the largest chunks may exceed it.
 const MEMORY_MAX: u64 = 192 << 20;
 /// Pieces that may wait for a worker, so that many small files don't pile up.
 const QUEUE_LEN: usize = 256;
@@ -64,12 +64,12 @@ const BLOCK: usize = 256 << 10;
 /// Hands files to a [`Feed`]; runs on a thread of its own.
 pub(crate) type Feeder<'f> = Box<dyn FnOnce(&Feed<'_>) -> Result<(), AdminError> + Send + 'f>;
 
-/// What the threads of one run share.
+/// State shared by the threads of one run.
 #[derive(Default)]
 struct Run {
     contents: Mutex<Vec<Content>>,
     error: Mutex<Option<AdminError>>,
-    /// Set once there is an error, or somebody asked for the end.
+    /// Set after an error, or when the caller stops the run.
     over: AtomicBool,
 }
 
@@ -116,7 +116,7 @@ impl Pipeline<'_> {
                     let _alive = alive;
                     if let Err(error) = worker::work(self, run, &waiting) {
                         run.fail(error);
-                        // Feeders must not wait for room that nobody would give back.
+                        // Feeders would wait without end for budget that no worker returns.
                         waiting.iter().for_each(drop);
                     }
                 });

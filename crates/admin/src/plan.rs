@@ -1,4 +1,4 @@
-//! What a publish will do: computed first, then done or only shown.
+//! Plan of a publish: computed first, then executed or only shown.
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,13 +59,13 @@ impl KindCounts {
         }
     }
 
-    /// All of them.
+    /// Returns the total number of entries.
     pub fn total(&self) -> u64 {
         self.files + self.directories + self.symlinks + self.special
     }
 }
 
-/// What differs between the source and what is published.
+/// Counts of differences between the source and the published revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Differences {
     /// Entries that are new.
@@ -117,7 +117,7 @@ pub(crate) struct Waiting {
     pub(crate) settled: bool,
 }
 
-/// What one directory contributes.
+/// Part of a plan for one directory.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryPlan {
     pub(crate) directory: Vec<u8>,
@@ -134,7 +134,7 @@ pub(crate) struct DirectoryPlan {
     pub(crate) differences: Differences,
 }
 
-/// What every comparison needs.
+/// Inputs of every comparison.
 pub(crate) struct Comparison<'r> {
     pub(crate) settings: &'r Settings,
     pub(crate) known: &'r KnownFiles,
@@ -186,7 +186,7 @@ impl Comparison<'_> {
         Ok(plan)
     }
 
-    /// Keeps, adds or gives up the markers that nobody put into the source.
+    /// Keeps, adds or removes the markers that are not in the source.
     fn keep_markers(
         &self,
         directory: &[u8],
@@ -219,7 +219,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// A marker file for a directory. Listings don't show it, since the source does not have it.
+    /// Returns a marker file for a directory, hidden from listings since the source does not have it.
     pub(crate) fn marker(&self, name: &[u8], mode: u32, directory: &Entry) -> Entry {
         let (hash, storage) = self.empty;
         Entry {
@@ -324,7 +324,7 @@ impl Groups {
         }
     }
 
-    /// The job that reads a file; names of the same file share one.
+    /// Returns the job that reads a file; all hard links of a file share one.
     fn job(&mut self, source: &SourceEntry, plan: &mut DirectoryPlan) -> usize {
         let shared = self.files.get_mut(&(source.facts.device, source.facts.inode));
         if let Some((_, _, Some(job))) = shared {
@@ -339,9 +339,10 @@ impl Groups {
     }
 }
 
-/// The files that announce a bundle, by device and inode, so that all names of one do: those with a specification
-/// beside them, in the source or made of a profile. The latter are no part of the comparison, but go with their
-/// triggers, and before one that is in the source.
+/// Returns the bundle triggers by device and inode, so that all hard links of one are found.
+///
+/// A trigger has a specification beside it, in the source or made from a profile. A specification made from a profile
+/// is not compared; it is removed with its trigger, and replaced by one in the source.
 fn bundle_triggers(
     found: &[(SourceEntry, Option<Vec<u8>>)],
     old: &mut HashMap<Vec<u8>, Entry>,
@@ -377,7 +378,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns a plan that reads only the files whose published entry has their size, so that they may be unchanged.
+    /// Returns a plan that reads only files whose published entry has the same size, so that they may be unchanged.
     pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, AdminError> {
         let mut jobs: HashMap<usize, usize> = HashMap::new();
         let mut listed = Listed::default();
@@ -408,7 +409,7 @@ impl Plan {
         Ok(doubtful)
     }
 
-    /// Adds what a directory contributes; `relative` is its path below the source.
+    /// Adds the plan of one directory, whose path below the source is `relative`.
     pub(crate) fn absorb(&mut self, relative: &[u8], part: DirectoryPlan) {
         self.differences.add_all(&part.differences);
         self.records.extend(part.records);

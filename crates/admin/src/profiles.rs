@@ -26,12 +26,12 @@ const NAME_MAX: usize = 64;
 /// Room for the paths of as many triggers as all profiles together may have.
 const TRIGGERS_BYTES_MAX: u64 = 256 << 20;
 
-/// A profile and what its publisher calls it.
+/// A profile with the name that its publisher gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedProfile {
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// The recorded reads.
     pub profile: Profile,
 }
 
@@ -78,7 +78,7 @@ impl<'r> Profiles<'r> {
         self.state.join(FOLDER).join(format!("{name}{SUFFIX}"))
     }
 
-    /// The names of the profiles.
+    /// Returns the names of the profiles.
     pub fn names(&self) -> Result<Vec<String>, AdminError> {
         let folder = self.state.join(FOLDER);
         let listed = match self.disk.list(&folder) {
@@ -138,8 +138,9 @@ impl<'r> Profiles<'r> {
         self.disk.sync_dir(&folder).map_err(AdminError::file("writing folder", &folder))
     }
 
-    /// The triggers for which bundles were written. A list that is lost or damaged counts as empty: what is still
-    /// wanted is found without it.
+    /// Returns the triggers for which bundles were written.
+    ///
+    /// A lost or damaged list counts as empty: bundles that are still wanted are found without it.
     pub(crate) fn triggers(&self) -> BTreeSet<String> {
         let text = read_file(&*self.disk, &self.state.join(TRIGGERS), TRIGGERS_BYTES_MAX).ok().flatten();
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How often the progress is told.
+/// Interval between two reports of progress.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
-/// What a publish is doing.
+/// Phase of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Walking over the source and comparing it.
@@ -19,26 +19,26 @@ pub enum Phase {
     Commit,
 }
 
-/// How far a publish is, for people who wait for it.
+/// Progress of a publish, for display.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// Current phase.
     pub phase: Phase,
     /// Entries of the source that were looked at.
     pub scanned: u64,
     /// Files that were read.
     pub files: u64,
-    /// Files that have to be read; 0 if nobody knows.
+    /// Files to read; 0 if unknown.
     pub files_total: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Bytes that have to be read; 0 if nobody knows.
+    /// Bytes to read; 0 if unknown.
     pub bytes_total: u64,
     /// Since the phase began.
     pub elapsed: Duration,
 }
 
-/// What the threads of a publish count.
+/// Counters of the threads of a publish.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) scanned: AtomicU64,

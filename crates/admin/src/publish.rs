@@ -26,7 +26,7 @@ use crate::revision::{Context, How};
 use crate::scan::Scan;
 use crate::source::{Facts, Source};
 
-/// What to publish, and how.
+/// Description of a publish.
 pub struct Publish<'r> {
     /// The folder that the repository becomes equal to.
     pub source: PathBuf,
@@ -40,7 +40,7 @@ pub struct Publish<'r> {
 const READERS_MAX: usize = 8;
 
 impl Publish<'_> {
-    /// Says what a publish would do, and does nothing.
+    /// Returns the report of a planned publish, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
         let (_, tag) = context.history(&self.how)?;
@@ -88,7 +88,7 @@ impl Publish<'_> {
         Ok(context)
     }
 
-    /// Walks over the source and says what differs.
+    /// Compares the source with the published revision.
     fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
         let How { threads, stop, progress, .. } = &mut self.how;
         let mut tick = || progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
@@ -111,7 +111,7 @@ impl Publish<'_> {
         Ok(plan)
     }
 
-    /// Reads the files that may be as they are published, stores nothing, and takes back changes that are none.
+    /// Reads the possibly unchanged files without storing them, and drops changes that are none.
     fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), AdminError> {
         let doubtful = plan.take_doubtful(&context.published)?;
         let index = context.repository.content_index();

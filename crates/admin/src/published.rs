@@ -81,7 +81,7 @@ impl Published {
         self.load(&nested.path, hash, nested.size)
     }
 
-    /// The catalog that lists a directory, or would if the directory existed.
+    /// Returns the catalog that lists a directory, or would list it if it existed.
     pub(crate) fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
         let mut owner = self.root()?;
         for ancestor in path::ancestry(directory).skip(1) {
@@ -93,13 +93,13 @@ impl Published {
         Ok(owner)
     }
 
-    /// The catalog that is mounted at exactly this path.
+    /// Returns the catalog mounted at exactly this path.
     pub(crate) fn at(&self, mountpoint: &[u8]) -> Result<Option<Arc<OldCatalog>>, AdminError> {
         let owner = self.owner(mountpoint)?;
         Ok((owner.mountpoint == mountpoint).then_some(owner))
     }
 
-    /// What the parent of the catalog at this path says about it.
+    /// Returns the row of a nested catalog in its parent.
     pub(crate) fn nested_at(&self, mountpoint: &[u8]) -> Result<Option<NestedCatalog>, AdminError> {
         match path::split(mountpoint) {
             Some((parent, _)) => Ok(self.owner(parent)?.nested.get(mountpoint).cloned()),
@@ -107,7 +107,7 @@ impl Published {
         }
     }
 
-    /// The entry of a path, as the catalog of its directory has it.
+    /// Returns the entry of a path from the catalog of its directory.
     pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
         let owner = match path::split(path) {
             Some((parent, _)) => self.owner(parent)?,
@@ -122,7 +122,7 @@ impl Published {
         Ok(Some(Entry::from_row(&row, chunks)))
     }
 
-    /// The entries of a directory by name, with groups of hardlinks numbered from one in that order.
+    /// Returns the entries of a directory sorted by name, with hard link groups numbered from one in that order.
     pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
         let owner = self.owner(directory)?;
         let mut entries = Vec::new();
@@ -139,7 +139,7 @@ impl Published {
         Ok(entries)
     }
 
-    /// The counters of a catalog; counted anew if it is so old that it has none.
+    /// Returns the counters of a catalog; counts the rows if the schema is too old to have counters.
     pub(crate) fn statistics(&self, catalog: &OldCatalog) -> Result<Statistics, AdminError> {
         let stored = catalog.catalog.statistics().map_err(catalog.failed())?;
         // Every catalog has its root directory.
@@ -168,7 +168,7 @@ impl Published {
         Ok(sum.saturating_sub(total.nested).saturating_sub(1))
     }
 
-    /// What a nested catalog and everything below it hold.
+    /// Returns the counters of a nested catalog and all catalogs below it.
     pub(crate) fn total(&self, nested: &NestedCatalog) -> Result<Counters, AdminError> {
         let catalog = self.load_nested(nested)?;
         Ok(self.statistics(&catalog)?.total())
@@ -184,7 +184,7 @@ pub(crate) fn number_groups(entries: &mut [Entry]) {
     }
 }
 
-/// Finds entries that are asked for directory by directory, and lists each directory once.
+/// Finds entries in directory order, and lists each directory once.
 #[derive(Default)]
 pub(crate) struct Listed {
     directory: Option<Vec<u8>>,
@@ -208,7 +208,7 @@ impl Listed {
     }
 }
 
-/// The content of a small file that steers publishing.
+/// Returns the content of a small file that controls publishing, such as `.cvmfsdirtab`.
 pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
     const LIMIT: u64 = 16 << 20;
     let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };

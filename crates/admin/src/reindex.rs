@@ -24,7 +24,7 @@ const OBJECT_MAX: u64 = 1 << 30;
 /// An object, and how it is compressed.
 type Stored = (ObjectName, Compression);
 
-/// What became of the objects of the published revision.
+/// Counts of the objects that a reindex found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reindexed {
     /// How many are in the index.
@@ -34,8 +34,8 @@ pub struct Reindexed {
 }
 
 impl Repository {
-    /// Reads every file of the published revision and remembers which object holds which content, so that none
-    /// is stored again.
+    /// Reads every file of the published revision and records the object of its content, so that no content is stored
+    /// twice.
     pub fn reindex(&self, threads: usize, stop: &AtomicBool) -> Result<Reindexed, AdminError> {
         let sink: Arc<dyn Sink> = self.sink.clone();
         let published = Published::new(sink, &self.head);
@@ -102,7 +102,7 @@ impl Repository {
     }
 }
 
-/// The objects of all files.
+/// Returns the objects of all files.
 fn objects(published: &Published) -> Result<BTreeSet<Stored>, AdminError> {
     let mut found = BTreeSet::new();
     let mut waiting = vec![Vec::new()];

@@ -1,4 +1,4 @@
-//! What a publish did, for people and as JSON.
+//! Report of a publish, as text and as JSON.
 
 use std::error::Error as _;
 
@@ -9,7 +9,7 @@ use crate::error::AdminError;
 use crate::path_changes::PathChange;
 use crate::plan::Differences;
 
-/// What a publish did, or would do.
+/// Report of a finished or planned publish.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The revision that readers see now.
@@ -20,7 +20,7 @@ pub struct Report {
     pub published: bool,
     /// The tag that the revision got, be it new or not.
     pub tag: Option<String>,
-    /// What differs from the revision before.
+    /// Differences from the previous revision.
     pub differences: Differences,
     /// In a dry run, each path that would change.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,14 +43,14 @@ pub struct Report {
     pub catalogs_written: u64,
     /// Their bytes, compressed.
     pub catalog_bytes: u64,
-    /// What went wrong without harm to the revision.
+    /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
     /// Seconds for each phase.
     pub seconds: Seconds,
 }
 
 impl Report {
-    /// Notes what became of the bundles.
+    /// Adds the result of writing bundles.
     pub(crate) fn woven(&mut self, woven: &mut Woven) {
         self.bundles = woven.counts;
         self.warnings.append(&mut woven.warnings);

@@ -1,4 +1,4 @@
-//! A repository as its publisher sees it: where it lies, what its head is, who signs.
+//! A repository opened for publishing: its folder, head and signing keys.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 
-/// Where the publisher keeps what it knows beside a repository, below its root.
+/// Folder of the publisher's state, below the root of the repository.
 const STATE: &str = ".esker";
-/// The most bytes that a database of a repository may have, so that a damaged one can't fill the memory.
+/// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 
 /// A repository in a local folder, opened by its publisher.
@@ -34,7 +34,7 @@ pub struct Repository {
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
     pub(crate) head: VerifiedHead,
-    /// What the reference implementation keeps beside the repository, if it publishes to it too.
+    /// Spool of CernVM-FS, if it publishes to the repository too.
     pub(crate) spool: Option<Spool>,
     keys: KeyFolder,
     opened: UnixTime,
@@ -50,7 +50,7 @@ impl Repository {
         if is_repository || is_named { storage.to_owned() } else { storage.join(name.as_str()) }
     }
 
-    /// Opens the repository in a folder for publishing, verifies its head, and keeps others from publishing.
+    /// Opens the repository in a folder for publishing: verifies its head and takes the lock.
     pub fn open(
         root: &Path,
         name: &RepositoryName,
@@ -93,17 +93,17 @@ impl Repository {
         Ok(())
     }
 
-    /// The name of the repository.
+    /// Returns the name of the repository.
     pub fn name(&self) -> &RepositoryName {
         &self.name
     }
 
-    /// The published head.
+    /// Returns the published head.
     pub fn head(&self) -> &VerifiedHead {
         &self.head
     }
 
-    /// How the repository is published.
+    /// Returns the settings for publishing.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -113,17 +113,17 @@ impl Repository {
         &mut self.settings
     }
 
-    /// Which content is stored as which object.
+    /// Returns the content index.
     pub(crate) fn content_index(&self) -> ContentIndex {
         ContentIndex::new(self.disks.private.clone(), &self.state)
     }
 
-    /// The profiles from which bundles are made.
+    /// Returns the profiles from which bundles are made.
     pub fn profiles(&self) -> Profiles<'_> {
         Profiles::new(self.disks.private.clone(), &self.state, self.name.as_str())
     }
 
-    /// The folder of what the publisher remembers.
+    /// Returns the folder of the publisher's state.
     pub(crate) fn state(&self) -> &Path {
         &self.state
     }
@@ -154,8 +154,9 @@ pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminEr
     }
 }
 
-/// Makes the folder of what the publisher remembers, and clears away what an interrupted one left unfinished there.
-/// Web servers run as somebody else and need not see it.
+/// Creates the folder of the publisher's state, and removes unfinished files of an interrupted publish.
+///
+/// Web servers run as other users and need no access to it.
 pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
     let state = root.join(STATE);
     let disk = &*disks.private;

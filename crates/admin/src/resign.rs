@@ -75,7 +75,7 @@ impl Resign {
         Ok(resigned)
     }
 
-    /// Says what the whitelist would be, and writes nothing.
+    /// Returns the whitelist that would be signed, and writes nothing.
     pub fn dry_run(
         &self,
         root: &Path,
@@ -97,7 +97,8 @@ impl Resign {
         let before = SignedFiles::read(sink, name)?;
         let old = before.whitelist(name)?;
         let public = keys.public()?;
-        // Only what the owner signed is signed again. That its time is over is why it is.
+        // Only a whitelist that the owner signed is renewed; it is verified at a time before its expiry, which is the
+        // reason for renewing it.
         let still_valid = UnixTime(old.expires.hour().0.saturating_sub(1)).min(now);
         let head = before.verify(name, &public, still_valid)?;
 
@@ -117,7 +118,7 @@ impl Resign {
         let master = self.master.clone().unwrap_or_else(|| keys.master_key_file());
         let bytes = sign_whitelist(&new, head.hash_algorithm(), &read_private_key(&master)?);
         let after = SignedFiles { whitelist: bytes.map_err(AdminError::Signing)?, ..before };
-        // What no client would accept is not written.
+        // A whitelist that no client would accept is not written.
         after.verify(name, &public, now).map_err(|error| explain(error, &master, keys))?;
         let texts = |list: &[ContentHash]| list.iter().map(ContentHash::to_fingerprint).collect();
         let resigned = Resigned {
@@ -131,7 +132,7 @@ impl Resign {
     }
 }
 
-/// What it means that the new whitelist does not verify.
+/// Explains why the new whitelist does not verify.
 fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
     let AdminError::Untrusted { name, source } = error else { return error };
     match *source {

@@ -1,4 +1,4 @@
-//! What every way to make a revision has in common: what it starts from, and how it ends.
+//! Steps that every kind of publish shares: opening the published revision, and committing the new one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ use crate::report::Report;
 use crate::repository::Repository;
 use crate::shrink::Shrink;
 
-/// So many seconds before a whitelist expires publishers are told.
+/// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
 
 /// How a revision is made.
@@ -43,7 +43,7 @@ pub struct How<'r> {
     pub tag: TagRequest,
     /// The number of threads that compress.
     pub threads: usize,
-    /// Set by whoever wants it to end early.
+    /// Set to stop the publish early.
     pub stop: Arc<AtomicBool>,
     /// Profiles to keep with those that the publisher has, for this and every later revision.
     pub profiles: Vec<NamedProfile>,
@@ -59,7 +59,7 @@ impl How<'_> {
     }
 }
 
-/// What a new revision starts from.
+/// Inputs of a new revision.
 pub(crate) struct Context<'r> {
     pub(crate) repository: &'r Repository,
     pub(crate) published: Published,
@@ -139,19 +139,19 @@ impl<'r> Context<'r> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// A directory that leads to the target and that nobody described.
+    /// Returns a new directory on the path to the target.
     pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
         let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
         entry::new_directory(name, self.now, &self.repository.settings)
     }
 
-    /// When the new revision says that it was made: never before the published one, however the clock was set in the
-    /// meantime, since clients refuse a head that is older than the one they have.
+    /// Returns the timestamp of the new revision: never before the published one, whatever the clock says, since
+    /// clients refuse an older head.
     fn published_at(&self) -> UnixTime {
         self.now.max(self.repository.head.timestamp())
     }
 
-    /// A report of what was found and stored so far.
+    /// Returns a report of the differences and of the objects stored so far.
     pub(crate) fn report(&self, differences: Differences) -> Report {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
@@ -170,7 +170,7 @@ impl<'r> Context<'r> {
         }
     }
 
-    /// Clients refuse the repository once its whitelist is too old, so whoever publishes hears of it in time.
+    /// Returns a warning if the whitelist expires soon, after which clients refuse the repository.
     fn expiry_warning(&self) -> Option<String> {
         let expires = self.repository.head.whitelist_expires();
         let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
@@ -179,7 +179,7 @@ impl<'r> Context<'r> {
         })
     }
 
-    /// Checks the tag that is asked for, before anything is done for it.
+    /// Checks the requested tag before any other work.
     pub(crate) fn history(&self, how: &How<'_>) -> Result<(HistoryDraft, Option<String>), AdminError> {
         Commit::draft_history(self.repository, &how.tag, self.now)
     }
@@ -204,7 +204,7 @@ impl<'r> Context<'r> {
             report.remembered(shelf.remember(&woven.triggers));
             return Ok(());
         }
-        // Before they are public: a bundle that nobody remembers could not be taken back.
+        // Recorded before they are public: unrecorded bundles could never be removed.
         shelf.remember(&woven.all_triggers)?;
         let begun = self.seconds();
         (how.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));

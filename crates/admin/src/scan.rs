@@ -137,7 +137,7 @@ impl Scan<'_> {
         Ok((part, steps))
     }
 
-    /// Refuses what has a meaning of its own at this place.
+    /// Refuses entries whose names are reserved at this place.
     fn refuse(&self, directory: &[u8], step: &Step, entries: &[SourceEntry]) -> Result<(), AdminError> {
         for entry in entries {
             let reason = match entry.name.as_slice() {

@@ -1,4 +1,4 @@
-//! How a repository is published: what its publisher decided once and keeps.
+//! Settings for publishing that a repository keeps.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::error::AdminError;
 /// Far more than settings take.
 const FILE_MAX: u64 = 1 << 16;
 
-/// How content is stored, and what is recorded of it.
+/// How content is stored, and which metadata is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The compression of files; catalogs and the like always are zlib streams.
@@ -83,7 +83,7 @@ enum StoredCompression {
 }
 
 impl Settings {
-    /// Where the settings lie in the folder that a publisher keeps beside a repository.
+    /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
     }

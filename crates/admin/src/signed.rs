@@ -1,4 +1,4 @@
-//! The signed files of a repository, and what is behind a hash.
+//! Signed files of a repository, and reading of objects by hash.
 
 use esker_format::blacklist::Blacklist;
 use esker_format::certificate::Certificate;
@@ -18,7 +18,7 @@ use crate::error::AdminError;
 /// More than any manifest, whitelist or certificate has.
 pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
 
-/// What a head is believed for, as it lies in a repository.
+/// Signed files that prove a head.
 pub(crate) struct SignedFiles {
     pub(crate) manifest: Vec<u8>,
     pub(crate) whitelist: Vec<u8>,
@@ -67,7 +67,7 @@ impl SignedFiles {
         Whitelist::parse(&self.whitelist).map_err(untrusted(name))
     }
 
-    /// Tells whether clients would accept what is signed with a certificate.
+    /// Returns true if clients would accept signatures of a certificate.
     pub(crate) fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
         Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
     }

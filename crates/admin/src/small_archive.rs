@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use esker_archive::{ArchiveError, Kind, Reader, unpacked};
 
-/// How much of an archive is looked at.
+/// Bounds for reading an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct ArchiveLimits {
     /// Most bytes of the archive without its compression.
@@ -33,14 +33,15 @@ pub enum SmallArchiveError {
     Member {
         /// The name of the member.
         name: String,
-        /// What is wrong with it.
+        /// Reason for the refusal.
         why: &'static str,
     },
 }
 
-/// The files of an archive (tar, as it is or compressed) whose names are `wanted`.
+/// Returns the `wanted` files of a tar archive, plain or compressed.
 ///
-/// One whose members could lie outside of a folder is refused whole, and so is one where a wanted file is a link.
+/// An archive with a member outside of its folder is refused as a whole, and so is one in which a wanted file is a
+/// link.
 pub fn files_of_archive(
     bytes: &[u8],
     limits: ArchiveLimits,
@@ -98,7 +99,7 @@ fn take(
     Ok(files)
 }
 
-/// The name of a member below the folder that it would be unpacked in.
+/// Returns the name of a member below the extraction folder.
 fn inside(name: &[u8]) -> Result<String, SmallArchiveError> {
     let refused = |why| {
         let name = String::from_utf8_lossy(name).escape_debug().to_string();
@@ -215,7 +216,7 @@ mod tests {
         assert!(files(b"").is_err());
     }
 
-    /// A thousand times smaller than what is in it.
+    /// A bomb that inflates a thousandfold is refused.
     #[test]
     fn a_bomb_does_not_go_off() {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -232,7 +233,7 @@ mod tests {
         assert!(files(&bomb).expect_err("a bomb").contains("1048576 bytes"));
     }
 
-    /// Damage never panics.
+    /// Damaged archives give errors and never panic.
     #[test]
     fn damaged_archives_end_in_errors() {
         let good = archive(&[(b"a.conf", EntryType::Regular, b"A"), (b"b.conf", EntryType::Regular, b"B")]);

@@ -21,7 +21,7 @@ pub(crate) struct Time {
     pub(crate) nanoseconds: u32,
 }
 
-/// What `stat` says of a file.
+/// Metadata of a file, from `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) mode: u32,
@@ -58,7 +58,7 @@ impl Facts {
         }
     }
 
-    /// What an open file says of itself.
+    /// Returns the metadata of an open file.
     pub(crate) fn of_file(file: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         rustix::fs::fstat(file).map(|stat| Self::of(&stat))
     }
@@ -95,8 +95,8 @@ pub(crate) struct SourceEntry {
     pub(crate) dated: bool,
 }
 
-/// File systems that don't note changes themselves: an image shows the times that whoever made it wrote down, FUSE
-/// what its server says. Another file at the same place may look the same in all.
+/// File systems without change times of their own: images show the times that their builder wrote, FUSE those of its
+/// server. Another file at the same path may have the same metadata.
 const UNDATED: [u32; 6] = [
     0x7371_7368, // squashfs
     0xe0f5_e1e2, // EROFS
@@ -128,7 +128,7 @@ const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
 
 impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, AdminError> {
-        // The path itself may be a symlink: whoever typed it means what it leads to.
+        // The path itself may be a symlink, which is followed.
         let folder = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let folder = folder.map_err(|error| AdminError::Source {
             doing: "opening",
@@ -138,7 +138,7 @@ impl Source {
         Ok(Self { path: path.to_owned(), folder })
     }
 
-    /// The place of an entry, for messages.
+    /// Returns the path of an entry for messages.
     pub(crate) fn shown(&self, relative: &[u8]) -> PathBuf {
         let relative = relative.strip_prefix(b"/").unwrap_or(relative);
         if relative.is_empty() { self.path.clone() } else { self.path.join(OsStr::from_bytes(relative)) }
@@ -153,7 +153,7 @@ impl Source {
         move |error| AdminError::Source { doing, path, source: error.into() }
     }
 
-    /// What the folder itself is.
+    /// Returns the metadata of the source folder.
     pub(crate) fn root_facts(&self) -> Result<Facts, AdminError> {
         Facts::of_file(self.folder.as_fd()).map_err(self.failed("looking at", b""))
     }

@@ -1,9 +1,8 @@
-//! The spool folder of the reference implementation, if it publishes to the same repository: its locks are
-//! respected, and what it remembers of the reflog is kept up to date.
+//! Spool folder of CernVM-FS, if it publishes to the same repository: respects its locks, and updates its reflog
+//! checksum.
 //!
-//! While we publish, a transaction is open as far as the reference can see, which keeps its transactions and
-//! collections out. Crash rule: a marker that says that it is ours belongs to nobody once the lock is free, and the
-//! next claim takes it over. The reference's own markers are empty, and none of our business.
+//! During a publish, CernVM-FS sees an open transaction, which excludes its own transactions and garbage collection.
+//! After a crash, a marker of Esker without a held lock is stale, and the next publish takes it over.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -24,11 +23,11 @@ pub(crate) struct Spool {
 
 /// Its existence says that a transaction is open.
 const TRANSACTION: &str = "in_transaction.lock";
-/// What a marker of ours says; it never is there without.
+/// Content of a marker that Esker wrote; complete from the moment that the marker exists.
 const OURS: &[u8] = b"esker is publishing\n";
 /// A marker that has no name yet.
 const UNNAMED: &str = "esker.in_transaction";
-/// Whoever publishes has a lock on it.
+/// File that every publisher locks.
 const PUBLISHING: &str = "is_publishing.lock";
 const REFLOG_CHECKSUM: &str = "reflog.chksum";
 
@@ -54,8 +53,9 @@ impl Spool {
         }
     }
 
-    /// Makes the marker, unless there is one of the reference's. It gets its name when it is whole, so that one that
-    /// is killed on the way leaves none that nobody would know for ours.
+    /// Creates the marker, unless CernVM-FS has one.
+    ///
+    /// The complete file is linked to its name, so that a killed publisher leaves no marker without content.
     fn open_transaction(&self, marker: &Path) -> io::Result<()> {
         if is_ours(marker) {
             return Ok(());
@@ -78,7 +78,7 @@ impl Spool {
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        // Not one that the reference has there by now, if somebody aborted ours with it.
+        // Another publisher may have aborted this transaction and opened its own meanwhile.
         let marker = self.folder.join(TRANSACTION);
         if is_ours(&marker) {
             let _ = fs::remove_file(marker);
@@ -134,7 +134,7 @@ mod tests {
         drop(claim().unwrap().unwrap());
         assert!(!marker.exists());
 
-        // Somebody aborts it with the reference, and opens another one.
+        // CernVM-FS aborts the transaction and opens another one.
         let spool = claim().unwrap().unwrap();
         fs::remove_file(&marker).unwrap();
         File::create_new(&marker).unwrap();

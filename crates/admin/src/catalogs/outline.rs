@@ -27,7 +27,7 @@ pub(crate) struct Outline {
 }
 
 impl Outline {
-    /// The number of entries the catalog will have, its root included.
+    /// Returns the number of entries that the catalog will have, its root included.
     pub(crate) fn entries(&self) -> u64 {
         1 + self.directories.iter().map(|directory| directory.entries).sum::<u64>()
     }

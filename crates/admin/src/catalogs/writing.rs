@@ -21,7 +21,7 @@ pub(super) struct Writer<'b, 'r> {
     room: Vec<u8>,
 }
 
-/// What a walk over a catalog collects.
+/// Entries, statistics and nested catalogs collected in a walk over a catalog.
 #[derive(Default)]
 struct Walk {
     rows: Vec<(PathKey, PathKey, Entry)>,
@@ -65,7 +65,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         })
     }
 
-    /// Collects the entries, directory after directory, so that those of a directory lie side by side.
+    /// Collects the entries directory by directory, so that the rows of a directory are adjacent.
     fn walk(&self, mountpoint: &[u8]) -> Result<Walk, AdminError> {
         let tree = self.builder.tree;
         let missing = || AdminError::Missing {
@@ -134,7 +134,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         Ok(())
     }
 
-    /// A nested catalog as its parent lists it: just written, or as it was.
+    /// Returns the row of a nested catalog for its parent: the catalog just written, or the unchanged one.
     fn nested(&self, path: &[u8]) -> Result<NestedCatalog, AdminError> {
         if let Some(built) = self.builder.built.lock().get(path) {
             return Ok(built.nested(path));
@@ -144,8 +144,8 @@ impl<'b, 'r> Writer<'b, 'r> {
         published.ok_or_else(|| AdminError::Missing { what: what(), object: "its hash".to_owned() })
     }
 
-    /// What the nested catalogs hold: what they held before, and the difference that this revision makes. So
-    /// catalogs that did not change need not be read.
+    /// Returns the counters of the nested catalogs: the old ones plus the changes of this revision, so that unchanged
+    /// catalogs are not read.
     fn subtree(
         &self,
         old: Option<&OldCatalog>,

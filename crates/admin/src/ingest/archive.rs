@@ -33,7 +33,7 @@ impl Archive {
         };
         let stream = esker_archive::unpacked(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
         if stream.is_empty() {
-            // What made it has failed, and its nothing is of no use.
+            // The program that wrote the archive has probably failed, so an empty one is refused.
             return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });
         }
         Ok(Self { shown: path.to_owned(), stream: Box::new(stream) })
@@ -73,7 +73,7 @@ impl Archive {
     }
 }
 
-/// Reads what follows the last entry: only at its end does compression tell whether all bytes were right.
+/// Reads the rest of the archive: the checksum of a compressed stream stands at its end.
 fn drain(stream: &mut impl Read, feed: &Feed<'_>) -> io::Result<()> {
     let mut room = vec![0; READ_AHEAD];
     while !feed.is_over() && fill(stream, &mut room)? > 0 {}
@@ -101,7 +101,7 @@ fn refused(archive: &Path, error: ArchiveError) -> AdminError {
     AdminError::Refused { path, reason: error.to_string() }
 }
 
-/// Returns what an entry of an archive says as an entry of a catalog.
+/// Converts an archive entry to a catalog entry.
 fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Member {
     let type_bits = match &from.kind {
         Kind::File(_) | Kind::Hardlink(_) => 0o100_000,

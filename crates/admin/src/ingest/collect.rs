@@ -19,26 +19,26 @@ use super::{Member, Owner, links};
 type Directory = Vec<u8>;
 type Name = Vec<u8>;
 
-/// Collects what an archive changes.
+/// Collects the changes that an archive makes.
 pub(super) struct Collector<'r> {
     context: &'r Context<'r>,
     owner: Owner,
     /// The directory that the archive is unpacked into, with published symlinks followed.
     target: Vec<u8>,
-    /// What the archive has brought that is no directory.
+    /// Paths of entries of the archive that are no directories.
     brought: HashSet<Vec<u8>>,
     /// The directory of the last entry as it was named, and where it is.
     last_directory: Option<(Vec<u8>, Vec<u8>)>,
     unknown_types: u64,
     changes: Changes,
-    /// Paths that were deleted; what was published there and below is not to come back.
+    /// Deleted paths; published entries at and below them must not reappear.
     deleted: BTreeSet<Vec<u8>>,
     /// The job that stores the content of a file.
     jobs: HashMap<Vec<u8>, usize>,
     next_job: usize,
     /// Names of the same file in one directory, by the first one.
     links: BTreeMap<(Directory, Name), Vec<Name>>,
-    /// What was removed and left out on the way.
+    /// Counts of removed and skipped entries.
     counted: Differences,
     /// Paths to delete that are not there.
     missing: Vec<Vec<u8>>,
@@ -48,7 +48,7 @@ pub(super) struct Collector<'r> {
     replaced: u64,
 }
 
-/// What an archive changes.
+/// Changes that an archive makes.
 pub(super) struct Collected {
     pub(super) changes: Changes,
     pub(super) differences: Differences,
@@ -92,7 +92,7 @@ impl<'r> Collector<'r> {
         &self.context.repository.settings
     }
 
-    /// Returns whether the archive has brought what is at a path, and it is no directory.
+    /// Returns true if the entry at a path came with the archive and is no directory.
     pub(super) fn has_brought(&self, path: &[u8]) -> bool {
         self.brought.contains(path)
     }
@@ -123,7 +123,7 @@ impl<'r> Collector<'r> {
         self.unknown_types += 1;
     }
 
-    /// Returns where a directory is: what its path leads to if symlinks are on it.
+    /// Returns the path of a directory after following the symlinks on it.
     fn directory(&mut self, named: &[u8]) -> Result<Vec<u8>, AdminError> {
         if let Some((last, place)) = &self.last_directory
             && last == named
@@ -174,7 +174,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    /// The entry of a path as it is now; none if a directory on the way is missing.
+    /// Returns the current entry of a path, or `None` if a parent directory is missing.
     fn find(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
         for ancestor in path::ancestry(path) {
             let entry = self.tree().entry(ancestor)?;
@@ -314,7 +314,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    /// Fills in where content went, and leaves out what was published just so.
+    /// Fills in the stored contents, and drops changes that equal the published entries.
     pub(super) fn finish(mut self, contents: &[Content]) -> Result<Collected, AdminError> {
         for (path, job) in std::mem::take(&mut self.jobs) {
             let Some((directory, name)) = path::split(&path) else { continue };
@@ -380,7 +380,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    /// Counts what differs in a directory, and takes back what does not.
+    /// Counts the differences of a directory, and drops changes that are none.
     fn compare(&mut self, directory: &[u8], differences: &mut Differences) -> Result<(), AdminError> {
         let Some(change) = self.changes.get(directory) else { return Ok(()) };
         let old = self.context.published.list(directory)?;

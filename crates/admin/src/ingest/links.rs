@@ -1,7 +1,7 @@
-//! Symlinks on the way to what an archive has: followed within the repository, or refused.
+//! Symlinks in the paths of archive entries: followed within the repository, or refused.
 //!
-//! GNU tar follows the links that it finds in the folder that it unpacks to. Of the links that the archive itself has brought
-//! it follows those that lead to what lies below their own directory.
+//! GNU tar follows symlinks that exist in the folder that it extracts to. Of the symlinks that the archive itself
+//! contains, it follows those that point below their own directory.
 
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
@@ -15,9 +15,9 @@ const LINKS_MAX: u32 = 40;
 const LEADS_OUT: &str = "the archive has an entry below it, and it is a symlink that leads out of the repository: \
                          ingest into the directory that it should go to";
 
-/// Returns where the directory of this path is: the path itself, or what it leads to where links are on it.
+/// Returns the path of a directory after following symlinks.
 ///
-/// What is not there yet has the path that it was named by. A published file on the way is replaced by a directory.
+/// A component that does not exist yet is kept as named. A published file in the path is replaced by a directory.
 pub(super) fn followed(collector: &Collector<'_>, named: &[u8]) -> Result<Vec<u8>, AdminError> {
     let mut at = Vec::new();
     let mut left = named.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
@@ -81,7 +81,7 @@ fn target(
     Ok(at)
 }
 
-/// Refuses a directory of an archive in the place of a published symlink to a directory, whose names would be gone.
+/// Refuses a directory of an archive that would replace a published symlink to a directory and so hide its entries.
 pub(super) fn check_replaced(collector: &Collector<'_>, place: &[u8]) -> Result<(), AdminError> {
     let is_link = collector.tree().entry(place)?.is_some_and(|entry| is_symlink(&entry));
     if !is_link || followed(collector, place).is_err() {

@@ -26,8 +26,9 @@ impl Budget {
         Self(Arc::new(State { free: Mutex::new(bytes), returned: Condvar::new() }))
     }
 
-    /// Waits until this many bytes are free. Nobody may ask for more while holding a share, and never for more
-    /// than there are.
+    /// Waits until this many bytes of the budget are free.
+    ///
+    /// A caller must hold no other share, and must not ask for more than the whole budget.
     pub(super) fn take(&self, bytes: u64) -> Share {
         let mut free = self.0.free.lock();
         while *free < bytes {

@@ -78,7 +78,7 @@ impl<'p> FolderFiles<'p> {
             Ok(_) => Err(changed()),
             Err(error) => Err(self.source.failed("looking at", &path)(error)),
         };
-        // Before: it is what the plan was made for. After: it was that all the time.
+        // Checked before the read against the plan, and after it for changes meanwhile.
         check()?;
         let fill = &mut |room: &mut [u8]| self.fill(&opened, &path, room);
         if !feed.store(file.job, file.facts.size, fill)? {

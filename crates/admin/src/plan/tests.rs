@@ -99,7 +99,7 @@ fn what_may_have_changed_is_read() {
     assert_eq!(plan.reads.len(), 1);
 }
 
-/// A file that could change again without a sign of it is not remembered.
+/// A file that could change again with the same times is not remembered.
 #[test]
 fn fresh_files_are_not_trusted() {
     let folder = tempfile::tempdir().unwrap();
