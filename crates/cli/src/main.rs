@@ -38,7 +38,7 @@ mod walk;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::called::Helper;
 use crate::exit::Failure;
@@ -78,6 +78,8 @@ enum Command {
     Ingest(commands::ingest::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
+    Completions(commands::completions::Args),
+    Manual(commands::manual::Args),
     #[command(name = around::INSIDE, hide = true)]
     Inside(commands::inside::Args),
     #[command(name = commands::scout::SCOUT, hide = true)]
@@ -93,6 +95,16 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if let Command::Scout(args) = command {
         return commands::scout::run(&args).map(|()| ExitCode::SUCCESS);
     }
+    // Both read the command line's own description, and no setting.
+    match &command {
+        Command::Completions(args) => {
+            return commands::completions::run(args, &Esker::command()).map(|()| ExitCode::SUCCESS);
+        }
+        Command::Manual(args) => {
+            return commands::manual::run(args, Esker::command()).map(|()| ExitCode::SUCCESS);
+        }
+        _ => {}
+    }
     // What a command of the user's makes is not ours.
     if !matches!(command, Command::Run(_) | Command::Profile(_)) {
         privileges::mend_umask();
@@ -102,7 +114,9 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
-        Command::Inside(_) | Command::Scout(_) => unreachable!("handled above"),
+        Command::Inside(_) | Command::Scout(_) | Command::Completions(_) | Command::Manual(_) => {
+            unreachable!("handled above")
+        }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Output, Stdio};
 
 use esker_testkit::fixture;
@@ -51,6 +52,57 @@ fn help_has_a_sentence_and_an_example() {
         assert!(first.ends_with('.') && !first.starts_with("Usage"), "{command}: {text}");
         assert!(text.contains(format!("\nExample: esker {command}").trim_end()), "{command}: {text}");
         assert!(!text.contains("--kernel") && !text.contains("--daemon"), "options for tests show: {text}");
+    }
+}
+
+/// `docs/cli.md` is what the command line says of itself.
+#[test]
+fn the_reference_of_commands_is_that_of_this_build() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let made = printed(&mut world.esker(&["manual", "--markdown"]));
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let written = std::fs::read_to_string(page).expect("docs/cli.md");
+    assert!(
+        written == made,
+        "docs/cli.md differs from this build: write it with `esker manual --markdown > docs/cli.md`"
+    );
+}
+
+/// Shells accept the completion scripts, which have every command that help shows and none that it hides.
+#[test]
+fn completions_have_all_visible_commands_and_options() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let commands = commands(&world);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = printed(&mut world.esker(&["completions", shell]));
+        for word in commands.iter().flat_map(|command| command.split(' ')) {
+            assert!(script.contains(word), "{shell}: {word} is missing");
+        }
+        assert!(script.contains("public-key"), "{shell}: options are missing");
+        assert!(!script.contains("proxy-from-input"), "{shell}: a hidden option is in it");
+        assert!(!script.contains("scout"), "{shell}: a hidden command is in it");
+        if shell == "bash" {
+            let path = world.path("esker.bash");
+            std::fs::write(&path, &script).expect("writing the script");
+            let status = std::process::Command::new("bash").arg("-n").arg(&path).status();
+            assert!(status.expect("running bash").success());
+        }
+    }
+}
+
+/// Each command has a man page.
+#[test]
+fn every_command_has_a_man_page() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let folder = world.path("man1");
+    let folder_text = folder.to_str().expect("text");
+    let pages = printed(&mut world.esker(&["manual", folder_text]));
+    assert_eq!(pages.lines().count(), commands(&world).len());
+    for command in commands(&world) {
+        let name = format!("esker {command}");
+        let dashed = name.trim_end().replace(' ', "-");
+        let page = std::fs::read_to_string(folder.join(format!("{dashed}.1"))).expect("a page");
+        assert!(page.contains(&format!(".TH {dashed} 1")), "{dashed}: {page}");
     }
 }
 
