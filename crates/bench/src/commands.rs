@@ -15,7 +15,6 @@ pub(crate) mod prepare;
 pub(crate) mod publish;
 pub(crate) mod pynamic;
 pub(crate) mod record_list;
-pub(crate) mod report;
 pub(crate) mod route;
 pub(crate) mod scale;
 pub(crate) mod startup;

@@ -11,7 +11,6 @@
 //! * [`prepare`]: a repository in which a tree is one of many;
 //! * [`nodes`]: a model of many nodes on one parallel file system, fed by the runs of one;
 //! * [`serve`], [`squid`]: a server and a proxy for the time of a measurement;
-//! * [`performance`]: the page of what was promised and what was measured;
 //! * [`statistics`]: medians, ratios and how far they can be trusted;
 //! * [`lists`]: files that a command opens, for small readers;
 //! * [`measure`]: one run of a command, and what it cost;
@@ -29,7 +28,6 @@ pub mod lists;
 pub mod lookup;
 pub mod measure;
 pub mod nodes;
-pub mod performance;
 pub mod plot;
 pub mod prepare;
 pub mod publish;

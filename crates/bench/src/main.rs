@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, report, route,
-    scale, startup, waits,
+    backing, clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, route, scale,
+    startup, waits,
 };
 
 /// Measures Esker beside other ways to the same thing.
@@ -35,7 +35,6 @@ enum Scenario {
     Prepare(prepare::Args),
     Pynamic(pynamic::Args),
     RecordList(record_list::Args),
-    Report(report::Args),
     Clients(clients::Args),
     Waits(waits::Args),
     Route(route::Args),
@@ -54,7 +53,6 @@ fn main() -> Result<()> {
         Scenario::Prepare(args) => prepare::run(args),
         Scenario::Pynamic(args) => pynamic::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
-        Scenario::Report(args) => report::run(&args),
         Scenario::Clients(args) => clients::run(args),
         Scenario::Waits(args) => waits::run(&args),
         Scenario::Route(args) => route::run(&args),
@@ -100,7 +98,6 @@ mod tests {
                 Scenario::Prepare(_) => "prepare",
                 Scenario::Pynamic(_) => "pynamic",
                 Scenario::RecordList(_) => "record-list",
-                Scenario::Report(_) => "report",
                 Scenario::Clients(_) => "clients",
                 Scenario::Waits(_) => "waits",
                 Scenario::Route(_) => "route",
@@ -113,7 +110,7 @@ mod tests {
     #[test]
     fn the_commands_of_the_guide_are_understood() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
-                        startup prepare startup report publish lookup scale fetch link link prepare clients \
+                        startup prepare startup publish lookup scale fetch link link prepare clients \
                         waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }

@@ -39,24 +39,6 @@ pub fn ratio_of(values: &[f64], baseline: &[f64]) -> Estimate {
     })
 }
 
-/// The ratio of two medians of values that have nothing to do with each other, and are drawn each by itself.
-pub fn ratio_apart(values: &[f64], baseline: &[f64]) -> Estimate {
-    let resampled = |values: &[f64], seed: u64| -> Vec<f64> {
-        let mut random = Random(seed);
-        let draw = |_: usize| values[random.below(values.len())];
-        let draws: Vec<f64> = (0..values.len() * RESAMPLES).map(draw).collect();
-        draws.chunks(values.len()).map(median).collect()
-    };
-    let point = median(values) / median(baseline);
-    if values.is_empty() || baseline.is_empty() {
-        return Estimate { point, low: f64::NAN, high: f64::NAN };
-    }
-    let (above, below) = (resampled(values, 0x5eed), resampled(baseline, 0xba5e));
-    let mut all: Vec<f64> = above.iter().zip(&below).map(|(above, below)| above / below).collect();
-    all.sort_by(f64::total_cmp);
-    Estimate { point, low: quantile(&all, 0.025), high: quantile(&all, 0.975) }
-}
-
 /// Applies `statistic` to the sample's places and to many resamples of them.
 fn bootstrap(len: usize, statistic: impl Fn(&[usize]) -> f64) -> Estimate {
     let mut picks: Vec<usize> = (0..len).collect();
@@ -129,8 +111,6 @@ mod tests {
         let slower: Vec<f64> = base.iter().map(|value| value * 1.02).collect();
         let ratio = ratio_of(&slower, &base);
         assert!((ratio.low - 1.02).abs() < 1e-9 && (ratio.high - 1.02).abs() < 1e-9, "{ratio:?}");
-        let apart = ratio_apart(&slower, &base);
-        assert!(apart.low < 1.0 && apart.high > 1.04, "drawn apart it doesn't: {apart:?}");
         let alone = median_of(&base);
         assert!(alone.high - alone.low > 0.1, "{alone:?}");
     }

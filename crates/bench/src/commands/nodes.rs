@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Takes the runs with an empty page cache that read a disk: the first root is a tree of files on the file system, the others are
 /// images, single files on it. All rates are of the file system that is imagined; look at yours.
 ///
-/// Example: esker-bench nodes docs/reports/data/images.json --nodes 1024 --stripes 8
+/// Example: esker-bench nodes images.json --nodes 1024 --stripes 8
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// What `esker-bench startup --states cold --json FILE` wrote

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::{files_ending, report, root, text};
+use super::{files_ending, report, root, rows, text};
 
 /// Returns the targets of the links in a Markdown text, code left out.
 fn links(markdown: &str) -> Vec<String> {
@@ -129,4 +129,56 @@ fn promises_are_quoted_by_the_tests_that_prove_them() {
         complaints.push(format!("no test quotes promise {id}"));
     }
     report("promises of docs/semantics.md", &complaints);
+}
+
+/// Returns the tables of `docs/reports/medians.toml` as text, by name.
+fn medians() -> BTreeMap<String, String> {
+    let document = text("docs/reports/medians.toml".as_ref());
+    let tables = document.split("\n\n[").skip(1).filter_map(|table| table.split_once("]\n"));
+    tables.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()
+}
+
+/// A row of `docs/performance.md` that names a measurement shows a figure and an interval of that measurement.
+#[test]
+fn figures_of_performance_are_in_the_medians() {
+    let medians = medians();
+    let mut complaints = Vec::new();
+    let mut checked = 0;
+    for cells in rows(&text("docs/performance.md".as_ref())) {
+        let Some(name) = cells.last().and_then(|last| last.split('`').nth(1)) else { continue };
+        let interval = cells.windows(2).find_map(|pair| Some((&pair[0], pair[1].split_once('–')?)));
+        let Some((figure, (low, high))) = interval else {
+            complaints.push(format!("{cells:?} has no interval"));
+            continue;
+        };
+        let wanted = format!("[{}, {low}, {high}]", figure.trim_end_matches(" s"));
+        checked += 1;
+        match medians.get(name) {
+            None => complaints.push(format!("docs/reports/medians.toml has no {name}")),
+            Some(table) if !table.contains(&wanted) => complaints.push(format!("{name} has no {wanted}")),
+            Some(_) => {}
+        }
+    }
+    assert!(checked > 20, "docs/performance.md shows figures");
+    report("figures of docs/performance.md", &complaints);
+}
+
+/// Documents that a reader goes through from the first to the last line have a length limit.
+#[test]
+fn documents_are_short_enough_to_read() {
+    let lines = |path: &Path| text(path).lines().count();
+    let mut complaints = Vec::new();
+    for (path, most) in [("docs/performance.md", 150), ("README.md", 150)] {
+        let count = lines(path.as_ref());
+        if count > most {
+            complaints.push(format!("{path} has {count} lines, at most {most} are allowed"));
+        }
+    }
+    for path in files_ending("md").into_iter().filter(|path| path.starts_with("docs/guides")) {
+        let count = lines(&path);
+        if count > 250 {
+            complaints.push(format!("{} has {count} lines, a guide has at most 250", path.display()));
+        }
+    }
+    report("lengths of documents", &complaints);
 }
