@@ -38,7 +38,7 @@ pub(super) fn load(args: &ContainerArgs) -> Result<Hooks, Failure> {
     for (name, option) in wanted {
         let text = text(name)?;
         let rules = Rules::parse(&text).map_err(|error| {
-            Failure::usage(format!("{option}: rules {name}: {error}")).hint("see docs/containers.md")
+            Failure::usage(format!("{option}: rules {name}: {error}")).hint("see docs/guides/containers.md")
         })?;
         let found = rules.find();
         if found.is_empty() {

@@ -13,7 +13,7 @@ honoured*: it has no effect, for the reason given, and wherever it is set to any
 `esker config show`, `esker config check` and mounting. Names that are not in the table are told, too, with the
 known name that is most like them.
 
-In Esker's own files (`/etc/esker/esker.toml` and others, see [operations](operations.md#configuration)) a parameter is
+In Esker's own files (`/etc/esker/esker.toml` and others, see [configuration](guides/configuration.md)) a parameter is
 written in small letters and without `CVMFS_`: `http_proxy = \"http://proxy:3128\"`.
 ";
 
