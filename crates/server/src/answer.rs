@@ -2,7 +2,7 @@
 //!
 //! Lifetimes and types are those of the reference's web server configuration. Objects carry an ETag made of their
 //! name, which is the same on every replica; nothing else has a validator, and dates never are one, since they differ
-//! between replicas (docs/decisions/0010-serving.md).
+//! between replicas (docs/decisions/0010-http-server.md).
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
