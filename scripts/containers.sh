@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Twenty things that people do in containers, each tried: scripts/containers.sh ESKER IMAGE > table.
+# Tries common tasks in containers: scripts/containers.sh ESKER IMAGE > table.
 # Run it as an ordinary user. IMAGE: a Debian root with python3, gcc and Open MPI, made for example with
 #   debootstrap --variant=minbase bookworm root && chroot root apt-get install -y python3 gcc libc6-dev openmpi-bin libopenmpi-dev
 #   mksquashfs root debian.sqfs -comp zstd
