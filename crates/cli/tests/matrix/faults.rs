@@ -131,14 +131,14 @@ fn add_to_report(text: &str) {
 }
 
 const HEAD: &str = "# Faults of proxies, servers and disks\n\n\
-    Written by the fault matrix (`crates/cli/tests/matrix/faults.rs`) itself: real nginx and squid processes fail while \
-    files are read and repositories are mounted; a good way is left each time, no read fails, and every byte is compared. \
-    Whoever mounts and reads is an ordinary user, also where root runs the tests. \
-    A proxy or server counts as silent or slow after 0.5 s, and is looked at again 0.2 s after it was left (5 s, 300 s \
-    and 1800 s are usual). First read: of a file that is nowhere cached, in a mount that is there when the fault begins. \
+    Written by the fault matrix (`crates/cli/tests/matrix/faults.rs`): real nginx and squid processes fail while \
+    files are read and repositories are mounted. One route stays good, no read fails, and the test compares every byte. \
+    An ordinary user mounts and reads, also where root runs the tests. \
+    A proxy or server counts as silent or slow after 0.5 s, and is tested again 0.2 s after it was marked down \
+    (defaults: 5 s, 300 s and 1800 s). First read: of an uncached file, in a mount that exists when the fault begins. \
     Next read: of another such file. Mount: with an empty cache; mount again: with the cache of that mount. Back in use: \
-    from the end of the fault, without a remount, while files are read that are nowhere cached. Kept again: likewise, until \
-    what is read is in the cache again; a mount on a disk that can't be written is refused with the name of the folder.\n\n";
+    from the end of the fault, without a remount, while uncached files are read. Kept again: likewise, until \
+    the read files are in the cache again; a mount on an unwritable disk is refused with the name of the folder.\n\n";
 
 /// Every fault of the one that is used first, with a good one to go to.
 fn every_fault(client: &Client, mount: &Mount<'_>, broken: &mut Process, second: &Mount<'_>) -> Vec<Line> {

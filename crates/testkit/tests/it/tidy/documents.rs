@@ -182,3 +182,27 @@ fn documents_are_short_enough_to_read() {
     }
     report("lengths of documents", &complaints);
 }
+
+/// `docs/decisions/README.md` has one row for each record, with the record's title.
+#[test]
+fn the_index_of_decisions_is_complete() {
+    let index = text("docs/decisions/README.md".as_ref());
+    let mut complaints = Vec::new();
+    for path in files_ending("md").into_iter().filter(|path| path.starts_with("docs/decisions")) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name == "README.md" {
+            continue;
+        }
+        let first = text(&path).lines().next().unwrap_or_default().to_owned();
+        let row = first.strip_prefix("# ").and_then(|first| first.split_once(": "));
+        match row {
+            Some((number, title)) if name.starts_with(number) => {
+                if !index.contains(&format!("| {number} | [{title}]({name}) | ")) {
+                    complaints.push(format!("{name}: the index has no row {number} with the title {title:?}"));
+                }
+            }
+            _ => complaints.push(format!("{name}: the first line is not \"# NUMBER: TITLE\"")),
+        }
+    }
+    report("index of decisions", &complaints);
+}
