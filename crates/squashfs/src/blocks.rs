@@ -1,28 +1,28 @@
-//! Blocks of data and fragment blocks: read, decompressed and cached once for all who want them.
+//! Loads blocks of data and fragment blocks: each is read, decompressed and cached once for all readers.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::Options;
-use crate::ahead::{Around, Guesses};
 use crate::cache::Cache;
 use crate::fault::Fault;
-use crate::flights::{Flights, Joined, Waiter};
 use crate::image::Image;
 use crate::layout::{BlockWord, CodecId, Superblock};
-use crate::pieces::Pieces;
 use crate::pool::Pool;
+use crate::read_cache::ReadCache;
+use crate::readahead::{SourceHints, Speculation};
+use crate::single_flight::{Joined, SingleFlight, Waiter};
 
 /// A decompressed block.
 pub(crate) type Block = Arc<[u8]>;
 
-/// Where a block is stored and how.
+/// Position, stored length and compression of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
     pub(crate) word: BlockWord,
-    /// How long it must be; for fragments, only how long it may be.
+    /// Exact decompressed length; for fragments, the maximum.
     pub(crate) length: Length,
 }
 
@@ -42,11 +42,11 @@ impl Extent {
 }
 
 thread_local! {
-    /// Stored bytes and what may be longer than it turns out to be. Two blocks at most.
+    /// Buffers for stored bytes and for blocks of unknown length; each holds at most two blocks.
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// What was done so far.
+/// Counters of loaded blocks since the image was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) decompressed: AtomicU64,
@@ -54,19 +54,19 @@ pub(crate) struct Counters {
     pub(crate) ahead: AtomicU64,
 }
 
-/// The blocks of an image.
+/// Loader and cache of an image's blocks.
 pub(crate) struct Blocks {
     image: Arc<dyn Image>,
     name: Arc<str>,
     end: u64,
     codec: CodecId,
     cached: Cache<Key, Block>,
-    loading: Flights<Key, Block>,
+    loading: SingleFlight<Key, Block>,
     pool: Arc<Pool>,
-    /// For an image that wants to be read in large pieces.
-    pieces: Option<Arc<Pieces>>,
-    around: Around,
-    guesses: Guesses,
+    /// Read cache, for an image that asks to be read in large ranges.
+    pieces: Option<Arc<ReadCache>>,
+    around: SourceHints,
+    guesses: Speculation,
     pub(crate) counters: Counters,
 }
 
@@ -74,7 +74,7 @@ impl Blocks {
     pub(crate) fn new(
         image: &Arc<dyn Image>,
         superblock: &Superblock,
-        pieces: Option<Arc<Pieces>>,
+        pieces: Option<Arc<ReadCache>>,
         pool: Arc<Pool>,
         options: &Options,
     ) -> Arc<Self> {
@@ -85,18 +85,18 @@ impl Blocks {
             end: superblock.bytes_used,
             codec: superblock.codec,
             cached: Cache::new(options.block_bytes.max(4 * largest), largest),
-            loading: Flights::new(),
+            loading: SingleFlight::new(),
             pool,
             pieces,
-            around: Around::new(superblock.bytes_used),
-            guesses: Guesses::new(),
+            around: SourceHints::new(superblock.bytes_used),
+            guesses: Speculation::new(),
             counters: Counters::default(),
         })
     }
 
-    /// A block that somebody wants, if it is cached.
+    /// Returns a demanded block if it is cached.
     pub(crate) fn wanted(&self, extent: &Extent) -> Option<Block> {
-        self.guesses.wanted(extent.start);
+        self.guesses.note_demand(extent.start);
         self.cached(extent)
     }
 
@@ -104,57 +104,57 @@ impl Blocks {
         self.cached.get(&extent.key())
     }
 
-    /// Bytes of cached blocks.
+    /// Returns the size of all cached blocks in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.cached.weight()
     }
 
-    /// Calls `then` with the block, at once or from the thread that loads it.
+    /// Calls `then` with the block: at once if it is cached, otherwise from the thread that loads it.
     pub(crate) fn get(self: &Arc<Self>, extent: Extent, then: Waiter<Block>) {
         if let Some(block) = self.cached(&extent) {
             return then(Ok(block));
         }
         match self.loading.join(extent.key(), Some(then)) {
-            Joined::First | Joined::Promoted => {
+            Joined::MustLoad | Joined::Promoted => {
                 let blocks = Arc::clone(self);
                 self.pool.run(move || blocks.load(extent));
             }
-            Joined::Coming => {}
+            Joined::Pending => {}
         }
     }
 
-    /// Sees to it that the block will be cached; `false` if too much is under way for that.
+    /// Queues the block for prefetch unless it is cached; returns false if the prefetch queue is full.
     pub(crate) fn ahead(self: &Arc<Self>, extent: Extent) -> bool {
-        if self.cached.contains(&extent.key()) || self.loading.join(extent.key(), None) != Joined::First {
+        if self.cached.contains(&extent.key()) || self.loading.join(extent.key(), None) != Joined::MustLoad {
             return true;
         }
         let blocks = Arc::clone(self);
         let queued = self.pool.run_ahead(move || blocks.load(extent));
         if queued {
             self.counters.ahead.fetch_add(1, Ordering::Relaxed);
-        } else if self.loading.cancel(extent.key()) {
-            // Somebody has begun to wait for it.
+        } else if self.loading.cancel_prefetch(extent.key()) {
+            // A demand has joined it meanwhile.
             let blocks = Arc::clone(self);
             self.pool.run(move || blocks.load(extent));
         }
         queued
     }
 
-    /// Has a block loaded that may be wanted next, if guessing has been of use lately.
+    /// Prefetches the block that is likely to be read next, if recent predictions were right.
     pub(crate) fn guess(self: &Arc<Self>, extent: Extent) {
-        if !self.cached.contains(&extent.key()) && self.guesses.make(extent.start) {
+        if !self.cached.contains(&extent.key()) && self.guesses.should_load(extent.start) {
             self.ahead(extent);
         }
     }
 
     fn load(&self, extent: Extent) {
-        // What was demanded while it waited to be read ahead is queued twice.
+        // A block that was demanded while it was queued for read-ahead is queued twice.
         let Some(taken) = self.loading.take(extent.key()) else { return };
         let block = self.cached(&extent).map_or_else(|| self.read(&extent), Ok);
         if let Ok(block) = &block {
             self.cached.insert(extent.key(), Arc::clone(block), block.len());
         }
-        taken.give(&block);
+        taken.complete(&block);
     }
 
     fn read(&self, extent: &Extent) -> Result<Block, Fault> {
@@ -177,7 +177,7 @@ impl Blocks {
                 }
                 Length::Exactly(exact) => {
                     let mut block: Arc<[u8]> = std::iter::repeat_n(0, exact).collect();
-                    let out = Arc::get_mut(&mut block).expect("nobody else has it yet");
+                    let out = Arc::get_mut(&mut block).expect("the block is not shared yet");
                     match self.codec.decompress(stored, out) {
                         Ok(length) if length == exact => Ok(block),
                         Ok(length) => Err(fault(format!("a block has {length} bytes instead of {exact}"))),
@@ -206,7 +206,7 @@ impl Blocks {
     }
 }
 
-/// The first `len` bytes of a buffer that only grows.
+/// Returns the first `len` bytes of a buffer, which grows as needed and never shrinks.
 fn sized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);

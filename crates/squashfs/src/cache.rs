@@ -1,8 +1,9 @@
-//! A bounded cache that a scan does not flush.
+//! Bounded cache that survives scans.
 //!
-//! S3-FIFO: what comes is put into a small queue; what is used again before it leaves that goes to the main queue, what
-//! is not is dropped and only remembered by its key for a while. A reader that touches everything once passes through the small queue. A
-//! hit takes a shared lock and counts, nothing moves.
+//! S3-FIFO: new entries go to a small queue. An entry used again before it leaves that queue moves to the
+//! main queue; an unused one is dropped, and only its key is remembered for a while. A reader that touches
+//! everything once passes through the small queue. A hit takes a shared lock and increments a counter; no
+//! entry moves.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -12,12 +13,12 @@ use foldhash::fast::RandomState;
 use foldhash::{HashMap, HashSet};
 use parking_lot::RwLock;
 
-/// More uses than that count for nothing.
+/// Maximum use count of an entry; further uses are not counted.
 const USES_MAX: u8 = 3;
-/// The small queue's part of the whole.
+/// Divisor of the capacity that gives the size of the small queue.
 const SMALL_PART: usize = 10;
 const SHARDS_MAX: usize = 16;
-/// A shard should have room for so many of the largest entries.
+/// Number of the largest entries that a shard should have room for.
 const ENTRIES_A_SHARD: usize = 16;
 
 struct Entry<V> {
@@ -39,14 +40,14 @@ struct Shard<K, V> {
     is_gone: HashSet<K>,
 }
 
-/// The cache.
+/// Sharded S3-FIFO cache.
 pub(crate) struct Cache<K, V> {
     shards: Box<[RwLock<Shard<K, V>>]>,
     hasher: RandomState,
 }
 
 impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
-    /// Room for entries of `capacity` bytes in all, the largest of which has `largest`.
+    /// Creates a cache of `capacity` bytes in total, for entries of at most `largest` bytes.
     pub(crate) fn new(capacity: usize, largest: usize) -> Self {
         let shards = (capacity / (largest.max(1) * ENTRIES_A_SHARD)).clamp(1, SHARDS_MAX);
         let shard = || {
@@ -77,7 +78,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
         let entry = shard.entries.get(key)?;
         let uses = entry.uses.load(Ordering::Relaxed);
         if uses < USES_MAX {
-            // A use that is lost in a race changes nothing.
+            // A use that is lost in a race does no harm.
             entry.uses.store(uses + 1, Ordering::Relaxed);
         }
         Some(entry.value.clone())
@@ -87,7 +88,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
         self.shard(key).read().entries.contains_key(key)
     }
 
-    /// Keeps `value`, unless it is larger than a shard.
+    /// Inserts `value`, unless it is larger than a shard.
     pub(crate) fn insert(&self, key: K, value: V, weight: usize) {
         let mut shard = self.shard(&key).write();
         if weight > shard.capacity || shard.entries.contains_key(&key) {
@@ -107,7 +108,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
         shard.entries.insert(key, Entry { value, weight, uses: AtomicU8::new(0), main });
     }
 
-    /// Bytes kept.
+    /// Returns the size of all entries in bytes.
     pub(crate) fn weight(&self) -> usize {
         let of = |shard: &RwLock<Shard<K, V>>| {
             let shard = shard.read();
@@ -118,7 +119,7 @@ impl<K: Copy + Eq + Hash, V: Clone> Cache<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Shard<K, V> {
-    /// Makes some room, or at least moves an entry on.
+    /// Evicts an entry, or moves one to the main queue.
     fn evict(&mut self) {
         if self.small_weight > self.capacity / SMALL_PART || self.main.is_empty() {
             self.evict_small();
@@ -141,7 +142,7 @@ impl<K: Copy + Eq + Hash, V> Shard<K, V> {
         self.entries.remove(&key);
         self.gone.push_back(key);
         self.is_gone.insert(key);
-        // As many as there are entries is as long as it pays to remember.
+        // Remembering more keys than there are entries has no benefit.
         while self.gone.len() > self.entries.len().max(ENTRIES_A_SHARD) {
             if let Some(forgotten) = self.gone.pop_front() {
                 self.is_gone.remove(&forgotten);
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_and_what_is_used_stays_through_a_scan() {
+    fn the_size_limit_holds_and_used_entries_survive_a_scan() {
         let cache = Cache::new(1000, 10);
         let popular: Vec<u64> = (0..20).collect();
         for key in &popular {
@@ -178,7 +179,7 @@ mod tests {
         for key in 1_000..100_000u64 {
             cache.insert(key, key, 10);
             assert!(cache.weight() <= 1000);
-            // They are used now and then.
+            // Every fiftieth entry is read now and then.
             if key % 50 == 0 {
                 assert!(popular.iter().all(|key| cache.get(key).is_some()));
             }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_soon_stays() {
+    fn an_entry_inserted_again_soon_after_eviction_is_kept() {
         let cache = Cache::new(160, 10);
         cache.insert(1u64, 'a', 10);
         for key in 100..116 {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_kept() {
+    fn an_entry_larger_than_a_shard_is_not_cached() {
         let cache = Cache::new(100, 10);
         cache.insert(1u64, (), 101);
         assert!(!cache.contains(&1));

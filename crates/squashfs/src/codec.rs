@@ -1,4 +1,4 @@
-//! Blocks out of their stored form.
+//! Decompresses blocks with each of the five codecs.
 
 mod lzo;
 
@@ -7,10 +7,10 @@ use std::io::Read;
 
 use crate::layout::CodecId;
 
-/// What an xz decoder may take up: a dictionary is never longer than a block of data, 1 MiB.
+/// Memory limit of an xz decoder in KiB; a dictionary is at most one block of data (1 MiB).
 const XZ_MEMORY_KIB: u32 = 4 << 10;
 
-/// Stored bytes that are no compressed block, or one that is longer than it may be.
+/// Error: the stored bytes are not a compressed block, or decompress to more than the allowed length.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CodecError(String);
@@ -53,7 +53,7 @@ fn unxz(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
             Err(error) => return Err(CodecError::new(error)),
         }
     }
-    // The end of the stream holds the check of what was read.
+    // Reading to the end of the stream verifies its checksum.
     match reader.read(&mut [0]) {
         Ok(0) => Ok(filled),
         Ok(_) => Err(CodecError::new("the block is longer than it may be")),
@@ -71,7 +71,8 @@ mod tests {
         let mut out = vec![0; 8192];
         for codec in CodecId::ALL {
             for len in 1..garbage.len() {
-                // LZ4 and LZO have no checks: garbage may be something, but never more than there is room for.
+                // LZ4 and LZO have no checksums: garbage may decompress, but never to more than the buffer
+                // holds.
                 if let Ok(length) = codec.decompress(&garbage[..len], &mut out) {
                     assert!(length <= out.len(), "{codec:?}");
                     assert!(!matches!(codec, CodecId::Gzip | CodecId::Xz | CodecId::Zstd), "{codec:?}");

@@ -1,8 +1,8 @@
-//! Digests of the blocks of an image, so that each can be checked by whoever has read it from somewhere.
+//! Digests of an image's blocks, so that a block read from any source can be checked.
 //!
-//! A list is a file of its own: a header of [`HEADER_LEN`] bytes, then SHA-256 of each block in order; the last may be
-//! shorter. The *root* is SHA-256 of the whole list: `sha256sum LIST` says it, and whoever knows the root can believe
-//! the list, and by it every block.
+//! A list is a separate file: a header of [`HEADER_LEN`] bytes, then SHA-256 of each block in order; the last
+//! block may be shorter. The *root* is SHA-256 of the whole list, as `sha256sum LIST` prints it. A client
+//! that knows the root can verify the list, and with it every block.
 
 use std::fmt;
 use std::io;
@@ -13,19 +13,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::image::Image;
 
-/// Length of a digest.
+/// Length of a digest in bytes.
 pub const DIGEST_LEN: usize = 32;
-/// Length of the header of a list.
+/// Length of a list's header in bytes.
 pub const HEADER_LEN: usize = 32;
-/// The usual length of a block.
+/// Default length of a block in bytes.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
 const MAGIC: &[u8; 12] = b"esker-digest";
 const VERSION: u32 = 1;
-/// Blocks are 4 KiB to 16 MiB long.
+/// Binary logarithm of the allowed block lengths: 4 KiB to 16 MiB.
 const BLOCK_LOG: std::ops::RangeInclusive<u32> = 12..=24;
 
-/// The digest of a block, or of a list.
+/// SHA-256 digest of a block, or of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; DIGEST_LEN]);
 
@@ -42,12 +42,12 @@ impl fmt::Debug for Digest {
 }
 
 impl Digest {
-    /// The digest of some bytes.
+    /// Returns the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Reads the text form: 64 hexadecimal digits.
+    /// Parses the text form: 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; DIGEST_LEN];
         if text.len() != 2 * DIGEST_LEN || !text.is_ascii() {
@@ -64,36 +64,36 @@ impl Digest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestList {
     block_size: u32,
-    /// Length of the image.
+    /// Length of the image in bytes.
     len: u64,
     digests: Vec<Digest>,
 }
 
-/// Why bytes are no list.
+/// Reasons why bytes are not a valid list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// It is something else.
+    /// The bytes are no list of digests.
     #[error("it is no list of digests")]
     Format,
-    /// It is of a later version.
+    /// The list is of a later version.
     #[error("it is a list of digests of version {0}; version {VERSION} is known")]
     Version(u32),
-    /// Its parts don't fit together.
+    /// The fields of the list contradict each other.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// A block that is not what the list says.
+/// A block whose digest differs from the list's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrongBlock {
-    /// Where it begins.
+    /// Offset of the block in bytes.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the block in bytes.
     pub len: u64,
 }
 
 impl DigestList {
-    /// Digests an image with so many threads.
+    /// Computes the digests of an image with `threads` threads.
     pub fn of(image: &dyn Image, block_size: u32, threads: usize, stop: &AtomicBool) -> io::Result<Self> {
         let block_size = block_size.next_power_of_two().clamp(1 << BLOCK_LOG.start(), 1 << BLOCK_LOG.end());
         let len = image.len();
@@ -102,7 +102,7 @@ impl DigestList {
         Ok(Self { block_size, len, digests })
     }
 
-    /// Reads a list.
+    /// Parses a list.
     pub fn decode(bytes: &[u8]) -> Result<Self, DigestError> {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(DigestError::Format)?;
         let rest_of_header = header.strip_prefix(MAGIC).ok_or(DigestError::Format)?;
@@ -125,7 +125,7 @@ impl DigestList {
         Ok(Self { block_size, len, digests: digests.iter().map(|digest| Digest(*digest)).collect() })
     }
 
-    /// The bytes that [`DigestList::decode`] reads.
+    /// Returns the encoded list, as [`DigestList::decode`] reads it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + self.digests.len() * DIGEST_LEN);
         out.extend_from_slice(MAGIC);
@@ -137,32 +137,33 @@ impl DigestList {
         out
     }
 
-    /// What stands for the whole image.
+    /// Returns the digest of the list, which identifies the whole image.
     pub fn root(&self) -> Digest {
         Digest::of(&self.encode())
     }
 
-    /// Length of a block.
+    /// Returns the length of a block in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Length of the image.
+    /// Returns the length of the image in bytes.
     pub fn image_len(&self) -> u64 {
         self.len
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.digests.len()
     }
 
-    /// Whether this is the block with this number, whole.
+    /// Returns true if `bytes` is the complete block `number`.
     pub fn is_block(&self, number: usize, bytes: &[u8]) -> bool {
         self.digests.get(number).is_some_and(|digest| *digest == Digest::of(bytes))
     }
 
-    /// Compares an image with the list; returns the blocks that differ. An image of another length differs in its end.
+    /// Compares an image with the list and returns the blocks that differ. An image of another length differs
+    /// in its last blocks.
     pub fn check(&self, image: &dyn Image, threads: usize, stop: &AtomicBool) -> io::Result<Vec<WrongBlock>> {
         let size = u64::from(self.block_size);
         let there = usize::try_from(image.len().div_ceil(size)).map_err(io::Error::other)?;
@@ -178,7 +179,7 @@ impl DigestList {
     }
 }
 
-/// The digest of every block, by several threads.
+/// Computes the digest of every block with several threads.
 fn each_block(
     image: &dyn Image,
     block_size: u32,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_comes_back_and_its_root_is_its_digest() {
+    fn a_list_survives_encoding_and_its_root_is_its_sha256() {
         let list = DigestList::of(&image(), 4096, 3, &GO_ON).expect("a list");
         let bytes = list.encode();
         assert_eq!(DigestList::decode(&bytes), Ok(list.clone()));
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_differ_are_found() {
+    fn blocks_that_differ_are_reported() {
         let list = DigestList::of(&image(), 4096, 2, &GO_ON).expect("a list");
         assert_eq!(list.check(&image(), 2, &GO_ON).expect("a check"), []);
         let mut other = image();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_cannot_be_are_refused() {
+    fn invalid_lists_are_rejected() {
         let good = DigestList::of(&image(), 4096, 2, &GO_ON).expect("a list").encode();
         let change = |at: usize, to: u8| {
             let mut bytes = good.clone();

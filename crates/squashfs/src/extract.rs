@@ -1,7 +1,8 @@
-//! Any tree as a folder.
+//! Extracts any tree into a folder.
 //!
-//! Names come from whoever made the tree. Every directory is made by us and kept open while it is filled, and everything
-//! in it is made by that descriptor, anew: so no name and no symlink leads anywhere else.
+//! Names in the tree are not trusted. This module creates every directory itself and keeps it open while it
+//! is filled; every entry is created newly, relative to that descriptor. So no name and no symlink can lead
+//! out of the folder.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -25,66 +26,66 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// Sets an extended attribute of what is being extracted.
+/// Callback that sets an extended attribute of the entry being extracted.
 type SetXattr<'a> = &'a mut dyn FnMut(&CString, &[u8]) -> Result<(), Errno>;
 
-/// How a tree is taken out.
+/// Options of an extraction.
 #[derive(Clone, Copy, Debug)]
 pub struct Extract<'e> {
-    /// Whether everything gets its owner and its extended attributes of all kinds, which only root may give.
+    /// Whether to restore owners and extended attributes of all namespaces, which requires root.
     pub as_root: bool,
-    /// Number of threads.
+    /// Number of threads that write files.
     pub threads: usize,
-    /// Set when it is to end.
+    /// Flag that stops the extraction when set.
     pub stop: &'e AtomicBool,
 }
 
-/// What was taken out.
+/// Result of an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extracted {
-    /// Entries, the top among them.
+    /// Number of extracted entries, the top directory included.
     pub entries: u64,
-    /// Bytes of files.
+    /// Number of extracted bytes of file content.
     pub bytes: u64,
-    /// Extended attributes that this file system or user can't have.
+    /// Number of extended attributes that this file system or user can't set.
     pub xattrs_left_out: u64,
-    /// Device nodes that this user can't make.
+    /// Number of device nodes that this user can't create.
     pub devices_left_out: u64,
 }
 
-/// Why a tree was not taken out.
+/// Reasons why a tree was not extracted.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
     /// The tree can't be read.
     #[error("reading {path}")]
     Tree {
-        /// Where in it.
+        /// Path of the entry in the tree.
         path: String,
-        /// Why.
+        /// Error of the tree.
         source: TreeError,
     },
     /// The folder can't be written.
     #[error("{doing} {path}")]
     Folder {
-        /// What was done.
+        /// Operation that failed.
         doing: &'static str,
-        /// With what.
+        /// Path of the entry.
         path: String,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There is something already.
+    /// The folder is not empty.
     #[error("{0} is not empty")]
     NotEmpty(String),
-    /// A name that no file can have.
+    /// An entry has a name that no file can have.
     #[error("{0} has a name that leads elsewhere")]
     Name(String),
-    /// Somebody asked for the end.
+    /// The caller stopped the extraction.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// A file that was made and waits for its content.
+/// A created file whose content is still to be written.
 struct Job {
     file: OwnedFd,
     node: Node,
@@ -92,7 +93,7 @@ struct Job {
     path: Vec<u8>,
 }
 
-struct Run<'e> {
+struct ExtractRun<'e> {
     tree: &'e dyn Tree,
     how: Extract<'e>,
     error: Mutex<Option<ExtractError>>,
@@ -103,12 +104,14 @@ struct Run<'e> {
     devices_left_out: AtomicU64,
 }
 
-/// Bytes read at once.
+/// Number of bytes of one read.
 const PIECE: usize = 1 << 20;
-/// Files that may wait open.
+/// Maximum number of files that are open and waiting for their content.
 const OPEN_MAX: usize = 64;
 
-/// Takes out all below the directory `top` to `folder`, which must be empty or not there, and is again if it is stopped.
+/// Extracts all entries below the directory `top` into `folder`, which must be empty or missing.
+///
+/// A stopped or failed extraction removes its entries again.
 pub fn extract(
     tree: &dyn Tree,
     top: &Found,
@@ -133,7 +136,7 @@ pub fn extract(
     if listed.any(|entry| !entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."))) {
         return Err(ExtractError::NotEmpty(shown));
     }
-    let run = Run {
+    let run = ExtractRun {
         tree,
         how,
         error: Mutex::new(None),
@@ -158,10 +161,11 @@ pub fn extract(
     });
     match run.error.into_inner() {
         Some(ExtractError::Interrupted) => {
-            // It may have the permissions of the tree's top by now, which its owner may not write to.
+            // The folder may already have the mode of the tree's top directory, which may not be writable by
+            // its owner.
             fchmod(&opened, Mode::from_raw_mode(before.st_mode))
                 .and_then(|()| empty(&opened))
-                .map_err(failed("removing what was made in"))?;
+                .map_err(failed("removing extracted entries of"))?;
             if is_new {
                 unlinkat(CWD, folder, AtFlags::REMOVEDIR).map_err(failed("removing"))?;
             }
@@ -186,7 +190,7 @@ struct Level {
     left: Vec<DirEntry>,
 }
 
-impl Run<'_> {
+impl ExtractRun<'_> {
     fn fail(&self, error: ExtractError) {
         let mut first = self.error.lock();
         *first = first.take().or(Some(error));
@@ -198,7 +202,7 @@ impl Run<'_> {
         Ok(Level { folder, node, attr, path, left })
     }
 
-    /// Makes everything but contents; directories get their attributes when they are full.
+    /// Creates all entries except file contents; a directory gets its attributes once it is full.
     fn walk(
         &self,
         top: &Found,
@@ -215,7 +219,7 @@ impl Run<'_> {
                 return Err(ExtractError::Interrupted);
             }
             let Some(entry) = level.left.pop() else {
-                self.dress(&level.folder, &level.node, &level.attr, &level.path)?;
+                self.set_attributes(&level.folder, &level.node, &level.attr, &level.path)?;
                 way.pop();
                 continue;
             };
@@ -226,7 +230,7 @@ impl Run<'_> {
             }
             let is_linked = entry.attr.kind != Kind::Directory && entry.attr.nlink > 1;
             if is_linked && let Some(first) = linked.get(&entry.attr.ino) {
-                // All directories on the way to it are ours, and it was made by us.
+                // All parent directories of this entry were created by this extraction, and so was the entry.
                 let name = OsStr::from_bytes(&entry.name);
                 linkat(&*root, OsStr::from_bytes(first), &level.folder, name, AtFlags::empty())
                     .map_err(unwritten("linking", &path))?;
@@ -248,7 +252,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes one entry; false if it was left out.
+    /// Creates one entry; returns false if it was left out.
     fn make(
         &self,
         folder: &OwnedFd,
@@ -275,7 +279,7 @@ impl Run<'_> {
                 let target = Reply::wait(|reply| self.tree.link_target(&entry.node, reply));
                 let target = target.map_err(unread(path))?;
                 symlinkat(OsStr::from_bytes(&target), folder, name).map_err(failed())?;
-                self.dress_name(folder, &entry.name, &entry.node, attr, path)?;
+                self.set_attributes_at(folder, &entry.name, &entry.node, attr, path)?;
                 return Ok(true);
             }
             Kind::Fifo => FileType::Fifo,
@@ -292,9 +296,9 @@ impl Run<'_> {
             }
             Err(error) => return Err(failed()(error)),
         }
-        self.dress_name(folder, &entry.name, &entry.node, attr, path)?;
+        self.set_attributes_at(folder, &entry.name, &entry.node, attr, path)?;
         let mode = Mode::from_raw_mode(attr.permissions.into());
-        // What was made here can't be a symlink.
+        // This extraction created the entry, so it can't be a symlink.
         rustix::fs::chmodat(folder, name, mode, AtFlags::empty()).map_err(failed())?;
         utimensat(folder, name, &times(attr), AtFlags::SYMLINK_NOFOLLOW).map_err(failed())?;
         Ok(true)
@@ -325,7 +329,7 @@ impl Run<'_> {
             }
             for segment in &data.0 {
                 match segment {
-                    // The file gets its length at the end, and holes where nothing was written.
+                    // The file gets its length at the end; unwritten ranges are holes.
                     Segment::Zeros(_) => {}
                     Segment::Bytes { bytes, start, len } => {
                         let bytes = bytes.get(*start..*start + *len).unwrap_or_default();
@@ -344,11 +348,17 @@ impl Run<'_> {
         }
         file.set_len(attr.size).map_err(failed)?;
         self.bytes.fetch_add(attr.size, Ordering::Relaxed);
-        self.dress(&file, node, attr, path)
+        self.set_attributes(&file, node, attr, path)
     }
 
-    /// Gives an open file or directory all that it has besides its content, times last.
-    fn dress(&self, file: &impl AsFd, node: &Node, attr: &Attr, path: &[u8]) -> Result<(), ExtractError> {
+    /// Sets owner, mode, extended attributes and times of an open file or directory, times last.
+    fn set_attributes(
+        &self,
+        file: &impl AsFd,
+        node: &Node,
+        attr: &Attr,
+        path: &[u8],
+    ) -> Result<(), ExtractError> {
         let failed = || unwritten("setting attributes of", path);
         if self.how.as_root {
             let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
@@ -364,8 +374,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// As [`Run::dress`] for what can't be opened; the mode is set by the caller, where there is one.
-    fn dress_name(
+    /// Like [`ExtractRun::set_attributes`], for entries that can't be opened; the caller sets the mode, where
+    /// there is one.
+    fn set_attributes_at(
         &self,
         folder: &OwnedFd,
         name: &[u8],
@@ -400,7 +411,7 @@ impl Run<'_> {
             let outcome = if is_for_us { set(&c_name, &value) } else { Err(Errno::PERM) };
             match outcome {
                 Ok(()) => {}
-                // Not for this user, this file system or this kind of file.
+                // This user, file system or type of file doesn't support the attribute.
                 Err(Errno::PERM | Errno::NOTSUP | Errno::NOSPC | Errno::ACCESS) => {
                     self.xattrs_left_out.fetch_add(1, Ordering::Relaxed);
                 }
@@ -411,7 +422,7 @@ impl Run<'_> {
     }
 }
 
-/// Removes all that is in a folder.
+/// Removes everything in a folder.
 fn empty(folder: &OwnedFd) -> Result<(), Errno> {
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -426,7 +437,7 @@ fn empty(folder: &OwnedFd) -> Result<(), Errno> {
                 continue;
             }
         }
-        // It may be closed even to its owner.
+        // The directory may be closed even to its owner.
         chmodat(folder, name, Mode::RWXU, AtFlags::empty())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         empty(&openat(folder, name, flags, Mode::empty())?)?;
@@ -466,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_emptied_of_directories_that_are_closed_and_of_nothing_elsewhere() {
+    fn emptying_a_folder_removes_closed_directories_and_nothing_outside() {
         let scratch = tempfile::tempdir().unwrap();
         let (elsewhere, folder) = (scratch.path().join("elsewhere"), scratch.path().join("folder"));
         fs::create_dir_all(&elsewhere).unwrap();

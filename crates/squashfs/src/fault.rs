@@ -1,4 +1,4 @@
-//! What can be wrong with an image, said in the same way everywhere: which image, where in it, and what.
+//! Errors of images: each names the image, the position in it, and the fault.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use esker_vfs::{ErrorKind, TreeError};
 
-/// Why something can't be had from an image. Cheap to clone: everybody who waits for a block is told.
+/// Error of an image: damage, or a failed read. Cheap to clone, because every waiter of a block gets it.
 #[derive(Clone, Debug)]
 pub struct Fault(Arc<Inner>);
 
@@ -28,12 +28,12 @@ impl Fault {
         Self(Arc::new(Inner { image: Arc::clone(image), offset, what, io: Some(error) }))
     }
 
-    /// Whether the bytes were had, and are wrong.
+    /// Returns true if the bytes could be read, but are wrong.
     pub fn is_damage(&self) -> bool {
         self.0.io.is_none()
     }
 
-    /// Where in the image.
+    /// Returns the offset of the fault in the image, in bytes.
     pub fn offset(&self) -> u64 {
         self.0.offset
     }

@@ -1,5 +1,5 @@
-//! Where in a file an image begins: at its start, in a container of Singularity and Apptainer (SIF), or behind the
-//! program of an AppImage.
+//! Finds the start of an image in a file: a plain image, a container of Singularity or Apptainer (SIF), or an
+//! AppImage.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::layout::{Fields, LayoutError, Superblock};
 
 const SIF_MAGIC: &[u8] = b"SIF_MAGIC\0";
-/// A SIF file begins with what runs it, if it is started as a program.
+/// Offset of the SIF magic: the bytes before are a launcher for use of the file as a program.
 const SIF_MAGIC_AT: usize = 32;
 const SIF_COUNT_AT: u64 = 88;
 const SIF_DESCRIPTORS_AT: u64 = 96;
@@ -17,14 +17,14 @@ const SIF_DESCRIPTOR_LEN: usize = 585;
 const SIF_PARTITION: u32 = 0x4004;
 const SIF_SQUASHFS: u32 = 1;
 const SIF_MAIN: u32 = 2;
-/// More descriptors than that are not looked at; a SIF file has 48 unless told otherwise.
+/// Maximum number of descriptors that are searched; a SIF file has 48 by default.
 const SIF_COUNT_MAX: u64 = 4096;
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const ELF_64: u8 = 2;
 const ELF_LITTLE: u8 = 1;
 
-/// Where in the file at `path` a squashfs image begins; none if nothing is found.
+/// Returns the offset of the squashfs image in the file at `path`, if one is found.
 pub fn find(path: &Path) -> io::Result<Option<u64>> {
     let file = File::open(path)?;
     let mut start = [0; 64];
@@ -46,7 +46,8 @@ pub fn find(path: &Path) -> io::Result<Option<u64>> {
     Ok(Superblock::is_here(magic.get(..len).unwrap_or_default()).then_some(offset))
 }
 
-/// The partition of a SIF file that is the root of the container, or else the first with a squashfs image.
+/// Returns the offset of the root partition of a SIF file, or else of the first partition with a squashfs
+/// image.
 fn in_sif(file: &File) -> io::Result<Option<u64>> {
     let (count, first) = (u64_at(file, SIF_COUNT_AT)?, u64_at(file, SIF_DESCRIPTORS_AT)?);
     let mut found = None;
@@ -76,7 +77,7 @@ fn in_sif(file: &File) -> io::Result<Option<u64>> {
     Ok(found)
 }
 
-/// Where an ELF program ends: its table of sections is the last of it.
+/// Returns the end of an ELF program: its section table comes last.
 fn behind_program(start: &[u8]) -> Option<u64> {
     let wide = *start.get(4)? == ELF_64;
     if *start.get(5)? != ELF_LITTLE {
@@ -98,9 +99,9 @@ fn u64_at(file: &File, at: u64) -> io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Reads until the buffer is full or the file ends; past its end there is nothing.
+/// Reads until the buffer is full or the file ends; past the end it reads 0 bytes.
 fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    // What no file reaches is an error to the system.
+    // The system reports an error for offsets beyond the largest possible file.
     if i64::try_from(offset).is_err() {
         return Ok(0);
     }
@@ -130,7 +131,7 @@ mod tests {
         bytes[at..at + what.len()].copy_from_slice(what);
     }
 
-    /// A SIF file with two partitions, the second of which is the root.
+    /// Returns a SIF file with two partitions, the second of which is the root.
     fn sif() -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         put(&mut bytes, 32, SIF_MAGIC);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_found_where_they_are() {
+    fn images_are_found_in_plain_files_and_containers() {
         assert_eq!(found(b"hsqs and more"), Some(0));
         assert_eq!(found(b""), None);
         assert_eq!(found(&[b'x'; 5000]), None);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_behind_a_program_is_found() {
+    fn an_image_after_a_program_is_found() {
         for (class, table_at, sizes_at) in [(2, 40, 58), (1, 32, 46)] {
             let mut bytes = vec![0; 1000];
             put(&mut bytes, 0, ELF_MAGIC);

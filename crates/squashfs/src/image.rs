@@ -1,4 +1,4 @@
-//! Where an image's bytes come from.
+//! Sources of an image's bytes.
 
 use std::fs::File;
 use std::io;
@@ -8,52 +8,52 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The bytes of an image. They never change.
+/// The immutable bytes of an image.
 pub trait Image: Send + Sync + 'static {
-    /// What to call it in messages: a path, a URL.
+    /// Returns the name of the image for messages: a path or a URL.
     fn name(&self) -> Arc<str>;
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether there is nothing.
+    /// Returns true if the image has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills `buffer` from `offset`. Called on threads that are there for this, so it may wait; never for what lies
-    /// beyond [`Image::len`].
+    /// Fills `buffer` from `offset`. May block: only threads of the pool call it, and never beyond
+    /// [`Image::len`].
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Tells that this will probably be read soon. Must not wait.
+    /// Hints that `len` bytes from `offset` will probably be read soon. Must not block.
     fn will_read(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
 
-    /// What should be read at once, and aligned to: the stripe of a parallel file system, what is worth a request over
-    /// a network. 0 where reading small pieces costs nothing.
+    /// Returns the preferred size and alignment of reads in bytes: the stripe of a parallel file system, or a
+    /// size that is worth a request over a network. 0 where small reads cost nothing.
     fn stripe(&self) -> usize {
         0
     }
 
-    /// Where in its file it begins: what is to be aligned are places in the file.
+    /// Returns the offset of the image in its file; alignment counts from the start of the file.
     fn origin(&self) -> u64 {
         0
     }
 
-    /// Returns when bytes that any of the reads under way waits for last arrived, where they come from afar. Reads that wait
-    /// for a thread wait for those.
+    /// Returns the time of the latest arrival of bytes for any read in progress, if the source is remote.
+    /// Reads that wait for a thread wait for those.
     fn progress(&self) -> Option<Instant> {
         None
     }
 
-    /// How many reads may be under way at once.
+    /// Returns the maximum number of reads in progress at once.
     fn parallel(&self) -> usize {
         0
     }
 }
 
-/// An image in a file, or in a part of one. Opened once; from then on only read from, at places.
+/// An image in a file, or in a part of one. The file is opened once and read with positioned reads.
 #[derive(Debug)]
 pub struct FileImage {
     file: File,
@@ -83,7 +83,7 @@ impl FileImage {
         Ok(Self { file, name: path.to_string_lossy().into(), offset, len, stripe: 0 })
     }
 
-    /// Reads in pieces of `stripe` bytes, aligned to them.
+    /// Sets the size and alignment of reads to `stripe` bytes.
     pub fn with_stripe(self, stripe: usize) -> Self {
         Self { stripe, ..self }
     }
@@ -105,7 +105,7 @@ impl Image for FileImage {
 
     fn will_read(&self, offset: u64, len: u64) {
         if let Some(at) = self.offset.checked_add(offset) {
-            // A file system that can't reads when it is asked to.
+            // A file system without support for this reads on demand.
             let _ = rustix::fs::fadvise(&self.file, at, NonZero::new(len), rustix::fs::Advice::WillNeed);
         }
     }

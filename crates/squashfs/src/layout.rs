@@ -1,11 +1,11 @@
-//! The bytes of squashfs 4.0.
+//! On-disk format of squashfs 4.0.
 //!
 //! An image is: superblock, perhaps options of the codec, blocks of data and fragments, then tables. Most tables are
 //! *metadata*: a stream cut into blocks of [`METADATA_BLOCK`] bytes, each stored with a two-byte header
-//! ([`MetaHeader`]) and usually compressed. A place in such a stream is a [`MetaRef`]. All numbers are little-endian.
+//! ([`MetaHeader`]) and usually compressed. [`MetaRef`] is a position in such a stream. All numbers are little-endian.
 //!
-//! Decoders take exactly the bytes of their structure and check what can be known from these bytes alone; where
-//! something lies in the image is for the reader to check.
+//! Decoders take exactly the bytes of their structure and check everything that these bytes alone determine; the
+//! reader checks positions in the image.
 
 mod block;
 mod directory;
@@ -33,30 +33,30 @@ pub use xattr::{
     XattrId, XattrTable,
 };
 
-/// Bytes that can't be what they should be.
+/// Reasons why bytes can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// There are fewer bytes than the structure has.
+    /// The bytes are fewer than the structure has.
     #[error("{what} is cut short")]
     Short {
-        /// The structure.
+        /// Name of the structure.
         what: &'static str,
     },
     /// A field has a value that is not allowed.
-    #[error("{field} is {value:#x}, which can't be")]
+    #[error("{field} is {value:#x}, which is invalid")]
     Field {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: u64,
     },
-    /// It is no squashfs image at all.
+    /// The bytes are no squashfs image.
     #[error("no squashfs image starts here")]
     Magic,
-    /// It is an image of a version or codec that can't be read.
+    /// The image has a version or codec that is not supported.
     #[error("{what} is not supported")]
     Unsupported {
-        /// What is not.
+        /// The version or codec.
         what: String,
     },
 }

@@ -1,13 +1,15 @@
-//! An image as a tree, and a tree as an image. Reads through its own `Image` trait (length, read at); `cli` plugs in a
-//! file, HTTP or a repository object.
+//! Reads squashfs images as trees, and writes trees as squashfs images.
 //!
-//! * [`layout`]: the bytes of squashfs 4.0, each structure with its decoder beside its encoder;
-//! * [`Image`]: where the bytes come from; [`FileImage`] is a file, or a part of one that [`find`] finds;
+//! Bytes come through the `Image` trait (length, read at offset); `cli` implements it for a file, HTTP or a
+//! repository object.
+//!
+//! * [`layout`]: the format of squashfs 4.0, each structure with its decoder and encoder;
+//! * [`Image`]: source of an image's bytes; [`FileImage`] is a file, or a part of one that [`find`] finds;
 //! * [`ImageTree`]: an image opened as a [`esker_vfs::Tree`];
-//! * [`writer`]: any tree made an image;
-//! * [`extract()`]: any tree made a folder;
+//! * [`writer`]: writer of images from any tree;
+//! * [`extract()`]: extraction of any tree into a folder;
 //! * [`digest`]: the digests of an image's blocks;
-//! * [`appendix`]: what may follow an image in its file.
+//! * [`trailer`]: data that Esker appends to an image in its file.
 //!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc};
@@ -17,14 +19,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Every decoder takes bytes that anybody may have written: none panics, allocates by an unchecked length or loops
+//! Decoders accept untrusted bytes: none panics, allocates by an unchecked length or loops
 //! without a bound.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing, clippy::cast_possible_truncation))]
 
-mod ahead;
-pub mod appendix;
 mod blocks;
 mod cache;
 mod codec;
@@ -32,12 +32,14 @@ pub mod digest;
 mod extract;
 mod fault;
 mod find;
-mod flights;
 mod image;
 pub mod layout;
-mod pieces;
 mod pool;
+mod read_cache;
+mod readahead;
 mod reader;
+mod single_flight;
+pub mod trailer;
 mod tree;
 pub mod writer;
 
@@ -51,16 +53,16 @@ pub use find::find;
 pub use image::{FileImage, Image};
 pub use tree::ImageTree;
 
-/// How an image is read.
+/// Options of reading an image.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of decompressed blocks that are kept.
+    /// Size limit of the cache of decompressed blocks, in bytes.
     pub block_bytes: usize,
-    /// Bytes of metadata, listings and stored pieces that are kept, each.
+    /// Size limit of each of the caches of metadata, listings and stored ranges, in bytes.
     pub metadata_bytes: usize,
-    /// Threads that read and decompress; 0 for as many as the machine has cores, at least 4 and at most 32.
+    /// Number of threads that read and decompress; 0 for the number of cores, at least 4 and at most 32.
     pub threads: usize,
-    /// User and group that everything is shown to belong to, whatever the image says.
+    /// User and group that own all files, in place of the owners in the image.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -70,39 +72,39 @@ impl Default for Options {
     }
 }
 
-/// What was done with an image so far.
+/// Counters of an open image.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Its name.
+    /// Name of the image.
     pub image: String,
-    /// Blocks that were read and decompressed.
+    /// Number of blocks read and decompressed.
     pub blocks: u64,
-    /// How long they were, as stored.
+    /// Stored bytes of these blocks.
     pub stored_bytes: u64,
-    /// Of the blocks, those that nobody had asked for when they were queued.
+    /// Number of these blocks that were prefetched, without a waiting request.
     pub ahead: u64,
-    /// Bytes of blocks and metadata that are kept now.
+    /// Bytes of blocks and metadata in the caches.
     pub kept_bytes: u64,
-    /// The last failures, oldest first: when, what and who asked.
+    /// Latest failures, oldest first: time, description, process id of the caller.
     pub failures: Vec<(SystemTime, String, Option<u32>)>,
 }
 
-/// An image can't be opened.
+/// Reasons why an image can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no image.
+    /// The file is no squashfs image.
     #[error("{0} is no squashfs image")]
     NoImage(Arc<str>),
-    /// It is of a kind that can't be read.
+    /// The image has a version or codec that is not supported.
     #[error("{0}: {1} is not supported")]
     Unsupported(Arc<str>, String),
-    /// It is damaged, or can't be read.
+    /// The image is damaged, or can't be read.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// Its root is damaged, or can't be read.
+    /// The root directory is damaged, or can't be read.
     #[error("{0}")]
     Root(String),
-    /// The system gives no threads.
+    /// The system can't start a thread.
     #[error("no thread can be started")]
     Thread(#[source] std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! Threads that read and decompress, so that whoever serves a mount never does.
+//! Thread pool that reads and decompresses, so that threads that serve a mount never block.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What nobody waits for is dropped rather than queued beyond this.
+/// Maximum number of queued prefetches; further ones are dropped.
 const AHEAD_MAX: usize = 256;
 
 #[derive(Default)]
@@ -22,14 +22,15 @@ struct Queues {
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     queues: Mutex<Queues>,
     wake: Condvar,
 }
 
-/// A few threads with two queues. They end when it is dropped; what is queued by then is dropped too.
+/// Small thread pool with one queue for demands and one for prefetches. Dropping it ends the threads and
+/// drops queued jobs.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
 }
 
 impl Pool {
@@ -52,7 +53,7 @@ impl Pool {
         }
     }
 
-    /// Runs `job` when nothing is demanded; `false` if too much waits already.
+    /// Runs `job` when no demand is queued; returns false if the prefetch queue is full.
     pub(crate) fn run_ahead(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut queues = self.shared.queues.lock();
         if queues.ahead.len() >= AHEAD_MAX {
@@ -67,10 +68,11 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn work(&self) {
         while let Some(job) = self.next() {
-            // A job that breaks its rules takes down its own answers, nobody else's: they are told by being dropped.
+            // A job that panics drops its own replies, which answers them with an error; other jobs are not
+            // affected.
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
@@ -98,7 +100,7 @@ impl Drop for Pool {
         let left = (std::mem::take(&mut queues.demanded), std::mem::take(&mut queues.ahead));
         drop(queues);
         self.shared.wake.notify_all();
-        // Their answers go to mounts that may call back.
+        // Dropping jobs answers mounts, which may call back, so the lock is not held.
         drop(left);
     }
 }
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_at_the_end_is_dropped() {
+    fn jobs_still_queued_when_the_pool_is_dropped_are_dropped() {
         let pool = Pool::new(1).unwrap();
         let (gate, opened) = mpsc::channel::<()>();
         let (started, start) = mpsc::channel();

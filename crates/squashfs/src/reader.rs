@@ -1,7 +1,7 @@
 //! An image opened for reading.
 //!
-//! Every question is asked twice if need be: first with what is cached, on the thread of whoever asks; if something is
-//! missing, again on a thread of the pool, which may wait for it. So that thread can be written as if everything were
+//! Every request runs twice if need be: first on the calling thread, with cached data only; if data is
+//! missing, again on a pool thread, which may block. So the code of a request is written as if all data were
 //! there.
 
 pub(crate) mod content;
@@ -17,48 +17,48 @@ use esker_vfs::{DirEntry, ErrorKind, Reply, Requester, TreeError};
 
 pub(crate) use content::{FileState, Piece};
 
-use directories::Landmark;
+use directories::SeekPoint;
 pub(crate) use inodes::Inode;
 pub(crate) use metadata::MetaBlock;
 
 use crate::blocks::Blocks;
 use crate::cache::Cache;
 use crate::fault::Fault;
-use crate::flights::Flights;
 use crate::image::Image;
 use crate::layout::{LayoutError, SUPERBLOCK_LEN, Superblock};
-use crate::pieces::Pieces;
 use crate::pool::Pool;
+use crate::read_cache::ReadCache;
+use crate::single_flight::SingleFlight;
 use crate::{OpenError, Options};
 
-/// Why a question has no answer yet, or none at all.
+/// Reasons why a request has no result.
 #[derive(Clone, Debug)]
-pub(crate) enum Stop {
-    /// Something is not cached, and this thread must not wait.
-    Missing,
+pub(crate) enum ReadError {
+    /// Data is not cached, and this thread must not block.
+    NotCached,
     /// The image is damaged or can't be read.
     Fault(Fault),
-    /// The question itself was wrong.
-    Wrong(ErrorKind),
+    /// The request was invalid for this node.
+    Invalid(ErrorKind),
 }
 
-impl From<Fault> for Stop {
+impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl From<ErrorKind> for Stop {
+impl From<ErrorKind> for ReadError {
     fn from(kind: ErrorKind) -> Self {
-        Self::Wrong(kind)
+        Self::Invalid(kind)
     }
 }
 
-pub(crate) type Answer<T> = Result<T, Stop>;
+pub(crate) type ReadResult<T> = Result<T, ReadError>;
 
-/// The parts of an open image.
+/// Components of an open image.
 pub(crate) struct Core {
-    /// Whom everything is shown to belong to.
+    /// User and group that own all files, if not those of the image.
     owner: Option<(u32, u32)>,
     pub(crate) name: Arc<str>,
     pub(crate) superblock: Superblock,
@@ -66,23 +66,23 @@ pub(crate) struct Core {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) pool: Arc<Pool>,
     image: Arc<dyn Image>,
-    pieces: Arc<Pieces>,
+    pieces: Arc<ReadCache>,
     metadata: Cache<u64, MetaBlock>,
-    decoding: Flights<u64, MetaBlock>,
-    landmarks: Cache<u64, Arc<[Landmark]>>,
+    decoding: SingleFlight<u64, MetaBlock>,
+    seek_points: Cache<u64, Arc<[SeekPoint]>>,
     windows: Cache<(u64, usize), Arc<[DirEntry]>>,
     files: Cache<u64, Arc<FileState>>,
 }
 
-/// A look at the image, by a thread that may wait or may not.
+/// Access to the image by a thread that may, or may not, block.
 #[derive(Clone, Copy)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct Access<'a> {
     pub(crate) core: &'a Core,
     pub(crate) may_wait: bool,
 }
 
 impl Core {
-    /// Opens an image: reads its superblock and checks everything that can be checked without reading all of it.
+    /// Opens an image: reads its superblock and validates everything that needs no complete read.
     pub(crate) fn open(image: Arc<dyn Image>, options: &Options) -> Result<Self, OpenError> {
         let name = image.name();
         let fault = |error: LayoutError| match error {
@@ -100,14 +100,14 @@ impl Core {
         let threads = if options.threads == 0 { image.parallel() } else { options.threads };
         let threads = if threads == 0 { default_threads() } else { threads };
         let pool = Arc::new(Pool::new(threads).map_err(OpenError::Thread)?);
-        let pieces = Arc::new(Pieces::new(&image, superblock.bytes_used, options.metadata_bytes));
+        let pieces = Arc::new(ReadCache::new(&image, superblock.bytes_used, options.metadata_bytes));
         let striped = (image.stripe() > 0).then(|| Arc::clone(&pieces));
         let blocks = Blocks::new(&image, &superblock, striped, Arc::clone(&pool), options);
         let mut core = Self {
             pieces,
             metadata: Cache::new(options.metadata_bytes, crate::layout::METADATA_BLOCK),
-            decoding: Flights::new(),
-            landmarks: Cache::new(options.metadata_bytes / 8, 1 << 16),
+            decoding: SingleFlight::new(),
+            seek_points: Cache::new(options.metadata_bytes / 8, 1 << 16),
             windows: Cache::new(options.metadata_bytes, 1 << 20),
             files: Cache::new(options.metadata_bytes / 8, 1 << 10),
             tables: tables::Tables::default(),
@@ -118,68 +118,69 @@ impl Core {
             pool,
             image,
         };
-        core.tables = core.waiting().read_tables().map_err(|stop| match stop {
-            Stop::Fault(fault) => OpenError::Fault(fault),
-            Stop::Missing | Stop::Wrong(_) => {
+        core.tables = core.blocking().read_tables().map_err(|error| match error {
+            ReadError::Fault(fault) => OpenError::Fault(fault),
+            ReadError::NotCached | ReadError::Invalid(_) => {
                 OpenError::Fault(core.fault(superblock.id_table, "the tables can't be read"))
             }
         })?;
         Ok(core)
     }
 
-    /// A look that may wait.
-    pub(crate) const fn waiting(&self) -> Scene<'_> {
-        Scene { core: self, may_wait: true }
+    /// Returns access that may block.
+    pub(crate) const fn blocking(&self) -> Access<'_> {
+        Access { core: self, may_wait: true }
     }
 
-    /// A look at what is cached.
-    pub(crate) const fn glance(&self) -> Scene<'_> {
-        Scene { core: self, may_wait: false }
+    /// Returns access to cached data only.
+    pub(crate) const fn cached_only(&self) -> Access<'_> {
+        Access { core: self, may_wait: false }
     }
 
-    /// Something is wrong at a place of the image.
+    /// Creates the error for a fault at `offset` of the image.
     pub(crate) fn fault(&self, offset: u64, what: impl std::fmt::Display) -> Fault {
         Fault::damaged(&self.name, offset, what)
     }
 
-    /// How many bytes of blocks, of a file's metadata and so on are kept.
+    /// Returns the size of all caches in bytes.
     pub(crate) fn kept(&self) -> usize {
         self.blocks.weight() + self.metadata.weight()
     }
 
-    /// Makes a call that waits follow what comes of the image.
+    /// Makes a waiting call follow the progress of the image's source.
     pub(crate) fn follow(&self, requester: &Requester) {
         let image = Arc::clone(&self.image);
         requester.follow(move || image.progress());
     }
 
-    /// Answers a question: at once if everything for it is cached, otherwise from the pool.
+    /// Answers a request: at once if all its data is cached, otherwise from the pool.
     pub(crate) fn serve<T: Send + 'static>(
         self: &Arc<Self>,
         reply: Reply<T>,
-        ask: impl Fn(Scene<'_>) -> Answer<T> + Send + 'static,
+        ask: impl Fn(Access<'_>) -> ReadResult<T> + Send + 'static,
     ) {
-        match ask(self.glance()) {
-            Err(Stop::Missing) => {
+        match ask(self.cached_only()) {
+            Err(ReadError::NotCached) => {
                 self.follow(reply.requester());
                 let core = Arc::clone(self);
-                self.pool.run(move || reply.give(ask(core.waiting()).map_err(of_stop)));
+                self.pool.run(move || reply.give(ask(core.blocking()).map_err(tree_error)));
             }
-            answer => reply.give(answer.map_err(of_stop)),
+            answer => reply.give(answer.map_err(tree_error)),
         }
     }
 }
 
-/// The threads also wait for the disk, so there are more than a small machine has cores.
+/// Returns the default number of threads. They also wait for the disk, so there are more than cores on a
+/// small machine.
 fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(4, usize::from).clamp(4, 32)
 }
 
-/// The error of a question that was asked where it may wait.
-pub(crate) fn of_stop(stop: Stop) -> TreeError {
-    match stop {
-        Stop::Fault(fault) => fault.into(),
-        Stop::Wrong(kind) => kind.into(),
-        Stop::Missing => ErrorKind::Internal.into(),
+/// Converts the error of a request that was allowed to block.
+pub(crate) fn tree_error(error: ReadError) -> TreeError {
+    match error {
+        ReadError::Fault(fault) => fault.into(),
+        ReadError::Invalid(kind) => kind.into(),
+        ReadError::NotCached => ErrorKind::Internal.into(),
     }
 }

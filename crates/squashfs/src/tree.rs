@@ -1,4 +1,4 @@
-//! The image as a tree.
+//! An image as a [`Tree`].
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::blocks::Block;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{Body, CodecId, DirectoryBody, MetaRef, NO_TABLE, NO_XATTRS, Superblock};
-use crate::reader::{Answer, Core, Inode, Piece, Scene, of_stop};
+use crate::reader::{Access, Core, Inode, Piece, ReadResult, tree_error};
 use crate::{OpenError, Options, Status};
 
-/// An image, open as a tree. Nothing in it ever changes.
+/// An image opened as a tree. Its content never changes.
 pub struct ImageTree {
     core: Arc<Core>,
     root: Found,
     failures: Mutex<Vec<(std::time::SystemTime, String, Option<u32>)>>,
 }
 
-/// So many failures are kept for [`Status`].
+/// Maximum number of failures kept for [`Status`].
 const FAILURES_MAX: usize = 32;
 
 impl ImageTree {
-    /// Opens an image. What can be checked without reading all of it is checked now; the rest when it is read.
+    /// Opens an image. Everything that needs no complete read is validated now, the rest when it is read.
     pub fn open(image: Arc<dyn Image>, options: &Options) -> Result<Self, OpenError> {
         let core = Core::open(image, options)?;
-        let root = core.waiting().root().map_err(|stop| {
-            let error = of_stop(stop);
+        let root = core.blocking().root().map_err(|error| {
+            let error = tree_error(error);
             let cause =
                 std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             OpenError::Root(cause)
@@ -38,23 +38,25 @@ impl ImageTree {
         Ok(Self { core: Arc::new(core), root, failures: Mutex::default() })
     }
 
-    /// What the image says of itself.
+    /// Returns the superblock of the image.
     pub fn superblock(&self) -> &Superblock {
         &self.core.superblock
     }
 
-    /// A name for what the image says of itself, which other images hardly ever say: when it was made, how long it is, and
-    /// where everything is. Not to be trusted in: whoever makes images can have two of the same.
-    pub fn likeness(&self) -> String {
+    /// Returns an identifier made from the superblock: creation time, length and positions of all tables.
+    ///
+    /// Different images hardly ever share one, but it gives no security: anyone can make two images with the
+    /// same fingerprint.
+    pub fn fingerprint(&self) -> String {
         blake3::hash(&self.core.superblock.encode()).to_hex()[..32].to_owned()
     }
 
-    /// How blocks are compressed.
+    /// Returns the codec of the image.
     pub fn codec(&self) -> CodecId {
         self.core.superblock.codec
     }
 
-    /// What was done so far.
+    /// Returns the counters of the open image.
     pub fn status(&self) -> Status {
         use std::sync::atomic::Ordering::Relaxed;
         let counters = &self.core.blocks.counters;
@@ -68,28 +70,28 @@ impl ImageTree {
         }
     }
 
-    fn inode<'a>(scene: Scene<'a>, node: &Node) -> Answer<Inode<'a>> {
-        scene.inode(Notes::of(node).place)
+    fn inode<'a>(access: Access<'a>, node: &Node) -> ReadResult<Inode<'a>> {
+        access.inode(NodePayload::of(node).place)
     }
 }
 
-/// What a read is answered with, and what is loaded because of it.
+/// Pieces of a read's reply, and pieces to prefetch because of it.
 struct Plan {
     pieces: Vec<Piece>,
-    /// What a reader that goes on will want.
+    /// Pieces that a sequential reader needs next.
     ahead: Vec<Piece>,
-    /// What may be wanted next.
+    /// The piece stored directly after those of this read, which is likely to be read next.
     next: Option<Piece>,
 }
 
-/// What is noted in a node.
+/// Data that the tree stores in a node's payload.
 #[derive(Clone, Copy)]
-struct Notes {
+struct NodePayload {
     place: MetaRef,
     xattrs: u32,
 }
 
-impl Notes {
+impl NodePayload {
     fn of(node: &Node) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = node.payload.0;
         Self {
@@ -99,24 +101,24 @@ impl Notes {
     }
 }
 
-/// The node of an inode.
+/// Returns the node of an inode.
 pub(crate) fn node(inode: &Inode<'_>, attr: &Attr, xattrs: u32) -> Node {
     let mut payload = [0; PAYLOAD_LEN];
     let notes = inode.place.0.to_le_bytes().into_iter().chain(xattrs.to_le_bytes());
     payload.iter_mut().zip(notes).for_each(|(to, from)| *to = from);
-    // Inode numbers are the image's own affair, places can't be shared. Tables are spread by all bits of a key.
+    // Inodes may have equal numbers but never equal positions. Hash tables use all bits of a key.
     let spread = inode.place.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     let key = u128::from(inode.place.0) << 64 | u128::from(spread);
     Node { key: NodeKey(key.to_le_bytes()), ino: attr.ino, payload: Payload(payload), kind: attr.kind }
 }
 
-impl Scene<'_> {
-    fn found(self, inode: &Inode<'_>) -> Answer<Found> {
+impl Access<'_> {
+    fn found(self, inode: &Inode<'_>) -> ReadResult<Found> {
         let attr = self.attr(inode)?;
         Ok(Found { node: node(inode, &attr, self.xattr_set(inode)?), attr })
     }
 
-    fn root(self) -> Answer<Found> {
+    fn root(self) -> ReadResult<Found> {
         let place = self.core.superblock.root;
         let root = self.found(&self.inode(place)?)?;
         if root.attr.kind != Kind::Directory {
@@ -125,7 +127,7 @@ impl Scene<'_> {
         Ok(root)
     }
 
-    fn lookup(self, dir: &Node, name: &[u8]) -> Answer<Found> {
+    fn lookup(self, dir: &Node, name: &[u8]) -> ReadResult<Found> {
         let inode = ImageTree::inode(self, dir)?;
         let Body::Directory(body) = inode.body else { return Err(ErrorKind::NotADirectory.into()) };
         if name == b".." {
@@ -137,7 +139,7 @@ impl Scene<'_> {
         }
     }
 
-    fn parent(self, inode: &Inode<'_>, dir: &DirectoryBody) -> Answer<Found> {
+    fn parent(self, inode: &Inode<'_>, dir: &DirectoryBody) -> ReadResult<Found> {
         if inode.place == self.core.superblock.root {
             return self.root();
         }
@@ -145,7 +147,7 @@ impl Scene<'_> {
         if root.attr.ino == Ino(dir.parent.into()) {
             return Ok(root);
         }
-        // Without an export table the image can't tell where another number's inode is.
+        // Without an export table, the inode of a number can't be found.
         let place = self.exported(dir.parent)?.ok_or(ErrorKind::Stale)?;
         let found = self.found(&self.inode(place)?)?;
         match found.attr.kind {
@@ -154,7 +156,7 @@ impl Scene<'_> {
         }
     }
 
-    fn list(self, dir: &Node, after: Cookie) -> Answer<Listing> {
+    fn list(self, dir: &Node, after: Cookie) -> ReadResult<Listing> {
         let inode = ImageTree::inode(self, dir)?;
         let Body::Directory(body) = inode.body else { return Err(ErrorKind::NotADirectory.into()) };
         let (entries, start) = self.window(&inode, &body, after)?;
@@ -163,8 +165,8 @@ impl Scene<'_> {
         Ok(Listing { entries, start, parent: Ino(parent.into()) })
     }
 
-    /// The pieces of a read, and what to read ahead because of it.
-    fn read(self, node: &Node, offset: u64, len: u64) -> Answer<Plan> {
+    /// Returns the pieces of a read, and the pieces to prefetch because of it.
+    fn read(self, node: &Node, offset: u64, len: u64) -> ReadResult<Plan> {
         let inode = ImageTree::inode(self, node)?;
         let file = match inode.body {
             Body::File(file) => file,
@@ -173,11 +175,14 @@ impl Scene<'_> {
         };
         let pieces = self.pieces(&inode, &file, offset, len)?;
         let state = self.file_state(&inode, &file);
-        let ahead = state.noted(&file, offset, len);
-        // What can't be looked up at once is left to the next read.
+        let ahead = state.note_read(&file, offset, len);
+        // A prefetch whose metadata is not cached is left to the next read.
         let ahead = ahead.and_then(|(from, len)| self.pieces(&inode, &file, from, len).ok());
-        let next =
-            if ahead.is_none() { self.behind(&inode, &file, offset, len).ok().flatten() } else { None };
+        let next = if ahead.is_none() {
+            self.following_piece(&inode, &file, offset, len).ok().flatten()
+        } else {
+            None
+        };
         Ok(Plan { pieces, ahead: ahead.unwrap_or_default(), next })
     }
 }
@@ -189,17 +194,17 @@ impl Tree for ImageTree {
 
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
         let (dir, name) = (*dir, name.to_vec());
-        self.core.serve(reply, move |scene| scene.lookup(&dir, &name));
+        self.core.serve(reply, move |access| access.lookup(&dir, &name));
     }
 
     fn attributes(&self, node: &Node, reply: Reply<Attr>) {
         let node = *node;
-        self.core.serve(reply, move |scene| scene.attr(&Self::inode(scene, &node)?));
+        self.core.serve(reply, move |access| access.attr(&Self::inode(access, &node)?));
     }
 
     fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
         let dir = *dir;
-        self.core.serve(reply, move |scene| scene.list(&dir, after));
+        self.core.serve(reply, move |access| access.list(&dir, after));
     }
 
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
@@ -223,13 +228,13 @@ impl Tree for ImageTree {
             Err(error) => reply.err(error),
         })
         .for_requester(requester);
-        self.core.serve(plan, move |scene| scene.read(&node, offset, len as u64));
+        self.core.serve(plan, move |access| access.read(&node, offset, len as u64));
     }
 
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
         let node = *node;
-        self.core.serve(reply, move |scene| {
-            scene.target(&Self::inode(scene, &node)?)?.ok_or_else(|| ErrorKind::Invalid.into())
+        self.core.serve(reply, move |access| {
+            access.target(&Self::inode(access, &node)?)?.ok_or_else(|| ErrorKind::Invalid.into())
         });
     }
 
@@ -237,24 +242,25 @@ impl Tree for ImageTree {
         if self.core.superblock.xattr_table == NO_TABLE {
             return reply.err(ErrorKind::Unsupported);
         }
-        let set = Notes::of(node).xattrs;
+        let set = NodePayload::of(node).xattrs;
         if set == NO_XATTRS {
             return reply.err(ErrorKind::NoAttribute);
         }
         let name = name.to_vec();
-        self.core
-            .serve(reply, move |scene| scene.xattr(set, &name)?.ok_or_else(|| ErrorKind::NoAttribute.into()));
+        self.core.serve(reply, move |access| {
+            access.xattr(set, &name)?.ok_or_else(|| ErrorKind::NoAttribute.into())
+        });
     }
 
     fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
         if self.core.superblock.xattr_table == NO_TABLE {
             return reply.err(ErrorKind::Unsupported);
         }
-        let set = Notes::of(node).xattrs;
+        let set = NodePayload::of(node).xattrs;
         if set == NO_XATTRS {
             return reply.ok(Vec::new());
         }
-        self.core.serve(reply, move |scene| scene.xattr_names(set));
+        self.core.serve(reply, move |access| access.xattr_names(set));
     }
 
     fn statfs(&self) -> StatFs {
@@ -280,18 +286,18 @@ impl Tree for ImageTree {
     }
 }
 
-/// Blocks on their way to one reply.
-struct Gathering {
-    state: Mutex<Gathered>,
+/// A read that waits for its blocks.
+struct PendingRead {
+    state: Mutex<ReadState>,
 }
 
-struct Gathered {
+struct ReadState {
     pieces: Vec<Option<Segment>>,
     missing: usize,
     reply: Option<Reply<Data>>,
 }
 
-/// Replies with the pieces, once the blocks they need are there.
+/// Replies with the pieces once the blocks they need are loaded.
 fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
     let mut found = Vec::with_capacity(pieces.len());
     let mut wanted = Vec::new();
@@ -314,8 +320,8 @@ fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
         return reply.ok(Data(found.into_iter().flatten().collect()));
     }
     core.follow(reply.requester());
-    let state = Mutex::new(Gathered { pieces: found, missing: wanted.len(), reply: Some(reply) });
-    let gathering = Arc::new(Gathering { state });
+    let state = Mutex::new(ReadState { pieces: found, missing: wanted.len(), reply: Some(reply) });
+    let gathering = Arc::new(PendingRead { state });
     for (number, extent, from, len) in wanted {
         let (gathering, name) = (Arc::clone(&gathering), Arc::clone(core));
         core.blocks.get(
@@ -335,7 +341,7 @@ fn segment(core: &Core, start: u64, block: Block, from: usize, len: usize) -> Re
     Ok(Segment::Bytes { bytes: block, start: from, len })
 }
 
-impl Gathering {
+impl PendingRead {
     fn arrived(&self, number: usize, arrived: Result<Segment, Fault>) {
         let mut state = self.state.lock();
         let answer = match arrived {

@@ -1,23 +1,23 @@
-//! A tree as an image.
+//! Builds an image from a tree.
 //!
-//! [`build`] takes an [`Input`] (a [`Folder`], an [`Archive`], a [`Subtree`]), hands the contents to a pipeline that
-//! compresses them on all cores while they are read, and writes the tables when it knows where everything is. The same
-//! input and [`Options`] always make the same bytes.
+//! [`build`] takes an [`Input`] (a [`Folder`], an [`Archive`], a [`Subtree`]), sends contents to a pipeline
+//! that compresses them on all cores while they are read, and writes the tables once all positions are known.
+//! The same input and [`Options`] always produce the same bytes.
 
 mod archive;
 mod budget;
+mod builder;
 mod encoder;
 mod entry;
 mod error;
 mod folder;
 mod image;
 mod inodes;
-mod intake;
 mod listing;
 mod metadata;
-mod mounted;
 mod options;
 mod pipeline;
+mod subtree;
 mod tree;
 mod xattrs;
 
@@ -25,78 +25,78 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use archive::Archive;
+pub use builder::{BuildControl, TreeBuilder};
 pub use encoder::Compression;
 pub use entry::{Device, Head, Input, Kind, Open, Plain, Reading, WithHoles};
 pub use error::WriteError;
 pub use folder::Folder;
 pub use image::{ImageFile, Target};
-pub use intake::{Intake, Watch};
-pub use mounted::Subtree;
 pub use options::{IdRange, Options, Owners};
+pub use subtree::Subtree;
 
 use crate::layout::{FRAGMENT_LEN, Flags, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock};
+use builder::Collected;
 use encoder::Encoder;
 use image::Image;
-use intake::Collected;
 use metadata::put_table;
 use pipeline::{Counters, Stored};
 
-/// How far a build is.
+/// Progress of a build.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Entries that were found.
+    /// Number of entries found.
     pub entries: u64,
-    /// Files that were read.
+    /// Number of files read.
     pub files: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// How long it has taken.
+    /// Time since the build began.
     pub elapsed: Duration,
 }
 
-/// What was built.
+/// Statistics of a finished build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Number of inodes.
     pub inodes: u32,
-    /// Files that were read, and bytes of them.
+    /// Number of files read.
     pub files: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Files that had the content of another.
+    /// Number of files with the same content as an earlier file.
     pub duplicates: u64,
-    /// Bytes of them.
+    /// Bytes of these duplicate files.
     pub duplicate_bytes: u64,
-    /// Blocks of data, fragment blocks among them.
+    /// Number of data blocks, fragment blocks included.
     pub blocks: u64,
-    /// How many of them compression didn't help.
+    /// Number of these blocks stored uncompressed because compression saved nothing.
     pub blocks_plain: u64,
-    /// How many of them are holes.
+    /// Number of these blocks that are holes.
     pub blocks_hole: u64,
-    /// Fragment blocks.
+    /// Number of fragment blocks.
     pub fragments: u32,
-    /// Bytes of blocks, fragments and options of the codec.
+    /// Stored bytes of blocks, fragments and codec options.
     pub data_bytes: u64,
-    /// Bytes of all tables.
+    /// Stored bytes of all tables.
     pub table_bytes: u64,
-    /// Length of the image, with what fills its last page.
+    /// Length of the image in bytes, with the padding of its last page.
     pub image_bytes: u64,
-    /// Files that became shorter while they were read.
+    /// Number of files that became shorter while they were read.
     pub changed: u64,
-    /// Extended attributes that an image can't hold.
+    /// Number of extended attributes that the format can't hold.
     pub xattrs_left_out: u64,
-    /// Entries of an archive whose type is not known, which became regular files.
+    /// Number of archive entries of unknown type, which became regular files.
     pub unknown_types: u64,
 }
 
-/// What images are a multiple of, as mksquashfs makes them: loop devices want it.
+/// Alignment of an image's length in bytes, as of mksquashfs: loop devices need it.
 const PADDING: u64 = 4096;
 
-/// Makes an image of a tree.
+/// Builds an image of `input`.
 pub fn build(
     input: &mut dyn Input,
     options: &Options,
-    watch: &mut Watch<'_>,
+    watch: &mut BuildControl<'_>,
     target: &mut dyn Target,
 ) -> Result<Report, WriteError> {
     let mut image = Image::new(target, SUPERBLOCK_LEN as u64);
@@ -109,9 +109,9 @@ pub fn build(
     }
     let counters = Counters::default();
     let fed = pipeline::run(options, &counters, watch.stop, &mut image, |feed| {
-        let mut intake = Intake::new(options, watch, &counters, feed);
-        input.feed(&mut intake)?;
-        intake.finish()
+        let mut builder = TreeBuilder::new(options, watch, &counters, feed);
+        input.feed(&mut builder)?;
+        builder.finish()
     });
     let (collected, stored) = fed?;
     let data_end = image.end();
@@ -141,7 +141,7 @@ pub fn build(
     })
 }
 
-/// Appends all tables, in the order in which readers expect them, and says where they are.
+/// Appends all tables in the order that readers expect, and returns their positions.
 fn put_tables(
     collected: &Collected,
     stored: &Stored,

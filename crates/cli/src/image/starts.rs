@@ -2,7 +2,7 @@
 
 use esker_node::repository::trails;
 use esker_squashfs::layout::Superblock;
-use esker_squashfs::{Image, ImageTree, appendix};
+use esker_squashfs::{Image, ImageTree, trailer};
 use esker_trails::Keeper;
 
 use super::{ImageNamed, Place};
@@ -20,11 +20,11 @@ impl ImageNamed {
     ) -> Option<Keeper> {
         let Place::File(_) = self.place else { return None };
         let cache = settings.cache_of_trails(repository);
-        Some(Keeper::new(cache.map(|cache| trails(&cache, &format!("image-{}", tree.likeness())))))
+        Some(Keeper::new(cache.map(|cache| trails(&cache, &format!("image-{}", tree.fingerprint())))))
     }
 }
 
 /// What came with an image: nothing if nobody has told it.
 pub(crate) fn brought(image: &dyn Image, superblock: &Superblock) -> Vec<u8> {
-    appendix::read(image, superblock).unwrap_or_default()
+    trailer::read(image, superblock).unwrap_or_default()
 }

@@ -13,7 +13,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_oci::{FileContent, Image, Kind as LayerKind, Limits};
 use esker_squashfs::layout::CodecId;
-use esker_squashfs::writer::{Archive, Compression, ImageFile, Options, Watch, build};
+use esker_squashfs::writer::{Archive, BuildControl, Compression, ImageFile, Options, build};
 use esker_squashfs::{FileImage, ImageTree};
 use esker_testkit::container::digest;
 use esker_testkit::listing::Entry;
@@ -209,7 +209,7 @@ fn build_image(folder: &Path, image: &Path, case: &Case, is_stream: bool) -> Res
     let mut input = opened.map_err(|error| chain(&error))?;
     let options = Options::new(Compression::new(CodecId::Zstd, Some(1)).expect("a codec"), 1);
     let stop = AtomicBool::new(false);
-    let mut watch = Watch { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
+    let mut watch = BuildControl { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
     let mut target = ImageFile::create(image).expect("a file");
     build(&mut input, &options, &mut watch, &mut target).map(drop).map_err(|error| chain(&error))
 }

@@ -162,5 +162,5 @@ fn what_is_no_image_or_a_damaged_one_is_refused_with_the_reason() {
     // Its file is padded; the superblock says how long the image is.
     let used = u64::from_le_bytes(bytes[40..48].try_into().expect("eight bytes"));
     fs::write(Path::new(&whole), &bytes[..usize::try_from(used).expect("small") - 1]).expect("cutting it");
-    refused(&whole, &[], "of which some is missing");
+    refused(&whole, &[], "length of the truncated image");
 }

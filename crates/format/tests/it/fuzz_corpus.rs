@@ -1,7 +1,7 @@
 //! The fuzz targets on the stable toolchain: the committed seeds, then random changes of them.
 //!
 //! libFuzzer finds more (see `fuzz/`); this makes sure that the targets are run at all, everywhere.
-#![allow(clippy::print_stdout, reason = "what it takes to run a random test again")]
+#![allow(clippy::print_stdout, reason = "seed and file needed to repeat a random test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;

@@ -1,10 +1,11 @@
-//! LZO1X, written from the description of its stream.
+//! LZO1X decoder, written from the description of its stream.
 //!
-//! A stream is a sequence of instructions. The first byte of one says by its value how many bytes are copied from how
-//! far back in the output; its last bits, or those of its operand, say how many bytes (0 to 3) then come from the stream
-//! as they are. An instruction below 16 means something else after each of these numbers, which is the only state.
+//! A stream is a sequence of instructions. The value of an instruction's first byte gives the length and the
+//! distance of a copy from earlier output; its last bits, or those of its operand, give the number of literal
+//! bytes (0 to 3) that follow. The meaning of an instruction below 16 depends on this number of the
+//! instruction before, which is the only state.
 
-/// Why a stream can't be decompressed.
+/// Reasons why an LZO stream can't be decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LzoError {
     #[error("the LZO stream is cut short")]
@@ -17,20 +18,20 @@ pub(super) enum LzoError {
     Rest,
 }
 
-/// What came before an instruction.
+/// Kind of the preceding instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// A match and this many bytes as they are.
+    /// A match followed by this many literal bytes.
     Match(usize),
-    /// A run of four or more bytes as they are.
+    /// A run of four or more literal bytes.
     Run,
 }
 
-/// A copy from the output.
+/// A copy of earlier output.
 struct Match {
     distance: usize,
     len: usize,
-    /// Bytes that then come as they are.
+    /// Number of literal bytes that follow the match.
     trailing: usize,
 }
 
@@ -40,7 +41,7 @@ struct Stream<'a> {
     filled: usize,
 }
 
-/// Decompresses a whole stream and returns how long the output is.
+/// Decompresses a whole stream and returns the length of the output.
 pub(super) fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoError> {
     let mut stream = Stream { input, output, filled: 0 };
     let mut before = stream.beginning()?;
@@ -64,7 +65,8 @@ pub(super) fn decompress(input: &[u8], output: &mut [u8]) -> Result<usize, LzoEr
 }
 
 impl Stream<'_> {
-    /// A first byte above 17 is a run of bytes as they are: there is nothing to copy yet.
+    /// Decodes the first instruction. A first byte above 17 is a run of literals: there is no output to copy
+    /// yet.
     fn beginning(&mut self) -> Result<Before, LzoError> {
         let Some(first @ 18..) = self.input.first().copied() else { return Ok(Before::Match(0)) };
         self.byte()?;
@@ -73,7 +75,7 @@ impl Stream<'_> {
         Ok(if run < 4 { Before::Match(run) } else { Before::Run })
     }
 
-    /// The match that an instruction means; none at the end of the stream.
+    /// Returns the match that an instruction encodes; none at the end of the stream.
     fn found(&mut self, instruction: u8, before: Before) -> Result<Option<Match>, LzoError> {
         let bits = usize::from(instruction);
         Ok(Some(match instruction {
@@ -109,7 +111,7 @@ impl Stream<'_> {
         Ok(*first)
     }
 
-    /// A length that goes on in further bytes if its bits are all zero.
+    /// Returns a length, which continues in further bytes if its bits are all zero.
     fn length(&mut self, bits: u8, most: usize) -> Result<usize, LzoError> {
         if bits != 0 {
             return Ok(usize::from(bits));
@@ -119,7 +121,7 @@ impl Stream<'_> {
         Ok(zeros * 255 + most + usize::from(self.byte()?))
     }
 
-    /// Two bytes that hold a distance and the number of bytes that follow as they are.
+    /// Reads two bytes that hold a distance and the number of literal bytes that follow.
     fn operand(&mut self) -> Result<(usize, usize), LzoError> {
         let word = usize::from(u16::from_le_bytes([self.byte()?, self.byte()?]));
         Ok((word >> 2, word & 3))
@@ -134,7 +136,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Copies what may overlap itself: then it is a pattern.
+    /// Copies `len` bytes from `distance` bytes back. Source and target may overlap, which repeats a pattern.
     fn repeat(&mut self, distance: usize, len: usize) -> Result<(), LzoError> {
         let from = self.filled.checked_sub(distance).ok_or(LzoError::Distance)?;
         if len > self.output.len() - self.filled {
@@ -142,7 +144,7 @@ impl Stream<'_> {
         }
         let end = self.filled + len;
         while self.filled < end {
-            // Each round has twice as much of the pattern to copy from.
+            // Each round doubles the length of the pattern that can be copied.
             let piece = (self.filled - from).min(end - self.filled);
             self.output.copy_within(from..from + piece, self.filled);
             self.filled += piece;
@@ -163,20 +165,20 @@ mod tests {
     const END: [u8; 3] = [17, 0, 0];
 
     #[test]
-    fn instructions_do_what_they_say() {
-        // Four bytes as they are, then three of them again from four bytes back, then the end.
+    fn each_kind_of_instruction_is_decoded() {
+        // Four literal bytes, then three bytes copied from four bytes back, then the end.
         let stream = [&[17 + 4][..], b"abcd", &[0b0100_1100, 0], &END].concat();
         assert_eq!(decompressed(&stream).unwrap(), b"abcdabc");
-        // A pattern: one byte, and twelve more of it.
+        // A pattern: one literal byte, repeated twelve times.
         let stream = [&[17 + 1][..], b"x", &[32 + 10, 0, 0], &END].concat();
         assert_eq!(decompressed(&stream).unwrap(), b"xxxxxxxxxxxxx");
-        // A match with bytes as they are after it.
+        // A match followed by literal bytes.
         let stream = [&[17 + 4][..], b"abcd", &[0b0100_1110, 0], b"yz", &END].concat();
         assert_eq!(decompressed(&stream).unwrap(), b"abcdabcyz");
     }
 
     #[test]
-    fn damage_is_told_apart() {
+    fn each_kind_of_damage_has_its_own_error() {
         assert_eq!(decompressed(&[]), Err(LzoError::Short));
         assert_eq!(decompressed(&[17 + 4, b'a']), Err(LzoError::Short));
         assert_eq!(decompressed(&[17 + 1, b'x', 32 + 10, 4, 0]), Err(LzoError::Distance));

@@ -1,34 +1,35 @@
-//! Directories: runs of names whose inodes lie in the same metadata block.
+//! Directory format: runs of names whose inodes are in the same metadata block.
 
 use super::fields::{Fields, Put};
 use super::{InodeType, LayoutError, wrong};
 
-/// How much longer an inode says its directory is than the names it has: room for `.` and `..`, which aren't stored.
+/// Difference between a directory's recorded length and that of its names: room for `.` and `..`, which
+/// aren't stored.
 pub const DIRECTORY_EXTRA: u32 = 3;
-/// Length of the header of a run.
+/// Length of a run's header in bytes.
 pub const RUN_LEN: usize = 12;
-/// Most names in a run.
+/// Maximum number of names in a run.
 pub const RUN_MAX: u32 = 256;
-/// Length of an entry without its name.
+/// Length of an entry in bytes, without its name.
 pub const ENTRY_LEN: usize = 8;
-/// Longest name.
+/// Maximum length of a name in bytes.
 pub const NAME_MAX: usize = 256;
-/// Length of an index entry without its name.
+/// Length of an index entry in bytes, without its name.
 pub const INDEX_LEN: usize = 12;
 
-/// The header of a run of names.
+/// Header of a run of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Number of names: 1 to [`RUN_MAX`].
     pub count: u32,
-    /// The metadata block of their inodes, relative to the inode table.
+    /// Position of the metadata block of the run's inodes, relative to the inode table.
     pub inode_block: u32,
-    /// The inode number that those of the entries are relative to.
+    /// Base of the inode numbers of the entries.
     pub inode_number: u32,
 }
 
 impl Run {
-    /// Reads and checks a header.
+    /// Parses and validates a header.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("a directory's header", bytes);
         let (last, inode_block, inode_number) = (fields.u32()?, fields.u32()?, fields.u32()?);
@@ -38,7 +39,7 @@ impl Run {
         Ok(Self { count: last + 1, inode_block, inode_number })
     }
 
-    /// Appends the bytes that [`Run::decode`] reads.
+    /// Appends the encoded header, as [`Run::decode`] reads it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u32(self.count - 1);
         out.u32(self.inode_block);
@@ -46,21 +47,21 @@ impl Run {
     }
 }
 
-/// A name in a run, without the name itself, which follows it.
+/// Entry of a run, without the name that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where in the run's metadata block the inode begins.
+    /// Offset of the inode in the run's metadata block, in bytes.
     pub inode_offset: u16,
-    /// The inode's number, relative to the run's.
+    /// Inode number relative to the run's.
     pub number_delta: i16,
-    /// The inode's type; always a basic one, also for an extended inode.
+    /// Type of the inode; the basic type also for an extended inode.
     pub kind: InodeType,
-    /// Length of the name: 1 to [`NAME_MAX`].
+    /// Length of the name in bytes: 1 to [`NAME_MAX`].
     pub name_len: usize,
 }
 
 impl Entry {
-    /// Reads and checks an entry.
+    /// Parses and validates an entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("a directory's entry", bytes);
         let (inode_offset, delta, kind, last) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
@@ -72,7 +73,7 @@ impl Entry {
         Ok(Self { inode_offset, number_delta: delta.cast_signed(), kind, name_len })
     }
 
-    /// Appends the bytes that [`Entry::decode`] reads; the name is to follow.
+    /// Appends the encoded entry, as [`Entry::decode`] reads it; the caller appends the name.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u16(self.inode_offset);
         out.u16(self.number_delta.cast_unsigned());
@@ -81,20 +82,19 @@ impl Entry {
     }
 }
 
-/// An entry of the index of a large directory, without its name: the first name of the first run that begins in some
-/// metadata block.
+/// Index entry of a large directory, without its name: the first name of the first run in a metadata block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Where the run begins, in bytes from the start of the directory.
+    /// Offset of the run from the start of the directory, in bytes.
     pub position: u32,
-    /// The metadata block in which it begins, relative to the directory table.
+    /// Position of the metadata block in which the run begins, relative to the directory table.
     pub block: u32,
-    /// Length of the name: 1 to [`NAME_MAX`].
+    /// Length of the name in bytes: 1 to [`NAME_MAX`].
     pub name_len: usize,
 }
 
 impl IndexEntry {
-    /// Reads and checks an entry.
+    /// Parses and validates an entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("a directory's index", bytes);
         let (position, block, last) = (fields.u32()?, fields.u32()?, fields.u32()?);
@@ -105,7 +105,7 @@ impl IndexEntry {
         }
     }
 
-    /// Appends the bytes that [`IndexEntry::decode`] reads; the name is to follow.
+    /// Appends the encoded entry, as [`IndexEntry::decode`] reads it; the caller appends the name.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u32(self.position);
         out.u32(self.block);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_entries_and_indexes_come_back() {
+    fn runs_entries_and_indexes_survive_encoding() {
         let mut bytes = Vec::new();
         let run = Run { count: RUN_MAX, inode_block: 5, inode_number: 6 };
         run.encode(&mut bytes);

@@ -1,15 +1,15 @@
-//! Numbers out of bytes.
+//! Reading and writing of little-endian numbers.
 
 use super::LayoutError;
 
-/// The rest of the bytes of one structure.
+/// Remaining bytes of a structure that is being parsed.
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
     what: &'static str,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads `what` from the start of `bytes`.
+    /// Starts to parse the structure named `what` at the start of `bytes`.
     pub(crate) const fn of(what: &'static str, bytes: &'a [u8]) -> Self {
         Self { rest: bytes, what }
     }
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Numbers into bytes.
+/// Appends little-endian numbers to a buffer.
 pub(crate) trait Put {
     fn u16(&mut self, value: u16);
     fn u32(&mut self, value: u32);

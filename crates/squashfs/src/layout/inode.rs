@@ -1,16 +1,16 @@
-//! Inodes: a header that all have, and a body by type. Each type has a basic form and an extended one with room for
-//! more.
+//! Inode format: a common header and a body by type. Each type has a basic form and an extended one with
+//! wider fields.
 
 use super::fields::{Fields, Put};
 use super::{DIRECTORY_EXTRA, LayoutError, NO_FRAGMENT, wrong};
 
-/// Length of the header of an inode.
+/// Length of an inode's header in bytes.
 pub const HEADER_LEN: usize = 16;
 
-/// The set of extended attributes of an inode that has none.
+/// Number of the attribute set of an inode without extended attributes.
 pub const NO_XATTRS: u32 = u32::MAX;
 
-/// The type of an inode, as it is stored.
+/// Type of an inode, as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -54,13 +54,13 @@ impl InodeType {
         ExtendedSocket,
     ];
 
-    /// Reads a type.
+    /// Parses a type.
     pub fn decode(number: u16) -> Result<Self, LayoutError> {
         let known = Self::ALL.into_iter().find(|kind| *kind as u16 == number);
         known.ok_or(wrong("the type of an inode", number))
     }
 
-    /// The basic form of the type; directories name it whatever the inode's form is.
+    /// Returns the basic form of the type, which directory entries name for both forms.
     pub const fn basic(self) -> Self {
         match self {
             ExtendedDirectory => Directory,
@@ -74,7 +74,7 @@ impl InodeType {
         }
     }
 
-    /// The extended form of the type.
+    /// Returns the extended form of the type.
     pub const fn extended(self) -> Self {
         match self {
             Directory => ExtendedDirectory,
@@ -88,7 +88,7 @@ impl InodeType {
         }
     }
 
-    /// Length of the body: what follows the header and has the same length in every inode of the type.
+    /// Returns the length in bytes of the body's fixed part, which follows the header.
     pub const fn body_len(self) -> usize {
         match self {
             Directory | File => 16,
@@ -101,25 +101,25 @@ impl InodeType {
     }
 }
 
-/// What every inode begins with.
+/// Header that every inode begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeHeader {
-    /// The type.
+    /// Type of the inode.
     pub kind: InodeType,
     /// Permission bits with setuid, setgid and sticky.
     pub permissions: u16,
-    /// Place of the owner in the table of ids.
+    /// Index of the owner in the id table.
     pub uid: u16,
-    /// Place of the group in the table of ids.
+    /// Index of the group in the id table.
     pub gid: u16,
-    /// Last change in seconds since the epoch.
+    /// Modification time in seconds since the epoch.
     pub mtime: u32,
-    /// The inode number, from 1.
+    /// Inode number, from 1.
     pub number: u32,
 }
 
 impl InodeHeader {
-    /// Reads and checks a header.
+    /// Parses and validates a header.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("an inode", bytes);
         Ok(Self {
@@ -132,7 +132,7 @@ impl InodeHeader {
         })
     }
 
-    /// Appends the bytes that [`InodeHeader::decode`] reads.
+    /// Appends the encoded header, as [`InodeHeader::decode`] reads it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         for number in [self.kind as u16, self.permissions, self.uid, self.gid] {
             out.u16(number);
@@ -142,53 +142,53 @@ impl InodeHeader {
     }
 }
 
-/// A directory's body.
+/// Body of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryBody {
-    /// The metadata block in which its names begin, relative to the directory table.
+    /// Position of the metadata block in which the names begin, relative to the directory table.
     pub block: u32,
-    /// Where in that block.
+    /// Offset of the names in that block, in bytes.
     pub offset: u16,
-    /// Length of its names in bytes, plus [`DIRECTORY_EXTRA`].
+    /// Length of the names in bytes, plus [`DIRECTORY_EXTRA`].
     pub size: u32,
     /// Link count.
     pub nlink: u32,
-    /// Inode number of the parent.
+    /// Inode number of the parent directory.
     pub parent: u32,
-    /// The set of extended attributes, or [`NO_XATTRS`].
+    /// Number of the attribute set, or [`NO_XATTRS`].
     pub xattrs: u32,
     /// Number of index entries, which follow the body.
     pub indexes: u16,
 }
 
 impl DirectoryBody {
-    /// Length of its names.
+    /// Returns the length of the directory's names in bytes.
     pub const fn names_len(&self) -> u32 {
         self.size.saturating_sub(DIRECTORY_EXTRA)
     }
 }
 
-/// A regular file's body. The words of its blocks follow it.
+/// Body of a regular file. The words of its blocks follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileBody {
-    /// Where its first block is stored.
+    /// Offset of the first stored block in the image, in bytes.
     pub start: u64,
-    /// Length in bytes.
+    /// Length of the file in bytes.
     pub size: u64,
-    /// How much of that is holes, rounded to blocks.
+    /// Bytes of holes, rounded to whole blocks.
     pub sparse: u64,
     /// Link count.
     pub nlink: u32,
-    /// The fragment block that holds its end, or [`NO_FRAGMENT`].
+    /// Number of the fragment block that holds the file's tail, or [`NO_FRAGMENT`].
     pub fragment: u32,
-    /// Where in the fragment block its end begins.
+    /// Offset of the tail in the decompressed fragment block, in bytes.
     pub fragment_offset: u32,
-    /// The set of extended attributes, or [`NO_XATTRS`].
+    /// Number of the attribute set, or [`NO_XATTRS`].
     pub xattrs: u32,
 }
 
 impl FileBody {
-    /// Number of blocks with words of their own: without the end that is in a fragment.
+    /// Returns the number of blocks with a word of their own; a tail in a fragment has none.
     pub const fn blocks(&self, block_size: u32) -> u64 {
         match self.fragment {
             NO_FRAGMENT => self.size.div_ceil(block_size as u64),
@@ -197,19 +197,19 @@ impl FileBody {
     }
 }
 
-/// What an inode has by its type.
+/// Body of an inode, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A directory.
     Directory(DirectoryBody),
     /// A regular file.
     File(FileBody),
-    /// A symbolic link. The target follows the body; the set of extended attributes of an extended one follows the
-    /// target.
+    /// A symbolic link. The target follows the body; in the extended form, the number of the attribute set
+    /// follows the target.
     Symlink {
         /// Link count.
         nlink: u32,
-        /// Length of the target.
+        /// Length of the target in bytes.
         target_len: u32,
     },
     /// A block or character device.
@@ -218,20 +218,20 @@ pub enum Body {
         nlink: u32,
         /// Device number; see [`decode_device`].
         device: u32,
-        /// The set of extended attributes, or [`NO_XATTRS`].
+        /// Number of the attribute set, or [`NO_XATTRS`].
         xattrs: u32,
     },
     /// A named pipe or socket.
     Pipe {
         /// Link count.
         nlink: u32,
-        /// The set of extended attributes, or [`NO_XATTRS`].
+        /// Number of the attribute set, or [`NO_XATTRS`].
         xattrs: u32,
     },
 }
 
 impl Body {
-    /// Reads the body of an inode of type `kind`.
+    /// Parses the body of an inode of type `kind`.
     pub fn decode(kind: InodeType, bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("the body of an inode", bytes);
         let extended = kind == kind.extended();
@@ -273,8 +273,10 @@ impl Body {
         })
     }
 
-    /// Appends the bytes that [`Body::decode`] reads. A basic type must have room for everything: a start, size and
-    /// length that fit, one link of a file, no extended attributes, no index.
+    /// Appends the encoded body, as [`Body::decode`] reads it.
+    ///
+    /// A basic type must have room for every value: start, size and length that fit, one link of a file, no
+    /// extended attributes, no index.
     pub fn encode(&self, kind: InodeType, out: &mut Vec<u8>) {
         let extended = kind == kind.extended();
         let narrow = |number: u64| u32::try_from(number).expect("a basic inode has room for its fields");
@@ -328,12 +330,12 @@ impl Body {
     }
 }
 
-/// Major and minor number of a device.
+/// Returns the major and minor number of a device.
 pub const fn decode_device(device: u32) -> (u32, u32) {
     ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xf_ff00))
 }
 
-/// The device number of a major number below 4,096 and a minor one below 1,048,576.
+/// Returns the encoded device number of a major number below 4,096 and a minor one below 1,048,576.
 pub const fn encode_device(major: u32, minor: u32) -> u32 {
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
 }
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_comes_back() {
+    fn every_inode_type_survives_encoding() {
         for number in 1..=14 {
             let kind = InodeType::decode(number).expect("a type");
             let extended = kind == kind.extended();
@@ -393,14 +395,14 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_come_back() {
+    fn device_numbers_survive_encoding() {
         for (major, minor) in [(0, 0), (8, 1), (4095, 1_048_575), (1, 3), (259, 70_000)] {
             assert_eq!(decode_device(encode_device(major, minor)), (major, minor));
         }
     }
 
     #[test]
-    fn the_end_in_a_fragment_is_no_block() {
+    fn a_tail_in_a_fragment_is_not_counted_as_a_block() {
         let mut file = FileBody {
             start: 0,
             size: 10_000,

@@ -1,53 +1,54 @@
-//! What the codec was told when the image was made.
+//! Codec options that an image records.
 
 use super::fields::{Fields, Put};
 use super::{CodecId, LayoutError, wrong};
 
-/// Options of a codec; an image has them only if they are not the codec's usual ones. None of them matters to a
-/// decoder, except that an LZ4 image must be of the one known version.
+/// Options of a codec; stored only if they differ from the codec's defaults.
+///
+/// Decoders ignore them, except that an LZ4 image must have the one known version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecOptions {
-    /// Of gzip.
+    /// Options of gzip.
     Gzip {
         /// 1 to 9.
         level: u32,
-        /// Logarithm of the window's size, 8 to 15.
+        /// Binary logarithm of the window size, 8 to 15.
         window: u16,
-        /// A bit for each strategy that was tried.
+        /// One bit for each strategy that the compressor tried.
         strategies: u16,
     },
-    /// Of lzo.
+    /// Options of lzo.
     Lzo {
-        /// Which of the compressors.
+        /// Number of the compression algorithm.
         algorithm: u32,
-        /// 1 to 9, for the best of them.
+        /// Level of the best algorithm, 1 to 9.
         level: u32,
     },
-    /// Of xz.
+    /// Options of xz.
     Xz {
-        /// Length of the dictionary.
+        /// Length of the dictionary in bytes.
         dictionary: u32,
-        /// A bit for each filter of machine code that was tried.
+        /// One bit for each machine code filter that the compressor tried.
         filters: u32,
     },
-    /// Of lz4.
+    /// Options of lz4.
     Lz4 {
-        /// Whether the slow compressor was used.
+        /// Whether the high-compression mode was used.
         high: bool,
     },
-    /// Of zstd.
+    /// Options of zstd.
     Zstd {
         /// 1 to 22.
         level: u32,
     },
 }
 
-/// The only version of the LZ4 stream.
+/// The only known version of the LZ4 stream.
 const LZ4_VERSION: u32 = 1;
 const LZ4_HIGH: u32 = 1;
 
 impl CodecOptions {
-    /// Reads the options of `codec`.
+    /// Parses the options of `codec`.
     pub fn decode(codec: CodecId, bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("the options of the codec", bytes);
         Ok(match codec {
@@ -64,7 +65,8 @@ impl CodecOptions {
         })
     }
 
-    /// The bytes that [`CodecOptions::decode`] reads. In the image they are one metadata block, stored plain.
+    /// Returns the encoded options, as [`CodecOptions::decode`] reads them. In the image they are one
+    /// uncompressed metadata block.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match *self {
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_come_back() {
+    fn options_survive_encoding() {
         let all = [
             (CodecId::Gzip, CodecOptions::Gzip { level: 9, window: 15, strategies: 1 }),
             (CodecId::Lzo, CodecOptions::Lzo { algorithm: 4, level: 8 }),

@@ -1,4 +1,4 @@
-//! The first bytes of an image.
+//! Superblock: the first bytes of an image.
 
 use super::fields::{Fields, Put};
 use super::{LayoutError, MetaRef, wrong};
@@ -6,16 +6,16 @@ use super::{LayoutError, MetaRef, wrong};
 /// Length of the superblock in bytes.
 pub const SUPERBLOCK_LEN: usize = 96;
 
-/// Where a table that an image doesn't have begins.
+/// Position of a table that the image doesn't have.
 pub const NO_TABLE: u64 = u64::MAX;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"hsqs");
 const MAJOR: u16 = 4;
 const MINOR: u16 = 0;
-/// Blocks of data are 4 KiB to 1 MiB long.
+/// Binary logarithm of the allowed block sizes: 4 KiB to 1 MiB.
 const BLOCK_LOG: std::ops::RangeInclusive<u16> = 12..=20;
 
-/// How blocks are compressed.
+/// Codec of an image's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum CodecId {
@@ -35,7 +35,7 @@ impl CodecId {
     /// Every codec.
     pub const ALL: [Self; 5] = [Self::Gzip, Self::Lzo, Self::Xz, Self::Lz4, Self::Zstd];
 
-    /// The codec's name, as mksquashfs calls it.
+    /// Returns the codec's name, as mksquashfs spells it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -55,82 +55,82 @@ impl CodecId {
     }
 }
 
-/// What an image says of itself.
+/// Flag bits of the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// Inodes are stored as they are.
+    /// Inodes are not compressed.
     pub const PLAIN_INODES: u16 = 0x1;
-    /// Blocks of data are stored as they are.
+    /// Data blocks are not compressed.
     pub const PLAIN_DATA: u16 = 0x2;
-    /// Fragments are stored as they are.
+    /// Fragments are not compressed.
     pub const PLAIN_FRAGMENTS: u16 = 0x8;
-    /// There are no fragments.
+    /// The image has no fragments.
     pub const NO_FRAGMENTS: u16 = 0x10;
-    /// Every file ends in a fragment, not only small ones.
+    /// The tails of all files are in fragments, not only small files.
     pub const ALWAYS_FRAGMENTS: u16 = 0x20;
     /// Files with equal content share it.
     pub const DUPLICATES: u16 = 0x40;
-    /// There is an export table.
+    /// The image has an export table.
     pub const EXPORTABLE: u16 = 0x80;
-    /// Extended attributes are stored as they are.
+    /// Extended attributes are not compressed.
     pub const PLAIN_XATTRS: u16 = 0x100;
-    /// There are no extended attributes.
+    /// The image has no extended attributes.
     pub const NO_XATTRS: u16 = 0x200;
     /// Options of the codec follow the superblock.
     pub const OPTIONS: u16 = 0x400;
-    /// Ids are stored as they are.
+    /// Ids are not compressed.
     pub const PLAIN_IDS: u16 = 0x800;
 
-    /// Whether all of `flag` is set.
+    /// Returns true if all bits of `flag` are set.
     pub const fn has(self, flag: u16) -> bool {
         self.0 & flag == flag
     }
 }
 
-/// The superblock.
+/// Superblock of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Number of inodes.
     pub inodes: u32,
-    /// When the image was made, in seconds since the epoch.
+    /// Creation time of the image in seconds since the epoch.
     pub modified: u32,
-    /// Length of a block of data: a power of two from 4 KiB to 1 MiB.
+    /// Length of a data block in bytes: a power of two from 4 KiB to 1 MiB.
     pub block_size: u32,
     /// Number of fragment blocks.
     pub fragments: u32,
-    /// The codec.
+    /// Codec of all blocks.
     pub codec: CodecId,
-    /// What is stored how.
+    /// Flag bits.
     pub flags: Flags,
     /// Number of user and group ids.
     pub ids: u16,
-    /// The root's inode.
+    /// Position of the root directory's inode.
     pub root: MetaRef,
-    /// Length of the image; what follows is padding.
+    /// Length of the image in bytes; padding follows it.
     pub bytes_used: u64,
-    /// Where the list of blocks of the ids begins.
+    /// Offset of the block list of the id table, in bytes.
     pub id_table: u64,
-    /// Where the description of the extended attributes begins, or [`NO_TABLE`].
+    /// Offset of the description of the extended attributes, or [`NO_TABLE`].
     pub xattr_table: u64,
-    /// Where the inodes begin.
+    /// Offset of the inode table.
     pub inode_table: u64,
-    /// Where the directories begin.
+    /// Offset of the directory table.
     pub directory_table: u64,
-    /// Where the list of blocks of the fragments begins, or [`NO_TABLE`].
+    /// Offset of the block list of the fragment table, or [`NO_TABLE`].
     pub fragment_table: u64,
-    /// Where the list of blocks of the export table begins, or [`NO_TABLE`].
+    /// Offset of the block list of the export table, or [`NO_TABLE`].
     pub export_table: u64,
 }
 
 impl Superblock {
-    /// Whether the bytes begin like an image.
+    /// Returns true if `bytes` begins with the magic of squashfs.
     pub fn is_here(bytes: &[u8]) -> bool {
         bytes.starts_with(&MAGIC.to_le_bytes())
     }
 
-    /// Reads and checks a superblock.
+    /// Parses and validates a superblock.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("the superblock", bytes);
         if fields.u32()? != MAGIC {
@@ -171,7 +171,7 @@ impl Superblock {
         })
     }
 
-    /// The bytes that [`Superblock::decode`] reads.
+    /// Returns the encoded superblock, as [`Superblock::decode`] reads it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SUPERBLOCK_LEN);
         for number in [MAGIC, self.inodes, self.modified, self.block_size, self.fragments] {
@@ -192,7 +192,7 @@ impl Superblock {
 
 #[cfg(test)]
 impl Superblock {
-    /// One with something in every field.
+    /// Returns a superblock with a value in every field.
     pub(crate) fn example() -> Self {
         Self {
             inodes: 7,
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_encoded_is_decoded() {
+    fn a_superblock_survives_encoding() {
         let bytes = Superblock::example().encode();
         assert_eq!(bytes.len(), SUPERBLOCK_LEN);
         assert!(Superblock::is_here(&bytes));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_superblocks_are_rejected_by_field_name() {
         let change = |at: usize, to: u8| {
             let mut bytes = Superblock::example().encode();
             bytes[at] = to;
@@ -235,11 +235,11 @@ mod tests {
         };
         assert_eq!(change(0, 0), "no squashfs image starts here");
         assert_eq!(change(28, 3), "squashfs 3.0 is not supported");
-        assert_eq!(change(12, 1), "the block size is 0x20001, which can't be");
-        assert_eq!(change(22, 40), "the block size is 0x20000, which can't be");
+        assert_eq!(change(12, 1), "the block size is 0x20001, which is invalid");
+        assert_eq!(change(22, 40), "the block size is 0x20000, which is invalid");
         assert_eq!(change(20, 2), "the codec lzma, which xz has replaced, is not supported");
         assert_eq!(change(20, 77), "codec number 77 is not supported");
-        assert_eq!(change(26, 0), "the number of ids is 0x0, which can't be");
+        assert_eq!(change(26, 0), "the number of ids is 0x0, which is invalid");
         let short = Superblock::decode(&Superblock::example().encode()[..95]).expect_err("short");
         assert_eq!(short.to_string(), "the superblock is cut short");
     }

@@ -1,36 +1,36 @@
-//! Extended attributes: sets of names and values that inodes share.
+//! Format of extended attributes: sets of names and values that inodes share.
 
 use super::fields::{Fields, Put};
 use super::{LayoutError, MetaRef, wrong};
 
-/// Length of the description of the table.
+/// Length of the table's description in bytes.
 pub const XATTR_TABLE_LEN: usize = 16;
-/// Length of a set's entry in the table.
+/// Length of a set's entry in the table, in bytes.
 pub const XATTR_ID_LEN: usize = 16;
-/// Length of an attribute's entry without its name.
+/// Length of an attribute's entry in bytes, without its name.
 pub const XATTR_ENTRY_LEN: usize = 4;
-/// Longest value that the kernel hands out.
+/// Maximum length of a value that the kernel returns, in bytes.
 pub const XATTR_VALUE_MAX: usize = 64 << 10;
-/// Longest list of names that the kernel hands out, with a zero after each.
+/// Maximum length of a list of names that the kernel returns, in bytes, with a zero after each name.
 pub const XATTR_LIST_MAX: usize = 64 << 10;
 
-/// Where the extended attributes are. The places of the metadata blocks that hold the sets follow it.
+/// Description of the attribute table. The positions of the metadata blocks that hold the sets follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XattrTable {
-    /// Where the metadata of names and values begins.
+    /// Offset of the metadata with names and values, in bytes.
     pub start: u64,
     /// Number of sets.
     pub sets: u32,
 }
 
 impl XattrTable {
-    /// Reads the description.
+    /// Parses the description.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("the table of extended attributes", bytes);
         Ok(Self { start: fields.u64()?, sets: fields.u32()? })
     }
 
-    /// Appends the bytes that [`XattrTable::decode`] reads.
+    /// Appends the encoded description, as [`XattrTable::decode`] reads it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.start);
         out.u32(self.sets);
@@ -38,25 +38,25 @@ impl XattrTable {
     }
 }
 
-/// A set of extended attributes.
+/// Entry of a set of extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XattrId {
-    /// Where its first name is, relative to [`XattrTable::start`].
+    /// Position of the set's first name, relative to [`XattrTable::start`].
     pub place: MetaRef,
-    /// How many attributes it has.
+    /// Number of attributes in the set.
     pub count: u32,
-    /// What listxattr(2) needs for their names with prefixes and final zeros, and their values.
+    /// Bytes that listxattr(2) needs for the names with prefixes and final zeros, plus the values.
     pub size: u32,
 }
 
 impl XattrId {
-    /// Reads a set.
+    /// Parses a set's entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("a set of extended attributes", bytes);
         Ok(Self { place: MetaRef(fields.u64()?), count: fields.u32()?, size: fields.u32()? })
     }
 
-    /// Appends the bytes that [`XattrId::decode`] reads.
+    /// Appends the encoded entry, as [`XattrId::decode`] reads it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u64(self.place.0);
         out.u32(self.count);
@@ -64,7 +64,7 @@ impl XattrId {
     }
 }
 
-/// What a name begins with; it isn't stored.
+/// Namespace prefix of a name, which is stored as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Prefix {
@@ -80,7 +80,7 @@ impl Prefix {
     /// Every prefix.
     pub const ALL: [Self; 3] = [Self::User, Self::Trusted, Self::Security];
 
-    /// The prefix with its dot.
+    /// Returns the prefix with its dot.
     pub const fn text(self) -> &'static str {
         match self {
             Self::User => "user.",
@@ -90,21 +90,21 @@ impl Prefix {
     }
 }
 
-/// An attribute, without its name, which follows it; the value follows that.
+/// Entry of an attribute, followed by its name and then its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XattrEntry {
-    /// What the name begins with.
+    /// Namespace prefix of the name.
     pub prefix: Prefix,
-    /// Whether the value is elsewhere, and what is here is the eight bytes of its [`MetaRef`].
+    /// Whether the value is stored out of line; then the value field is the eight bytes of its [`MetaRef`].
     pub elsewhere: bool,
-    /// Length of the rest of the name.
+    /// Length of the name without its prefix, in bytes.
     pub name_len: u16,
 }
 
 impl XattrEntry {
     const ELSEWHERE: u16 = 0x100;
 
-    /// Reads and checks an entry.
+    /// Parses and validates an entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, LayoutError> {
         let mut fields = Fields::of("an extended attribute", bytes);
         let (kind, name_len) = (fields.u16()?, fields.u16()?);
@@ -113,7 +113,7 @@ impl XattrEntry {
         Ok(Self { prefix, elsewhere: kind & Self::ELSEWHERE != 0, name_len })
     }
 
-    /// Appends the bytes that [`XattrEntry::decode`] reads; the name is to follow.
+    /// Appends the encoded entry, as [`XattrEntry::decode`] reads it; the caller appends the name.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.u16(self.prefix as u16 | if self.elsewhere { Self::ELSEWHERE } else { 0 });
         out.u16(self.name_len);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_comes_back() {
+    fn tables_sets_and_entries_survive_encoding() {
         let mut bytes = Vec::new();
         let table = XattrTable { start: 1 << 41, sets: 5 };
         table.encode(&mut bytes);

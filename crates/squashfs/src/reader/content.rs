@@ -1,45 +1,46 @@
-//! Where the bytes of a file are.
+//! Finds the stored blocks of a file's content.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Answer, Inode, Scene};
+use super::{Access, Inode, ReadResult};
 use crate::blocks::{Extent, Length};
 use crate::layout::{BlockWord, FileBody, METADATA_BLOCK, MetaRef};
 
-/// The place of a block is the sum of the lengths of all before it. So many of them are added up at most.
+/// Number of blocks between checkpoints. A block's position is the sum of all lengths before it; this bounds
+/// how many are added up.
 const CHECKPOINT: u64 = 1024;
-/// What is read ahead at first, and at most.
+/// Minimum and maximum length of the read-ahead window in bytes.
 const AHEAD_MIN: u64 = 256 << 10;
 const AHEAD_MAX: u64 = 4 << 20;
-/// Requests of one reader may overtake each other by so much.
+/// Distance in bytes by which requests of one sequential reader may be out of order.
 const DISORDER: u64 = 1 << 20;
 
-/// A part of what was asked for.
+/// A part of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// So many zeros.
+    /// This many zero bytes.
     Hole(usize),
-    /// Bytes of a block.
+    /// `len` bytes of a block, starting at byte `from`.
     Block { extent: Extent, from: usize, len: usize },
 }
 
-/// What is worth remembering of a file that is read.
+/// Cached state of a file that is being read.
 pub(crate) struct FileState {
-    /// Every so many blocks: where its word is, and where it is stored.
+    /// Position of the word and of the stored data of every [`CHECKPOINT`]th block.
     checkpoints: Mutex<Vec<(MetaRef, u64)>>,
-    /// Where a reader that goes on would read next.
+    /// Offset in bytes at which a sequential reader would read next.
     next: AtomicU64,
-    /// How far it was read ahead.
+    /// End of the range that was prefetched, in bytes.
     ahead: AtomicU64,
-    /// How much was read in a row.
+    /// Bytes that were read sequentially up to now.
     row: AtomicU64,
 }
 
-impl<'a> Scene<'a> {
-    /// What is remembered of a file.
+impl<'a> Access<'a> {
+    /// Returns the cached state of a file.
     pub(crate) fn file_state(self, inode: &Inode<'_>, file: &FileBody) -> Arc<FileState> {
         let key = inode.place.0;
         self.core.files.get(&key).unwrap_or_else(|| {
@@ -54,14 +55,14 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The parts that `len` bytes from `offset` are made of; fewer at the end of the file.
+    /// Returns the parts of a read of `len` bytes from `offset`; fewer at the end of the file.
     pub(crate) fn pieces(
         self,
         inode: &Inode<'a>,
         file: &FileBody,
         offset: u64,
         len: u64,
-    ) -> Answer<Vec<Piece>> {
+    ) -> ReadResult<Vec<Piece>> {
         let end = offset.saturating_add(len).min(file.size);
         if offset >= end {
             return Ok(Vec::new());
@@ -93,15 +94,15 @@ impl<'a> Scene<'a> {
         Ok(pieces)
     }
 
-    /// What is stored behind what `len` bytes from `offset` are made of: the next block of the file, or the next fragment
-    /// block, with the ends of the files that follow.
-    pub(crate) fn behind(
+    /// Returns the piece stored directly after those of a read: the next block of the file, or the next
+    /// fragment block, which holds the tails of the files that follow.
+    pub(crate) fn following_piece(
         self,
         inode: &Inode<'a>,
         file: &FileBody,
         offset: u64,
         len: u64,
-    ) -> Answer<Option<Piece>> {
+    ) -> ReadResult<Option<Piece>> {
         let superblock = &self.core.superblock;
         let size = u64::from(superblock.block_size);
         let next = offset.saturating_add(len).min(file.size).div_ceil(size).saturating_mul(size);
@@ -118,7 +119,13 @@ impl<'a> Scene<'a> {
         Ok(Some(Piece::Block { extent, from: 0, len: 0 }))
     }
 
-    fn fragment_piece(self, inode: &Inode<'_>, file: &FileBody, from: usize, len: usize) -> Answer<Piece> {
+    fn fragment_piece(
+        self,
+        inode: &Inode<'_>,
+        file: &FileBody,
+        from: usize,
+        len: usize,
+    ) -> ReadResult<Piece> {
         let extent = self.fragment_extent(file.fragment)?;
         let block_size = self.core.superblock.block_size;
         let end = u64::from(file.fragment_offset) + file.size % u64::from(block_size);
@@ -129,13 +136,13 @@ impl<'a> Scene<'a> {
         Ok(Piece::Block { extent, from: small(file.fragment_offset.into()) + from, len })
     }
 
-    fn fragment_extent(self, number: u32) -> Answer<Extent> {
+    fn fragment_extent(self, number: u32) -> ReadResult<Extent> {
         let fragment = self.fragment(number)?;
         let length = Length::UpTo(small(self.core.superblock.block_size.into()));
         Ok(Extent { start: fragment.start, word: fragment.word, length })
     }
 
-    /// Calls `each` with number, place and word of the blocks from `first` to `last`.
+    /// Calls `each` with number, position and word of the blocks from `first` to `last`.
     fn words(
         self,
         inode: &Inode<'a>,
@@ -143,7 +150,7 @@ impl<'a> Scene<'a> {
         first: u64,
         last: u64,
         mut each: impl FnMut(u64, u64, BlockWord),
-    ) -> Answer<()> {
+    ) -> ReadResult<()> {
         let superblock = &self.core.superblock;
         self.check_room(inode, file)?;
         let state = self.file_state(inode, file);
@@ -180,9 +187,9 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// A file whose words can't all be in the image is refused before anything is added up: what is stored has at
-    /// least three bytes a metadata block.
-    fn check_room(self, inode: &Inode<'_>, file: &FileBody) -> Answer<()> {
+    /// Rejects a file whose block words can't all be in the image, before any lengths are added up: a
+    /// metadata block takes at least three stored bytes.
+    fn check_room(self, inode: &Inode<'_>, file: &FileBody) -> ReadResult<()> {
         let stream = self.inode_stream();
         let room = ((stream.end - stream.start) / 3 + 1).saturating_mul(METADATA_BLOCK as u64);
         let blocks = file.blocks(self.core.superblock.block_size);
@@ -196,8 +203,8 @@ impl<'a> Scene<'a> {
 }
 
 impl FileState {
-    /// Notes a read, and says what to read ahead because of it: from where and how much.
-    pub(crate) fn noted(&self, file: &FileBody, offset: u64, len: u64) -> Option<(u64, u64)> {
+    /// Records a read and returns the offset and length to prefetch because of it.
+    pub(crate) fn note_read(&self, file: &FileBody, offset: u64, len: u64) -> Option<(u64, u64)> {
         let end = offset.saturating_add(len).min(file.size);
         let next = self.next.fetch_max(end, Ordering::Relaxed);
         let goes_on = offset <= next.saturating_add(DISORDER) && end.saturating_add(DISORDER) >= next;
@@ -209,7 +216,7 @@ impl FileState {
         }
         let row = self.row.fetch_add(len, Ordering::Relaxed);
         if row == 0 {
-            // The first read tells nothing of how it goes on.
+            // A first read doesn't show whether the reader is sequential.
             return None;
         }
         let window = row.clamp(AHEAD_MIN, AHEAD_MAX);
@@ -219,7 +226,7 @@ impl FileState {
     }
 }
 
-/// A number that is at most the length of a block, or of a list in memory.
+/// Converts a number that is at most the length of a block, or of a list in memory.
 fn small(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,39 +1,39 @@
-//! Names in directories.
+//! Lookup and listing of directories.
 //!
-//! A directory is a stream of runs. A large one has an index of where in it which name begins; where a large one has
-//! none, or one that makes no sense, we make our own. Either way what lies between two landmarks is at most
-//! [`GAP_MAX`] bytes long: that is what a lookup goes through, and what a listing returns at once.
+//! A directory is a stream of runs. A large one has an index of names and positions; where the index is
+//! missing or invalid, the reader builds its own. Two seek points are at most [`GAP_MAX`] bytes apart, which
+//! bounds the bytes that a lookup scans and a listing returns at once.
 
 use std::sync::Arc;
 
 use esker_vfs::{Cookie, DirEntry, FIRST_COOKIE, Kind};
 
 use super::metadata::{Cursor, Stream};
-use super::{Answer, Inode, Scene};
+use super::{Access, Inode, ReadResult};
 use crate::layout::{
     DirectoryBody, ENTRY_LEN, Entry, INDEX_LEN, IndexEntry, METADATA_BLOCK, MetaRef, NAME_MAX, RUN_LEN, Run,
 };
 use crate::tree::node;
 
-/// A directory of fewer bytes is gone through from its beginning.
+/// Size in bytes below which a directory is scanned from its beginning.
 const SMALL: u32 = 8 << 10;
-/// Most bytes of names between two landmarks.
+/// Maximum distance of two seek points in bytes.
 const GAP_MAX: u32 = 64 << 10;
 
-/// A place in a directory where a run begins.
+/// A position in a directory at which a run begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Landmark {
-    /// The first name of the run; empty at the beginning.
+pub(crate) struct SeekPoint {
+    /// First name of the run; empty at the beginning of the directory.
     name: Box<[u8]>,
-    /// In bytes from the start of the directory.
+    /// Offset from the start of the directory, in bytes.
     position: u32,
-    /// In the stream of directories.
+    /// Position in the stream of directories.
     place: MetaRef,
 }
 
-/// A name, while it is passed by.
-struct Passed<'n> {
-    /// Where its run begins, if it is the first of that.
+/// A name in a directory scan.
+struct ScannedName<'n> {
+    /// Position of the run, if this is its first name.
     begins: Option<(u32, MetaRef)>,
     name: &'n [u8],
     position: u32,
@@ -41,61 +41,62 @@ struct Passed<'n> {
     run: Run,
 }
 
-/// Whether to go on.
+/// Whether a scan continues.
 #[derive(PartialEq, Eq)]
-enum Go {
-    On,
-    Stop,
+enum Scan {
+    Continue,
+    ReadError,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Access<'a> {
     const fn directory_stream(self) -> Stream {
         let superblock = &self.core.superblock;
         Stream { start: superblock.directory_table, end: superblock.bytes_used }
     }
 
-    /// The inode that `name` has in a directory.
+    /// Returns the inode of `name` in a directory.
     pub(crate) fn find(
         self,
         inode: &Inode<'a>,
         dir: &DirectoryBody,
         name: &[u8],
-    ) -> Answer<Option<Inode<'a>>> {
+    ) -> ReadResult<Option<Inode<'a>>> {
         if name.len() > NAME_MAX || !usable(name) || dir.names_len() == 0 {
             return Ok(None);
         }
-        let landmarks = self.landmarks(inode, dir)?;
-        let number = landmarks.partition_point(|landmark| *landmark.name <= *name).saturating_sub(1);
+        let seek_points = self.seek_points(inode, dir)?;
+        let number = seek_points.partition_point(|seek_point| *seek_point.name <= *name).saturating_sub(1);
         let mut found = None;
-        self.pass(dir, &landmarks, number, |passed| {
-            Ok(match passed.name.cmp(name) {
-                std::cmp::Ordering::Less => Go::On,
+        self.scan(dir, &seek_points, number, |scanned| {
+            Ok(match scanned.name.cmp(name) {
+                std::cmp::Ordering::Less => Scan::Continue,
                 std::cmp::Ordering::Equal => {
-                    found = Some((passed.run.inode_block, passed.entry));
-                    Go::Stop
+                    found = Some((scanned.run.inode_block, scanned.entry));
+                    Scan::ReadError
                 }
-                std::cmp::Ordering::Greater => Go::Stop,
+                std::cmp::Ordering::Greater => Scan::ReadError,
             })
         })?;
         found.map(|(block, entry)| self.named(inode, block, &entry)).transpose()
     }
 
-    /// The names of a directory after a cookie, in the part that has the next of them; and where in it they begin.
+    /// Returns the names of the part of a directory that holds the first name after a cookie, and the index
+    /// of that name.
     pub(crate) fn window(
         self,
         inode: &Inode<'a>,
         dir: &DirectoryBody,
         after: Cookie,
-    ) -> Answer<(Arc<[DirEntry]>, usize)> {
+    ) -> ReadResult<(Arc<[DirEntry]>, usize)> {
         if dir.names_len() == 0 {
             return Ok((Arc::from([]), 0));
         }
-        let landmarks = self.landmarks(inode, dir)?;
+        let seek_points = self.seek_points(inode, dir)?;
         let position = after.0.saturating_sub(FIRST_COOKIE.0);
-        let before = landmarks.partition_point(|landmark| u64::from(landmark.position) <= position);
+        let before = seek_points.partition_point(|seek_point| u64::from(seek_point.position) <= position);
         let mut last: Arc<[DirEntry]> = Arc::from([]);
-        for number in before.saturating_sub(1)..landmarks.len() {
-            last = self.part(inode, dir, &landmarks, number)?;
+        for number in before.saturating_sub(1)..seek_points.len() {
+            last = self.names_between(inode, dir, &seek_points, number)?;
             let start = last.partition_point(|entry| entry.cookie <= after);
             if start < last.len() {
                 return Ok((last, start));
@@ -105,33 +106,33 @@ impl<'a> Scene<'a> {
         Ok((last, end))
     }
 
-    /// All names between a landmark and the next.
-    fn part(
+    /// Returns all names between a seek point and the next.
+    fn names_between(
         self,
         inode: &Inode<'a>,
         dir: &DirectoryBody,
-        landmarks: &[Landmark],
+        seek_points: &[SeekPoint],
         number: usize,
-    ) -> Answer<Arc<[DirEntry]>> {
+    ) -> ReadResult<Arc<[DirEntry]>> {
         let key = (inode.place.0, number);
         if let Some(part) = self.core.windows.get(&key) {
             return Ok(part);
         }
         let mut entries = Vec::new();
-        self.pass(dir, landmarks, number, |passed| {
-            if !usable(passed.name) {
-                let what = format!("a directory has the name {:?}", String::from_utf8_lossy(passed.name));
+        self.scan(dir, seek_points, number, |scanned| {
+            if !usable(scanned.name) {
+                let what = format!("a directory has the name {:?}", String::from_utf8_lossy(scanned.name));
                 return Err(self.core.fault(self.at(inode.place), what).into());
             }
-            let named = self.named(inode, passed.run.inode_block, &passed.entry)?;
+            let named = self.named(inode, scanned.run.inode_block, &scanned.entry)?;
             let attr = self.attr(&named)?;
             entries.push(DirEntry {
-                name: passed.name.into(),
-                cookie: Cookie(FIRST_COOKIE.0 + u64::from(passed.position)),
+                name: scanned.name.into(),
+                cookie: Cookie(FIRST_COOKIE.0 + u64::from(scanned.position)),
                 node: node(&named, &attr, self.xattr_set(&named)?),
                 attr,
             });
-            Ok(Go::On)
+            Ok(Scan::Continue)
         })?;
         let part: Arc<[DirEntry]> = entries.into();
         let weight = part.iter().map(|entry| size_of::<DirEntry>() + entry.name.len()).sum();
@@ -139,8 +140,8 @@ impl<'a> Scene<'a> {
         Ok(part)
     }
 
-    /// The inode of an entry of directory `parent`.
-    fn named(self, parent: &Inode<'_>, block: u32, entry: &Entry) -> Answer<Inode<'a>> {
+    /// Returns the inode of an entry of directory `parent`.
+    fn named(self, parent: &Inode<'_>, block: u32, entry: &Entry) -> ReadResult<Inode<'a>> {
         let place = MetaRef::new(block.into(), entry.inode_offset);
         let inode = self.inode(place)?;
         let fault = |what: String| Err(self.core.fault(self.at(place), what).into());
@@ -157,23 +158,23 @@ impl<'a> Scene<'a> {
         Ok(inode)
     }
 
-    /// Passes by the names from a landmark to the next.
-    fn pass(
+    /// Calls `each` with the names from a seek point to the next.
+    fn scan(
         self,
         dir: &DirectoryBody,
-        landmarks: &[Landmark],
+        seek_points: &[SeekPoint],
         number: usize,
-        each: impl FnMut(Passed<'_>) -> Answer<Go>,
-    ) -> Answer<()> {
-        let Some(landmark) = landmarks.get(number) else { return Ok(()) };
-        let end = landmarks.get(number + 1).map_or(dir.names_len(), |next| next.position);
-        let cursor = self.cursor(self.directory_stream(), landmark.place)?;
-        pass_runs(cursor, landmark.position, end, each)
+        each: impl FnMut(ScannedName<'_>) -> ReadResult<Scan>,
+    ) -> ReadResult<()> {
+        let Some(seek_point) = seek_points.get(number) else { return Ok(()) };
+        let end = seek_points.get(number + 1).map_or(dir.names_len(), |next| next.position);
+        let cursor = self.cursor(self.directory_stream(), seek_point.place)?;
+        scan_runs(cursor, seek_point.position, end, each)
     }
 
-    /// The landmarks of a directory; the first is its beginning.
-    fn landmarks(self, inode: &Inode<'a>, dir: &DirectoryBody) -> Answer<Arc<[Landmark]>> {
-        let beginning = || Landmark {
+    /// Returns the seek points of a directory; the first is its beginning.
+    fn seek_points(self, inode: &Inode<'a>, dir: &DirectoryBody) -> ReadResult<Arc<[SeekPoint]>> {
+        let beginning = || SeekPoint {
             name: Box::default(),
             position: 0,
             place: MetaRef::new(dir.block.into(), dir.offset),
@@ -182,27 +183,28 @@ impl<'a> Scene<'a> {
             return Ok(Arc::from([beginning()]));
         }
         let key = inode.place.0;
-        if let Some(landmarks) = self.core.landmarks.get(&key) {
-            return Ok(landmarks);
+        if let Some(seek_points) = self.core.seek_points.get(&key) {
+            return Ok(seek_points);
         }
-        let mut landmarks = vec![beginning()];
-        if !self.read_index(inode, dir, &mut landmarks)? {
-            landmarks.truncate(1);
-            self.make_index(dir, &mut landmarks)?;
+        let mut seek_points = vec![beginning()];
+        if !self.read_index(inode, dir, &mut seek_points)? {
+            seek_points.truncate(1);
+            self.make_index(dir, &mut seek_points)?;
         }
-        let weight = landmarks.iter().map(|landmark| size_of::<Landmark>() + landmark.name.len()).sum();
-        let landmarks: Arc<[Landmark]> = landmarks.into();
-        self.core.landmarks.insert(key, Arc::clone(&landmarks), weight);
-        Ok(landmarks)
+        let weight =
+            seek_points.iter().map(|seek_point| size_of::<SeekPoint>() + seek_point.name.len()).sum();
+        let seek_points: Arc<[SeekPoint]> = seek_points.into();
+        self.core.seek_points.insert(key, Arc::clone(&seek_points), weight);
+        Ok(seek_points)
     }
 
-    /// Reads the index that follows the inode; `false` if there is none, or it can't be.
+    /// Reads the index that follows the inode; returns false if it is missing or invalid.
     fn read_index(
         self,
         inode: &Inode<'a>,
         dir: &DirectoryBody,
-        landmarks: &mut Vec<Landmark>,
-    ) -> Answer<bool> {
+        seek_points: &mut Vec<SeekPoint>,
+    ) -> ReadResult<bool> {
         let mut cursor = inode.after.clone();
         let mut last = 0;
         for _ in 0..dir.indexes {
@@ -210,7 +212,7 @@ impl<'a> Scene<'a> {
             let index = index.map_err(|error| cursor.fault(&error))?;
             let name = cursor.bytes(index.name_len)?.into();
             let position = index.position;
-            // The first run of a directory may be in its index or not.
+            // The index may or may not include the first run of the directory.
             if position == 0 {
                 continue;
             }
@@ -219,60 +221,60 @@ impl<'a> Scene<'a> {
             }
             let offset = (u64::from(dir.offset) + u64::from(position)) % METADATA_BLOCK as u64;
             let place = MetaRef::new(index.block.into(), u16::try_from(offset).unwrap_or(u16::MAX));
-            landmarks.push(Landmark { name, position, place });
+            seek_points.push(SeekPoint { name, position, place });
             last = position;
         }
-        let sorted = landmarks.is_sorted_by(|a, b| a.name < b.name);
+        let sorted = seek_points.is_sorted_by(|a, b| a.name < b.name);
         Ok(sorted && dir.names_len() - last <= GAP_MAX)
     }
 
-    /// Makes an index of a directory that has none.
-    fn make_index(self, dir: &DirectoryBody, landmarks: &mut Vec<Landmark>) -> Answer<()> {
+    /// Builds an index for a directory that has none.
+    fn make_index(self, dir: &DirectoryBody, seek_points: &mut Vec<SeekPoint>) -> ReadResult<()> {
         let cursor = self.cursor(self.directory_stream(), MetaRef::new(dir.block.into(), dir.offset))?;
         let mut last = 0;
-        pass_runs(cursor, 0, dir.names_len(), |passed| {
-            if let Some((position, place)) = passed.begins
+        scan_runs(cursor, 0, dir.names_len(), |scanned| {
+            if let Some((position, place)) = scanned.begins
                 && position - last >= SMALL
             {
-                landmarks.push(Landmark { name: passed.name.into(), position, place });
+                seek_points.push(SeekPoint { name: scanned.name.into(), position, place });
                 last = position;
             }
-            Ok(Go::On)
+            Ok(Scan::Continue)
         })
     }
 }
 
-/// Passes by the names of the runs from `position` to `end`.
-fn pass_runs(
+/// Calls `each` with the names of the runs from `position` to `end`.
+fn scan_runs(
     mut cursor: Cursor<'_>,
     mut position: u32,
     end: u32,
-    mut each: impl FnMut(Passed<'_>) -> Answer<Go>,
-) -> Answer<()> {
+    mut each: impl FnMut(ScannedName<'_>) -> ReadResult<Scan>,
+) -> ReadResult<()> {
     let mut room = [0; NAME_MAX];
     while position < end {
         let mut begins = Some((position, cursor.place()));
         let run = Run::decode(&cursor.array::<RUN_LEN>()?).map_err(|error| cursor.fault(&error))?;
-        position = passed_by(position, RUN_LEN);
+        position = advanced(position, RUN_LEN);
         for _ in 0..run.count {
             let entry = Entry::decode(cursor.take(&mut [0; ENTRY_LEN])?);
             let entry = entry.map_err(|error| cursor.fault(&error))?;
             let name = cursor.take(room.get_mut(..entry.name_len).unwrap_or_default())?;
-            if each(Passed { begins: begins.take(), name, position, entry, run })? == Go::Stop {
+            if each(ScannedName { begins: begins.take(), name, position, entry, run })? == Scan::ReadError {
                 return Ok(());
             }
-            position = passed_by(position, ENTRY_LEN + name.len());
+            position = advanced(position, ENTRY_LEN + name.len());
         }
     }
     Ok(())
 }
 
-/// A position, `len` bytes on.
-fn passed_by(position: u32, len: usize) -> u32 {
+/// Returns the position `len` bytes further.
+fn advanced(position: u32, len: usize) -> u32 {
     position.saturating_add(u32::try_from(len).unwrap_or(u32::MAX))
 }
 
-/// Whether a program can use the name.
+/// Returns true if programs can use the name.
 fn usable(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }

@@ -1,37 +1,37 @@
-//! Inodes.
+//! Reads inodes.
 
 use esker_vfs::{Attr, Device, Ino, Kind, Time};
 
 use super::metadata::{Cursor, Stream};
-use super::{Answer, Scene};
+use super::{Access, ReadResult};
 use crate::layout::{
     Body, DirectoryBody, FileBody, HEADER_LEN, InodeHeader, InodeType, MetaRef, NO_XATTRS, decode_device,
 };
 
-/// Longest target of a symbolic link, as in the kernel.
+/// Maximum length of a symbolic link's target in bytes, as in the kernel.
 const TARGET_MAX: u32 = 4096;
-/// Longest body.
+/// Maximum length of an inode's body in bytes.
 const BODY_MAX: usize = 40;
 
-/// An inode as it is stored, and where.
+/// A stored inode and its position.
 #[derive(Clone)]
 pub(crate) struct Inode<'a> {
     pub(crate) place: MetaRef,
     pub(crate) header: InodeHeader,
     pub(crate) body: Body,
-    /// What follows the body: words of blocks, an index, a target.
+    /// Cursor at the data after the body: block words, an index, or a target.
     pub(crate) after: Cursor<'a>,
 }
 
-impl<'a> Scene<'a> {
-    /// The stream of inodes.
+impl<'a> Access<'a> {
+    /// Returns the stream of inodes.
     pub(super) const fn inode_stream(self) -> Stream {
         let superblock = &self.core.superblock;
         Stream { start: superblock.inode_table, end: superblock.directory_table }
     }
 
-    /// The inode at a place.
-    pub(crate) fn inode(self, place: MetaRef) -> Answer<Inode<'a>> {
+    /// Reads the inode at `place`.
+    pub(crate) fn inode(self, place: MetaRef) -> ReadResult<Inode<'a>> {
         let mut after = self.cursor(self.inode_stream(), place)?;
         let header = InodeHeader::decode(&after.array::<HEADER_LEN>()?);
         let header = header.map_err(|error| after.fault(&error))?;
@@ -42,10 +42,10 @@ impl<'a> Scene<'a> {
         Ok(Inode { place, header, body, after })
     }
 
-    /// What stat(2) says of an inode.
-    pub(crate) fn attr(self, inode: &Inode<'_>) -> Answer<Attr> {
+    /// Returns the attributes of an inode, as stat(2) reports them.
+    pub(crate) fn attr(self, inode: &Inode<'_>) -> ReadResult<Attr> {
         let (size, nlink, device) = match inode.body {
-            // What the kernel says of it: the length of its names and three.
+            // The kernel reports the same size: the length of the names plus three.
             Body::Directory(dir) => (dir.size.into(), dir.nlink, 0),
             Body::File(file) => (file.size, file.nlink, 0),
             Body::Symlink { nlink, target_len } => (target_len.into(), nlink, 0),
@@ -74,8 +74,8 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The set of extended attributes of an inode.
-    pub(crate) fn xattr_set(self, inode: &Inode<'_>) -> Answer<u32> {
+    /// Returns the number of an inode's attribute set.
+    pub(crate) fn xattr_set(self, inode: &Inode<'_>) -> ReadResult<u32> {
         Ok(match inode.body {
             Body::Directory(DirectoryBody { xattrs, .. })
             | Body::File(FileBody { xattrs, .. })
@@ -91,15 +91,15 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The target of a symbolic link; none if it isn't one.
-    pub(crate) fn target(self, inode: &Inode<'_>) -> Answer<Option<Vec<u8>>> {
+    /// Returns the target of a symbolic link; none for other types.
+    pub(crate) fn target(self, inode: &Inode<'_>) -> ReadResult<Option<Vec<u8>>> {
         let Body::Symlink { target_len, .. } = inode.body else { return Ok(None) };
         self.check_target(inode, target_len)?;
         let len = usize::try_from(target_len).unwrap_or(usize::MAX);
         inode.after.clone().bytes(len).map(Some)
     }
 
-    fn check_target(self, inode: &Inode<'_>, len: u32) -> Answer<()> {
+    fn check_target(self, inode: &Inode<'_>, len: u32) -> ReadResult<()> {
         if len == 0 || len > TARGET_MAX {
             let what = format!("the target of inode {} has {len} bytes", inode.header.number);
             return Err(self.core.fault(self.at(inode.place), what).into());
@@ -107,13 +107,13 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Where in the image the metadata block of an inode is.
+    /// Returns the image offset of the inode's metadata block.
     pub(crate) const fn at(self, place: MetaRef) -> u64 {
         self.core.superblock.inode_table.saturating_add(place.block())
     }
 }
 
-/// The type in words of a tree.
+/// Converts a stored inode type.
 pub(crate) const fn kind(stored: InodeType) -> Kind {
     match stored.basic() {
         InodeType::Directory => Kind::Directory,

@@ -1,36 +1,36 @@
-//! Metadata blocks, decompressed when they are wanted, and a cursor over their stream.
+//! Reads metadata blocks on demand; a cursor moves over their stream.
 
 use std::sync::Arc;
 
-use super::{Answer, Core, Scene, Stop};
+use super::{Access, Core, ReadError, ReadResult};
 use crate::fault::Fault;
-use crate::flights::Joined;
 use crate::layout::{LayoutError, METADATA_BLOCK, MetaHeader, MetaRef};
-use crate::pieces::waiter;
+use crate::read_cache::waiter;
+use crate::single_flight::Joined;
 
-/// A metadata block, decompressed.
+/// A decompressed metadata block.
 #[derive(Clone, Debug)]
 pub(crate) struct MetaBlock {
     pub(crate) bytes: Arc<[u8]>,
-    /// Where in the image the next one is stored.
+    /// Image offset of the next stored block.
     pub(crate) next: u64,
 }
 
-/// Which stream of metadata: where in the image it begins, and where it must have ended.
+/// A metadata stream: the image offsets of its start and of its end limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-/// A metadata block as it is stored.
+/// A metadata block as stored.
 struct Stored {
     header: MetaHeader,
     room: [u8; METADATA_BLOCK],
 }
 
 impl Stored {
-    /// What is in it, if it is stored at `at`.
+    /// Decompresses the block, which is stored at `at`.
     fn decode(&self, core: &Core, at: u64) -> Result<MetaBlock, Fault> {
         let len = usize::from(self.header.len);
         let stored = self.room.get(..len).unwrap_or_default();
@@ -46,38 +46,43 @@ impl Stored {
     }
 }
 
-impl<'a> Scene<'a> {
-    /// The metadata block that is stored at `at`. Whoever wants it first decompresses it, on this thread also if it must
-    /// not wait: a block is small, and to hand it over takes two threads being woken.
-    pub(crate) fn block(self, at: u64) -> Answer<MetaBlock> {
+impl<'a> Access<'a> {
+    /// Returns the metadata block stored at `at`.
+    ///
+    /// The first requester decompresses it, also on a thread that must not block: a block is small, and
+    /// handing it to the pool would wake two threads.
+    pub(crate) fn block(self, at: u64) -> ReadResult<MetaBlock> {
         let core = self.core;
         if let Some(block) = core.metadata.get(&at) {
             return Ok(block);
         }
         let stored = self.stored_block(at)?;
         let (waiter, answer) = waiter();
-        if core.decoding.join(at, self.may_wait.then_some(waiter)) == Joined::First
+        if core.decoding.join(at, self.may_wait.then_some(waiter)) == Joined::MustLoad
             && let Some(taken) = core.decoding.take(at)
         {
             let block = core.metadata.get(&at).map_or_else(|| stored.decode(core, at), Ok);
             if let Ok(block) = &block {
                 core.metadata.insert(at, block.clone(), block.bytes.len() + 128);
             }
-            taken.give(&block);
-            return block.map_err(Stop::Fault);
+            taken.complete(&block);
+            return block.map_err(ReadError::Fault);
         }
         if !self.may_wait {
-            return Err(Stop::Missing);
+            return Err(ReadError::NotCached);
         }
-        answer.recv().unwrap_or_else(|_| Err(core.fault(at, "reading it was given up"))).map_err(Stop::Fault)
+        answer
+            .recv()
+            .unwrap_or_else(|_| Err(core.fault(at, "the read was abandoned")))
+            .map_err(ReadError::Fault)
     }
 
     /// Fills `out` from the stored bytes at `offset`.
-    pub(super) fn stored(self, offset: u64, out: &mut [u8]) -> Answer<()> {
-        if self.core.pieces.fill(offset, out, self.may_wait)? { Ok(()) } else { Err(Stop::Missing) }
+    pub(super) fn stored(self, offset: u64, out: &mut [u8]) -> ReadResult<()> {
+        if self.core.pieces.fill(offset, out, self.may_wait)? { Ok(()) } else { Err(ReadError::NotCached) }
     }
 
-    fn stored_block(self, at: u64) -> Answer<Stored> {
+    fn stored_block(self, at: u64) -> ReadResult<Stored> {
         let core = self.core;
         let mut header = [0; MetaHeader::LEN];
         self.stored(at, &mut header)?;
@@ -89,8 +94,8 @@ impl<'a> Scene<'a> {
         Ok(Stored { header, room })
     }
 
-    /// A cursor at a place of a stream.
-    pub(crate) fn cursor(self, stream: Stream, place: MetaRef) -> Answer<Cursor<'a>> {
+    /// Returns a cursor at `place` of `stream`.
+    pub(crate) fn cursor(self, stream: Stream, place: MetaRef) -> ReadResult<Cursor<'a>> {
         let at = stream.start.checked_add(place.block()).filter(|at| *at < stream.end);
         let at = at.ok_or_else(|| {
             self.core.fault(stream.start, format!("there is no metadata block at {:#x}", place.block()))
@@ -98,45 +103,48 @@ impl<'a> Scene<'a> {
         let block = self.block(at)?;
         let from = usize::from(place.offset());
         if from > block.bytes.len() {
-            let what = format!("byte {from} of a metadata block of {} bytes", block.bytes.len());
-            return Err(self.core.fault(at, format!("{what} is pointed to")).into());
+            let what = format!(
+                "a reference points to byte {from} of a metadata block of {} bytes",
+                block.bytes.len()
+            );
+            return Err(self.core.fault(at, what).into());
         }
-        Ok(Cursor { scene: self, stream, block, at, from })
+        Ok(Cursor { access: self, stream, block, at, from })
     }
 }
 
-/// A place in a stream of metadata, to read on from. It only ever moves forward, so it ends where the stream does.
+/// Read position in a metadata stream. It only moves forward, so it ends where the stream does.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
-    scene: Scene<'a>,
+    access: Access<'a>,
     stream: Stream,
     block: MetaBlock,
-    /// Where the block is stored.
+    /// Image offset of the current block.
     at: u64,
     from: usize,
 }
 
 impl Cursor<'_> {
-    /// Where the cursor is, to come back to.
+    /// Returns the current position, for a later cursor.
     pub(crate) fn place(&self) -> MetaRef {
         MetaRef::new(self.at - self.stream.start, u16::try_from(self.from).unwrap_or(u16::MAX))
     }
 
-    /// What is wrong at the cursor.
-    pub(crate) fn fault(&self, error: &LayoutError) -> Stop {
+    /// Creates the error for invalid data before the cursor.
+    pub(crate) fn fault(&self, error: &LayoutError) -> ReadError {
         let what = format!("in the metadata block there, byte {}: {error}", self.from);
-        self.scene.core.fault(self.at, what).into()
+        self.access.core.fault(self.at, what).into()
     }
 
-    /// The bytes from here to the end of this block, and on to the next block if there are none.
-    fn rest(&mut self) -> Answer<&[u8]> {
-        // An empty block is allowed nowhere, so one step is enough, but nothing says that the image knows.
+    /// Returns the unread bytes of this block, or those of the next block if there are none.
+    fn rest(&mut self) -> ReadResult<&[u8]> {
+        // Valid images have no empty blocks, so one step is enough for them, but the image may be invalid.
         while self.from >= self.block.bytes.len() {
             let next = self.block.next;
             if next >= self.stream.end {
-                return Err(self.scene.core.fault(self.at, "a metadata stream ends too early").into());
+                return Err(self.access.core.fault(self.at, "a metadata stream ends too early").into());
             }
-            self.block = self.scene.block(next)?;
+            self.block = self.access.block(next)?;
             self.at = next;
             self.from = 0;
         }
@@ -144,7 +152,7 @@ impl Cursor<'_> {
     }
 
     /// Fills `out`.
-    pub(crate) fn fill(&mut self, mut out: &mut [u8]) -> Answer<()> {
+    pub(crate) fn fill(&mut self, mut out: &mut [u8]) -> ReadResult<()> {
         while !out.is_empty() {
             let rest = self.rest()?;
             let len = rest.len().min(out.len());
@@ -156,8 +164,9 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// The next bytes, as many as there is room for: where they lie, or copied if they lie in two blocks.
-    pub(crate) fn take<'b>(&'b mut self, room: &'b mut [u8]) -> Answer<&'b [u8]> {
+    /// Returns the next bytes, as many as `room` has: borrowed from the block, or copied if they cross two
+    /// blocks.
+    pub(crate) fn take<'b>(&'b mut self, room: &'b mut [u8]) -> ReadResult<&'b [u8]> {
         let len = room.len();
         if self.rest()?.len() < len {
             self.fill(room)?;
@@ -168,28 +177,28 @@ impl Cursor<'_> {
         Ok(self.block.bytes.get(from..self.from).unwrap_or_default())
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Answer<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> ReadResult<[u8; N]> {
         let mut out = [0; N];
         self.fill(&mut out)?;
         Ok(out)
     }
 
-    /// `len` bytes, which may be many: nothing is set aside for those that aren't there.
-    pub(crate) fn bytes(&mut self, mut len: usize) -> Answer<Vec<u8>> {
+    /// Returns `len` bytes. The length may be invalid, so memory is allocated only for bytes that exist.
+    pub(crate) fn bytes(&mut self, mut len: usize) -> ReadResult<Vec<u8>> {
         let mut out = Vec::with_capacity(len.min(METADATA_BLOCK));
         while len > 0 {
             let rest = self.rest()?;
             let piece = rest.get(..len.min(rest.len())).unwrap_or_default();
             out.extend_from_slice(piece);
-            let passed = piece.len();
-            len -= passed;
-            self.from += passed;
+            let scanned = piece.len();
+            len -= scanned;
+            self.from += scanned;
         }
         Ok(out)
     }
 
-    /// Passes over `len` bytes.
-    pub(crate) fn skip(&mut self, mut len: u64) -> Answer<()> {
+    /// Skips `len` bytes.
+    pub(crate) fn skip(&mut self, mut len: u64) -> ReadResult<()> {
         while len > 0 {
             let rest = self.rest()?.len();
             let step = usize::try_from(len).unwrap_or(usize::MAX).min(rest);
@@ -199,8 +208,12 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// Calls `each` with the words from here on, until it has seen `count` of them.
-    pub(crate) fn words(&mut self, count: u64, mut each: impl FnMut(u32) -> Answer<()>) -> Answer<()> {
+    /// Calls `each` with the next `count` words.
+    pub(crate) fn words(
+        &mut self,
+        count: u64,
+        mut each: impl FnMut(u32) -> ReadResult<()>,
+    ) -> ReadResult<()> {
         let mut left = count;
         while left > 0 {
             let rest = self.rest()?;

@@ -1,18 +1,18 @@
-//! Where the tables are, and those with one entry a number: ids, fragments, inodes for export.
+//! Reads the tables with one entry for each number: ids, fragments, and the export table.
 
 use super::metadata::Stream;
-use super::{Answer, Scene};
+use super::{Access, ReadResult};
 use crate::layout::{
     FRAGMENT_LEN, Fragment, LayoutError, METADATA_BLOCK, MetaRef, NO_TABLE, SUPERBLOCK_LEN, Superblock,
     XATTR_TABLE_LEN, XattrTable, table_blocks,
 };
 
-/// Length of a place of a metadata block in the list of a table.
+/// Length in bytes of a metadata block's position in the list of a table.
 const PLACE_LEN: usize = 8;
 const ID_LEN: usize = 4;
 const EXPORT_LEN: usize = 8;
 
-/// What is known of the tables once the image is open.
+/// Tables that stay in memory while the image is open.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     /// User and group ids.
@@ -20,11 +20,11 @@ pub(crate) struct Tables {
     pub(super) xattrs: Option<XattrTable>,
 }
 
-/// Checks that an image of `len` bytes has room for all that its superblock announces.
+/// Checks that an image of `len` bytes has room for everything that its superblock announces.
 pub(super) fn check(superblock: &Superblock, len: u64) -> Result<(), LayoutError> {
     let end = superblock.bytes_used;
     if end > len {
-        let what = "the length of the image, of which some is missing,";
+        let what = "the length of the truncated image";
         return Err(LayoutError::Field { field: what, value: end });
     }
     let within = |field: &'static str, start: u64, size: Option<u64>| {
@@ -60,9 +60,9 @@ pub(super) fn check(superblock: &Superblock, len: u64) -> Result<(), LayoutError
     Ok(())
 }
 
-impl Scene<'_> {
-    /// Reads what is kept as long as the image is open.
-    pub(super) fn read_tables(self) -> Answer<Tables> {
+impl Access<'_> {
+    /// Reads the tables that stay in memory while the image is open.
+    pub(super) fn read_tables(self) -> ReadResult<Tables> {
         let superblock = self.core.superblock;
         let mut ids = Vec::with_capacity(usize::from(superblock.ids));
         for number in 0..u64::from(superblock.ids) {
@@ -84,8 +84,8 @@ impl Scene<'_> {
         Ok(Tables { ids: ids.into(), xattrs })
     }
 
-    /// Entry `number` of a table whose blocks are listed at `list`.
-    pub(super) fn entry<const N: usize>(self, list: u64, number: u64) -> Answer<[u8; N]> {
+    /// Returns entry `number` of the table whose block list is at `list`.
+    pub(super) fn entry<const N: usize>(self, list: u64, number: u64) -> ReadResult<[u8; N]> {
         let a_block = (METADATA_BLOCK / N) as u64;
         let mut place = [0; PLACE_LEN];
         let listed = list.checked_add(number / a_block * PLACE_LEN as u64);
@@ -93,21 +93,21 @@ impl Scene<'_> {
         self.stored(listed, &mut place)?;
         let start = u64::from_le_bytes(place);
         let offset = u16::try_from(number % a_block * N as u64).unwrap_or(u16::MAX);
-        // The blocks of a table lie before the list of them.
+        // The blocks of a table are stored before their list.
         let mut cursor = self.cursor(Stream { start, end: list }, MetaRef::new(0, offset))?;
         cursor.array()
     }
 
-    /// A user or group id.
-    pub(crate) fn id(self, number: u16, inode: MetaRef) -> Answer<u32> {
+    /// Returns the user or group id of index `number`.
+    pub(crate) fn id(self, number: u16, inode: MetaRef) -> ReadResult<u32> {
         self.core.tables.ids.get(usize::from(number)).copied().ok_or_else(|| {
             let at = self.core.superblock.inode_table + inode.block();
             self.core.fault(at, format!("the owner of an inode is id {number}, which isn't there")).into()
         })
     }
 
-    /// A fragment block.
-    pub(crate) fn fragment(self, number: u32) -> Answer<Fragment> {
+    /// Returns the entry of fragment block `number`.
+    pub(crate) fn fragment(self, number: u32) -> ReadResult<Fragment> {
         let superblock = &self.core.superblock;
         let table = superblock.fragment_table;
         if number >= superblock.fragments {
@@ -118,8 +118,8 @@ impl Scene<'_> {
         fragment.map_err(|error| self.core.fault(table, format!("fragment {number}: {error}")).into())
     }
 
-    /// The place of the inode with a number; none if the image can't tell.
-    pub(crate) fn exported(self, number: u32) -> Answer<Option<MetaRef>> {
+    /// Returns the position of inode `number`; none without an export table.
+    pub(crate) fn exported(self, number: u32) -> ReadResult<Option<MetaRef>> {
         let superblock = &self.core.superblock;
         if superblock.export_table == NO_TABLE || number == 0 || number > superblock.inodes {
             return Ok(None);

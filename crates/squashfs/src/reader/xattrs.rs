@@ -1,31 +1,31 @@
-//! Extended attributes.
+//! Reads extended attributes.
 
 use super::metadata::{Cursor, Stream};
-use super::{Answer, Scene, Stop};
+use super::{Access, ReadError, ReadResult};
 use crate::layout::{
     MetaRef, NO_XATTRS, Prefix, XATTR_ENTRY_LEN, XATTR_ID_LEN, XATTR_LIST_MAX, XATTR_TABLE_LEN,
     XATTR_VALUE_MAX, XattrEntry, XattrId,
 };
 
-/// Most names an inode has: their list is no longer.
+/// Maximum number of an inode's attributes, which the kernel's limit on name lists implies.
 const COUNT_MAX: u32 = 64 << 10;
-/// Most bytes of a set that are gone through: some packed bytes may stand for gigabytes of metadata.
+/// Maximum bytes of a set that are scanned: a few compressed bytes may expand to gigabytes of metadata.
 const SET_MAX: u64 = 16 << 20;
 
-/// What a set has, one attribute after the other.
+/// Iterator over the attributes of a set.
 struct Attributes<'a> {
-    scene: Scene<'a>,
+    access: Access<'a>,
     cursor: Cursor<'a>,
     stream: Stream,
     left: u32,
-    /// Of the list of names so far, and of the set.
+    /// Bytes of the name list, and of the set, so far.
     list: usize,
-    passed: u64,
+    scanned: u64,
 }
 
-impl<'a> Scene<'a> {
-    /// The names of a set.
-    pub(crate) fn xattr_names(self, set: u32) -> Answer<Vec<Vec<u8>>> {
+impl<'a> Access<'a> {
+    /// Returns the names in a set.
+    pub(crate) fn xattr_names(self, set: u32) -> ReadResult<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         let Some(mut attributes) = self.attributes(set)? else { return Ok(names) };
         while let Some((entry, rest)) = attributes.name()? {
@@ -35,8 +35,8 @@ impl<'a> Scene<'a> {
         Ok(names)
     }
 
-    /// The value of a name in a set.
-    pub(crate) fn xattr(self, set: u32, name: &[u8]) -> Answer<Option<Vec<u8>>> {
+    /// Returns the value of `name` in a set.
+    pub(crate) fn xattr(self, set: u32, name: &[u8]) -> ReadResult<Option<Vec<u8>>> {
         let split = |prefix: Prefix| Some((prefix, name.strip_prefix(prefix.text().as_bytes())?));
         let Some((prefix, wanted)) = Prefix::ALL.into_iter().find_map(split) else { return Ok(None) };
         let Some(mut attributes) = self.attributes(set)? else { return Ok(None) };
@@ -49,7 +49,7 @@ impl<'a> Scene<'a> {
         Ok(None)
     }
 
-    fn attributes(self, set: u32) -> Answer<Option<Attributes<'a>>> {
+    fn attributes(self, set: u32) -> ReadResult<Option<Attributes<'a>>> {
         let core = self.core;
         if set == NO_XATTRS {
             return Ok(None);
@@ -65,13 +65,13 @@ impl<'a> Scene<'a> {
         }
         let stream = Stream { start: table.start, end: at };
         let cursor = self.cursor(stream, id.place)?;
-        Ok(Some(Attributes { scene: self, cursor, stream, left: id.count, list: 0, passed: 0 }))
+        Ok(Some(Attributes { access: self, cursor, stream, left: id.count, list: 0, scanned: 0 }))
     }
 }
 
 impl Attributes<'_> {
-    /// The next attribute without its value, which has to be taken or skipped.
-    fn name(&mut self) -> Answer<Option<(XattrEntry, Vec<u8>)>> {
+    /// Returns the next attribute without its value, which the caller must read or skip.
+    fn name(&mut self) -> ReadResult<Option<(XattrEntry, Vec<u8>)>> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -86,30 +86,30 @@ impl Attributes<'_> {
         Ok(Some((entry, rest)))
     }
 
-    fn skip_value(&mut self) -> Answer<()> {
+    fn skip_value(&mut self) -> ReadResult<()> {
         let len = u32::from_le_bytes(self.cursor.array()?).into();
-        self.passed += len;
-        if self.passed > SET_MAX {
+        self.scanned += len;
+        if self.scanned > SET_MAX {
             return Err(self.too_many("extended attributes of more than 16 MiB"));
         }
         self.cursor.skip(len)
     }
 
-    fn too_many(&self, what: &str) -> Stop {
-        self.scene.core.fault(self.stream.start, what).into()
+    fn too_many(&self, what: &str) -> ReadError {
+        self.access.core.fault(self.stream.start, what).into()
     }
 
-    fn value(&mut self, elsewhere: bool) -> Answer<Vec<u8>> {
+    fn value(&mut self, elsewhere: bool) -> ReadResult<Vec<u8>> {
         let mut len = u32::from_le_bytes(self.cursor.array()?);
         if elsewhere {
             let place = MetaRef(u64::from_le_bytes(self.cursor.array()?));
-            self.cursor = self.scene.cursor(self.stream, place)?;
+            self.cursor = self.access.cursor(self.stream, place)?;
             len = u32::from_le_bytes(self.cursor.array()?);
         }
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > XATTR_VALUE_MAX {
             let what = format!("an extended attribute of {len} bytes");
-            return Err(self.scene.core.fault(self.stream.start, what).into());
+            return Err(self.access.core.fault(self.stream.start, what).into());
         }
         self.cursor.bytes(len)
     }

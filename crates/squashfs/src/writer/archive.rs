@@ -1,4 +1,4 @@
-//! A tar archive as the tree of an image.
+//! A tar archive as input of an image.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
@@ -11,21 +11,21 @@ use esker_archive::{
 };
 
 use super::WriteError;
+use super::builder::TreeBuilder;
 use super::entry::{Device, Head, Input, Kind, Open, Reading, WithHoles};
-use super::intake::Intake;
 
-/// A tar archive, plain or compressed.
+/// A tar archive, uncompressed or compressed.
 pub struct Archive {
     shown: String,
     entries: Entries,
-    /// The first entry, which was read to see whether it is an archive.
+    /// First entry, which was read to check that the file is an archive.
     first: Option<Entry>,
     names: Option<ContainerImageNames>,
 }
 
-/// The entries of an archive.
+/// Iterator over the entries of an archive.
 enum Entries {
-    /// Of a file: contents can be read at any time.
+    /// Entries of a file: contents can be read at any time.
     File(Reader<FileInput>, Arc<File>),
     Stream(Reader<Box<dyn Read + Send>>),
 }
@@ -49,7 +49,7 @@ impl Archive {
         file.by_ref().take(esker_archive::MAGIC_LEN as u64).read_to_end(&mut magic).map_err(failed)?;
         let can_seek = is_file && file.seek(SeekFrom::Start(0)).is_ok();
         if !can_seek || Packed::of(&magic).is_some() {
-            // A pipe, which has to go on where it is, or something that only a decoder can read.
+            // The input is a pipe, which can't seek back, or needs a decoder.
             let start = if can_seek { Vec::new() } else { magic };
             return Self::of_stream(shown, Box::new(Cursor::new(start).chain(file)));
         }
@@ -75,7 +75,8 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Refuses an archive of a container image, whose layers would become files of the image in place of its content.
+    /// Rejects the archive of a container image, whose layers would become files of the image in place of its
+    /// content.
     pub fn refuse_container_images(&mut self) {
         self.names = Some(ContainerImageNames::default());
     }
@@ -91,7 +92,7 @@ impl Archive {
         next.map_err(|error| refused(&self.shown, error))
     }
 
-    /// Returns whether the archive is a container image, once all names are known.
+    /// Returns an error if the archive is a container image, which is known once all names are.
     fn container_image(&self) -> Result<(), WriteError> {
         let form = match self.names.as_ref().and_then(ContainerImageNames::image) {
             None => return Ok(()),
@@ -109,11 +110,11 @@ impl Archive {
         Err(WriteError::Refused { path: shown.clone(), reason })
     }
 
-    fn feed_entry(&mut self, entry: Entry, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed_entry(&mut self, entry: Entry, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         if let Some(names) = &mut self.names {
             names.note(&entry.path);
         }
-        intake.note_unknown_types(entry.unknown_type.is_some().into());
+        builder.note_unknown_types(entry.unknown_type.is_some().into());
         let head = Head {
             path: entry.path,
             permissions: u16::try_from(entry.mode & 0o7777).unwrap_or(0),
@@ -124,14 +125,14 @@ impl Archive {
         };
         let device = |device: esker_archive::Device| Device { major: device.major, minor: device.minor };
         let kind = match entry.kind {
-            EntryKind::Hardlink(of) => return intake.link(&head.path, &of),
+            EntryKind::Hardlink(of) => return builder.link(&head.path, &of),
             EntryKind::File(data) => {
                 let size = data.size;
                 return match &mut self.entries {
                     Entries::File(_, file) => {
-                        intake.file(head, size, Box::new(Part { file: file.clone(), data }))
+                        builder.file(head, size, Box::new(Part { file: file.clone(), data }))
                     }
-                    Entries::Stream(reader) => intake.file_now(head, size, &mut WithHoles(reader.content())),
+                    Entries::Stream(reader) => builder.file_now(head, size, &mut WithHoles(reader.content())),
                 };
             }
             EntryKind::Directory => Kind::Directory,
@@ -140,7 +141,7 @@ impl Archive {
             EntryKind::CharDevice(number) => Kind::CharDevice(device(number)),
             EntryKind::BlockDevice(number) => Kind::BlockDevice(device(number)),
         };
-        intake.add(head, kind)
+        builder.add(head, kind)
     }
 }
 
@@ -160,7 +161,7 @@ fn refused(archive: &str, error: ArchiveError) -> WriteError {
     WriteError::Refused { path: archive.to_owned(), reason: error.to_string() }
 }
 
-/// Content of a file in an archive that is a file itself.
+/// Content of a file in an uncompressed archive file.
 struct Part {
     file: Arc<File>,
     data: Data,
@@ -173,12 +174,12 @@ impl Open for Part {
 }
 
 impl Input for Archive {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         while let Some(entry) = self.next()? {
-            self.feed_entry(entry, intake)?;
+            self.feed_entry(entry, builder)?;
         }
         if let Entries::Stream(reader) = &mut self.entries {
-            // The checksum of what is compressed stands behind the last member.
+            // The checksum of the compressed stream follows the last member.
             let failed = |source| WriteError::Input { doing: "reading", path: self.shown.clone(), source };
             io::copy(reader.get_mut(), &mut io::sink()).map_err(failed)?;
         }
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_archive_is_refused() {
+    fn a_file_that_is_no_archive_is_rejected() {
         for bytes in [&b""[..], b"hello", &[7; 2000]] {
             let opened = Archive::of_stream("it".to_owned(), Box::new(Cursor::new(bytes.to_vec())));
             let error = opened.expect_err("no archive").to_string();

@@ -1,10 +1,10 @@
-//! A bounded amount of memory that the stages of a build share.
+//! Memory limit that the stages of a build share.
 
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes of content that may be between its reader and the image.
+/// Limit on the bytes of content between the readers and the image.
 #[derive(Clone, Debug)]
 pub(super) struct Budget(Arc<State>);
 
@@ -14,9 +14,9 @@ struct State {
     returned: Condvar,
 }
 
-/// Bytes that were taken; given back when dropped.
+/// Reserved bytes, released when dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct MemoryShare {
     budget: Budget,
     bytes: u64,
 }
@@ -26,31 +26,32 @@ impl Budget {
         Self(Arc::new(State { free: Mutex::new(Some(bytes)), returned: Condvar::new() }))
     }
 
-    /// Waits until this many bytes are free, which may never be more than there are in all. None once the budget
-    /// is closed. Only the feeder calls it, in the order of the files: so whoever has a share is before whoever
-    /// waits for one, and gets through.
-    pub(super) fn take(&self, bytes: u64) -> Option<Share> {
+    /// Waits until `bytes` are free and reserves them; none once the budget is closed.
+    ///
+    /// `bytes` may never be more than the budget has in total. Only the feeder calls this, in the order of
+    /// the files: so a file with a reservation always precedes the file that waits for one, and can finish.
+    pub(super) fn take(&self, bytes: u64) -> Option<MemoryShare> {
         let mut free = self.0.free.lock();
         loop {
             match *free {
                 None => return None,
                 Some(left) if left >= bytes => {
                     *free = Some(left - bytes);
-                    return Some(Share { budget: self.clone(), bytes });
+                    return Some(MemoryShare { budget: self.clone(), bytes });
                 }
                 Some(_) => self.0.returned.wait(&mut free),
             }
         }
     }
 
-    /// Lets nobody wait any longer.
+    /// Wakes the waiting thread, and lets no thread wait from now on.
     pub(super) fn close(&self) {
         *self.0.free.lock() = None;
         self.0.returned.notify_all();
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         if let Some(free) = &mut *self.budget.0.free.lock() {
             *free += self.bytes;
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_come_back() {
+    fn dropped_shares_are_released() {
         let budget = Budget::new(10);
         let share = budget.take(7).expect("open");
         let waiting = std::thread::spawn({
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_closed_budget() {
+    fn taking_from_a_closed_budget_does_not_block() {
         let budget = Budget::new(1);
         let _all = budget.take(1).expect("open");
         let waiting = std::thread::spawn({

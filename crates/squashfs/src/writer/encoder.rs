@@ -1,4 +1,4 @@
-//! Compressing blocks the way other squashfs tools do, so that every reader takes them.
+//! Compresses blocks as other squashfs tools do, so that every reader accepts them.
 
 use liblzma::stream::{Action, Check, Filters, LzmaOptions, Status, Stream};
 use lz4::block::{CompressionMode, compress_bound, compress_to_buffer};
@@ -6,21 +6,21 @@ use lz4::block::{CompressionMode, compress_bound, compress_to_buffer};
 use super::WriteError;
 use crate::layout::{CodecId, CodecOptions};
 
-/// A codec and how hard it tries.
+/// A codec and its compression level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
     codec: CodecId,
     level: Option<u32>,
 }
 
-/// The levels of mksquashfs, so that images are as small as people are used to.
+/// Default level of gzip, as in mksquashfs, so that images have the size that users expect.
 const GZIP_LEVEL: u32 = 9;
 const ZSTD_LEVEL: u32 = 15;
 const XZ_LEVEL: u32 = 6;
 const LZ4_BEST: u32 = 12;
 
 impl Compression {
-    /// A codec at a level, or at its usual one. The error says which levels there are.
+    /// Returns a codec at `level`, or at its default level. The error names the valid levels.
     pub fn new(codec: CodecId, level: Option<u32>) -> Result<Self, String> {
         let levels = match codec {
             CodecId::Gzip => 1..=12,
@@ -39,30 +39,30 @@ impl Compression {
         }
     }
 
-    /// The codec.
+    /// Returns the codec.
     pub fn codec(self) -> CodecId {
         self.codec
     }
 
-    /// What an image says of it, unless it is what readers expect anyway.
+    /// Returns the options that the image records; none if they are the defaults.
     pub(super) fn options(self) -> Option<CodecOptions> {
         match self.codec {
             CodecId::Gzip => {
-                // What is beyond zlib's own levels is still a zlib stream.
+                // Levels above zlib's own still produce a zlib stream.
                 let level = self.level.unwrap_or(GZIP_LEVEL).min(GZIP_LEVEL);
                 (level != GZIP_LEVEL).then_some(CodecOptions::Gzip { level, window: 15, strategies: 0 })
             }
             CodecId::Zstd => {
                 self.level.filter(|level| *level != ZSTD_LEVEL).map(|level| CodecOptions::Zstd { level })
             }
-            // An LZ4 image always has them.
+            // An LZ4 image always records its options.
             CodecId::Lz4 => Some(CodecOptions::Lz4 { high: self.level.is_some() }),
             CodecId::Xz | CodecId::Lzo => None,
         }
     }
 }
 
-/// Compresses blocks, one after the other. The same block always becomes the same bytes, whatever came before it.
+/// Compresses blocks independently: the same block always becomes the same bytes.
 pub(super) struct Encoder {
     state: State,
     codec: CodecId,
@@ -98,14 +98,14 @@ impl Encoder {
         Ok(Self { state, codec, room: Vec::new() })
     }
 
-    /// The compressed form of a block; none if it would be no shorter.
+    /// Returns the compressed block; none if it would be no shorter.
     pub(super) fn encode(&mut self, plain: &[u8]) -> Result<Option<&[u8]>, WriteError> {
         let codec = self.codec;
         let failed = |error: &dyn std::fmt::Display| failed(codec, error);
         let room = &mut self.room;
         let len = match &mut self.state {
             State::Gzip(compressor) => {
-                // One byte less than the block: nothing longer is of use.
+                // One byte less than the block: longer output would save nothing.
                 room.resize(plain.len().saturating_sub(1), 0);
                 match compressor.zlib_compress(plain, room) {
                     Ok(len) => len,
@@ -140,7 +140,8 @@ fn gzip(level: u32) -> Result<libdeflater::Compressor, WriteError> {
     Ok(libdeflater::Compressor::new(level))
 }
 
-/// The kernel's decoder has a dictionary of one block, so the encoder must not look further back.
+/// Returns the xz filters for a level. The kernel's decoder has a dictionary of one block, so the encoder
+/// must not look further back.
 fn xz(level: u32, block_size: u32) -> Result<Filters, WriteError> {
     let mut options = LzmaOptions::new_preset(level).map_err(|error| failed(CodecId::Xz, error))?;
     options.dict_size(block_size);
@@ -149,7 +150,8 @@ fn xz(level: u32, block_size: u32) -> Result<Filters, WriteError> {
     Ok(filters)
 }
 
-/// A stream of its own for each block, with the only checksum that the kernel knows. None if there is no room.
+/// Compresses a block into a stream of its own, with the only checksum that the kernel supports. None if the
+/// output exceeds `room`.
 fn encode_xz(
     filters: &Filters,
     plain: &[u8],

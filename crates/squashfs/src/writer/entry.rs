@@ -1,20 +1,21 @@
-//! What an image is made of: entries, and where their content comes from.
+//! Entries of an image, and the sources of their content.
 
 use std::io;
 
 use super::WriteError;
-use super::intake::Intake;
+use super::builder::TreeBuilder;
 
-/// A tree that becomes an image.
+/// A tree that can be written as an image.
 pub trait Input {
-    /// Hands every entry to the intake, in an order that is the same each time: contents are stored in it.
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError>;
+    /// Passes every entry to the builder. The order must be the same each time, because contents are stored
+    /// in it.
+    fn feed(&mut self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError>;
 }
 
-/// What every entry of a tree has.
+/// Metadata that every entry has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Its path from the root, which is empty; a leading slash and `./` don't matter.
+    /// Path from the root, which is empty; a leading slash and `./` are ignored.
     pub path: Vec<u8>,
     /// Permission bits with setuid, setgid and sticky (`0o7777`).
     pub permissions: u16,
@@ -22,13 +23,13 @@ pub struct Head {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change of the content, in seconds since the epoch.
+    /// Modification time of the content, in seconds since the epoch.
     pub mtime: i64,
-    /// Its extended attributes: full names and values.
+    /// Extended attributes: full names and values.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What an entry is that is no regular file.
+/// Type of an entry other than a regular file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
@@ -54,25 +55,25 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// Content that can be read when its turn comes, on another thread.
+/// Content that another thread opens when it is needed.
 pub trait Open: Send + Sync {
-    /// Opens it at its start.
+    /// Opens the content at its start.
     fn open(&self) -> io::Result<Box<dyn Reading + '_>>;
 }
 
-/// Content that is read from its start to its end.
+/// Content that is read sequentially.
 pub trait Reading {
-    /// Fills `room` with what comes next. Fewer bytes only at the end.
+    /// Fills `room` with the next bytes; fewer only at the end.
     fn fill(&mut self, room: &mut [u8]) -> io::Result<usize>;
 
-    /// Whether the next `len` bytes are a hole, found out without reading them; if so, they are passed over.
+    /// Skips the next `len` bytes and returns true if they are known to be a hole without reading them.
     fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
         let _ = len;
         Ok(false)
     }
 }
 
-/// Content of an archive, whose holes are told.
+/// Content of an archive member, whose header lists its holes.
 #[derive(Debug)]
 pub struct WithHoles<C>(pub C);
 
@@ -86,7 +87,7 @@ impl<C: esker_archive::Holes> Reading for WithHoles<C> {
     }
 }
 
-/// Anything that can be read, without holes.
+/// Any readable stream, without holes.
 #[derive(Debug)]
 pub struct Plain<R>(pub R);
 

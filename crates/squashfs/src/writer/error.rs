@@ -1,53 +1,53 @@
-//! How writing an image fails.
+//! Errors of writing an image.
 
 use std::io;
 
-/// Why no image was made.
+/// Reasons why no image was written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Something of the input can't be read.
+    /// An entry of the input can't be read.
     #[error("{doing} {path} failed")]
     Input {
-        /// What was done.
+        /// Operation that failed.
         doing: &'static str,
-        /// With what.
+        /// Path of the entry.
         path: String,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// An image can't hold this entry.
+    /// The format can't hold this entry.
     #[error("{path} can't be in an image: {reason}")]
     Refused {
-        /// The entry.
+        /// Path of the entry.
         path: String,
-        /// Why.
+        /// Reason of the rejection.
         reason: String,
     },
     /// The image can't be written.
     #[error("{doing} the image failed")]
     Image {
-        /// What was done.
+        /// Operation that failed.
         doing: &'static str,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A codec refused to work.
+    /// A codec failed.
     #[error("compressing with {codec} failed: {reason}")]
     Codec {
-        /// Its name.
+        /// Name of the codec.
         codec: &'static str,
-        /// What it said.
+        /// Error text of the codec.
         reason: String,
     },
-    /// The input has more of something than the format can count.
+    /// The input has more items of a kind than the format can count.
     #[error("the image would have too many {0}")]
     TooMany(&'static str),
-    /// Somebody asked for the end.
+    /// The caller stopped the build.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// A path, for messages.
+/// Returns a path for messages.
 pub(super) fn shown(path: &[u8]) -> String {
     let path = String::from_utf8_lossy(path);
     if path.starts_with('/') { path.into_owned() } else { format!("/{path}") }

@@ -1,5 +1,7 @@
-//! A folder as the tree of an image. It is read by descriptors, name by name, so that no path is too long and no
-//! symlink that appears on the way leads anywhere else.
+//! A folder as input of an image.
+//!
+//! It is read relative to open directories, one name at a time. So no path is too long, and no symlink that
+//! appears during the build leads out of the folder.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -18,17 +20,17 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::WriteError;
+use super::builder::TreeBuilder;
 use super::entry::{Device, Head, Input, Kind, Open, Plain, Reading};
 use super::error::shown;
-use super::intake::Intake;
 
-/// A folder.
+/// A folder that becomes an image.
 #[derive(Debug)]
 pub struct Folder {
     root: Arc<OwnedFd>,
-    /// The first path of each file that has several names.
+    /// First path of each file that has several names.
     linked: HashMap<(u64, u64), Vec<u8>>,
-    /// Files that are not part of it, by device and inode.
+    /// Files to leave out, by device and inode.
     left_out: Vec<(u64, u64)>,
     xattrs: bool,
 }
@@ -40,18 +42,18 @@ const OPEN_FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NOCTTY);
 const OPEN_DIRECTORY: OFlags = OPEN_FILE.union(OFlags::DIRECTORY);
 
-/// Names that say something about the machine and nothing about the file.
+/// Attributes that describe the machine rather than the file.
 const MACHINE_NAMES: [&[u8]; 3] = [b"security.selinux", b"security.ima", b"security.evm"];
 
 impl Folder {
-    /// Opens a folder; `xattrs` says whether extended attributes are wanted.
+    /// Opens a folder; `xattrs` says whether to read extended attributes.
     pub fn open(path: &Path, xattrs: bool) -> io::Result<Self> {
-        // The path itself may be a symlink: whoever typed it means what it leads to.
+        // The given path itself may be a symlink, which is followed.
         let root = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { root: Arc::new(root), linked: HashMap::new(), left_out: Vec::new(), xattrs })
     }
 
-    /// Leaves out a file, such as the image itself, which may be on its way into the folder.
+    /// Leaves out a file, such as the image itself if it is written into the folder.
     pub fn leave_out(&mut self, file: &Metadata) {
         self.left_out.push((file.dev(), file.ino()));
     }
@@ -71,13 +73,13 @@ impl Folder {
         })
     }
 
-    /// Hands over one entry; true if it is a directory.
+    /// Passes on one entry; returns true if it is a directory.
     fn entry(
         &mut self,
         directory: &OwnedFd,
         name: &CStr,
         path: &[u8],
-        intake: &mut Intake<'_, '_>,
+        builder: &mut TreeBuilder<'_, '_>,
     ) -> Result<bool, WriteError> {
         let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("looking at", path))?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -87,7 +89,7 @@ impl Folder {
         }
         let is_linked = kind != FileType::Directory && stat.st_nlink > 1;
         if is_linked && let Some(first) = self.linked.get(&numbers) {
-            intake.link(path, first)?;
+            builder.link(path, first)?;
             return Ok(false);
         }
         if is_linked {
@@ -101,7 +103,7 @@ impl Folder {
                 let size = stat.st_size.cast_unsigned();
                 let is_sparse = stat.st_blocks.cast_unsigned().saturating_mul(512) < size;
                 let content = Content { root: self.root.clone(), path: path.to_vec(), is_sparse };
-                intake.file(head, size, Box::new(content))?;
+                builder.file(head, size, Box::new(content))?;
                 return Ok(false);
             }
             FileType::Directory => Kind::Directory,
@@ -119,18 +121,18 @@ impl Folder {
             }
         };
         let is_directory = kind == Kind::Directory;
-        intake.add(head, kind)?;
+        builder.add(head, kind)?;
         Ok(is_directory)
     }
 }
 
 impl Input for Folder {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         let root = self.root.clone();
         let stat = fstat(&*root).map_err(failed("looking at", b""))?;
         let head = self.head(&root, c".", b"", &stat)?;
-        intake.add(head, Kind::Directory)?;
-        // The directories on the way, with what is left of them, from the end.
+        builder.add(head, Kind::Directory)?;
+        // Stack of open directories, with their remaining names, last name first.
         let top = openat(&*root, c".", OPEN_DIRECTORY, Mode::empty()).map_err(failed("opening", b""))?;
         let left = names(&top, b"")?;
         let mut way: Vec<(OwnedFd, Vec<u8>, Vec<CString>)> = vec![(top, Vec::new(), left)];
@@ -144,7 +146,7 @@ impl Input for Folder {
                 path.push(b'/');
             }
             path.extend_from_slice(name.to_bytes());
-            if !intake.wants(&path) || !self.entry(directory, &name, &path, intake)? {
+            if !builder.wants(&path) || !self.entry(directory, &name, &path, builder)? {
                 continue;
             }
             let below = openat(&*directory, &name, OPEN_DIRECTORY, Mode::empty());
@@ -171,7 +173,7 @@ fn failed(doing: &'static str, path: &[u8]) -> impl FnOnce(Errno) -> WriteError 
     move |error| WriteError::Input { doing, path, source: error.into() }
 }
 
-/// The names in a directory, the last one first.
+/// Returns the names in a directory, the last one first.
 fn names(directory: &OwnedFd, path: &[u8]) -> Result<Vec<CString>, WriteError> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory).map_err(failed("reading directory", path))? {
@@ -184,13 +186,13 @@ fn names(directory: &OwnedFd, path: &[u8]) -> Result<Vec<CString>, WriteError> {
     Ok(names)
 }
 
-/// Names and values.
+/// Names and values of extended attributes.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The extended attributes of an entry, whatever it is.
+/// Returns the extended attributes of an entry of any type.
 ///
-/// There is no call that takes a directory and a name on old kernels, so the way is through the directory's link in
-/// `/proc`, of which only the last name is not followed.
+/// Old kernels have no call that takes a directory and a name. So the path goes through the directory's link
+/// in `/proc`; only its last name is not followed.
 fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name.to_bytes());
@@ -208,7 +210,7 @@ fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
         let c_name = CString::new(name).map_err(|_| Errno::INVAL)?;
         match read_grown(|room| lgetxattr(&path, &c_name, room)) {
             Ok(value) => found.push((name.to_vec(), value)),
-            // Gone meanwhile, or not for us to see.
+            // The attribute was removed meanwhile, or this user may not read it.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
             Err(error) => return Err(error),
         }
@@ -216,7 +218,7 @@ fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
     Ok(found)
 }
 
-/// Calls with more and more room until the answer fits.
+/// Calls with a growing buffer until the answer fits.
 fn read_grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; 1024];
     loop {
@@ -231,7 +233,7 @@ fn read_grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::
     }
 }
 
-/// The content of a file of the folder.
+/// Content of a file of the folder.
 struct Content {
     root: Arc<OwnedFd>,
     path: Vec<u8>,
@@ -243,7 +245,7 @@ impl Content {
         let path = OsStr::from_bytes(&self.path);
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(&*self.root, path, OPEN_FILE, Mode::empty(), within) {
-            // An old kernel, a filter of calls, or a path that is too long for one call.
+            // Old kernel, system call filter, or a path too long for one call.
             Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => self.open_by_names(),
             opened => opened,
         }
@@ -279,7 +281,7 @@ impl Open for Content {
 struct Sparse {
     file: File,
     offset: u64,
-    /// Where the next data begins, as far as is known.
+    /// Offset of the next data, as far as known.
     data: u64,
 }
 
@@ -295,9 +297,9 @@ impl Reading for Sparse {
         if self.data <= self.offset {
             self.data = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(self.offset)) {
                 Ok(data) => data,
-                // Nothing but a hole up to the end.
+                // Only a hole remains up to the end of the file.
                 Err(Errno::NXIO) => u64::MAX,
-                // A file system that doesn't tell.
+                // The file system doesn't report holes.
                 Err(_) => self.offset,
             };
         }

@@ -1,4 +1,4 @@
-//! The image on its way to its place.
+//! Writes the image to its target.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use super::WriteError;
 
-/// Where an image is written to.
+/// Destination of an image.
 pub trait Target: Send {
     /// Writes all of `bytes` at `offset`.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Called once, after everything was written: makes the first `len` bytes durable, and then seen.
+    /// Makes the first `len` bytes durable, and then visible. Called once, after all writes.
     fn finish(&mut self, len: u64) -> io::Result<()>;
 }
 
-/// An image that grows.
+/// Sequential writer of an image.
 pub(super) struct Image<'t> {
     target: &'t mut dyn Target,
     end: u64,
 }
 
 impl<'t> Image<'t> {
-    /// An image that begins with room for `start` bytes.
+    /// Starts an image with room for `start` bytes at its beginning.
     pub(super) fn new(target: &'t mut dyn Target, start: u64) -> Self {
         Self { target, end: start }
     }
@@ -38,16 +38,18 @@ impl<'t> Image<'t> {
         Ok(())
     }
 
-    /// Goes on at an earlier place. What was there is written over by what comes next, or cut off at the end.
+    /// Moves back to offset `to`: later writes replace the bytes there, and the end of the image cuts them
+    /// off.
     pub(super) fn go_back(&mut self, to: u64) {
         self.end = to;
     }
 
-    /// Writes what belongs at the very start and makes the image seen, with zeros up to a multiple of `unit`.
+    /// Writes the bytes `start` at the beginning, pads the image with zeros to a multiple of `unit`, and
+    /// publishes it.
     pub(super) fn finish(mut self, start: &[u8], unit: u64) -> Result<u64, WriteError> {
         self.write(0, start)?;
         let len = self.end.next_multiple_of(unit);
-        // What was taken back may lie there.
+        // Bytes of a block that was taken back may follow, so the padding is written.
         let padding = usize::try_from(len - self.end).unwrap_or(0);
         self.write(self.end, &vec![0; padding])?;
         self.target.finish(len).map_err(|source| WriteError::Image { doing: "completing", source })?;
@@ -60,7 +62,8 @@ impl<'t> Image<'t> {
     }
 }
 
-/// A file that has its name only once it is complete: a build that fails or is interrupted leaves what was there.
+/// A file that gets its name only when it is complete: a failed or interrupted build keeps the file that was
+/// there.
 #[derive(Debug)]
 pub struct ImageFile {
     file: File,
@@ -68,16 +71,17 @@ pub struct ImageFile {
     temporary: Option<PathBuf>,
 }
 
-/// Names that are tried for the incomplete file.
+/// Maximum number of temporary names to try.
 const NAMES_MAX: u32 = 1000;
 
 impl ImageFile {
-    /// Begins an image that will be at `path`, in place of a file, or a symbolic link to one, that is there.
+    /// Starts an image for `path`, where it will replace a file, or the target of a symbolic link.
     ///
-    /// Fails with [`io::ErrorKind::InvalidInput`] for anything else that is there: nobody wants a device replaced.
+    /// Fails with [`io::ErrorKind::InvalidInput`] if another type of file is there: replacing a device is
+    /// never intended.
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.metadata().is_ok_and(|there| !there.is_file()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "what is there is not a file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path exists and is not a file"));
         }
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let process = std::process::id();
@@ -95,7 +99,7 @@ impl ImageFile {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// What the system says of the incomplete file.
+    /// Returns the metadata of the incomplete file.
     pub fn metadata(&self) -> io::Result<fs::Metadata> {
         self.file.metadata()
     }
@@ -121,7 +125,7 @@ impl Target for ImageFile {
 impl Drop for ImageFile {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            // What is left is hidden and says by its name what it is.
+            // A file that can't be removed is hidden, and its name says that it is temporary.
             let _ = fs::remove_file(temporary);
         }
     }

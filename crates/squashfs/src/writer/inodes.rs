@@ -1,4 +1,4 @@
-//! The tables of inodes and directories.
+//! Builds the inode table and the directory table.
 
 use std::collections::HashMap;
 
@@ -13,24 +13,24 @@ use crate::layout::{
     encode_device,
 };
 
-/// The tables as they are stored.
+/// The stored tables.
 pub(super) struct Tables {
     pub(super) inodes: Vec<u8>,
     pub(super) directories: Vec<u8>,
     pub(super) root: MetaRef,
-    /// Where each inode is, by number from 1.
+    /// Position of each inode, by inode number from 1.
     pub(super) places: Vec<MetaRef>,
     pub(super) ids: Vec<u32>,
-    /// The latest of all times.
+    /// Latest modification time of all entries.
     pub(super) newest: u32,
 }
 
-/// A directory and the one it is in.
+/// A directory and its parent.
 type Directory = (NodeId, Option<NodeId>);
 
-/// What an inode is known by in a directory.
+/// Fields of an inode that a directory entry needs.
 #[derive(Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct InodeRef {
     pub(super) place: MetaRef,
     pub(super) number: u32,
     pub(super) kind: InodeType,
@@ -38,21 +38,21 @@ pub(super) struct Known {
 
 struct Builder<'b> {
     tree: &'b Tree,
-    /// Where the content of each file is, by its place in the list of files.
+    /// Returns the location of a file's content, by the file's index.
     located: &'b dyn Fn(usize) -> Located,
     encoder: &'b mut Encoder,
     inodes: Metadata,
     directories: Metadata,
-    /// The number of each node; 0 if it has none.
+    /// Inode number of each node; 0 if it has none.
     numbers: Vec<u32>,
-    /// What is written of each node.
-    written: Vec<Option<Known>>,
+    /// Inode of each node, once written.
+    written: Vec<Option<InodeRef>>,
     ids: Vec<u32>,
     id_places: HashMap<u32, u16>,
     newest: u32,
 }
 
-/// Makes the tables of a tree.
+/// Builds the tables of a tree.
 pub(super) fn build(
     tree: &Tree,
     located: &dyn Fn(usize) -> Located,
@@ -71,7 +71,7 @@ pub(super) fn build(
         newest: 0,
     };
     let (directories, count) = builder.number()?;
-    // Directories name inodes by their places, so what is below comes before.
+    // A directory names inodes by position, so its entries are written first.
     for (id, parent) in directories.iter().rev() {
         builder.directory(*id, *parent, count)?;
     }
@@ -87,8 +87,9 @@ impl<'b> Builder<'b> {
         self.numbers.get(id).copied().unwrap_or(0)
     }
 
-    /// Gives all nodes numbers, those of one directory in a row. Returns the directories, each before those below it,
-    /// with their parents, and how many inodes there are.
+    /// Numbers all nodes, those of one directory consecutively.
+    ///
+    /// Returns the directories with their parents, each before its subdirectories, and the number of inodes.
     fn number(&mut self) -> Result<(Vec<Directory>, u32), WriteError> {
         let mut directories = vec![];
         let mut waiting = vec![(ROOT, None)];
@@ -125,7 +126,7 @@ impl<'b> Builder<'b> {
                 self.leaf(*child)?;
             }
             let known = self.written.get(*child).copied().flatten();
-            entries.push((&**name, known.expect("what is in a directory is written before it")));
+            entries.push((&**name, known.expect("entries of a directory are written before it")));
         }
         let names = listing::encode(&entries)?;
         let start = self.directories.place();
@@ -150,7 +151,7 @@ impl<'b> Builder<'b> {
         self.inode(id, kind, &Body::Directory(body), &index)
     }
 
-    /// Writes the inode of something that is no directory.
+    /// Writes the inode of a node that is not a directory.
     fn leaf(&mut self, id: NodeId) -> Result<(), WriteError> {
         let node = self.node(id);
         let (nlink, xattrs) = (node.names, node.xattrs.unwrap_or(NO_XATTRS));
@@ -211,7 +212,7 @@ impl<'b> Builder<'b> {
         header.encode(&mut bytes);
         body.encode(kind, &mut bytes);
         bytes.extend_from_slice(rest);
-        let known = Known { place: self.inodes.place(), number: header.number, kind };
+        let known = InodeRef { place: self.inodes.place(), number: header.number, kind };
         self.inodes.append(&bytes, self.encoder)?;
         if let Some(slot) = self.written.get_mut(id) {
             *slot = Some(known);

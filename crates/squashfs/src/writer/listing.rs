@@ -1,17 +1,18 @@
-//! The names of a directory.
+//! Encodes the names of a directory.
 
 use super::WriteError;
-use super::inodes::Known;
+use super::inodes::InodeRef;
 use crate::layout::{ENTRY_LEN, Entry, IndexEntry, METADATA_BLOCK, RUN_LEN, RUN_MAX, Run};
 
-/// The names of a directory as they are stored.
+/// Encoded names of a directory.
 pub(super) struct Names<'n> {
     pub(super) bytes: Vec<u8>,
-    /// Runs from which a search may start: where they begin, and their first names.
+    /// Runs at which a search may start: their positions and first names.
     pub(super) marks: Vec<(u32, &'n [u8])>,
 }
 
-/// An inode counts its index entries with 16 bits. Names behind the last one are searched one by one.
+/// Maximum number of marks: an inode counts its index entries with 16 bits. Names after the last mark are
+/// searched linearly.
 const MARKS_MAX: usize = u16::MAX as usize;
 
 /// A run that is being filled.
@@ -21,8 +22,8 @@ struct Open {
 }
 
 impl Open {
-    /// The entry's difference to the run's inode number, if it can be in this run.
-    fn takes(&self, known: &Known) -> Option<i16> {
+    /// Returns the entry's difference to the run's inode number, if the entry fits into this run.
+    fn takes(&self, known: &InodeRef) -> Option<i16> {
         let fits = self.run.count < RUN_MAX && u64::from(self.run.inode_block) == known.place.block();
         let delta = i64::from(known.number) - i64::from(self.run.inode_number);
         i16::try_from(delta).ok().filter(|_| fits)
@@ -34,14 +35,14 @@ impl Open {
     }
 }
 
-/// Encodes names in their order.
-pub(super) fn encode<'n>(entries: &[(&'n [u8], Known)]) -> Result<Names<'n>, WriteError> {
+/// Encodes names in the given order.
+pub(super) fn encode<'n>(entries: &[(&'n [u8], InodeRef)]) -> Result<Names<'n>, WriteError> {
     let (mut bytes, mut marks) = (Vec::new(), Vec::new());
     let mut marked = 0;
     let mut open: Option<Open> = None;
     for (name, known) in entries {
         let end = bytes.len() + open.as_ref().map_or(0, |open| RUN_LEN + open.entries.len());
-        // As soon as a block would be full since the last mark, a run begins that can be one.
+        // A new run, which can be a mark, begins as soon as a block would be full since the last mark.
         let is_far = end + RUN_LEN + ENTRY_LEN + name.len() - marked > METADATA_BLOCK;
         let delta = open.as_ref().and_then(|open| open.takes(known)).filter(|_| !is_far);
         let delta = match delta {
@@ -83,7 +84,8 @@ pub(super) fn encode<'n>(entries: &[(&'n [u8], Known)]) -> Result<Names<'n>, Wri
 }
 
 impl Names<'_> {
-    /// The index; `block_of` says which block of the directory table has a byte of these names.
+    /// Encodes the index; `block_of` returns the block of the directory table that holds a byte of these
+    /// names.
     pub(super) fn encode_index(&self, block_of: impl Fn(u32) -> u64) -> Result<Vec<u8>, WriteError> {
         let mut out = Vec::new();
         for (position, name) in &self.marks {
@@ -100,8 +102,8 @@ mod tests {
     use super::*;
     use crate::layout::{InodeType, MetaRef};
 
-    fn known(number: u32, block: u64) -> Known {
-        Known { place: MetaRef::new(block, 7), number, kind: InodeType::File }
+    fn known(number: u32, block: u64) -> InodeRef {
+        InodeRef { place: MetaRef::new(block, 7), number, kind: InodeType::File }
     }
 
     fn runs(names: &Names<'_>) -> Vec<(usize, u32, Vec<i16>)> {
@@ -122,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_where_the_block_changes_or_a_number_is_too_far() {
-        let entries: [(&[u8], Known); 5] = [
+    fn a_run_ends_where_the_block_changes_or_the_number_difference_overflows() {
+        let entries: [(&[u8], InodeRef); 5] = [
             (b"a", known(40_000, 0)),
             (b"b", known(40_002, 0)),
             (b"c", known(1, 0)),
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn a_run_has_at_most_256_names_and_marks_are_runs() {
         let texts: Vec<String> = (0..5000).map(|number| format!("name-{number:05}")).collect();
-        let entries: Vec<(&[u8], Known)> =
+        let entries: Vec<(&[u8], InodeRef)> =
             (1..).zip(&texts).map(|(number, text)| (text.as_bytes(), known(number, 0))).collect();
         let names = encode(&entries).expect("names");
         let runs = runs(&names);

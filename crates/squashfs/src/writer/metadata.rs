@@ -1,32 +1,32 @@
-//! Streams of metadata: cut into blocks, each compressed.
+//! Writes metadata streams: cut into blocks, each compressed.
 
 use super::WriteError;
 use super::encoder::Encoder;
 use super::image::Image;
 use crate::layout::{METADATA_BLOCK, MetaHeader, MetaRef};
 
-/// A stream of metadata that grows.
+/// A metadata stream being written.
 #[derive(Default)]
 pub(super) struct Metadata {
     stored: Vec<u8>,
     pending: Vec<u8>,
-    /// Where each block that is complete begins in `stored`.
+    /// Start of each complete block in `stored`.
     starts: Vec<u64>,
 }
 
 impl Metadata {
-    /// Where the next byte goes.
+    /// Returns the position of the next byte.
     pub(super) fn place(&self) -> MetaRef {
         let offset = u16::try_from(self.pending.len()).expect("a full block is stored at once");
         MetaRef::new(self.stored.len() as u64, offset)
     }
 
-    /// Number of bytes before compression.
+    /// Returns the number of bytes before compression.
     pub(super) fn len(&self) -> u64 {
         (self.starts.len() * METADATA_BLOCK + self.pending.len()) as u64
     }
 
-    /// Where the block with this byte is stored.
+    /// Returns the stored position of the block that holds byte `position`.
     pub(super) fn block_of(&self, position: u64) -> u64 {
         let block = usize::try_from(position / METADATA_BLOCK as u64).unwrap_or(usize::MAX);
         self.starts.get(block).copied().unwrap_or(self.stored.len() as u64)
@@ -51,7 +51,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// The stream as it is stored.
+    /// Completes the stream and returns its stored bytes.
     pub(super) fn finish(mut self, encoder: &mut Encoder) -> Result<Vec<u8>, WriteError> {
         if !self.pending.is_empty() {
             self.flush(encoder)?;
@@ -70,7 +70,7 @@ fn put_block(plain: &[u8], encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// Appends a table: its entries in blocks, and the list of these blocks. Returns where the list begins.
+/// Appends a table: its entries in blocks, then the list of these blocks. Returns the position of the list.
 pub(super) fn put_table(
     image: &mut Image<'_>,
     encoder: &mut Encoder,
@@ -79,7 +79,7 @@ pub(super) fn put_table(
     put_table_after(image, encoder, entries, &[])
 }
 
-/// As [`put_table`], with `head` before the list.
+/// Like [`put_table`], with `head` before the list.
 pub(super) fn put_table_after(
     image: &mut Image<'_>,
     encoder: &mut Encoder,

@@ -1,40 +1,40 @@
-//! What an image is to be like.
+//! Options of an image and its build.
 
 use super::Compression;
 
-/// What an image is to be like, and how it is made.
+/// Options of an image and its build.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How blocks are compressed.
+    /// Codec and level of all blocks.
     pub compression: Compression,
-    /// Length of a block: a power of two from 4 KiB to 1 MiB.
+    /// Length of a block in bytes: a power of two from 4 KiB to 1 MiB.
     pub block_size: u32,
-    /// Whether small files share blocks.
+    /// Whether small files share fragment blocks.
     pub fragments: bool,
-    /// Whether the ends of large files go into shared blocks too.
+    /// Whether the tails of large files go into fragment blocks too.
     pub tail_ends: bool,
     /// Whether files with equal content share it.
     pub duplicates: bool,
-    /// Whether extended attributes are taken over.
+    /// Whether to store extended attributes.
     pub xattrs: bool,
-    /// Whether inodes can be found by number, which servers of file handles need.
+    /// Whether to write an export table, which NFS servers need to find inodes by number.
     pub exportable: bool,
-    /// The time of the image [default: the latest of its entries].
+    /// Creation time of the image [default: the latest modification time of its entries].
     pub image_time: Option<u32>,
-    /// The time that every entry gets.
+    /// Modification time that replaces that of every entry.
     pub entry_time: Option<u32>,
-    /// The latest time that an entry keeps; later ones become this.
+    /// Latest modification time of an entry; later times become this one.
     pub entry_time_max: Option<u32>,
-    /// Who owns what.
+    /// Mapping of owners and groups.
     pub owners: Owners,
-    /// Paths of files whose content comes first, in this order.
+    /// Paths of files whose content is stored first, in this order.
     pub order: Vec<Vec<u8>>,
-    /// Number of threads that compress.
+    /// Number of compression threads.
     pub threads: usize,
 }
 
 impl Options {
-    /// The usual ones: what mksquashfs does, with as many threads as it is told.
+    /// Returns the defaults of mksquashfs, with `threads` threads.
     pub fn new(compression: Compression, threads: usize) -> Self {
         Self {
             compression,
@@ -54,27 +54,27 @@ impl Options {
     }
 }
 
-/// Which owners entries get.
+/// Mapping of owners and groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// The owner of everything.
+    /// Owner of all entries.
     pub uid: Option<u32>,
-    /// The group of everything.
+    /// Group of all entries.
     pub gid: Option<u32>,
-    /// Owners that become others, where not all have the same.
+    /// Ranges of owners to map, unless `uid` is set.
     pub uids: Vec<IdRange>,
-    /// Groups that become others, where not all have the same.
+    /// Ranges of groups to map, unless `gid` is set.
     pub gids: Vec<IdRange>,
 }
 
-/// Numbers from `from` on that become those from `to` on.
+/// Maps a range of ids that starts at `from` to a range that starts at `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first number as it is.
+    /// First id of the range.
     pub from: u32,
-    /// What it becomes.
+    /// Id that replaces the first one.
     pub to: u32,
-    /// How many there are.
+    /// Number of ids in the range.
     pub count: u32,
 }
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_mapped_by_the_first_range_that_has_them() {
+    fn ids_are_mapped_by_the_first_range_that_contains_them() {
         let uids = vec![IdRange { from: 10, to: 100, count: 2 }, IdRange { from: 0, to: 1000, count: 20 }];
         let owners = Owners { uids, gid: Some(7), ..Owners::default() };
         assert_eq!([9, 10, 11, 12, 20].map(|uid| owners.uid(uid)), [1009, 100, 101, 1012, 20]);

@@ -1,18 +1,18 @@
-//! Contents become blocks of the image: read by a few threads, compressed by all cores, written in order by one.
+//! Pipeline that turns contents into blocks: a few threads read, all cores compress, one thread writes in order.
 //!
 //! ```text
 //!   feeder ─► readers ─► sequencer: equal content? blocks, fragments ─► workers: zeros? compress ─► writer
 //!     └──────(large files, streams)──┘         └──────────(tickets, in the order of the image)────────┘
 //! ```
 //!
-//! What decides about the image happens in the feeder, the sequencer and the writer, which see the files one after
-//! the other: so the image is the same however many threads there are. The feeder takes a share of the memory before
-//! it lets anything be read, and the share goes back when the writer is done with it.
+//! Feeder, sequencer and writer see the files one after the other and make all decisions about the image, so the
+//! image does not depend on the number of threads. The feeder reserves memory before a content is read, and the
+//! reservation ends when the content is written.
 
-mod feed;
-mod sequence;
-mod store;
-mod work;
+mod block_writer;
+mod feeder;
+mod sequencer;
+mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,65 +24,65 @@ use super::image::Image;
 use super::{Options, WriteError};
 use crate::layout::Fragment;
 
-pub(super) use feed::Feed;
+pub(super) use feeder::Feed;
 
-/// Number of a file, in the order in which contents are handed over.
+/// Number of a file, in the order in which contents are passed to the pipeline.
 pub(super) type FileNumber = usize;
 
-/// A digest that nobody can make two contents have.
+/// Collision-resistant digest of a content.
 type Digest = [u8; blake3::OUT_LEN];
 
-/// Where the content of a file is.
+/// Location of a file's content in the image.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Located {
-    /// Where its first block is; 0 if it has none.
+    /// Offset of the first block in bytes; 0 if there is none.
     pub(super) start: u64,
     pub(super) words: Vec<u32>,
-    /// The fragment block with its end, and where in it.
+    /// Fragment block of the tail, and the offset in it.
     pub(super) tail: Option<(u32, u32)>,
     pub(super) size: u64,
-    /// How much of it is holes.
+    /// Bytes of holes.
     pub(super) sparse: u64,
 }
 
-/// What the pipeline made.
+/// Result of the pipeline.
 pub(super) struct Stored {
     pub(super) files: Vec<Located>,
     pub(super) fragments: Vec<Fragment>,
 }
 
-/// Numbers that others may look at meanwhile.
+/// Counters that other threads may read during the build.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) files: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) duplicates: AtomicU64,
     pub(super) duplicate_bytes: AtomicU64,
-    /// Files that had another size when they were read than when they were looked at.
+    /// Number of files whose size differed between listing and reading.
     pub(super) changed: AtomicU64,
     pub(super) blocks: AtomicU64,
     pub(super) blocks_plain: AtomicU64,
     pub(super) blocks_hole: AtomicU64,
 }
 
-/// What all threads need to know.
+/// Context that all threads share.
 #[derive(Clone, Copy)]
-struct Shared<'r> {
+struct PipelineContext<'r> {
     options: &'r Options,
     counters: &'r Counters,
-    /// Set when somebody asks for the end.
+    /// Flag that stops the build when set.
     stop: &'r AtomicBool,
-    run: &'r Run,
+    run: &'r RunState,
 }
 
-/// Whether it still goes on.
+/// State of the run: whether it continues.
 #[derive(Default)]
-struct Run {
+struct RunState {
     error: Mutex<Option<WriteError>>,
     over: AtomicBool,
 }
 
-impl Run {
+impl RunState {
     fn fail(&self, error: WriteError) {
         let mut first = self.error.lock();
         *first = first.take().or(Some(error));
@@ -94,17 +94,18 @@ impl Run {
     }
 }
 
-/// Content in flight takes this much memory for each thread that compresses, in blocks, and as much again once
-/// compressed.
+/// Memory for content in flight, in blocks for each compression thread; compressed blocks take as much again.
 const BLOCKS_A_THREAD: u64 = 32;
-/// Content in flight may always take this much memory.
+/// Minimum memory for content in flight, in bytes.
 const MEMORY_MIN: u64 = 64 << 20;
-/// Pieces that may wait for a stage, so that many small ones don't pile up.
+/// Maximum number of queued items of a stage, which bounds the number of small items.
 const QUEUE_LEN: usize = 1024;
-/// Reading waits for disks and servers, so it is done by more threads than would be needed for the work.
+/// Number of reader threads. Reading waits for disks and servers, so there are more threads than the work
+/// itself needs.
 const READERS: std::ops::RangeInclusive<usize> = 4..=16;
 
-/// Stores what `feed` hands over at the end of the image; returns what `feed` returned with what became of it.
+/// Stores all contents that `feed` passes on at the end of the image. Returns the result of `feed` and the
+/// locations.
 pub(super) fn run<T>(
     options: &Options,
     counters: &Counters,
@@ -112,8 +113,8 @@ pub(super) fn run<T>(
     image: &mut Image<'_>,
     feed: impl FnOnce(Feed<'_>) -> Result<T, WriteError>,
 ) -> Result<(T, Stored), WriteError> {
-    let run = Run::default();
-    let shared = Shared { options, counters, stop, run: &run };
+    let run = RunState::default();
+    let shared = PipelineContext { options, counters, stop, run: &run };
     let threads = options.threads.max(1);
     let memory = MEMORY_MIN.max(u64::from(options.block_size) * BLOCKS_A_THREAD * threads as u64);
     let budget = Budget::new(memory);
@@ -122,7 +123,7 @@ pub(super) fn run<T>(
     let (jobs, to_do) = bounded(QUEUE_LEN);
     let (tickets, to_store) = bounded(QUEUE_LEN);
     let outcome = std::thread::scope(|scope| {
-        // Whoever ends with an error lets the feeder no longer wait for memory, and drops its end of a queue, so that
+        // A stage that ends with an error closes the memory budget and drops its end of a queue, so that
         // those before it end as well.
         let end = |outcome: Result<(), WriteError>| {
             if let Err(error) = outcome {
@@ -132,16 +133,16 @@ pub(super) fn run<T>(
         };
         for _ in 0..threads.clamp(*READERS.start(), *READERS.end()) {
             let to_read = to_read.clone();
-            scope.spawn(move || feed::read(shared, &to_read));
+            scope.spawn(move || feeder::read(shared, &to_read));
         }
         for _ in 0..threads {
             let to_do = to_do.clone();
-            scope.spawn(move || end(work::work(shared, &to_do)));
+            scope.spawn(move || end(worker::work(shared, &to_do)));
         }
         drop((to_read, to_do));
-        scope.spawn(move || end(sequence::sequence(shared, &sequenced, jobs, tickets)));
+        scope.spawn(move || end(sequencer::sequence(shared, &sequenced, jobs, tickets)));
         let writer = scope.spawn(move || {
-            let stored = store::store(shared, &to_store, image);
+            let stored = block_writer::store(shared, &to_store, image);
             stored.map_err(|error| end(Err(error))).ok()
         });
         let fed = feed(Feed::new(shared, &budget, items, reads));

@@ -1,4 +1,4 @@
-//! The tree that the image will have.
+//! In-memory tree of the image.
 
 use std::collections::BTreeMap;
 
@@ -6,43 +6,43 @@ use super::entry::{Head, Kind};
 use super::error::shown;
 use super::{Options, WriteError};
 
-/// Place of a node in [`Tree::nodes`].
+/// Index of a node in [`Tree::nodes`].
 pub(super) type NodeId = usize;
 
-/// The tree.
+/// All nodes of the image.
 pub(super) struct Tree {
     pub(super) nodes: Vec<Node>,
 }
 
-/// Something that has a name, or several.
+/// A file, directory or other entry, with one or several names.
 pub(super) struct Node {
     pub(super) permissions: u16,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) mtime: u32,
-    /// The set of extended attributes.
+    /// Number of the attribute set.
     pub(super) xattrs: Option<u32>,
-    /// How many names it has.
+    /// Number of names (hard links).
     pub(super) names: u32,
     pub(super) kind: NodeKind,
 }
 
-/// What a node is.
+/// Type of a node.
 pub(super) enum NodeKind {
     Directory(BTreeMap<Box<[u8]>, NodeId>),
-    /// A file, with its place in the list of files.
+    /// A regular file, with its index in the list of files.
     File(usize),
     Other(Kind),
 }
 
 pub(super) const ROOT: NodeId = 0;
-/// Names are as long as other file systems have them.
+/// Maximum length of a name in bytes, as in other file systems.
 const NAME_LEN_MAX: usize = 255;
-/// The kernel reads a target into one page.
+/// Maximum length of a target in bytes: the kernel reads it into one page.
 const TARGET_LEN_MAX: usize = 4095;
-/// Bounds what a hostile archive can make of one path.
+/// Maximum depth of a path, which bounds the nodes that a hostile archive can create with one entry.
 const DEPTH_MAX: usize = 4096;
-/// As many links as Linux follows.
+/// Maximum number of symlinks that one path follows, as in Linux.
 const LINKS_MAX: u32 = 40;
 
 impl Node {
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// A directory that nothing is known of.
+    /// Returns a directory with default attributes, for a path whose parent has no entry.
     fn unknown_directory(options: &Options) -> Self {
         let head = Head { permissions: 0o755, ..Head::default() };
         Self::new(&head, NodeKind::Directory(BTreeMap::new()), options, None)
@@ -71,12 +71,12 @@ impl Node {
     }
 }
 
-/// A time as the format has it: from 1970 to 2106.
+/// Converts a time to the range of the format: 1970 to 2106.
 pub(super) fn seconds(time: i64) -> u32 {
     u32::try_from(time.max(0)).unwrap_or(u32::MAX)
 }
 
-/// The names of a path, of which none leads up.
+/// Splits a path into names; rejects `..`.
 pub(super) fn names(path: &[u8]) -> Result<Vec<&[u8]>, WriteError> {
     let refused = |reason: &str| WriteError::Refused { path: shown(path), reason: reason.to_owned() };
     let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
@@ -106,7 +106,7 @@ impl Tree {
         }
     }
 
-    /// What is at a path. Links on the way to its last name are followed as in [`Tree::directory`].
+    /// Returns the node at a path. Links before the last name are followed as in [`Tree::directory`].
     pub(super) fn find(&self, path: &[u8]) -> Result<Option<NodeId>, WriteError> {
         let names = names(path)?;
         let Some((name, above)) = names.split_last() else { return Ok(Some(ROOT)) };
@@ -127,9 +127,9 @@ impl Tree {
         }
     }
 
-    /// Returns the directory that a child of a directory is, or leads to as a symlink.
+    /// Returns the directory that a child is, or that it leads to as a symlink.
     ///
-    /// A link leads to what lies below the directory that it is in: GNU tar follows no other when it unpacks an archive.
+    /// A link is followed only below its own directory, as GNU tar does when it unpacks an archive.
     fn followed(&self, directory: NodeId, child: NodeId, links: &mut u32) -> Option<NodeId> {
         let node = self.nodes.get(child)?;
         if node.is_directory() {
@@ -150,8 +150,8 @@ impl Tree {
         Some(at)
     }
 
-    /// Puts a node at a path, in the place of what was there; a directory keeps what it has. Makes the directories
-    /// on the way.
+    /// Puts a node at a path and creates missing parent directories. An existing node is replaced; a
+    /// directory keeps its entries.
     pub(super) fn put(&mut self, path: &[u8], node: Node, options: &Options) -> Result<NodeId, WriteError> {
         if let NodeKind::Other(Kind::Symlink(target)) = &node.kind
             && (target.is_empty() || target.len() > TARGET_LEN_MAX)
@@ -178,7 +178,7 @@ impl Tree {
         Ok(id)
     }
 
-    /// Gives a node another name.
+    /// Adds another name for a node.
     pub(super) fn add_name(&mut self, path: &[u8], id: NodeId, options: &Options) -> Result<(), WriteError> {
         let names = names(path)?;
         let Some((name, above)) = names.split_last() else {
@@ -210,7 +210,7 @@ impl Tree {
         self.unlink(before);
     }
 
-    /// Takes a name from a node, and from all below it.
+    /// Removes one name from a node and from everything below it.
     fn unlink(&mut self, id: Option<NodeId>) {
         let mut waiting: Vec<NodeId> = id.into_iter().collect();
         while let Some(id) = waiting.pop() {
@@ -222,7 +222,7 @@ impl Tree {
         }
     }
 
-    /// The directory that these names lead to; made where it is not there. Links that lead to a directory are followed.
+    /// Returns the directory at `names`, and creates missing ones. Links to directories are followed.
     fn directory(&mut self, names: &[&[u8]], path: &[u8], options: &Options) -> Result<NodeId, WriteError> {
         let mut at = ROOT;
         let mut links = 0;

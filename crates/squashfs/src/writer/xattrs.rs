@@ -1,4 +1,4 @@
-//! Extended attributes: sets that inodes share.
+//! Collects extended attributes into sets that inodes share.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,19 @@ use super::image::Image;
 use super::metadata::{Metadata, put_table_after};
 use crate::layout::{NO_TABLE, Prefix, XATTR_LIST_MAX, XATTR_VALUE_MAX, XattrEntry, XattrId, XattrTable};
 
-/// The sets, each once.
+/// All distinct sets.
 #[derive(Debug, Default)]
 pub(super) struct Xattrs {
     known: HashMap<Set, u32>,
     sets: Vec<Set>,
-    /// How many attributes were left out because the format has no room for their kind.
+    /// Number of attributes left out because the format can't store their namespace.
     pub(super) left_out: u64,
 }
 
-/// Prefix, rest of the name, value; sorted.
+/// Sorted entries of a set: prefix number, rest of the name, value.
 type Set = Vec<(u16, Vec<u8>, Vec<u8>)>;
 
-/// The longest name that the kernel knows.
+/// Maximum length in bytes of a name that the kernel accepts.
 const NAME_LEN_MAX: usize = 255;
 
 fn prefix_len(number: u16) -> usize {
@@ -30,7 +30,7 @@ fn prefix_len(number: u16) -> usize {
 }
 
 impl Xattrs {
-    /// The number of the set that an entry has; none if it has none.
+    /// Returns the number of an entry's set; none if it has no attributes.
     pub(super) fn add(&mut self, head: &Head) -> Result<Option<u32>, WriteError> {
         let mut set = Set::new();
         for (name, value) in &head.xattrs {
@@ -65,7 +65,7 @@ impl Xattrs {
         Ok(Some(number))
     }
 
-    /// Appends the tables; returns where their description is.
+    /// Appends the tables and returns the position of their description.
     pub(super) fn put(&self, image: &mut Image<'_>, encoder: &mut Encoder) -> Result<u64, WriteError> {
         if self.sets.is_empty() {
             return Ok(NO_TABLE);

@@ -1,4 +1,4 @@
-//! Images with very large directories, and such as were made from archives, by both families of tools.
+//! Images with very large directories, and images made from archives, by both families of tools.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -7,11 +7,12 @@ use std::path::Path;
 
 use esker_vfs::{ErrorKind, Reply, Tree};
 
-use crate::made::{self, Made};
+use crate::samples::{self, SampleImage};
 use crate::walk;
 
 const NAMES: usize = 100_000;
-/// Those who read archives go through all names of a directory for each that they add.
+/// Number of names for tools that convert archives: they scan all names of a directory for each name they
+/// add.
 const NAMES_OF_ARCHIVES: usize = 10_000;
 
 fn name(number: usize) -> String {
@@ -47,8 +48,8 @@ fn archive(path: &Path, names: usize) {
     archive.into_inner().unwrap().flush().unwrap();
 }
 
-fn check(made: &Made, names: usize) {
-    let tree = made.open().unwrap();
+fn check(sample: &SampleImage, names: usize) {
+    let tree = sample.open().unwrap();
     let find = |dir: &esker_vfs::Found, name: &str| {
         Reply::wait(|reply| tree.lookup(&dir.node, name.as_bytes(), reply))
     };
@@ -80,17 +81,17 @@ fn checked(names: usize, program: &str, options: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let tar = folder.path().join("many.tar");
     archive(&tar, names);
-    let made = Made::new(|image| {
-        made::run(program, &[options, &[image.to_str().unwrap()]].concat(), Some(&tar));
+    let sample = SampleImage::new(|image| {
+        samples::run(program, &[options, &[image.to_str().unwrap()]].concat(), Some(&tar));
     });
-    check(&made, names);
-    let tree = made.open().unwrap();
+    check(&sample, names);
+    let tree = sample.open().unwrap();
     let device = Reply::wait(|reply| tree.lookup(&tree.root().node, b"special 0", reply)).unwrap();
     assert_eq!((device.attr.rdev.major, device.attr.rdev.minor), (7, 300));
 }
 
 #[test]
-fn a_directory_of_a_hundred_thousand_names_is_found_and_listed() {
+fn a_directory_of_a_hundred_thousand_names_can_be_searched_and_listed() {
     let folder = tempfile::tempdir().unwrap();
     let many = folder.path().join("many");
     fs::create_dir(&many).unwrap();
@@ -100,17 +101,17 @@ fn a_directory_of_a_hundred_thousand_names_is_found_and_listed() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     }
     let owner = ["-force-uid", "1234", "-force-gid", "5678"];
-    check(&Made::new(|image| made::mksquashfs(folder.path(), image, &owner)), NAMES);
+    check(&SampleImage::new(|image| samples::mksquashfs(folder.path(), image, &owner)), NAMES);
 }
 
 #[test]
-fn images_of_archives_have_what_the_archives_have() {
+fn images_of_archives_contain_the_entries_of_the_archives() {
     checked(NAMES_OF_ARCHIVES, "sqfstar", &["-comp", "gzip", "-no-progress", "-quiet"]);
     checked(NAMES_OF_ARCHIVES, "tar2sqfs", &["--quiet", "--exportable", "--compressor", "zstd"]);
 }
 
 #[test]
-fn more_names_of_attributes_than_a_list_can_have_are_a_fault() {
+fn more_attribute_names_than_a_list_can_hold_are_a_fault() {
     let folder = tempfile::tempdir().unwrap();
     for (names, fit) in [(200, true), (300, false)] {
         let tar = folder.path().join("it.tar");
@@ -121,10 +122,10 @@ fn more_names_of_attributes_than_a_list_can_have_are_a_fault() {
         header.set_size(0);
         archive.append_data(&mut header, "file", &[][..]).unwrap();
         archive.finish().unwrap();
-        let made = Made::new(|image| {
-            made::run("sqfstar", &["-quiet", "-no-progress", image.to_str().unwrap()], Some(&tar))
+        let sample = SampleImage::new(|image| {
+            samples::run("sqfstar", &["-quiet", "-no-progress", image.to_str().unwrap()], Some(&tar))
         });
-        let tree = made.open().unwrap();
+        let tree = sample.open().unwrap();
         let file = Reply::wait(|reply| tree.lookup(&tree.root().node, b"file", reply)).unwrap();
         match walk::xattr_names(&tree, &file.node) {
             Ok(listed) => assert!(fit && listed.len() == names),

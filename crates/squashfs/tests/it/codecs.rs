@@ -1,42 +1,43 @@
-//! Every codec and block size, against the folder that the image was made of and the kernel's own mount of it.
+//! Reads images of every codec and block size, and compares them with the source folder and with a kernel
+//! mount.
 
 use std::path::Path;
 
-use crate::made::{self, Made};
+use crate::samples::{self, SampleImage};
 use crate::walk;
 
-/// A mount by the kernel, gone when dropped.
+/// A kernel mount, unmounted when dropped.
 struct KernelMount(tempfile::TempDir);
 
 impl KernelMount {
     fn of(image: &Path) -> Self {
         let at = tempfile::tempdir().unwrap();
         let (image, dir) = (image.to_str().unwrap(), at.path().to_str().unwrap());
-        made::run("mount", &["-t", "squashfs", "-o", "loop,ro", image, dir], None);
+        samples::run("mount", &["-t", "squashfs", "-o", "loop,ro", image, dir], None);
         Self(at)
     }
 }
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        made::run("umount", &[self.0.path().to_str().unwrap()], None);
+        samples::run("umount", &[self.0.path().to_str().unwrap()], None);
     }
 }
 
 #[track_caller]
 fn reads_back(folder: &Path, options: &[&str]) {
-    let made = Made::new(|image| made::mksquashfs(folder, image, options));
-    let ours = walk::image(&made.open().unwrap()).unwrap();
+    let sample = SampleImage::new(|image| samples::mksquashfs(folder, image, options));
+    let ours = walk::image(&sample.open().unwrap()).unwrap();
     walk::assert_same(&ours, &walk::folder(folder), false);
     if rustix::process::geteuid().is_root() {
-        let mount = KernelMount::of(&made.image);
+        let mount = KernelMount::of(&sample.image);
         walk::assert_same(&ours, &walk::folder(mount.0.path()), true);
     }
 }
 
 #[test]
 fn every_codec_reads_back() {
-    let folder = made::folder();
+    let folder = samples::folder();
     for codec in ["gzip", "lzo", "xz", "lz4", "zstd"] {
         reads_back(folder.path(), &["-comp", codec]);
     }
@@ -46,8 +47,8 @@ fn every_codec_reads_back() {
 }
 
 #[test]
-fn every_block_size_and_way_to_store_reads_back() {
-    let folder = made::folder();
+fn every_block_size_and_storage_option_reads_back() {
+    let folder = samples::folder();
     for size in ["4K", "16K", "64K", "256K", "1M"] {
         reads_back(folder.path(), &["-comp", "zstd", "-Xcompression-level", "1", "-b", size]);
     }

@@ -1,7 +1,7 @@
-//! Damaged and hostile images: the committed seeds of the fuzz target, then random changes of them.
+//! Damaged and hostile images: the committed seeds of the fuzz target, and random mutations of them.
 //!
-//! libFuzzer finds more (see `fuzz/`); this makes sure that the target is run at all, everywhere.
-#![allow(clippy::print_stdout, reason = "what it takes to run a random test again")]
+//! libFuzzer finds more (see `fuzz/`); this test makes sure that the target runs everywhere.
+#![allow(clippy::print_stdout, reason = "seed and file needed to repeat a random test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -11,9 +11,9 @@ use esker_testkit::soak::{Random, Soak};
 
 use crate::image::check;
 
-/// What the whole process may take up, with all other tests of this binary.
+/// Memory limit in KiB of the whole process, all tests of this binary included.
 const MEMORY_MAX_KIB: u64 = 256 << 10;
-/// Set for the process that does nothing else.
+/// Environment variable of the process that runs only the fuzz test.
 const ALONE: &str = "ESKER_FUZZ_ALONE";
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -24,7 +24,7 @@ fn seeds() -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// The most memory this process ever had.
+/// Returns the peak memory of this process in KiB.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel tells it");
@@ -32,12 +32,12 @@ fn memory_kib() -> u64 {
 }
 
 #[test]
-fn seeds_are_whole_and_cut_ones_are_refused_or_read_in_part() {
+fn seeds_are_valid_and_truncated_ones_are_rejected_or_partly_readable() {
     for seed in seeds() {
         let (seen, failed) = check(&seed).expect("a seed opens");
         assert!(seen >= 20 && failed == 0, "{seen} names, {failed} failures");
         for len in (0..seed.len()).step_by(61) {
-            // Behind its end an image is padded.
+            // Padding follows the end of an image.
             if let Ok((_, failed)) = check(&seed[..len]) {
                 assert_eq!(failed, 0, "an image is as long as it says, or refused");
             }
@@ -46,12 +46,13 @@ fn seeds_are_whole_and_cut_ones_are_refused_or_read_in_part() {
 }
 
 #[test]
-fn two_hundred_damaged_images_are_refused_or_read_in_part_with_clear_errors() {
+fn two_hundred_damaged_images_are_rejected_or_partly_readable_with_clear_errors() {
     let seeds = seeds();
     let (mut refused, mut partial) = (0, 0);
     for number in 0..200usize {
         let mut bytes = seeds[number % seeds.len()].clone();
-        // Sixteen wrong bytes anywhere in what the image uses, its superblock included every tenth time.
+        // Sixteen wrong bytes anywhere in the used part of the image; every tenth time the superblock is
+        // included.
         let used = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
         let at = if number % 10 == 0 { 12 + number % 84 } else { 96 + number * 7919 % (used - 112) };
         bytes[at..at + 16].iter_mut().for_each(|byte| *byte ^= 0xa5);
@@ -68,7 +69,7 @@ fn two_hundred_damaged_images_are_refused_or_read_in_part_with_clear_errors() {
     assert!(refused > 20 && partial > 60, "{refused} refused, {partial} read in part");
 }
 
-/// Changes some bytes the way file formats hate it; most of what an image is made of is numbers.
+/// Mutates bytes in ways that parsers handle badly: most bytes of an image are numbers.
 fn mutate(bytes: &mut [u8], random: &mut Random) {
     const NASTY: [u8; 6] = [0, 1, 0x7f, 0x80, 0xff, 0x10];
     let at = random.below(bytes.len());
@@ -88,7 +89,7 @@ fn mutate(bytes: &mut [u8], random: &mut Random) {
 
 #[test]
 fn soak_fuzz_image() {
-    // In a process of its own: what other tests take would count, too.
+    // In a process of its own, so that memory of other tests doesn't count.
     if std::env::var_os(ALONE).is_none() {
         let program = std::env::current_exe().expect("this program");
         let arguments = ["--exact", "damage::soak_fuzz_image", "--nocapture"];

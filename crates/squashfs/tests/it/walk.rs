@@ -1,4 +1,4 @@
-//! Everything in a tree, in words that can be compared.
+//! Snapshots of a whole tree that can be compared.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use esker_squashfs::ImageTree;
 use esker_vfs::{DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError, whole_listing};
 
-/// What is known of one name.
+/// Observed properties of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) mode: u32,
@@ -19,22 +19,22 @@ pub(crate) struct Seen {
     pub(crate) size: u64,
     pub(crate) nlink: u32,
     pub(crate) device: (u32, u32),
-    /// A digest of the content, or a target.
+    /// Digest of the content, or target of a link.
     pub(crate) content: Vec<u8>,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Names with the same number are the same file.
+    /// Identity: names with the same number are the same file.
     pub(crate) number: u64,
 }
 
 pub(crate) type Walked = BTreeMap<PathBuf, Seen>;
 
 fn digest(bytes: &[u8]) -> Vec<u8> {
-    // A different file of the same length would have to be made on purpose.
+    // The digest is not collision-resistant; only a deliberate collision would go unnoticed.
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold).to_le_bytes().to_vec()
 }
 
-/// All names of a directory.
+/// Returns all names of a directory.
 pub(crate) fn names(tree: &ImageTree, dir: &Found) -> Result<Vec<(Vec<u8>, Found)>, TreeError> {
     let entries = whole_listing(tree, &dir.node)?;
     assert!(entries.is_sorted_by(|a, b| a.cookie < b.cookie), "cookies ascend");
@@ -42,7 +42,7 @@ pub(crate) fn names(tree: &ImageTree, dir: &Found) -> Result<Vec<(Vec<u8>, Found
     Ok(entries.into_iter().map(named).collect())
 }
 
-/// The content of a file, read in pieces of `len`.
+/// Returns the content of a file, read in pieces of `len` bytes.
 pub(crate) fn content(tree: &ImageTree, file: &Found, len: usize) -> Result<Vec<u8>, TreeError> {
     let mut content = Vec::new();
     loop {
@@ -83,7 +83,7 @@ fn see(tree: &ImageTree, found: &Found) -> Result<Seen, TreeError> {
     })
 }
 
-/// Everything in an image; every name is looked up, too.
+/// Returns a snapshot of an image; every name is looked up, too.
 pub(crate) fn image(tree: &ImageTree) -> Result<Walked, TreeError> {
     let mut walked = Walked::new();
     let mut waiting = vec![(PathBuf::new(), tree.root())];
@@ -101,7 +101,7 @@ pub(crate) fn image(tree: &ImageTree) -> Result<Walked, TreeError> {
     Ok(walked)
 }
 
-/// Everything in a folder.
+/// Returns a snapshot of a folder.
 pub(crate) fn folder(top: &Path) -> Walked {
     let mut walked = Walked::new();
     let mut waiting = vec![PathBuf::new()];
@@ -150,8 +150,8 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// Panics with the first difference. A folder that was not mounted has sizes and link counts of directories, and
-/// numbers, of its own.
+/// Panics with the first difference. A folder that is not mounted has its own inode numbers, and its own
+/// sizes and link counts of directories.
 #[track_caller]
 pub(crate) fn assert_same(ours: &Walked, theirs: &Walked, mounted: bool) {
     let names = |walked: &Walked| walked.keys().cloned().collect::<Vec<_>>();
@@ -175,7 +175,7 @@ const fn libc_dir() -> u32 {
     Kind::Directory.mode_bits()
 }
 
-/// The names of extended attributes; an image without a table of them has none.
+/// Returns the names of extended attributes; an image without an attribute table has none.
 pub(crate) fn xattr_names(tree: &dyn Tree, node: &Node) -> Result<Vec<Vec<u8>>, TreeError> {
     match Reply::wait(|reply| tree.xattr_names(node, reply)) {
         Err(error) if error.kind == ErrorKind::Unsupported => Ok(Vec::new()),

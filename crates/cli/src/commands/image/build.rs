@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use esker_format::profile::Profile;
 use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{
-    self, Compression, IdRange, ImageFile, Options, Owners, Progress, Report, Watch,
+    self, BuildControl, Compression, IdRange, ImageFile, Options, Owners, Progress, Report,
 };
 use serde::Serialize;
 
@@ -235,7 +235,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let mut source = opened?;
     let excludes = |path: &[u8]| args.excludes(path);
     let mut progress = |progress: Progress| meter.say(|| describe(&progress));
-    let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut progress };
+    let mut watch = BuildControl { excludes: &excludes, stop: &stop, progress: &mut progress };
     let built = writer::build(source.input(), &options, &mut watch, &mut image);
     let report = built.map_err(|error| of_write(&format!("{shown} was not made"), &error));
     drop(meter);

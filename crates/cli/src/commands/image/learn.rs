@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_squashfs::Options;
-use esker_squashfs::appendix::{self, AppendixError};
+use esker_squashfs::trailer::{self, TrailerError};
 use esker_trails::{Keeper, Sight};
 use serde_json::json;
 
@@ -66,8 +66,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::failed(format!("nothing is known of how programs start from {}", args.image))
             .hint("mount it with `esker mount`, start one, unmount it, and try again"));
     }
-    let written = appendix::write(args.image.as_ref(), image.origin(), tree.superblock(), bytes.as_deref());
-    written.map_err(|error| of_appendix(&args.image, &error))?;
+    let written = trailer::write(args.image.as_ref(), image.origin(), tree.superblock(), bytes.as_deref());
+    written.map_err(|error| of_trailer(&args.image, &error))?;
     let mut out = Output::new();
     match args.json {
         true => out.json(&json!({"steps": steps, "bytes": bytes.map_or(0, |bytes| bytes.len())}))?,
@@ -84,10 +84,10 @@ fn of_other(other: &str) -> Result<Keeper, Failure> {
     Ok(Keeper::default().with(&brought(&*image, tree.superblock())))
 }
 
-fn of_appendix(image: &str, error: &AppendixError) -> Failure {
+fn of_trailer(image: &str, error: &TrailerError) -> Failure {
     let failure = Failure::new(Kind::Failed, format!("can't write to {image}: {}", chain(error)));
     match error {
-        AppendixError::Taken => failure.hint("copy the image into a file of its own"),
+        TrailerError::Occupied => failure.hint("copy the image into a file of its own"),
         _ => failure,
     }
 }

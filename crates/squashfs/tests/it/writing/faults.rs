@@ -1,4 +1,4 @@
-//! Disks that fail, files that are gone, people who change their minds.
+//! Failing disks, unreadable files, hostile entries and interrupted builds.
 
 use std::fs;
 use std::io;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_squashfs::writer::{
-    Folder, Head, ImageFile, Input, Intake, Kind, Open, Reading, Target, Watch, WriteError, build,
+    BuildControl, Folder, Head, ImageFile, Input, Kind, Open, Reading, Target, TreeBuilder, WriteError, build,
 };
 
+use super::fixture::{Fixture, noise};
 use super::quick;
-use super::scene::{Scene, noise};
 
-/// Fails one of the calls.
+/// Target that fails one of its calls.
 struct Failing {
     inside: ImageFile,
     left: usize,
@@ -42,25 +42,25 @@ impl Target for Failing {
     }
 }
 
-/// The names in the folder of the image.
-fn names(scene: &Scene) -> Vec<PathBuf> {
-    let entries = fs::read_dir(scene.path("")).expect("the folder");
+/// Returns the names in the folder of the image.
+fn names(fixture: &Fixture) -> Vec<PathBuf> {
+    let entries = fs::read_dir(fixture.path("")).expect("the folder");
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
 #[test]
-fn a_write_that_fails_leaves_nothing_and_keeps_what_was_there() {
-    let scene = Scene::empty();
+fn a_failed_write_leaves_no_file_and_keeps_the_earlier_image() {
+    let fixture = Fixture::empty();
     for number in 0..20 {
-        scene.write(&format!("file-{number}"), &noise(number, 70_000 * number as usize));
+        fixture.write(&format!("file-{number}"), &noise(number, 70_000 * number as usize));
     }
-    fs::write(scene.path("image"), "earlier").expect("writing");
+    fs::write(fixture.path("image"), "earlier").expect("writing");
     for left in 0.. {
-        let inside = ImageFile::create(&scene.path("image")).expect("a file");
+        let inside = ImageFile::create(&fixture.path("image")).expect("a file");
         let mut target = Failing { inside, left, hit: false };
         let stop = AtomicBool::new(false);
-        let mut watch = Watch { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
-        let mut folder = Folder::open(&scene.tree(), true).expect("the folder");
+        let mut watch = BuildControl { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
+        let mut folder = Folder::open(&fixture.tree(), true).expect("the folder");
         let built = build(&mut folder, &quick(), &mut watch, &mut target);
         let hit = target.hit;
         drop(target);
@@ -70,32 +70,32 @@ fn a_write_that_fails_leaves_nothing_and_keeps_what_was_there() {
         }
         assert!(hit, "{built:?}");
         assert!(matches!(built, Err(WriteError::Image { .. })), "{built:?}");
-        assert_eq!(fs::read(scene.path("image")).expect("the earlier image"), b"earlier");
-        assert_eq!(names(&scene).len(), 2, "{:?}", names(&scene));
+        assert_eq!(fs::read(fixture.path("image")).expect("the earlier image"), b"earlier");
+        assert_eq!(names(&fixture).len(), 2, "{:?}", names(&fixture));
     }
-    assert_ne!(scene.image(), b"earlier");
-    assert_eq!(names(&scene).len(), 2);
+    assert_ne!(fixture.image(), b"earlier");
+    assert_eq!(names(&fixture).len(), 2);
 }
 
 #[test]
-fn whoever_stops_a_build_finds_nothing_of_it() {
-    let scene = Scene::new();
+fn an_interrupted_build_leaves_no_file() {
+    let fixture = Fixture::new();
     let stop = AtomicBool::new(false);
     let excludes = |path: &[u8]| {
-        // The last entry of the scene.
+        // The last entry of the fixture.
         stop.fetch_or(path == b"zz", Ordering::Relaxed);
         false
     };
-    let mut watch = Watch { excludes: &excludes, stop: &stop, progress: &mut |_| {} };
-    let mut folder = Folder::open(&scene.tree(), true).expect("the folder");
-    let mut image = ImageFile::create(&scene.path("image")).expect("a file");
+    let mut watch = BuildControl { excludes: &excludes, stop: &stop, progress: &mut |_| {} };
+    let mut folder = Folder::open(&fixture.tree(), true).expect("the folder");
+    let mut image = ImageFile::create(&fixture.path("image")).expect("a file");
     let built = build(&mut folder, &quick(), &mut watch, &mut image);
     drop(image);
     assert!(matches!(built, Err(WriteError::Interrupted)), "{built:?}");
-    assert_eq!(names(&scene), [scene.tree()]);
+    assert_eq!(names(&fixture), [fixture.tree()]);
 }
 
-/// Contents of all sizes, of which one can't be read.
+/// Input with contents of all sizes, one of which can't be read.
 struct Broken {
     at: usize,
 }
@@ -126,7 +126,7 @@ impl Reading for Content {
 }
 
 impl Input for Broken {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, intake: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         for number in 0..60 {
             let size = (number % 7 + 1) * 900_000;
             let head = Head { path: format!("file-{number}").into_bytes(), ..Head::default() };
@@ -138,25 +138,25 @@ impl Input for Broken {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named_and_ends_the_build() {
-    let scene = Scene::empty();
+fn an_unreadable_file_is_named_and_fails_the_build() {
+    let fixture = Fixture::empty();
     for at in [0, 5, 6, 31, 59] {
-        let error = scene.build_of(&mut Broken { at }, &quick()).expect_err("an error");
+        let error = fixture.build_of(&mut Broken { at }, &quick()).expect_err("an error");
         let WriteError::Input { path, source, .. } = &error else { panic!("{error:?}") };
         assert_eq!(
             (path.as_str(), source.to_string().as_str()),
             (&*format!("/file-{at}"), "the disk is gone")
         );
-        assert!(!scene.path("image").exists());
+        assert!(!fixture.path("image").exists());
     }
-    scene.build_of(&mut Broken { at: 60 }, &quick()).expect("nothing breaks");
+    fixture.build_of(&mut Broken { at: 60 }, &quick()).expect("nothing breaks");
 }
 
-/// Paths that must not get into an image.
+/// Input with a path that must be rejected.
 struct Hostile(&'static str, Option<Kind>);
 
 impl Input for Hostile {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, intake: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         let pipe = Head { path: b"pipe".to_vec(), ..Head::default() };
         intake.add(pipe, Kind::Fifo)?;
         let head = Head { path: self.0.as_bytes().to_vec(), ..Head::default() };
@@ -168,8 +168,8 @@ impl Input for Hostile {
 }
 
 #[test]
-fn entries_that_cannot_be_are_refused_by_name() {
-    let scene = Scene::empty();
+fn invalid_entries_are_rejected_by_name() {
+    let fixture = Fixture::empty();
     let long: &'static str = String::leak("n".repeat(256));
     for (mut input, reason) in [
         (Hostile("../up", Some(Kind::Directory)), "leads out"),
@@ -181,22 +181,22 @@ fn entries_that_cannot_be_are_refused_by_name() {
         (Hostile(long, Some(Kind::Directory)), "255 bytes"),
         (Hostile("name", None), "/nowhere, which is not in the image"),
     ] {
-        let error = scene.build_of(&mut input, &quick()).expect_err("refused");
+        let error = fixture.build_of(&mut input, &quick()).expect_err("refused");
         assert!(matches!(error, WriteError::Refused { .. }) && error.to_string().contains(reason), "{error}");
-        assert!(!scene.path("image").exists());
+        assert!(!fixture.path("image").exists());
     }
 }
 
 #[test]
 fn an_image_in_its_own_folder_is_not_part_of_itself() {
-    let scene = Scene::empty();
-    scene.write("file", b"content");
-    let path = scene.tree().join("image");
+    let fixture = Fixture::empty();
+    fixture.write("file", b"content");
+    let path = fixture.tree().join("image");
     let mut image = ImageFile::create(&path).expect("a file");
-    let mut folder = Folder::open(&scene.tree(), true).expect("the folder");
+    let mut folder = Folder::open(&fixture.tree(), true).expect("the folder");
     folder.leave_out(&image.metadata().expect("its metadata"));
     let stop = AtomicBool::new(false);
-    let mut watch = Watch { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
+    let mut watch = BuildControl { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
     let report = build(&mut folder, &quick(), &mut watch, &mut image).expect("an image");
     assert_eq!((report.inodes, report.files), (2, 1));
 }

@@ -1,4 +1,4 @@
-//! Random trees, written and read by us, are what they were.
+//! Random trees survive writing and reading.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{
-    Device, Head, Input, Intake, Kind, Open, Options, Plain, Reading, Target, Watch, WriteError, build,
+    BuildControl, Device, Head, Input, Kind, Open, Options, Plain, Reading, Target, TreeBuilder, WriteError,
+    build,
 };
 use esker_squashfs::{ImageTree, Options as ReadOptions};
 use esker_vfs::{Attr, Cookie, Kind as NodeKind, Node, Reply, Tree};
@@ -15,7 +16,7 @@ use proptest::prelude::*;
 
 use super::options;
 
-/// What is at a path.
+/// Type and content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Thing {
     Directory,
@@ -25,7 +26,7 @@ enum Thing {
     Fifo,
 }
 
-/// A thing with everything around it.
+/// An entry with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Item {
     thing: Thing,
@@ -38,12 +39,13 @@ struct Item {
 
 type Model = BTreeMap<Vec<u8>, Item>;
 
-/// Contents with repetitions, holes and noise, so that copies, fragments and all kinds of blocks occur.
+/// Generates contents with repetitions, holes and noise, so that duplicates, fragments and all kinds of
+/// blocks occur.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let piece = (0u8..4, 0usize..9000).prop_map(|(kind, len)| match kind {
         0 => vec![0; len],
         1 => vec![b'a'; len],
-        2 => super::scene::noise(len as u64, len),
+        2 => super::fixture::noise(len as u64, len),
         _ => (0..len).map(|at| (at / 100) as u8).collect(),
     });
     prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
@@ -68,7 +70,7 @@ fn item() -> impl Strategy<Value = Item> {
     )
 }
 
-/// A tree: random names one or two directories deep, and the directories that they need.
+/// Generates a tree: random names one or two directories deep, with their parent directories.
 fn model() -> impl Strategy<Value = Model> {
     let place = ("[a-e]{1,2}", prop::option::of("[a-zé]{1,40}"));
     prop::collection::vec((place, item()), 0..60).prop_map(|entries| {
@@ -111,7 +113,7 @@ impl Open for Bytes {
 }
 
 impl Input for Given<'_> {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, intake: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         for (path, item) in self.model {
             let head = Head {
                 path: path.clone(),
@@ -161,7 +163,7 @@ impl Target for Memory {
 
 fn image(model: &Model, options: &Options, now: bool) -> Vec<u8> {
     let stop = AtomicBool::new(false);
-    let mut watch = Watch { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
+    let mut watch = BuildControl { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
     let mut memory = Memory::default();
     build(&mut Given { model, now }, options, &mut watch, &mut memory).expect("an image");
     memory.0
@@ -222,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read(
+    fn a_random_tree_survives_writing_and_reading(
         model in model(),
         block_log in 12u32..=17,
         codec in 0usize..4,

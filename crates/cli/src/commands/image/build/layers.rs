@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use esker_oci::{Config, Data, Entry, FileContent, Kind as EntryKind, Merged};
 use esker_squashfs::writer::{
-    Device, Head, Input, Intake, Kind, Open, Plain, Reading, WithHoles, WriteError,
+    Device, Head, Input, Kind, Open, Plain, Reading, TreeBuilder, WithHoles, WriteError,
 };
 
 /// Merged layers, with the configuration of their image.
@@ -22,30 +22,30 @@ impl Layers {
     }
 
     /// Puts the configuration where `esker run` looks for it, whatever the layers have there.
-    fn configuration(&self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn configuration(&self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         let path = Config::PATH.trim_start_matches('/');
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         let head = |path: &str, permissions| Head { path: path.into(), permissions, ..Head::default() };
-        intake.add(head(folder, 0o755), Kind::Directory)?;
+        builder.add(head(folder, 0o755), Kind::Directory)?;
         let size = self.config.len() as u64;
-        intake.file_now(head(path, 0o644), size, &mut Plain(self.config.as_slice()))
+        builder.file_now(head(path, 0o644), size, &mut Plain(self.config.as_slice()))
     }
 }
 
 impl Input for Layers {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
+    fn feed(&mut self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         if let Some(root) = self.merged.root() {
-            intake.add(head(b"", root), Kind::Directory)?;
+            builder.add(head(b"", root), Kind::Directory)?;
         }
         // The first path of each entry that has several.
         let mut linked: HashMap<*const Entry, &[u8]> = HashMap::new();
         for (path, entry) in self.merged.iter() {
-            if !intake.wants(path) {
+            if !builder.wants(path) {
                 continue;
             }
             if Arc::strong_count(entry) > 1 {
                 if let Some(first) = linked.get(&Arc::as_ptr(entry)) {
-                    intake.link(path, first)?;
+                    builder.link(path, first)?;
                     continue;
                 }
                 linked.insert(Arc::as_ptr(entry), path);
@@ -55,7 +55,7 @@ impl Input for Layers {
             let kind = match &entry.kind {
                 EntryKind::File { layer, data } => {
                     let content = Content { layer: layer.clone(), data: data.clone() };
-                    intake.file(head, data.size, Box::new(content))?;
+                    builder.file(head, data.size, Box::new(content))?;
                     continue;
                 }
                 EntryKind::Directory => Kind::Directory,
@@ -64,10 +64,10 @@ impl Input for Layers {
                 EntryKind::BlockDevice(major, minor) => Kind::BlockDevice(device(major, minor)),
                 EntryKind::Fifo => Kind::Fifo,
             };
-            intake.add(head, kind)?;
+            builder.add(head, kind)?;
         }
-        intake.note_unknown_types(self.merged.unknown_types());
-        self.configuration(intake)
+        builder.note_unknown_types(self.merged.unknown_types());
+        self.configuration(builder)
     }
 }
 

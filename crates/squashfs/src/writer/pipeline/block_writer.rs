@@ -1,24 +1,24 @@
-//! The writer of blocks.
+//! Block writer: writes compressed blocks to the image in order.
 
 use std::sync::atomic::Ordering;
 
 use crossbeam_channel::Receiver;
 
 use super::super::image::Image;
-use super::sequence::Ticket;
-use super::work::Packed;
-use super::{FileNumber, Fragment, Located, Shared, Stored, WriteError};
+use super::sequencer::Ticket;
+use super::worker::PackedBlock;
+use super::{FileNumber, Fragment, Located, PipelineContext, Stored, WriteError};
 use crate::layout::BlockWord;
 
 struct Writer<'r, 't> {
-    shared: Shared<'r>,
+    shared: PipelineContext<'r>,
     image: &'r mut Image<'t>,
     files: Vec<Located>,
 }
 
 /// Writes until there are no more tickets.
 pub(super) fn store(
-    shared: Shared<'_>,
+    shared: PipelineContext<'_>,
     tickets: &Receiver<Ticket>,
     image: &mut Image<'_>,
 ) -> Result<Stored, WriteError> {
@@ -73,21 +73,21 @@ impl Located {
 
 impl Writer<'_, '_> {
     /// Writes a block once it is compressed.
-    fn put(&mut self, packed: &Receiver<Packed>) -> Result<BlockWord, WriteError> {
-        // A worker that ended without an answer had an error, which is told.
+    fn put(&mut self, packed: &Receiver<PackedBlock>) -> Result<BlockWord, WriteError> {
+        // A worker ends without an answer only after an error, which is reported.
         let packed = packed.recv().map_err(|_| WriteError::Interrupted)?;
         let counters = self.shared.counters;
         counters.blocks.fetch_add(1, Ordering::Relaxed);
         let (bytes, compressed) = match &packed {
-            Packed::Hole => {
+            PackedBlock::Hole => {
                 counters.blocks_hole.fetch_add(1, Ordering::Relaxed);
                 return Ok(BlockWord::HOLE);
             }
-            Packed::Plain(bytes, range) => {
+            PackedBlock::Plain(bytes, range) => {
                 counters.blocks_plain.fetch_add(1, Ordering::Relaxed);
                 (bytes.get(range.clone()).unwrap_or_default(), false)
             }
-            Packed::Compressed(bytes) => (bytes.as_slice(), true),
+            PackedBlock::Compressed(bytes) => (bytes.as_slice(), true),
         };
         self.image.append(bytes)?;
         let len = u32::try_from(bytes.len()).expect("a block has at most a megabyte");

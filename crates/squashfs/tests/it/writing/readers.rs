@@ -1,4 +1,4 @@
-//! Who reads images, besides us.
+//! Other programs that read images, for comparison.
 
 use std::fs;
 use std::path::Path;
@@ -9,24 +9,25 @@ use std::sync::atomic::AtomicBool;
 use esker_squashfs::{Extract, ExtractError, FileImage, ImageTree, Options, extract};
 use esker_vfs::Tree as _;
 
-/// Somebody who reads images.
+/// A program that reads images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judge {
+pub(super) enum ImageReader {
     Unsquashfs,
     Squashfuse,
-    /// Our own reader, and what makes a folder of any tree.
+    /// Our own reader and extractor.
     Esker,
-    /// Only root may have it mount an image.
+    /// A kernel mount, which requires root.
     Kernel,
 }
 
-/// All judges that this user can call. Continuous integration is root, and nobody else can mount by the kernel.
-pub(super) fn judges() -> Vec<Judge> {
-    let mut judges = vec![Judge::Unsquashfs, Judge::Squashfuse, Judge::Esker];
+/// Returns all readers that this user can run. Continuous integration runs as root, so that the kernel is
+/// among them.
+pub(super) fn readers() -> Vec<ImageReader> {
+    let mut readers = vec![ImageReader::Unsquashfs, ImageReader::Squashfuse, ImageReader::Esker];
     if rustix::process::geteuid().is_root() {
-        judges.push(Judge::Kernel);
+        readers.push(ImageReader::Kernel);
     }
-    judges
+    readers
 }
 
 #[track_caller]
@@ -36,7 +37,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// A mount that ends with the test, however that ends.
+/// A mount that is unmounted when dropped, also after a panic.
 struct Mounted<'p>(&'p Path, &'static str);
 
 impl Drop for Mounted<'_> {
@@ -48,18 +49,18 @@ impl Drop for Mounted<'_> {
     }
 }
 
-impl Judge {
-    /// Shows the image at a place while `look` looks.
+impl ImageReader {
+    /// Makes the image readable at a path while `look` runs.
     #[track_caller]
     pub(super) fn show(self, image: &Path, at: &Path, look: impl FnOnce(&Path)) {
         match self {
-            Judge::Unsquashfs => {
+            ImageReader::Unsquashfs => {
                 let output = run(Command::new("unsquashfs").args(["-q", "-n", "-d"]).arg(at).arg(image));
                 assert!(output.stderr.is_empty(), "{output:?}");
                 look(at);
                 self.remove(at);
             }
-            Judge::Esker => {
+            ImageReader::Esker => {
                 let file = FileImage::open(image, 0).expect("the image");
                 let tree = ImageTree::open(Arc::new(file), &Options::default()).expect("an image");
                 let as_root = rustix::process::geteuid().is_root();
@@ -70,14 +71,14 @@ impl Judge {
                 fs::create_dir(at).expect("a folder");
                 let outcome = extract(&tree, &tree.root(), at, stopped);
                 assert!(matches!(outcome, Err(ExtractError::Interrupted)), "{outcome:?}");
-                // It fails unless the folder is there and empty.
+                // Fails unless the folder exists and is empty.
                 fs::remove_dir(at).expect("the folder as it was");
                 extract(&tree, &tree.root(), at, how).expect("a folder");
                 look(at);
                 self.remove(at);
             }
-            Judge::Squashfuse => {
-                // It lists neither `.` nor `..`, so what is looked at is a copy.
+            ImageReader::Squashfuse => {
+                // This reader doesn't list `.` and `..`, so the test reads a copy.
                 let mountpoint = at.with_extension("mounted");
                 fs::create_dir(&mountpoint).expect("a mount point");
                 run(Command::new("squashfuse_ll").arg(image).arg(&mountpoint));
@@ -88,7 +89,7 @@ impl Judge {
                 self.remove(at);
                 fs::remove_dir(&mountpoint).expect("removing the mount point");
             }
-            Judge::Kernel => {
+            ImageReader::Kernel => {
                 fs::create_dir(at).expect("a mount point");
                 run(Command::new("mount").args(["-t", "squashfs", "-o", "loop,ro"]).arg(image).arg(at));
                 let mounted = Mounted(at, "umount");
@@ -99,10 +100,10 @@ impl Judge {
         }
     }
 
-    /// Removes what was unpacked.
+    /// Removes the extracted files.
     fn remove(self, at: &Path) {
         let writable = Command::new("chmod").args(["-R", "u+rwx"]).arg(at).status();
         assert!(writable.is_ok_and(|status| status.success()));
-        fs::remove_dir_all(at).expect("removing what was unpacked");
+        fs::remove_dir_all(at).expect("removing extracted files");
     }
 }

@@ -1,32 +1,32 @@
-//! Stored bytes in large aligned pieces: one read brings what many blocks are made from.
+//! Reads stored bytes in large aligned ranges and caches them: one read serves many blocks.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use crate::cache::Cache;
 use crate::fault::Fault;
-use crate::flights::{Flights, Joined, Waiter};
 use crate::image::Image;
+use crate::single_flight::{Joined, SingleFlight, Waiter};
 
-/// Length of a piece, unless the image asks for more.
+/// Default length of a range in bytes; an image may ask for a larger one.
 const PIECE: usize = 128 << 10;
 const PIECE_MAX: usize = 8 << 20;
 
-/// An image, cut into pieces.
-pub(crate) struct Pieces {
+/// Cache of an image's stored bytes, in aligned ranges.
+pub(crate) struct ReadCache {
     image: Arc<dyn Image>,
     name: Arc<str>,
     len: u64,
-    /// By how much the image's beginning misses a piece's: what is aligned are places in the file around it.
+    /// Distance from the start of a range to the start of the image; ranges are aligned to the file.
     skew: u64,
-    /// Where the image ends.
+    /// End of the image in bytes.
     end: u64,
     cached: Cache<u64, Arc<[u8]>>,
-    reading: Flights<u64, Arc<[u8]>>,
+    reading: SingleFlight<u64, Arc<[u8]>>,
 }
 
-impl Pieces {
-    /// Keeps about `room` bytes of the first `end` of an image.
+impl ReadCache {
+    /// Creates a cache of about `room` bytes for the first `end` bytes of an image.
     pub(crate) fn new(image: &Arc<dyn Image>, end: u64, room: usize) -> Self {
         let len = image.stripe().clamp(PIECE, PIECE_MAX);
         Self {
@@ -35,16 +35,20 @@ impl Pieces {
             skew: image.origin() % len as u64,
             end,
             cached: Cache::new(room.max(4 * len), len),
-            reading: Flights::new(),
+            reading: SingleFlight::new(),
             image: Arc::clone(image),
         }
     }
 
-    /// Fills `out` from `offset`; `false` if that needs a read and the caller must not wait.
+    /// Fills `out` from `offset`; returns false if that needs a read and `may_wait` is false.
     pub(crate) fn fill(&self, mut offset: u64, mut out: &mut [u8], may_wait: bool) -> Result<bool, Fault> {
         let end = offset.checked_add(out.len() as u64);
         if end.is_none_or(|end| end > self.end) {
-            return Err(Fault::damaged(&self.name, offset, "what is stored there goes beyond the end"));
+            return Err(Fault::damaged(
+                &self.name,
+                offset,
+                "the stored data goes beyond the end of the image",
+            ));
         }
         while !out.is_empty() {
             let number = (offset + self.skew) / self.len;
@@ -75,16 +79,16 @@ impl Pieces {
             return Ok(None);
         }
         let (waiter, answer) = waiter();
-        if self.reading.join(number, Some(waiter)) == Joined::First
+        if self.reading.join(number, Some(waiter)) == Joined::MustLoad
             && let Some(taken) = self.reading.take(number)
         {
             let piece = self.cached.get(&number).map_or_else(|| self.read(number), Ok);
             if let Ok(piece) = &piece {
                 self.cached.insert(number, Arc::clone(piece), piece.len());
             }
-            taken.give(&piece);
+            taken.complete(&piece);
         }
-        let given_up = || Err(Fault::damaged(&self.name, self.start(number), "reading it was given up"));
+        let given_up = || Err(Fault::damaged(&self.name, self.start(number), "the read was abandoned"));
         answer.recv().unwrap_or_else(|_| given_up()).map(Some)
     }
 
@@ -98,11 +102,11 @@ impl Pieces {
     }
 }
 
-/// Waits for what another thread loads.
+/// Returns a waiter and the receiver of its value, for a thread that waits for another thread's load.
 pub(crate) fn waiter<V: Send + 'static>() -> (Waiter<V>, Receiver<Result<V, Fault>>) {
     let (sender, receiver) = sync_channel(1);
     let waiter = Box::new(move |answer| {
-        // Whoever asked waits.
+        // The receiver exists until the answer arrives.
         let _ = sender.send(answer);
     });
     (waiter, receiver)
@@ -115,10 +119,10 @@ mod tests {
 
     use super::*;
 
-    /// Notes what is read.
-    struct Noted(u64, Mutex<Vec<(u64, usize)>>);
+    /// Image that records its reads.
+    struct RecordingImage(u64, Mutex<Vec<(u64, usize)>>);
 
-    impl Image for Noted {
+    impl Image for RecordingImage {
         fn name(&self) -> Arc<str> {
             "noted".into()
         }
@@ -144,9 +148,9 @@ mod tests {
 
     #[test]
     fn reads_are_aligned_to_the_file_and_happen_once() {
-        let noted = Arc::new(Noted(4096, Mutex::default()));
+        let noted = Arc::new(RecordingImage(4096, Mutex::default()));
         let image: Arc<dyn Image> = noted.clone();
-        let pieces = Pieces::new(&image, 3 << 20, 8 << 20);
+        let pieces = ReadCache::new(&image, 3 << 20, 8 << 20);
         let mut out = vec![0; 5000];
         assert!(!pieces.fill(1_040_000, &mut out, false).unwrap());
         for _ in 0..2 {

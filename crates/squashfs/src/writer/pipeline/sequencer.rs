@@ -1,4 +1,4 @@
-//! The sequencer: what becomes of each file, in order.
+//! Sequencer: decides in file order how each content is stored.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,58 +7,58 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::super::budget::Share;
-use super::feed::{Block, Item, Whole};
-use super::work::{Job, Packed};
-use super::{Digest, FileNumber, Shared, WriteError};
+use super::super::budget::MemoryShare;
+use super::feeder::{Block, Item, Whole};
+use super::worker::{Job, PackedBlock};
+use super::{Digest, FileNumber, PipelineContext, WriteError};
 
-/// What the writer does next.
+/// A ticket for the block writer.
 pub(super) enum Ticket {
     /// The blocks of a file follow.
     Begin { file: FileNumber },
-    /// A block of that file.
-    Block { packed: Receiver<Packed>, len: u64, _share: Arc<Share> },
-    /// A block of that file of which nothing is stored.
+    /// A block of the file that was begun.
+    Block { packed: Receiver<PackedBlock>, len: u64, _share: Arc<MemoryShare> },
+    /// A block of the file that was begun, all zeros and not stored.
     Hole { len: u64 },
-    /// The end of that file.
+    /// The file that was begun ends.
     End { size: u64, tail: Option<(u32, u32)> },
-    /// A file has the content of another.
+    /// A file has the content of an earlier file.
     Same { file: FileNumber, of: FileNumber },
-    /// The file that was begun has the content of another: its blocks are not wanted.
+    /// The file that was begun has the content of an earlier file: its blocks are discarded.
     Undo { of: FileNumber },
     /// The next fragment block.
-    Fragment { packed: Receiver<Packed>, _shares: Vec<Arc<Share>> },
+    Fragment { packed: Receiver<PackedBlock>, _shares: Vec<Arc<MemoryShare>> },
 }
 
 struct Sequencer<'r> {
-    shared: Shared<'r>,
+    shared: PipelineContext<'r>,
     jobs: Sender<Job>,
     tickets: Sender<Ticket>,
     known: HashMap<(u64, Digest), FileNumber>,
     fragment: Vec<u8>,
-    fragment_shares: Vec<Arc<Share>>,
+    fragment_shares: Vec<Arc<MemoryShare>>,
     fragments: u32,
 }
 
-/// Whoever takes jobs or tickets ended, which happens only with an error that is told already.
-struct Ended;
+/// The receiver of jobs or tickets ended, which happens only after an error that is already recorded.
+struct Disconnected;
 
-impl From<Ended> for WriteError {
-    fn from(_: Ended) -> Self {
+impl From<Disconnected> for WriteError {
+    fn from(_: Disconnected) -> Self {
         WriteError::Interrupted
     }
 }
 
-/// The file that is read block by block: its length so far, and its end while that may become a tail.
+/// A file that is read block by block: its length so far, and its last bytes while they may become a tail.
 #[derive(Default)]
-struct Current {
+struct CurrentFile {
     size: u64,
-    held: Option<(Vec<u8>, Share)>,
+    held: Option<(Vec<u8>, MemoryShare)>,
 }
 
-/// Decides until there are no more files.
+/// Sequences items until there are no more.
 pub(super) fn sequence(
-    shared: Shared<'_>,
+    shared: PipelineContext<'_>,
     items: &Receiver<Item>,
     jobs: Sender<Job>,
     tickets: Sender<Ticket>,
@@ -72,15 +72,15 @@ pub(super) fn sequence(
         fragment_shares: Vec::new(),
         fragments: 0,
     };
-    let mut current = Current::default();
+    let mut current = CurrentFile::default();
     for item in items {
         match item {
             Item::Whole { file, content } => {
-                let whole = content.recv().map_err(|_| Ended)?;
+                let whole = content.recv().map_err(|_| Disconnected)?;
                 sequencer.whole(file, whole)?;
             }
             Item::Begin { file } => {
-                current = Current::default();
+                current = CurrentFile::default();
                 sequencer.ticket(Ticket::Begin { file })?;
             }
             Item::Block(block) => sequencer.block(&mut current, block)?,
@@ -92,16 +92,16 @@ pub(super) fn sequence(
 }
 
 impl Sequencer<'_> {
-    fn ticket(&self, ticket: Ticket) -> Result<(), Ended> {
-        self.tickets.send(ticket).map_err(|_| Ended)
+    fn ticket(&self, ticket: Ticket) -> Result<(), Disconnected> {
+        self.tickets.send(ticket).map_err(|_| Disconnected)
     }
 
     fn block_size(&self) -> usize {
         self.shared.options.block_size as usize
     }
 
-    /// The file that has this content already; else it is noted for those to come.
-    fn known(&mut self, file: FileNumber, size: u64, digest: Option<Digest>) -> Option<FileNumber> {
+    /// Returns the earlier file with the same content; otherwise records this one.
+    fn find_duplicate(&mut self, file: FileNumber, size: u64, digest: Option<Digest>) -> Option<FileNumber> {
         let digest = digest.filter(|_| size > 0)?;
         let of = *self.known.entry((size, digest)).or_insert(file);
         if of == file {
@@ -113,7 +113,7 @@ impl Sequencer<'_> {
         Some(of)
     }
 
-    /// How much of the end of a file goes into a fragment.
+    /// Returns the number of bytes at the end of a file that go into a fragment.
     fn tail_len(&self, size: u64) -> usize {
         let options = self.shared.options;
         let block_size = u64::from(options.block_size);
@@ -121,10 +121,10 @@ impl Sequencer<'_> {
         if wanted { usize::try_from(size % block_size).unwrap_or(0) } else { 0 }
     }
 
-    fn whole(&mut self, file: FileNumber, whole: Whole) -> Result<(), Ended> {
+    fn whole(&mut self, file: FileNumber, whole: Whole) -> Result<(), Disconnected> {
         let Whole { bytes, digest, share } = whole;
         let size = bytes.len() as u64;
-        if let Some(of) = self.known(file, size, digest) {
+        if let Some(of) = self.find_duplicate(file, size, digest) {
             return self.ticket(Ticket::Same { file, of });
         }
         self.ticket(Ticket::Begin { file })?;
@@ -144,7 +144,7 @@ impl Sequencer<'_> {
         self.ticket(Ticket::End { size, tail })
     }
 
-    fn block(&mut self, current: &mut Current, block: Block) -> Result<(), Ended> {
+    fn block(&mut self, current: &mut CurrentFile, block: Block) -> Result<(), Disconnected> {
         match block {
             Block::Hole { len } => {
                 current.size += len;
@@ -153,7 +153,7 @@ impl Sequencer<'_> {
             Block::Data { bytes, share } => {
                 current.size += bytes.len() as u64;
                 if bytes.len() < self.block_size() && self.tail_len(current.size) == bytes.len() {
-                    // It is the last one. Whether it is wanted is known with the digest.
+                    // This is the last block. The digest, which follows, shows whether it is needed.
                     current.held = Some((bytes, share));
                     return Ok(());
                 }
@@ -164,29 +164,34 @@ impl Sequencer<'_> {
         }
     }
 
-    fn end(&mut self, file: FileNumber, current: Current, digest: Option<Digest>) -> Result<(), Ended> {
-        let Current { size, held } = current;
-        if let Some(of) = self.known(file, size, digest) {
+    fn end(
+        &mut self,
+        file: FileNumber,
+        current: CurrentFile,
+        digest: Option<Digest>,
+    ) -> Result<(), Disconnected> {
+        let CurrentFile { size, held } = current;
+        if let Some(of) = self.find_duplicate(file, size, digest) {
             return self.ticket(Ticket::Undo { of });
         }
         let tail = held.map(|(bytes, share)| self.add_tail(&bytes, Some(Arc::new(share)))).transpose()?;
         self.ticket(Ticket::End { size, tail })
     }
 
-    /// Has a block compressed.
+    /// Queues a block for compression.
     fn pack(
         &self,
         bytes: Arc<Vec<u8>>,
         range: Range<usize>,
         may_be_hole: bool,
-    ) -> Result<Receiver<Packed>, Ended> {
+    ) -> Result<Receiver<PackedBlock>, Disconnected> {
         let (reply, packed) = bounded(1);
-        self.jobs.send(Job { bytes, range, may_be_hole, reply }).map_err(|_| Ended)?;
+        self.jobs.send(Job { bytes, range, may_be_hole, reply }).map_err(|_| Disconnected)?;
         Ok(packed)
     }
 
-    /// Puts the end of a file into the fragment block that is being filled.
-    fn add_tail(&mut self, tail: &[u8], share: Option<Arc<Share>>) -> Result<(u32, u32), Ended> {
+    /// Appends the tail of a file to the current fragment block.
+    fn add_tail(&mut self, tail: &[u8], share: Option<Arc<MemoryShare>>) -> Result<(u32, u32), Disconnected> {
         if self.fragment.len() + tail.len() > self.block_size() {
             self.flush()?;
         }
@@ -196,8 +201,8 @@ impl Sequencer<'_> {
         Ok((self.fragments, offset))
     }
 
-    /// Hands over the fragment block as it is.
-    fn flush(&mut self) -> Result<(), Ended> {
+    /// Queues the current fragment block as it is.
+    fn flush(&mut self) -> Result<(), Disconnected> {
         if self.fragment.is_empty() {
             return Ok(());
         }

@@ -1,12 +1,10 @@
-//! What may follow an image in its file: bytes that belong to it and that no reader of squashfs looks at.
+//! Trailer of an image file: bytes after the image that belong to it and that squashfs readers ignore.
 //!
-//! ```text
-//!  0  "ESKERAPX"
-//!  8  length of what comes (8, little endian)
-//! 16  …
-//! ```
+//! Layout (little-endian): bytes 0 to 7 are `ESKERAPX`, bytes 8 to 15 the length of the content, and the
+//! content starts at byte 16.
 //!
-//! It begins at the first multiple of 4 KiB after the image, which is as far as writers of images fill their files up.
+//! The trailer begins at the first multiple of 4 KiB after the image, because writers of images pad their
+//! files up to there.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,29 +17,31 @@ use crate::layout::Superblock;
 const MAGIC: &[u8; 8] = b"ESKERAPX";
 const HEAD_LEN: u64 = size_of::<Head>() as u64;
 const ALIGNED_TO: u64 = 4096;
-/// Longest appendix.
+/// Maximum length of a trailer in bytes.
 const LEN_MAX: u64 = 16 << 20;
-/// How far files are filled up with zeros behind an image, at most.
+/// Maximum number of zero bytes that pad a file after its image.
 const PADDING_MAX: u64 = 1 << 20;
 
 type Head = [u8; 16];
 
-/// Why an image can't have an appendix.
+/// Reasons why an image can't have a trailer.
 #[derive(Debug, thiserror::Error)]
-pub enum AppendixError {
+pub enum TrailerError {
     /// The file can't be read or written.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// There is no room behind the image.
-    #[error("something else follows the image in its file")]
-    Taken,
-    /// There is more than may be written.
+    /// Other data follows the image.
+    #[error("other data follows the image in its file")]
+    Occupied,
+    /// The content is longer than a trailer may be.
     #[error("{0} bytes are more than the {LEN_MAX} that may follow an image")]
     TooLong(usize),
 }
 
-/// The appendix of an image, whatever it is; none if there is none. Of an image in the middle of a file it may be
-/// somebody else's, so it must be made sure that it is what it should be.
+/// Returns the trailer of an image, if it has one.
+///
+/// The content is not validated: after an image in the middle of a file there may be a trailer of another
+/// program.
 pub fn read(image: &dyn Image, superblock: &Superblock) -> Option<Vec<u8>> {
     let place = place(superblock)?;
     let mut head = Head::default();
@@ -55,23 +55,24 @@ pub fn read(image: &dyn Image, superblock: &Superblock) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Writes the appendix of the image that begins at byte `offset` of the file at `path`, in place of the one that is
-/// there; or takes it away. Whoever has the image open notices nothing.
+/// Writes, replaces or (with `None`) removes the trailer of the image at byte `offset` of the file at `path`.
+///
+/// Readers that have the image open are not affected.
 pub fn write(
     path: &Path,
     offset: u64,
     superblock: &Superblock,
     bytes: Option<&[u8]>,
-) -> Result<(), AppendixError> {
+) -> Result<(), TrailerError> {
     let len = bytes.map_or(0, <[u8]>::len);
     if len as u64 > LEN_MAX {
-        return Err(AppendixError::TooLong(len));
+        return Err(TrailerError::TooLong(len));
     }
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let in_file = |at: u64| at.checked_add(offset).ok_or(AppendixError::Taken);
-    let place = in_file(place(superblock).ok_or(AppendixError::Taken)?)?;
+    let in_file = |at: u64| at.checked_add(offset).ok_or(TrailerError::Occupied);
+    let place = in_file(place(superblock).ok_or(TrailerError::Occupied)?)?;
     if !is_free(&file, in_file(superblock.bytes_used)?, place)? {
-        return Err(AppendixError::Taken);
+        return Err(TrailerError::Occupied);
     }
     file.set_len(place)?;
     if let Some(bytes) = bytes {
@@ -89,8 +90,7 @@ fn length(head: &Head) -> Option<u64> {
     (len <= LEN_MAX).then_some(len)
 }
 
-/// Whether behind an image that ends there is nothing but zeros, or an appendix to the end of the file, of which some
-/// may be missing.
+/// Returns true if only zeros, or a trailer that may be truncated, follow an image that ends at `end`.
 fn is_free(file: &File, end: u64, place: u64) -> io::Result<bool> {
     let whole = file.metadata()?.len();
     let mut head = Head::default();
@@ -111,7 +111,7 @@ mod tests {
     use crate::FileImage;
     use crate::layout::SUPERBLOCK_LEN;
 
-    /// A file with something that says it is an image of 5,000 bytes, at `offset`, and what is behind.
+    /// Returns a file with a superblock of a 5,000-byte image at `offset`, followed by the bytes `behind`.
     fn file(offset: u64, behind: &[u8]) -> (tempfile::NamedTempFile, Superblock) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let superblock = Superblock { bytes_used: 5000, ..Superblock::example() };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_replaced_and_taken_away() {
+    fn a_trailer_is_read_replaced_and_removed() {
         for offset in [0, 777] {
             for padding in [0, 3192, 60_000] {
                 let (file, superblock) = file(offset, &vec![0; padding]);
@@ -142,19 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_somebody_else_stays() {
+    fn data_of_other_programs_after_an_image_is_kept() {
         let long = vec![0; 2 << 20];
         for behind in [&b"x"[..], &[&[0; 4000][..], b"another partition"].concat(), &long] {
             let (file, superblock) = file(0, behind);
             let before = std::fs::read(file.path()).expect("reading");
             let error = write(file.path(), 0, &superblock, Some(b"mine")).expect_err("it is taken");
-            assert!(matches!(error, AppendixError::Taken));
+            assert!(matches!(error, TrailerError::Occupied));
             assert!(std::fs::read(file.path()).expect("reading") == before);
         }
     }
 
     #[test]
-    fn what_is_cut_off_or_says_nonsense_is_none() {
+    fn a_truncated_or_invalid_trailer_is_ignored() {
         let (file, superblock) = file(0, b"");
         write(file.path(), 0, &superblock, Some(b"whole")).expect("writing");
         let whole = std::fs::read(file.path()).expect("reading");

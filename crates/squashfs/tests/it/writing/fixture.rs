@@ -1,4 +1,4 @@
-//! A folder with everything that an image can hold, and the image of it.
+//! A folder with everything that an image can hold, and its image.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use esker_squashfs::writer::{Folder, ImageFile, Input, Options, Report, Watch, WriteError, build};
+use esker_squashfs::writer::{BuildControl, Folder, ImageFile, Input, Options, Report, WriteError, build};
 use esker_testkit::listing::Entry;
 use esker_testkit::survey::survey;
 use rand::rngs::StdRng;
@@ -17,16 +17,16 @@ use rustix::fs::{
     AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags, mknodat, setxattr, utimensat,
 };
 
-use super::judges::Judge;
+use super::readers::ImageReader;
 
-pub(super) struct Scene {
+pub(super) struct Fixture {
     folder: tempfile::TempDir,
 }
 
-/// Neither text nor one line.
+/// A name that is neither UTF-8 nor a single line.
 const ODD_NAME: &[u8] = b"odd \xff\n name";
 
-/// Bytes that can't be compressed.
+/// Returns incompressible bytes.
 pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
@@ -37,32 +37,32 @@ fn text(seed: u64, len: usize) -> Vec<u8> {
     noise(seed, len).into_iter().map(|byte| b"the quick brown fox "[usize::from(byte % 20)]).collect()
 }
 
-impl Scene {
-    /// An empty folder.
+impl Fixture {
+    /// Creates an empty folder.
     pub(super) fn empty() -> Self {
-        let scene = Self { folder: tempfile::tempdir().expect("a folder") };
-        fs::create_dir(scene.tree()).expect("a folder");
-        scene
+        let fixture = Self { folder: tempfile::tempdir().expect("a folder") };
+        fs::create_dir(fixture.tree()).expect("a folder");
+        fixture
     }
 
-    /// A folder with everything.
+    /// Creates a folder with every kind of entry.
     pub(super) fn new() -> Self {
-        let scene = Self::empty();
+        let fixture = Self::empty();
         for len in [0, 1, 4095, 4096, 4097, 131_071, 131_072, 131_073, 3 * 131_072 + 17, 5_000_001] {
-            scene.write(&format!("sizes/text-{len}"), &text(len as u64, len));
-            scene.write(&format!("sizes/noise-{len}"), &noise(len as u64, len));
+            fixture.write(&format!("sizes/text-{len}"), &text(len as u64, len));
+            fixture.write(&format!("sizes/noise-{len}"), &noise(len as u64, len));
         }
-        scene.write("copies/one", &text(4097, 4097));
-        scene.write("copies/large", &noise(5_000_001, 5_000_001));
-        scene.write("zeros/short", &[0; 1000]);
-        scene.write("zeros/blocks", &[0; 300_000]);
-        scene.sparse("zeros/holes", 9_000_000, &[(0, b"x"), (5_500_000, b"y")]);
-        scene.sparse("zeros/nothing", 9_000_000, &[]);
-        scene.write("deep/er/and/deeper/file", b"deep");
+        fixture.write("copies/one", &text(4097, 4097));
+        fixture.write("copies/large", &noise(5_000_001, 5_000_001));
+        fixture.write("zeros/short", &[0; 1000]);
+        fixture.write("zeros/blocks", &[0; 300_000]);
+        fixture.sparse("zeros/holes", 9_000_000, &[(0, b"x"), (5_500_000, b"y")]);
+        fixture.sparse("zeros/nothing", 9_000_000, &[]);
+        fixture.write("deep/er/and/deeper/file", b"deep");
         for number in 0..800 {
-            scene.write(&format!("many/{}-{number}", "a-name-that-is-not-short".repeat(number % 4)), b"");
+            fixture.write(&format!("many/{}-{number}", "a-name-that-is-not-short".repeat(number % 4)), b"");
         }
-        let tree = scene.tree();
+        let tree = fixture.tree();
         fs::create_dir(tree.join("empty")).expect("a folder");
         fs::write(tree.join(OsStr::from_bytes(ODD_NAME)), "odd").expect("writing");
         fs::write(tree.join("n".repeat(255)), "long").expect("writing");
@@ -72,14 +72,14 @@ impl Scene {
         fs::hard_link(tree.join("copies/one"), tree.join("zz")).expect("a link");
         fs::hard_link(tree.join("link"), tree.join("same-link")).expect("a link");
         let kinds: &[(&str, FileType, u64)] = match rustix::process::geteuid().is_root() {
-            // Device numbers with all their bits.
+            // Device numbers that use all bits.
             true => &[
                 ("pipe", FileType::Fifo, 0),
                 ("socket", FileType::Socket, 0),
                 ("char", FileType::CharacterDevice, rustix::fs::makedev(0xabc, 0xfedcb)),
                 ("block", FileType::BlockDevice, rustix::fs::makedev(8, 1)),
             ],
-            // Only root makes devices.
+            // Only root can create devices.
             false => &[("pipe", FileType::Fifo, 0), ("socket", FileType::Socket, 0)],
         };
         for (name, kind, device) in kinds {
@@ -92,16 +92,16 @@ impl Scene {
             ("sizes/text-1", "user.empty", &b""[..]),
             ("sizes/text-1", "user.name", b"value"),
             ("sizes/text-4096", "user.name", b"value"),
-            // tar says names and values line by line, so those with an end of a line don't get through.
+            // tar stores names and values line by line, so values with newlines don't survive.
             ("deep/er", "user.long", &text(1, 3000)),
         ] {
             setxattr(tree.join(name), attribute, value, XattrFlags::empty()).expect("an attribute");
         }
-        scene.age();
-        scene
+        fixture.age();
+        fixture
     }
 
-    /// Removes what not every program can say.
+    /// Removes the name that not every program can print.
     pub(super) fn without_odd_names(self) -> Self {
         fs::remove_file(self.tree().join(OsStr::from_bytes(ODD_NAME))).expect("the odd name");
         self.age();
@@ -135,7 +135,7 @@ impl Scene {
         }
     }
 
-    /// Gives everything a time of its own, in whole seconds.
+    /// Gives every entry its own modification time in whole seconds.
     fn age(&self) {
         for (second, found) in (1_000_000_000..).zip(survey(&self.tree())) {
             let path = self.tree().join(OsStr::from_bytes(&found.entry.path[1..]));
@@ -156,20 +156,20 @@ impl Scene {
     ) -> Result<Report, WriteError> {
         let mut folder = Folder::open(&self.tree(), true).expect("the folder");
         let stop = AtomicBool::new(false);
-        let mut watch = Watch { excludes, stop: &stop, progress: &mut |_| {} };
+        let mut watch = BuildControl { excludes, stop: &stop, progress: &mut |_| {} };
         let mut image = ImageFile::create(&self.path("image")).expect("a file");
         build(&mut folder, options, &mut watch, &mut image)
     }
 
-    /// Builds an image of something else.
+    /// Builds an image of another input.
     pub(super) fn build_of(&self, input: &mut dyn Input, options: &Options) -> Result<Report, WriteError> {
         let stop = AtomicBool::new(false);
-        let mut watch = Watch { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
+        let mut watch = BuildControl { excludes: &|_| false, stop: &stop, progress: &mut |_| {} };
         let mut image = ImageFile::create(&self.path("image")).expect("a file");
         build(input, options, &mut watch, &mut image)
     }
 
-    /// What unsquashfs lists, without the line for each mount of it.
+    /// Returns the listing of unsquashfs, without its header.
     pub(super) fn listed(&self) -> String {
         let output = Command::new("unsquashfs")
             .env("TZ", "UTC")
@@ -181,28 +181,28 @@ impl Scene {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Lets a judge show the image, and compares that with the folder.
-    pub(super) fn judged_by(&self, judge: Judge, what: &str) {
+    /// Reads the image with `reader` and compares it with the folder.
+    pub(super) fn check_with(&self, reader: ImageReader, what: &str) {
         let mut expected = entries(&self.tree());
-        if matches!(judge, Judge::Squashfuse) {
-            // It doesn't show attributes without a value.
+        if matches!(reader, ImageReader::Squashfuse) {
+            // This reader doesn't show attributes with an empty value.
             expected.iter_mut().for_each(|entry| entry.xattrs.retain(|_, value| !value.is_empty()));
         }
-        if matches!(judge, Judge::Unsquashfs) && !rustix::process::geteuid().is_root() {
-            // For an ordinary user it sets no bit that lends rights.
+        if matches!(reader, ImageReader::Unsquashfs) && !rustix::process::geteuid().is_root() {
+            // For an ordinary user this reader clears setuid and setgid.
             expected.iter_mut().for_each(|entry| entry.mode &= !0o6000);
         }
-        judge.show(&self.path("image"), &self.path("shown"), |shown| {
+        reader.show(&self.path("image"), &self.path("shown"), |shown| {
             let found = entries(shown);
-            assert_eq!(found.len(), expected.len(), "{what}: {judge:?} shows as many entries");
+            assert_eq!(found.len(), expected.len(), "{what}: {reader:?} shows as many entries");
             for (found, expected) in found.iter().zip(&expected) {
-                assert_eq!(found, expected, "{what}: {judge:?}");
+                assert_eq!(found, expected, "{what}: {reader:?}");
             }
         });
     }
 }
 
-/// Everything that an image holds of a folder; directories have no size of their own there.
+/// Returns all entries of a folder as an image stores them; sizes of directories are left out.
 fn entries(folder: &Path) -> Vec<Entry> {
     survey(folder).into_iter().map(|found| found.entry).collect()
 }

@@ -1,4 +1,4 @@
-//! Any mountable tree, or a part of it, as the tree of an image.
+//! A mountable tree, or a part of one, as input of an image.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,15 +9,15 @@ use esker_vfs::{
 };
 
 use super::WriteError;
+use super::builder::TreeBuilder;
 use super::entry::{Device, Head, Input, Kind, Open, Reading};
 use super::error::shown;
-use super::intake::Intake;
 
-/// A directory of a mountable tree, with all below it.
+/// A directory of a mountable tree, with everything below it.
 pub struct Subtree {
     tree: Arc<dyn Tree>,
     top: Found,
-    /// The first path of each file that has several names.
+    /// First path of each file that has several names.
     linked: HashMap<Ino, Vec<u8>>,
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Subtree {
 }
 
 impl Subtree {
-    /// The part of `tree` that begins at the directory `top`.
+    /// Creates the input of the part of `tree` below the directory `top`.
     pub fn new(tree: Arc<dyn Tree>, top: Found) -> Self {
         Self { tree, top, linked: HashMap::new() }
     }
@@ -62,12 +62,12 @@ impl Subtree {
         &mut self,
         entry: &DirEntry,
         path: &[u8],
-        intake: &mut Intake<'_, '_>,
+        builder: &mut TreeBuilder<'_, '_>,
     ) -> Result<(), WriteError> {
         let DirEntry { node, attr, .. } = entry;
         let is_linked = attr.kind != NodeKind::Directory && attr.nlink > 1;
         if is_linked && let Some(first) = self.linked.get(&attr.ino) {
-            return intake.link(path, first);
+            return builder.link(path, first);
         }
         if is_linked {
             self.linked.insert(attr.ino, path.to_vec());
@@ -77,7 +77,7 @@ impl Subtree {
         let kind = match attr.kind {
             NodeKind::File => {
                 let content = Content { tree: self.tree.clone(), node: *node };
-                return intake.file(head, attr.size, Box::new(content));
+                return builder.file(head, attr.size, Box::new(content));
             }
             NodeKind::Directory => Kind::Directory,
             NodeKind::Symlink => {
@@ -89,10 +89,10 @@ impl Subtree {
             NodeKind::CharDevice => Kind::CharDevice(device),
             NodeKind::BlockDevice => Kind::BlockDevice(device),
         };
-        intake.add(head, kind)
+        builder.add(head, kind)
     }
 
-    /// The entries of a directory, the last one first.
+    /// Returns the entries of a directory, the last one first.
     fn list(&self, node: &Node, path: &[u8]) -> Result<Vec<DirEntry>, WriteError> {
         let mut entries = whole_listing(&*self.tree, node).map_err(failed("reading directory", path))?;
         entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
@@ -101,10 +101,11 @@ impl Subtree {
 }
 
 impl Input for Subtree {
-    fn feed(&mut self, intake: &mut Intake<'_, '_>) -> Result<(), WriteError> {
-        // A tree may tell of itself in attributes of its root, which are none of what was published.
+    fn feed(&mut self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
+        // Attributes of a tree's root may describe the mount rather than the published content, so they are
+        // left out.
         let head = Head { xattrs: Vec::new(), ..self.head(&self.top.node, &self.top.attr, b"")? };
-        intake.add(head, Kind::Directory)?;
+        builder.add(head, Kind::Directory)?;
         let mut way = vec![(Vec::new(), self.list(&self.top.node, b"")?)];
         while let Some((above, left)) = way.last_mut() {
             let Some(entry) = left.pop() else {
@@ -116,10 +117,10 @@ impl Input for Subtree {
                 path.push(b'/');
             }
             path.extend_from_slice(&entry.name);
-            if !intake.wants(&path) {
+            if !builder.wants(&path) {
                 continue;
             }
-            self.entry(&entry, &path, intake)?;
+            self.entry(&entry, &path, builder)?;
             if entry.attr.kind == NodeKind::Directory {
                 let left = self.list(&entry.node, &path)?;
                 way.push((path, left));
@@ -134,7 +135,7 @@ fn failed(doing: &'static str, path: &[u8]) -> impl FnOnce(TreeError) -> WriteEr
     move |error| WriteError::Input { doing, path, source: io::Error::other(error) }
 }
 
-/// The content of a file of the tree.
+/// Content of a file of the tree.
 struct Content {
     tree: Arc<dyn Tree>,
     node: Node,
@@ -146,7 +147,7 @@ impl Open for Content {
     }
 }
 
-/// The content from some place on.
+/// Reads a content sequentially from an offset.
 struct From<'c> {
     content: &'c Content,
     offset: u64,

@@ -1,57 +1,57 @@
-//! The feeder, which decides when something is read, and the readers.
+//! Feeder, which decides when a content is read, and the reader threads.
 
 use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::super::budget::{Budget, Share};
+use super::super::budget::{Budget, MemoryShare};
 use super::super::entry::{Open, Reading};
 use super::super::error::shown;
-use super::work::is_zero;
-use super::{Digest, FileNumber, Shared, WriteError};
+use super::worker::is_zero;
+use super::{Digest, FileNumber, PipelineContext, WriteError};
 
-/// Content on its way to the sequencer.
+/// An item for the sequencer.
 pub(super) enum Item {
-    /// A file that is read whole, on another thread.
+    /// A file that another thread reads as a whole.
     Whole { file: FileNumber, content: Receiver<Whole> },
-    /// A file whose blocks follow.
+    /// Start of a file whose blocks follow.
     Begin { file: FileNumber },
-    /// A block of that file.
+    /// A block of the file that was started.
     Block(Block),
-    /// The end of that file, with the digest of its content if that was wanted.
+    /// End of the file, with the digest of its content if it was requested.
     End { file: FileNumber, digest: Option<Digest> },
 }
 
-/// A file that was read whole.
+/// A file that was read as a whole.
 pub(super) struct Whole {
     pub(super) bytes: Vec<u8>,
     pub(super) digest: Option<Digest>,
-    pub(super) share: Share,
+    pub(super) share: MemoryShare,
 }
 
 /// A block of a file that is read block by block.
 pub(super) enum Block {
-    Data { bytes: Vec<u8>, share: Share },
+    Data { bytes: Vec<u8>, share: MemoryShare },
     Hole { len: u64 },
 }
 
-/// A file for the readers.
+/// A job for the reader threads.
 pub(super) struct Read {
     content: Box<dyn Open>,
     path: Vec<u8>,
     size: u64,
     digest: bool,
-    share: Share,
+    share: MemoryShare,
     reply: Sender<Whole>,
 }
 
-/// Files up to this length are read whole, so that many are read at once and copies are known before they are
-/// compressed.
+/// Maximum length in bytes of files that are read as a whole, so that many are read at once and duplicates
+/// are found before compression.
 const WHOLE_MAX: u64 = 4 << 20;
 
-/// Where contents are handed over, in the order in which they will be in the image.
+/// Entry of the pipeline: contents enter in the order in which they will be stored.
 pub(in super::super) struct Feed<'r> {
-    shared: Shared<'r>,
+    shared: PipelineContext<'r>,
     budget: &'r Budget,
     items: Sender<Item>,
     reads: Sender<Read>,
@@ -60,7 +60,7 @@ pub(in super::super) struct Feed<'r> {
 
 impl<'r> Feed<'r> {
     pub(super) fn new(
-        shared: Shared<'r>,
+        shared: PipelineContext<'r>,
         budget: &'r Budget,
         items: Sender<Item>,
         reads: Sender<Read>,
@@ -68,7 +68,8 @@ impl<'r> Feed<'r> {
         Self { shared, budget, items, reads, next: 0 }
     }
 
-    /// A file that can be read at any time. `digest` says whether there may be another with the same content.
+    /// Adds a file that can be read at any time. `digest` says whether a file with the same content may
+    /// exist.
     pub(in super::super) fn later(
         &mut self,
         path: Vec<u8>,
@@ -90,7 +91,7 @@ impl<'r> Feed<'r> {
         Ok(file)
     }
 
-    /// A file that can only be read now. If it `may_change`, its size may be another one meanwhile.
+    /// Adds a file that must be read now. If it `may_change`, its size may differ from `size`.
     pub(in super::super) fn stream(
         &mut self,
         path: &[u8],
@@ -145,18 +146,18 @@ impl<'r> Feed<'r> {
         file
     }
 
-    fn take(&self, bytes: u64) -> Result<Share, WriteError> {
+    fn take(&self, bytes: u64) -> Result<MemoryShare, WriteError> {
         self.budget.take(bytes).ok_or(WriteError::Interrupted)
     }
 
     fn give(&self, item: Item) -> Result<(), WriteError> {
-        // Those who would take it end early only with an error, which is told instead of this one.
+        // The receiver ends early only with an error, which is reported in place of this one.
         self.items.send(item).map_err(|_| WriteError::Interrupted)
     }
 }
 
-/// A reader.
-pub(super) fn read(shared: Shared<'_>, to_read: &Receiver<Read>) {
+/// Runs a reader thread.
+pub(super) fn read(shared: PipelineContext<'_>, to_read: &Receiver<Read>) {
     for read in to_read {
         if shared.run.is_over() {
             continue;
@@ -173,7 +174,7 @@ pub(super) fn read(shared: Shared<'_>, to_read: &Receiver<Read>) {
                     bytes.chunks(block_size).for_each(|block| hasher.data(block));
                     hasher.finish()
                 });
-                // Nobody waits for it any longer after an error.
+                // After an error the receiver may be gone.
                 let _ = reply.send(Whole { bytes, digest, share });
             }
             Err(source) => {
@@ -183,7 +184,7 @@ pub(super) fn read(shared: Shared<'_>, to_read: &Receiver<Read>) {
     }
 }
 
-/// The content of a file, and whether it is shorter than it was.
+/// Returns the content of a file, and true if it is shorter than it was.
 fn read_whole(content: &dyn Open, size: u64) -> std::io::Result<(Vec<u8>, bool)> {
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
     if bytes.is_empty() {
@@ -195,7 +196,7 @@ fn read_whole(content: &dyn Open, size: u64) -> std::io::Result<(Vec<u8>, bool)>
     Ok((bytes, changed))
 }
 
-/// Digests content block by block, so that a hole costs nothing and is the same as zeros.
+/// Digests content block by block, so that a hole costs little time and has the digest of the same zeros.
 struct Hasher(blake3::Hasher);
 
 impl Hasher {

@@ -1,29 +1,29 @@
-//! What is fetched before anybody asks for it.
+//! Reads ahead in an image: hints to its source, and decompression of the block that follows.
 //!
-//! An image is written in the order of its directories, and programs read what lies together: of the blocks that the
-//! start of a large program needs, two thirds lie directly behind one that it needed before. So the stored bytes around a
-//! block that was read are asked of the source while it is idle, and the block behind it is decompressed as long as
-//! such guesses turn out right.
+//! An image is written in the order of its directories, and programs read neighbouring files together: of the
+//! blocks that the start of a large program needs, two thirds directly follow one that it needed before. So
+//! the source is told to load the stored bytes around each block read while it is idle, and the following
+//! block is decompressed as long as such predictions turn out right.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::image::Image;
 
-/// What the source is told of at once, aligned.
+/// Length in bytes, and alignment, of one read-ahead hint to the source.
 const AROUND: u64 = 1 << 20;
-/// Of a reader that goes from one such piece to the next, so many more.
+/// Number of further hints for a reader that moves from one aligned range to the next.
 const DEPTH: u64 = 3;
-/// So many pieces are remembered, and so many guesses.
+/// Number of recent ranges, and of recent predictions, that are remembered.
 const SLOTS: usize = 256;
-/// Guesses that may turn out wrong before there are fewer.
+/// Maximum credit: wrong predictions that are allowed before predictions become rare.
 const CREDIT_MAX: u64 = 64;
-/// Without credit one of so many is guessed all the same, to see whether things have changed.
+/// Without credit, one block out of this many is still predicted, to notice when the pattern changes.
 const PROBE: u64 = 16;
 
-/// Numbers that were noted lately: each may push out another.
-struct Lately(Box<[AtomicU64]>);
+/// Lossy set of recently recorded numbers; each number may replace another.
+struct RecentSet(Box<[AtomicU64]>);
 
-impl Lately {
+impl RecentSet {
     fn new() -> Self {
         Self(std::iter::repeat_with(AtomicU64::default).take(SLOTS).collect())
     }
@@ -33,9 +33,9 @@ impl Lately {
         self.0.get(spread as usize).expect("eight bits are less than 256, which is how many there are")
     }
 
-    /// Notes a number; whether it was noted already.
+    /// Records a number; returns true if it was recorded already.
     fn note(&self, number: u64) -> bool {
-        // 0 is nothing.
+        // 0 marks an empty slot.
         self.slot(number).swap(number.wrapping_add(1), Ordering::Relaxed) == number.wrapping_add(1)
     }
 
@@ -43,28 +43,28 @@ impl Lately {
         self.slot(number).load(Ordering::Relaxed) == number.wrapping_add(1)
     }
 
-    /// Forgets a number; whether it was noted.
+    /// Removes a number; returns true if it was recorded.
     fn take(&self, number: u64) -> bool {
         let slot = self.slot(number);
         slot.compare_exchange(number.wrapping_add(1), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
-/// Tells an image's source what lies around what was read.
-pub(crate) struct Around {
-    told: Lately,
+/// Hints to an image's source which bytes around a block will be read.
+pub(crate) struct SourceHints {
+    told: RecentSet,
     end: u64,
 }
 
-impl Around {
-    /// For the first `end` bytes of an image.
+impl SourceHints {
+    /// Creates the hints for the first `end` bytes of an image.
     pub(crate) fn new(end: u64) -> Self {
-        Self { told: Lately::new(), end }
+        Self { told: RecentSet::new(), end }
     }
 
-    /// A block at `start` was read.
+    /// Records that the block at `start` was read, and hints at the bytes around it.
     pub(crate) fn read(&self, image: &dyn Image, start: u64) {
-        // What is aligned are places in the file.
+        // Alignment counts from the start of the file, not of the image.
         let skew = image.origin() % AROUND;
         let number = (start + skew) / AROUND;
         if self.told.has(number) {
@@ -82,20 +82,20 @@ impl Around {
     }
 }
 
-/// Decides whether to guess, by what became of earlier guesses.
-pub(crate) struct Guesses {
-    made: Lately,
+/// Decides whether to predict the next block, by the success of earlier predictions.
+pub(crate) struct Speculation {
+    made: RecentSet,
     credit: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Guesses {
+impl Speculation {
     pub(crate) fn new() -> Self {
-        Self { made: Lately::new(), credit: AtomicU64::new(CREDIT_MAX), refused: AtomicU64::new(0) }
+        Self { made: RecentSet::new(), credit: AtomicU64::new(CREDIT_MAX), refused: AtomicU64::new(0) }
     }
 
-    /// Whether to guess that the block at `start` will be wanted.
-    pub(crate) fn make(&self, start: u64) -> bool {
+    /// Returns true if the block at `start` should be loaded as a prediction.
+    pub(crate) fn should_load(&self, start: u64) -> bool {
         let less = |credit: u64| credit.checked_sub(1);
         let paid = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         if !paid && !self.refused.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE) {
@@ -105,11 +105,11 @@ impl Guesses {
         true
     }
 
-    /// The block at `start` is wanted. A right guess pays for itself and a wrong one.
-    pub(crate) fn wanted(&self, start: u64) {
+    /// Records a demand for the block at `start`. A right prediction pays for itself and for one wrong one.
+    pub(crate) fn note_demand(&self, start: u64) {
         if self.made.take(start) {
             let more = |credit: u64| (credit < CREDIT_MAX).then(|| (credit + 2).min(CREDIT_MAX));
-            // At its most it stays.
+            // At its maximum the credit stays as it is.
             let _ = self.credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         }
     }
@@ -122,11 +122,11 @@ mod tests {
 
     use super::*;
 
-    /// Notes what it is told.
+    /// Image that records its read-ahead hints.
     #[derive(Default)]
-    struct Told(u64, Mutex<Vec<(u64, u64)>>);
+    struct RecordingImage(u64, Mutex<Vec<(u64, u64)>>);
 
-    impl Image for Told {
+    impl Image for RecordingImage {
         fn name(&self) -> Arc<str> {
             "told".into()
         }
@@ -151,8 +151,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_source_is_told_once_and_more_of_what_goes_on() {
-        let (told, around) = (Told::default(), Around::new(8 * MIB + 5));
+    fn the_source_gets_each_hint_once_and_more_for_a_sequential_reader() {
+        let (told, around) = (RecordingImage::default(), SourceHints::new(8 * MIB + 5));
         for start in [5 * MIB + 9, 5 * MIB + 100_000, 2 * MIB] {
             around.read(&told, start);
         }
@@ -163,8 +163,8 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_aligned_to_the_file_around_the_image() {
-        let (told, around) = (Told(4096, Mutex::default()), Around::new(8 * MIB));
+    fn hints_are_aligned_to_the_file_around_the_image() {
+        let (told, around) = (RecordingImage(4096, Mutex::default()), SourceHints::new(8 * MIB));
         around.read(&told, 0);
         around.read(&told, MIB - 4096);
         let first = MIB - 4096;
@@ -174,17 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_turn_out_wrong_become_few_and_right_ones_bring_them_back() {
-        let guesses = Guesses::new();
-        let made = (0..1_000).filter(|start| guesses.make(*start)).count();
+    fn wrong_predictions_become_rare_and_right_ones_bring_them_back() {
+        let guesses = Speculation::new();
+        let made = (0..1_000).filter(|start| guesses.should_load(*start)).count();
         assert_eq!(made, 64 + (1_000 - 64usize).div_ceil(16));
         let right = |start: u64| {
-            let made = guesses.make(start);
-            guesses.wanted(start);
+            let made = guesses.should_load(start);
+            guesses.note_demand(start);
             made
         };
         assert!((2_000..3_000).filter(|start| right(*start)).count() > 900);
-        guesses.wanted(9_999);
+        guesses.note_demand(9_999);
         assert!(guesses.credit.load(Ordering::Relaxed) <= CREDIT_MAX);
     }
 }

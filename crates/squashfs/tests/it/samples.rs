@@ -1,4 +1,4 @@
-//! Folders with something of everything, and images of them.
+//! Folders with every kind of entry, and images of them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use esker_squashfs::{FileImage, ImageTree, OpenError, Options};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 
-/// Bytes that compress a little.
+/// Returns bytes that compress a little.
 pub(crate) fn bytes(len: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
     let next = || {
@@ -21,7 +21,7 @@ pub(crate) fn bytes(len: usize, seed: u32) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// A folder with something of everything.
+/// Returns a folder with every kind of entry.
 pub(crate) fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -88,19 +88,19 @@ pub(crate) fn run(program: &str, arguments: &[&str], input: Option<&Path>) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An image of a folder by mksquashfs.
+/// Creates an image of a folder with mksquashfs.
 pub(crate) fn mksquashfs(folder: &Path, image: &Path, options: &[&str]) {
     let fixed = [folder.to_str().unwrap(), image.to_str().unwrap(), "-noappend", "-no-progress", "-quiet"];
     run("mksquashfs", &[&fixed[..], options].concat(), None);
 }
 
-/// An image in a folder of its own.
-pub(crate) struct Made {
+/// An image in a temporary folder.
+pub(crate) struct SampleImage {
     pub(crate) image: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Made {
+impl SampleImage {
     pub(crate) fn new(make: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image.sqfs");

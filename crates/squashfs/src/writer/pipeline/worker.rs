@@ -1,4 +1,4 @@
-//! The workers.
+//! Worker threads, which compress blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::super::encoder::Encoder;
-use super::{Shared, WriteError};
+use super::{PipelineContext, WriteError};
 
 /// A block to compress.
 pub(super) struct Job {
     pub(super) bytes: Arc<Vec<u8>>,
     pub(super) range: Range<usize>,
-    /// Whether it need not be stored if it is all zeros.
+    /// Whether the block need not be stored if it is all zeros.
     pub(super) may_be_hole: bool,
-    pub(super) reply: Sender<Packed>,
+    pub(super) reply: Sender<PackedBlock>,
 }
 
-/// A block as it is to be stored.
-pub(super) enum Packed {
+/// A block in the form in which it will be stored.
+pub(super) enum PackedBlock {
     Hole,
-    /// Compression doesn't help.
+    /// An uncompressed block: compression would save nothing.
     Plain(Arc<Vec<u8>>, Range<usize>),
     Compressed(Vec<u8>),
 }
 
-/// Compresses until there is no more to do.
-pub(super) fn work(shared: Shared<'_>, to_do: &Receiver<Job>) -> Result<(), WriteError> {
+/// Compresses blocks until there are no more jobs.
+pub(super) fn work(shared: PipelineContext<'_>, to_do: &Receiver<Job>) -> Result<(), WriteError> {
     let mut encoder = Encoder::new(shared.options.compression, shared.options.block_size)?;
     for Job { bytes, range, may_be_hole, reply } in to_do {
         if shared.run.is_over() {
@@ -34,20 +34,20 @@ pub(super) fn work(shared: Shared<'_>, to_do: &Receiver<Job>) -> Result<(), Writ
         }
         let plain = bytes.get(range.clone()).unwrap_or_default();
         let packed = if may_be_hole && is_zero(plain) {
-            Packed::Hole
+            PackedBlock::Hole
         } else {
             match encoder.encode(plain)? {
-                Some(stored) => Packed::Compressed(stored.to_vec()),
-                None => Packed::Plain(bytes.clone(), range),
+                Some(stored) => PackedBlock::Compressed(stored.to_vec()),
+                None => PackedBlock::Plain(bytes.clone(), range),
             }
         };
-        // Nobody waits for it any longer after an error.
+        // After an error the receiver may be gone.
         let _ = reply.send(packed);
     }
     Ok(())
 }
 
-/// Whether there is nothing but zeros.
+/// Returns true if all bytes are zero.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
@@ -58,7 +58,7 @@ mod tests {
     use super::is_zero;
 
     #[test]
-    fn one_byte_that_is_not_zero_is_found() {
+    fn a_single_nonzero_byte_is_found() {
         for len in [0, 1, 63, 64, 65, 200] {
             let mut bytes = vec![0; len];
             assert!(is_zero(&bytes));

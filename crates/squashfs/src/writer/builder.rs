@@ -1,4 +1,4 @@
-//! Where a tree is handed over.
+//! Receives the entries of a tree that becomes an image.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,42 +11,42 @@ use super::tree::{Node, NodeId, NodeKind, Tree, names};
 use super::xattrs::Xattrs;
 use super::{Options, Progress, WriteError};
 
-/// Who watches a build, and what it leaves out.
-pub struct Watch<'w> {
-    /// Whether the entry of a path is left out, and all below it.
+/// Exclusions, stop flag and progress callback of a build.
+pub struct BuildControl<'w> {
+    /// Returns true if the entry at a path is to be left out, with everything below it.
     pub excludes: &'w dyn Fn(&[u8]) -> bool,
-    /// Set when the build is to end.
+    /// Flag that stops the build when set.
     pub stop: &'w AtomicBool,
-    /// Told now and then how far it is.
+    /// Callback that receives the progress periodically.
     pub progress: &'w mut dyn FnMut(Progress),
 }
 
-/// Takes the entries of a tree.
-pub struct Intake<'r, 'w> {
+/// Receiver of a tree's entries.
+pub struct TreeBuilder<'r, 'w> {
     pub(super) options: &'r Options,
-    pub(super) watch: &'r mut Watch<'w>,
+    pub(super) watch: &'r mut BuildControl<'w>,
     pub(super) counters: &'r Counters,
     pub(super) feed: Feed<'r>,
     pub(super) begun: Instant,
     pub(super) told: Instant,
     pub(super) collected: Collected,
-    later: Vec<Later>,
-    /// How many files there are of each size.
+    later: Vec<DeferredFile>,
+    /// Number of files of each size in bytes.
     sizes: HashMap<u64, u32>,
 }
 
-/// What was taken.
+/// Entries and content locations of the whole tree.
 pub(super) struct Collected {
     pub(super) tree: Tree,
     pub(super) xattrs: Xattrs,
-    /// Where the content of each file will be found.
+    /// Number of each file's content in the pipeline.
     pub(super) files: Vec<Option<FileNumber>>,
-    /// How many entries are of a type that is not known.
+    /// Number of entries of unknown type.
     pub(super) unknown_types: u64,
 }
 
-/// A file whose content waits for its turn.
-struct Later {
+/// A file whose content is read after all entries are known.
+struct DeferredFile {
     path: Vec<u8>,
     node: NodeId,
     file: usize,
@@ -54,13 +54,13 @@ struct Later {
     content: Box<dyn Open>,
 }
 
-/// How often somebody is told how far it is.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(200);
 
-impl<'r, 'w> Intake<'r, 'w> {
+impl<'r, 'w> TreeBuilder<'r, 'w> {
     pub(super) fn new(
         options: &'r Options,
-        watch: &'r mut Watch<'w>,
+        watch: &'r mut BuildControl<'w>,
         counters: &'r Counters,
         feed: Feed<'r>,
     ) -> Self {
@@ -84,7 +84,8 @@ impl<'r, 'w> Intake<'r, 'w> {
         }
     }
 
-    /// Whether an entry is wanted. Those that aren't need not be handed over, and a directory's entries neither.
+    /// Returns true if an entry is wanted. Unwanted entries, and the entries of unwanted directories, need
+    /// not be passed on.
     pub fn wants(&self, path: &[u8]) -> bool {
         let Ok(names) = names(path) else { return true };
         let mut above = Vec::with_capacity(path.len());
@@ -97,7 +98,7 @@ impl<'r, 'w> Intake<'r, 'w> {
         })
     }
 
-    /// Takes an entry that is no regular file.
+    /// Adds an entry that is not a regular file.
     pub fn add(&mut self, head: Head, kind: Kind) -> Result<(), WriteError> {
         if !self.wants(&head.path) {
             return Ok(());
@@ -110,7 +111,7 @@ impl<'r, 'w> Intake<'r, 'w> {
         self.tick()
     }
 
-    /// Takes another name of what was handed over as `of`.
+    /// Adds another name of the entry `of`.
     pub fn link(&mut self, path: &[u8], of: &[u8]) -> Result<(), WriteError> {
         if !self.wants(path) {
             return Ok(());
@@ -126,7 +127,7 @@ impl<'r, 'w> Intake<'r, 'w> {
         self.tick()
     }
 
-    /// Takes a regular file whose content can be read at any time.
+    /// Adds a regular file whose content can be read at any time.
     pub fn file(&mut self, head: Head, size: u64, content: Box<dyn Open>) -> Result<(), WriteError> {
         if !self.wants(&head.path) {
             return Ok(());
@@ -134,40 +135,40 @@ impl<'r, 'w> Intake<'r, 'w> {
         let path = head.path.clone();
         let (node, file) = self.put_file(head)?;
         *self.sizes.entry(size).or_default() += 1;
-        self.later.push(Later { path, node, file, size, content });
+        self.later.push(DeferredFile { path, node, file, size, content });
         self.tick()
     }
 
-    /// Takes a regular file whose content can be read only now.
+    /// Adds a regular file whose content must be read now.
     pub fn file_now(&mut self, head: Head, size: u64, content: &mut dyn Reading) -> Result<(), WriteError> {
         if !self.wants(&head.path) {
             return Ok(());
         }
         let path = head.path.clone();
         let (_, file) = self.put_file(head)?;
-        // Nobody knows what is still to come, so every one may be the first of two.
+        // Later files are unknown, so each may have a duplicate.
         let number = self.feed.stream(&path, size, content, self.options.duplicates, false)?;
         *self.sizes.entry(size).or_default() += 2;
         self.place(file, number);
         self.tick()
     }
 
-    /// Counts entries whose type is not known, and which were handed over as regular files.
+    /// Counts entries of unknown type, which were added as regular files.
     pub fn note_unknown_types(&mut self, count: u64) {
         self.collected.unknown_types += count;
     }
 
-    /// Feeds the contents that wait, those first that are to come first.
+    /// Feeds the deferred contents to the pipeline, in the order of [`Options::order`].
     pub(super) fn finish(mut self) -> Result<Collected, WriteError> {
         let mut later = std::mem::take(&mut self.later);
         let clean = |path: &[u8]| names(path).map(|names| names.join(&b'/')).unwrap_or_default();
         let order = self.options.order.iter().enumerate();
         let order: HashMap<Vec<u8>, usize> = order.rev().map(|(place, path)| (clean(path), place)).collect();
         if !order.is_empty() {
-            // Stable: whatever has no place of its own keeps the order in which it came.
+            // The sort is stable: files without a position of their own keep their order.
             later.sort_by_key(|later| order.get(&clean(&later.path)).copied().unwrap_or(usize::MAX));
         }
-        for Later { path, node, file, size, content } in later {
+        for DeferredFile { path, node, file, size, content } in later {
             let is_gone = self.collected.tree.nodes.get(node).is_none_or(|node| node.names == 0);
             if is_gone {
                 continue;
