@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Component, Path};
 
-use esker_archive::{ArchiveError, Kind, Reader, unpacked};
+use esker_archive::{ArchiveError, Kind, Reader, decompressed};
 
 /// Bounds for reading an archive.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub enum SmallArchiveError {
     /// It is larger than it may be.
     #[error("it has more than {0}")]
     TooLarge(String),
-    /// A member that could do harm if it were unpacked, or is not a file where one is needed.
+    /// A member that could do harm if it were decompressed, or is not a file where one is needed.
     #[error("it has a member `{name}`, which {why}")]
     Member {
         /// The name of the member.
@@ -48,7 +48,7 @@ pub fn files_of_archive(
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, Vec<u8>>, SmallArchiveError> {
     let failed = |source| SmallArchiveError::Damaged(ArchiveError::Io { offset: 0, source });
-    let plain = unpacked(bytes).map_err(failed)?;
+    let plain = decompressed(bytes).map_err(failed)?;
     if plain.is_empty() {
         let what = ": it is empty".to_owned();
         return Err(SmallArchiveError::Damaged(ArchiveError::NoArchive { what }));

@@ -1,10 +1,10 @@
-//! Compression of archives: recognised by the first bytes, and removed.
+//! Detects and removes the compression of archives, by their first bytes.
 
 use std::io::{self, BufRead, Chain, Cursor, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// Number of bytes at the start of a stream that tell its compression.
+/// Number of bytes at the start of a stream that identify its compression.
 pub const MAGIC_LEN: usize = 13;
 /// Memory limit of xz and lzma decoders: enough for the largest dictionaries in use. The formats allow 4 GiB.
 const XZ_MEMORY_KIB: u32 = 1 << 20;
@@ -13,7 +13,7 @@ const SKIPPABLE_HEADER_LEN: usize = 8;
 
 /// Compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packed {
+pub enum Compression {
     /// Gzip, in any number of members.
     Gzip,
     /// Zstandard, in any number of frames.
@@ -30,7 +30,7 @@ pub enum Packed {
     Lzma,
 }
 
-impl Packed {
+impl Compression {
     /// Returns the compression of a stream that begins with `start`; none if the stream is not compressed.
     pub fn of(start: &[u8]) -> Option<Self> {
         match start {
@@ -65,11 +65,11 @@ impl Packed {
     }
 }
 
-/// Returns a stream without the compression that its first bytes tell of.
-pub fn unpacked<R: BufRead>(mut input: R) -> io::Result<Unpacked<R>> {
+/// Returns the stream without its compression, which its first bytes identify.
+pub fn decompressed<R: BufRead>(mut input: R) -> io::Result<Decompressed<R>> {
     let mut start = read_start(&mut input, Vec::new())?;
     let is_empty = start.is_empty();
-    // Skippable frames come before the frame whose magic tells zstd from lz4.
+    // Skippable frames precede the frame whose magic distinguishes zstd from lz4.
     while let [0x50..=0x5f, 0x2a, 0x4d, 0x18, a, b, c, d, ..] = start[..] {
         let left = u64::from(u32::from_le_bytes([a, b, c, d]));
         let mut rest = Cursor::new(start.split_off(SKIPPABLE_HEADER_LEN)).chain(&mut input);
@@ -81,22 +81,24 @@ pub fn unpacked<R: BufRead>(mut input: R) -> io::Result<Unpacked<R>> {
         rest.into_inner().0.read_to_end(&mut known)?;
         start = read_start(&mut input, known)?;
     }
-    let packed = Packed::of(&start);
+    let compression = Compression::of(&start);
     let whole = Cursor::new(start).chain(input);
     let memory = XZ_MEMORY_KIB;
-    let decoder = match packed {
-        Some(Packed::Gzip) => Decoder::Gzip(Box::new(Parts::new(whole))),
-        Some(Packed::Bzip2) => Decoder::Bzip2(Box::new(Parts::new(whole))),
-        Some(Packed::Lz4) => Decoder::Lz4(Box::new(Parts::new(whole))),
-        Some(Packed::Zstd) => Decoder::Zstd(zstd::Decoder::with_buffer(whole)?),
-        Some(Packed::Xz) => Decoder::Xz(Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, memory))),
-        Some(Packed::Lzip) => Decoder::Lzip(Box::new(lzma_rust2::LzipReader::new(whole))),
-        Some(Packed::Lzma) => {
+    let decoder = match compression {
+        Some(Compression::Gzip) => Decoder::Gzip(Box::new(Members::new(whole))),
+        Some(Compression::Bzip2) => Decoder::Bzip2(Box::new(Members::new(whole))),
+        Some(Compression::Lz4) => Decoder::Lz4(Box::new(Members::new(whole))),
+        Some(Compression::Zstd) => Decoder::Zstd(zstd::Decoder::with_buffer(whole)?),
+        Some(Compression::Xz) => {
+            Decoder::Xz(Box::new(lzma_rust2::XzReader::new_mem_limit(whole, true, memory)))
+        }
+        Some(Compression::Lzip) => Decoder::Lzip(Box::new(lzma_rust2::LzipReader::new(whole))),
+        Some(Compression::Lzma) => {
             Decoder::Lzma(Box::new(lzma_rust2::LzmaReader::new_mem_limit(whole, memory, None)?))
         }
         None => Decoder::Plain(whole),
     };
-    Ok(Unpacked { decoder, is_empty })
+    Ok(Decompressed { decoder, is_empty })
 }
 
 fn read_start(input: &mut impl BufRead, mut start: Vec<u8>) -> io::Result<Vec<u8>> {
@@ -105,33 +107,33 @@ fn read_start(input: &mut impl BufRead, mut start: Vec<u8>) -> io::Result<Vec<u8
     Ok(start)
 }
 
-/// A stream without its compression.
-pub struct Unpacked<R: BufRead> {
+/// A decompressed stream.
+pub struct Decompressed<R: BufRead> {
     decoder: Decoder<R>,
     is_empty: bool,
 }
 
-impl<R: BufRead> Unpacked<R> {
-    /// Returns whether the stream has no bytes at all, not even compressed ones.
+impl<R: BufRead> Decompressed<R> {
+    /// Returns true if the compressed stream has no bytes at all.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 }
 
-type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
+type Restarted<R> = Chain<Cursor<Vec<u8>>, R>;
 
 enum Decoder<R: BufRead> {
-    Gzip(Box<Parts<GzDecoder<Whole<R>>>>),
-    Bzip2(Box<Parts<bzip2::bufread::BzDecoder<Whole<R>>>>),
-    Lz4(Box<Parts<lz4_flex::frame::FrameDecoder<Whole<R>>>>),
-    Zstd(zstd::Decoder<'static, Whole<R>>),
-    Xz(Box<lzma_rust2::XzReader<Whole<R>>>),
-    Lzip(Box<lzma_rust2::LzipReader<Whole<R>>>),
-    Lzma(Box<lzma_rust2::LzmaReader<Whole<R>>>),
-    Plain(Whole<R>),
+    Gzip(Box<Members<GzDecoder<Restarted<R>>>>),
+    Bzip2(Box<Members<bzip2::bufread::BzDecoder<Restarted<R>>>>),
+    Lz4(Box<Members<lz4_flex::frame::FrameDecoder<Restarted<R>>>>),
+    Zstd(zstd::Decoder<'static, Restarted<R>>),
+    Xz(Box<lzma_rust2::XzReader<Restarted<R>>>),
+    Lzip(Box<lzma_rust2::LzipReader<Restarted<R>>>),
+    Lzma(Box<lzma_rust2::LzmaReader<Restarted<R>>>),
+    Plain(Restarted<R>),
 }
 
-impl<R: BufRead> Read for Unpacked<R> {
+impl<R: BufRead> Read for Decompressed<R> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match &mut self.decoder {
             Decoder::Gzip(parts) => parts.read(room),
@@ -146,16 +148,17 @@ impl<R: BufRead> Read for Unpacked<R> {
     }
 }
 
-impl<R: BufRead> std::fmt::Debug for Unpacked<R> {
+impl<R: BufRead> std::fmt::Debug for Decompressed<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unpacked").finish_non_exhaustive()
+        f.debug_struct("Decompressed").finish_non_exhaustive()
     }
 }
 
-/// A decoder of one part of a file that may have several, one after the other.
-trait Part: Read + Sized {
+/// Decoder of one member of a file that may have several.
+trait MemberDecoder: Read + Sized {
     type Input: BufRead;
-    /// First byte of a part. What begins otherwise is garbage behind the last part, which the format's own programs ignore.
+    /// First byte of a member. Other bytes after the last member are garbage, which the format's own programs
+    /// ignore.
     const FIRST: u8;
 
     fn new(input: Self::Input) -> Self;
@@ -163,7 +166,7 @@ trait Part: Read + Sized {
     fn into_input(self) -> Self::Input;
 }
 
-impl<R: BufRead> Part for GzDecoder<R> {
+impl<R: BufRead> MemberDecoder for GzDecoder<R> {
     type Input = R;
     const FIRST: u8 = 0x1f;
 
@@ -178,7 +181,7 @@ impl<R: BufRead> Part for GzDecoder<R> {
     }
 }
 
-impl<R: BufRead> Part for bzip2::bufread::BzDecoder<R> {
+impl<R: BufRead> MemberDecoder for bzip2::bufread::BzDecoder<R> {
     type Input = R;
     const FIRST: u8 = b'B';
 
@@ -193,7 +196,7 @@ impl<R: BufRead> Part for bzip2::bufread::BzDecoder<R> {
     }
 }
 
-impl<R: BufRead> Part for lz4_flex::frame::FrameDecoder<R> {
+impl<R: BufRead> MemberDecoder for lz4_flex::frame::FrameDecoder<R> {
     type Input = R;
     const FIRST: u8 = 0x04;
 
@@ -208,16 +211,16 @@ impl<R: BufRead> Part for lz4_flex::frame::FrameDecoder<R> {
     }
 }
 
-/// The parts of a file, one after the other.
-struct Parts<P>(Option<P>);
+/// Decodes all members of a file, one after the other.
+struct Members<P>(Option<P>);
 
-impl<P: Part> Parts<P> {
+impl<P: MemberDecoder> Members<P> {
     fn new(input: P::Input) -> Self {
         Self(Some(P::new(input)))
     }
 }
 
-impl<P: Part> Read for Parts<P> {
+impl<P: MemberDecoder> Read for Members<P> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         while let Some(part) = &mut self.0 {
             let len = part.read(room)?;

@@ -9,11 +9,11 @@ use crate::sparse::{Data, Span};
 
 /// Content that may have holes.
 pub trait Holes: Read {
-    /// Passes over the next `len` bytes if all of them are in a hole; returns whether they are.
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool>;
+    /// Skips the next `len` bytes if all of them are in a hole; returns true if they are.
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool>;
 }
 
-/// Content of a file in an archive that is a file itself, read at any time.
+/// Content of a file in an uncompressed archive file; can be read at any time.
 #[derive(Debug)]
 pub struct FileContent {
     file: Arc<File>,
@@ -22,7 +22,7 @@ pub struct FileContent {
 }
 
 impl FileContent {
-    /// Returns the content that is at these places of an archive.
+    /// Returns the content at the positions `data` of an archive.
     pub fn new(file: Arc<File>, data: Data) -> Self {
         Self { file, data, position: 0 }
     }
@@ -48,7 +48,7 @@ impl Read for FileContent {
 }
 
 impl Holes for FileContent {
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
         let is_hole = is_hole(&self.data, self.position, len);
         self.position += if is_hole { len } else { 0 };
         Ok(is_hole)
@@ -59,7 +59,7 @@ pub(crate) fn is_hole(data: &Data, position: u64, len: u64) -> bool {
     matches!(data.at(position), Some(Span::Hole(hole)) if hole >= len)
 }
 
-/// Returns the first `len` bytes of the room, or all of it.
+/// Returns the first `len` bytes of the buffer, or all of it.
 pub(crate) fn bounded(room: &mut [u8], len: u64) -> &mut [u8] {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(room.len());
     room.get_mut(..len).unwrap_or_default()

@@ -2,21 +2,21 @@
 
 use crate::sparse::Data;
 
-/// Longest name of a file on Linux, in bytes.
+/// Maximum length of a file name on Linux, in bytes.
 pub const NAME_MAX: usize = 255;
-/// Longest path that Linux takes in one call, without the zero byte at its end.
+/// Maximum length of a path that Linux accepts in one call, without the final zero byte.
 pub const PATH_MAX: usize = 4095;
-/// Longest target of a symlink: the kernel reads it into one page.
+/// Maximum length of a symlink's target in bytes: the kernel reads it into one page.
 pub const TARGET_MAX: usize = 4095;
 
 /// An entry of an archive, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name as the archive has it.
+    /// Name as stored in the archive.
     pub name: Vec<u8>,
-    /// Its path below the folder that the archive is unpacked to, which is empty: no `.`, no `..`, no empty names.
+    /// Normalised path below the target folder: no `.`, no `..`, no empty names; empty for the folder itself.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Type of the entry.
     pub kind: Kind,
     /// Permission bits with setuid, setgid and sticky (`0o7777`).
     pub mode: u32,
@@ -24,24 +24,24 @@ pub struct Entry {
     pub uid: u32,
     /// Group, below 2^32 - 1.
     pub gid: u32,
-    /// Last change of the content.
+    /// Modification time of the content.
     pub mtime: Time,
     /// Extended attributes: names and values, each name once.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Type of the header, if it is none that is known; the entry is a regular file then, as POSIX wants it.
+    /// Type byte of the header if it is unknown; the entry is then a regular file, as POSIX requires.
     pub unknown_type: Option<u8>,
-    /// Where its header is, in the archive without its compression.
+    /// Offset of the header in the decompressed archive, in bytes.
     pub offset: u64,
 }
 
-/// Kind of an entry.
+/// Type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory.
     Directory,
-    /// A regular file, with the places of its content.
+    /// A regular file, with the positions of its content.
     File(Data),
-    /// Another name of the entry at this path.
+    /// A hard link to the entry at this path.
     Hardlink(Vec<u8>),
     /// A symbolic link with its target.
     Symlink(Vec<u8>),
@@ -62,16 +62,17 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// A time since 1970.
+/// A time since the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
-    /// Whole seconds, rounded towards the past.
+    /// Whole seconds, rounded down.
     pub seconds: i64,
-    /// The rest in nanoseconds, below a billion.
+    /// Nanoseconds after `seconds`, below a billion.
     pub nanoseconds: u32,
 }
 
-/// Returns the path below a folder that a name in an archive stands for; the reason if it stands for none.
+/// Returns the path of a name in an archive, relative to the target folder; an error text if the name is
+/// invalid.
 pub fn normalised(name: &[u8]) -> Result<Vec<u8>, String> {
     let mut path = Vec::with_capacity(name.len());
     for part in name.split(|byte| *byte == b'/') {
@@ -100,7 +101,7 @@ pub fn normalised(name: &[u8]) -> Result<Vec<u8>, String> {
     Ok(path)
 }
 
-/// Checks the target of a symlink; returns the reason if none can have it.
+/// Checks the target of a symlink; returns an error text if it is invalid.
 pub(crate) fn check_target(target: &[u8]) -> Result<(), String> {
     if target.is_empty() {
         Err("it is a symlink without a target".to_owned())

@@ -1,40 +1,40 @@
-//! Why an archive can't be read.
+//! Errors of reading archives.
 
 use std::io;
 
-/// Why an archive can't be read.
+/// Reasons why an archive can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// Reading the archive failed.
     #[error("reading at byte {offset} of the archive failed")]
     Io {
-        /// Where in the archive, without its compression.
+        /// Offset in the decompressed archive, in bytes.
         offset: u64,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
     /// The archive ends too early.
     #[error("the archive ends at byte {offset}, within {within}")]
     Cut {
-        /// Where it ends, without its compression.
+        /// Offset of the end in the decompressed archive, in bytes.
         offset: u64,
-        /// What is not complete.
+        /// Name of the incomplete part.
         within: String,
     },
     /// The file is no tar archive.
     #[error("it is no tar archive{what}")]
     NoArchive {
-        /// What it is in its place, as the end of the sentence; empty if unknown.
+        /// Rest of the sentence that says what the file is instead; empty if unknown.
         what: String,
     },
     /// A header is damaged, or asks for something that is not supported.
     #[error("{entry}: {reason} (header at byte {offset} of the archive)")]
     Refused {
-        /// Where the header is, in the archive without its compression.
+        /// Offset of the header in the decompressed archive, in bytes.
         offset: u64,
         /// Name of the entry, or kind of the header.
         entry: String,
-        /// What is wrong.
+        /// Reason of the rejection.
         reason: String,
     },
 }
@@ -44,7 +44,7 @@ impl ArchiveError {
         Self::Refused { offset, entry: entry.into(), reason: reason.into() }
     }
 
-    /// Returns the error as one of reading; errors of the system stay what they are.
+    /// Returns the error as an I/O error; errors of the system keep their kind.
     pub fn into_io(self) -> io::Error {
         match self {
             Self::Io { source, .. } => source,
@@ -53,13 +53,13 @@ impl ArchiveError {
         }
     }
 
-    /// Returns whether reading failed or the archive was cut, and not what the archive says is at fault.
+    /// Returns true if reading failed or the archive is truncated, rather than invalid.
     pub fn is_of_reading(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Cut { .. })
     }
 }
 
-/// Returns a name for messages: control characters and bytes that are no text are escaped.
+/// Returns a name for messages: control characters and invalid UTF-8 are escaped.
 pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).chars().fold(String::new(), |mut text, char| {
         if char.is_control() {

@@ -10,17 +10,17 @@
 //! ```
 
 use crate::entry::{Device, Time};
-use crate::number::{Number, NumberFault, number, octal};
+use crate::number::{Number, NumberError, number, octal};
 
 /// Length of a block: the unit of an archive.
 pub(crate) const BLOCK: usize = 512;
 /// A block.
 pub(crate) type Block = [u8; BLOCK];
 
-/// Largest device numbers of Linux.
+/// Maximum major device number of Linux.
 const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
-/// The kernel takes 2^32 - 1 for "leave the owner as it is".
+/// The kernel reserves 2^32 - 1 for "leave the owner as it is".
 const OWNER_MAX: Number = u32::MAX as Number - 1;
 
 /// Format of a header.
@@ -32,12 +32,12 @@ pub(crate) enum Format {
     Star,
 }
 
-/// A header whose checksum is right.
+/// A header with a valid checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header<'b>(&'b Block);
 
 impl<'b> Header<'b> {
-    /// Returns the header in a block; none if the checksum isn't right, taken of bytes without or with a sign.
+    /// Returns the header in a block; none if its checksum is wrong with both unsigned and signed bytes.
     pub(crate) fn of(block: &'b Block) -> Option<Self> {
         let is_sum = |at: &usize| (148..156).contains(at);
         let bytes = || block.iter().enumerate().map(|(at, byte)| if is_sum(&at) { b' ' } else { *byte });
@@ -56,7 +56,7 @@ impl<'b> Header<'b> {
         until_zero(self.field(at, len))
     }
 
-    /// Type of the header.
+    /// Returns the type byte of the header.
     pub(crate) fn kind(&self) -> u8 {
         self.field(156, 1).first().copied().unwrap_or_default()
     }
@@ -138,8 +138,8 @@ pub(crate) fn until_zero(bytes: &[u8]) -> &[u8] {
 
 fn read(name: &str, field: &[u8]) -> Result<Number, String> {
     number(field).map_err(|fault| match fault {
-        NumberFault::Blank => format!("its {name} is blank"),
-        NumberFault::NoNumber => format!("its {name} is no number"),
+        NumberError::Blank => format!("its {name} is blank"),
+        NumberError::NoNumber => format!("its {name} is no number"),
     })
 }
 
@@ -151,13 +151,13 @@ fn within(name: &str, field: &[u8], range: std::ops::RangeInclusive<Number>) -> 
     Err(format!("its {name} is {value}, which is not between {} and {}", range.start(), range.end()))
 }
 
-/// Returns a size or offset in a field.
+/// Returns the size or offset in a field.
 pub(crate) fn size(name: &str, field: &[u8]) -> Result<u64, String> {
     let value = within(name, field, 0..=Number::from(i64::MAX))?;
     Ok(u64::try_from(value).unwrap_or_default())
 }
 
-/// Returns an owner that files can have.
+/// Returns the owner or group in a field, if files can have it.
 pub(crate) fn owner(name: &str, value: Number) -> Result<u32, String> {
     u32::try_from(value).ok().filter(|_| value <= OWNER_MAX).ok_or_else(|| {
         format!("its {name} is {value}, which no file can have: they are between 0 and {OWNER_MAX}")

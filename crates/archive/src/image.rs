@@ -1,15 +1,15 @@
-//! Container images in archives, recognised by the names of their parts.
+//! Detects archives of container images by the names of their members.
 
-/// Form of a container image in an archive.
+/// Format of a container image in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerImage {
-    /// An archive that `docker save` or `podman save` made.
+    /// Archive of `docker save` or `podman save`.
     Docker,
     /// An archive of an OCI layout.
     Oci,
 }
 
-/// Collects the names in an archive that tell a container image from a tree of files.
+/// Collects member names that distinguish a container image from a tree of files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ContainerImageNames {
     manifest: bool,
@@ -20,7 +20,7 @@ pub struct ContainerImageNames {
 }
 
 impl ContainerImageNames {
-    /// Notes the path of an entry.
+    /// Records the path of an entry.
     pub fn note(&mut self, path: &[u8]) {
         match path {
             b"" => {}
@@ -36,7 +36,7 @@ impl ContainerImageNames {
         }
     }
 
-    /// Returns the form of the image, if the archive has the parts of one and nothing else.
+    /// Returns the format of the image, if the archive has the members of one and no others.
     pub fn image(&self) -> Option<ContainerImage> {
         match self {
             Self { others: true, .. } | Self { layers: false, .. } => None,
@@ -47,9 +47,9 @@ impl ContainerImageNames {
     }
 }
 
-/// Returns whether a path is that of a layer; none if no archive of an image has one of this form.
+/// Returns whether a member of a Docker image archive is a layer; none if it can't be a member of one.
 ///
-/// They are `NAME.json`, `NAME.tar`, `NAME`, `NAME/layer.tar`, `NAME/json` and `NAME/VERSION`.
+/// Members have the forms `NAME.json`, `NAME.tar`, `NAME`, `NAME/layer.tar`, `NAME/json` and `NAME/VERSION`.
 fn part_of_docker(path: &[u8]) -> Option<bool> {
     let mut parts = path.split(|byte| *byte == b'/');
     match (parts.next()?, parts.next(), parts.next()) {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_told_from_trees() {
+    fn container_images_are_distinguished_from_trees() {
         let digest = "ab".repeat(32);
         let (layer, config) = (format!("{digest}/layer.tar"), format!("{digest}.json"));
         assert_eq!(image(&["manifest.json", "repositories", &layer, &config]), Some(ContainerImage::Docker));

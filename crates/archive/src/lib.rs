@@ -1,10 +1,11 @@
-//! Archives: the one reader of tar, and of what tar archives are compressed with.
+//! Reads tar archives and removes their compression.
 //!
-//! [`unpacked`] removes the compression, [`Reader`] gives one [`Entry`] after the other with its content. Names, owners and targets of an
-//! entry are valid for Linux, whatever the archive says; an archive that says anything else is refused with an [`ArchiveError`].
+//! [`decompressed`] removes the compression; [`Reader`] returns the entries with their contents, in order.
+//! Names, owners and targets of an entry are always valid on Linux; an archive with invalid ones is rejected
+//! with an [`ArchiveError`].
 #![forbid(unsafe_code)]
 
-// The body of the fuzz target, which a test includes, names the crate as others do.
+// The included body of the fuzz target refers to the crate by its name.
 #[cfg(test)]
 extern crate self as esker_archive;
 
@@ -12,15 +13,15 @@ mod compression;
 mod content;
 mod entry;
 mod error;
-mod foreign;
 mod header;
 mod image;
 mod number;
+mod other_formats;
 mod pax;
 mod reader;
 mod sparse;
 
-pub use compression::{MAGIC_LEN, Packed, Unpacked, unpacked};
+pub use compression::{Compression, Decompressed, MAGIC_LEN, decompressed};
 pub use content::{FileContent, Holes};
 pub use entry::{Device, Entry, Kind, NAME_MAX, PATH_MAX, TARGET_MAX, Time, normalised};
 pub use error::ArchiveError;

@@ -1,14 +1,14 @@
-//! Extended headers of pax: records of `length keyword=value`, and what they say of an entry.
+//! Extended headers of pax: records of `length keyword=value` and their meaning for an entry.
 
 use crate::entry::Time;
 use crate::header::owner;
 use crate::number::{Number, digit_64};
-use crate::sparse::Map;
+use crate::sparse::SparseMap;
 
 /// Names and values of extended attributes.
 type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What extended headers say of an entry that its own header doesn't, or says otherwise.
+/// Properties of an entry that extended headers add or override.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extended {
     pub(crate) path: Option<Vec<u8>>,
@@ -21,7 +21,7 @@ pub(crate) struct Extended {
     pub(crate) sparse: Sparse,
 }
 
-/// An extended attribute with the name in the record.
+/// An extended attribute under the name in its record.
 #[derive(Clone, Debug)]
 struct Xattr {
     encoded: Vec<u8>,
@@ -31,25 +31,25 @@ struct Xattr {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum XattrForm {
-    /// `SCHILY.xattr.`: the value as it is, of the name `=` and `%` encoded.
+    /// `SCHILY.xattr.`: plain value; `=` and `%` in the name are encoded.
     Schily,
-    /// `LIBARCHIVE.xattr.`: the value in base 64, the name encoded as in URLs.
+    /// `LIBARCHIVE.xattr.`: value in base 64; name with URL encoding.
     Libarchive,
 }
 
-/// What extended headers say of holes.
+/// Sparse map properties of extended headers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sparse {
-    /// Version of the form that has its map in front of the content.
+    /// Version of the format whose map precedes the content.
     pub(crate) version: Option<u64>,
     name: Option<Vec<u8>>,
     pub(crate) real_size: Option<u64>,
-    /// Number of regions that are announced.
+    /// Announced number of regions.
     count: Option<u64>,
     regions: Vec<(u64, Option<u64>)>,
 }
 
-/// Reads the records of a header; each is given to `take`. Zero bytes behind the last record don't matter.
+/// Parses the records of a header and passes each to `take`. Zero bytes after the last record are ignored.
 pub(crate) fn records<'t>(
     mut text: &'t [u8],
     mut take: impl FnMut(&'t [u8], &'t [u8]) -> Result<(), String>,
@@ -74,7 +74,7 @@ pub(crate) fn records<'t>(
 }
 
 impl Extended {
-    /// Takes a record that is for one entry. The last record of a keyword counts.
+    /// Applies a record to one entry. The last record of a keyword wins.
     pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         if let Some(encoded) = key.strip_prefix(b"SCHILY.xattr.") {
             return self.take_xattr(encoded, XattrForm::Schily, value.to_vec());
@@ -89,7 +89,7 @@ impl Extended {
         self.take_global(key, value)
     }
 
-    /// Takes a record that is for all entries that follow.
+    /// Applies a record to all entries that follow.
     pub(crate) fn take_global(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
             b"path" => self.path = Some(value.to_vec()),
@@ -106,7 +106,7 @@ impl Extended {
             key if key.starts_with(b"GNU.sparse.") => {
                 return Err("a header for all entries has the holes of one".to_owned());
             }
-            // What else there is describes the archive, or is known otherwise.
+            // Other records describe the archive, or are available from the entries' own headers.
             _ => {}
         }
         Ok(())
@@ -120,12 +120,13 @@ impl Extended {
         Ok(())
     }
 
-    /// Returns the path, which records about holes know best.
+    /// Returns the path; one in a record about holes takes precedence.
     pub(crate) fn take_path(&mut self) -> Option<Vec<u8>> {
         self.sparse.name.take().or(self.path.take())
     }
 
-    /// Returns the extended attributes, each name once. The forms of libarchive count where there is no other.
+    /// Returns the extended attributes, each name once. Those in the format of libarchive are used only where
+    /// no other exists.
     pub(crate) fn take_xattrs(&mut self) -> Result<Xattrs, String> {
         let mut found = std::collections::BTreeMap::new();
         let taken = std::mem::take(&mut self.xattrs);
@@ -186,12 +187,12 @@ impl Sparse {
         Ok(())
     }
 
-    /// Returns the map, if records have one.
-    pub(crate) fn map(&self) -> Result<Option<Map>, String> {
+    /// Returns the map, if records contain one.
+    pub(crate) fn map(&self) -> Result<Option<SparseMap>, String> {
         if self.regions.is_empty() {
             return Ok(None);
         }
-        let mut map = Map::default();
+        let mut map = SparseMap::default();
         for (offset, len) in &self.regions {
             map.add(*offset, len.ok_or("its sparse map has an offset without a length")?)?;
         }
@@ -204,7 +205,7 @@ fn damaged(key: &[u8], value: &[u8]) -> String {
     format!("an extended header is damaged: `{}` has the value `{}`", shown(key), shown(value))
 }
 
-/// Returns a number of nothing but digits.
+/// Parses a number that consists of digits only.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -224,7 +225,7 @@ fn signed(key: &[u8], value: &[u8]) -> Result<Number, String> {
     decimal(digits).map(|value| sign * Number::from(value)).ok_or_else(|| damaged(key, value))
 }
 
-/// Reads `seconds.fraction`, which may be negative. What follows the number doesn't count, as in GNU tar.
+/// Parses `seconds.fraction`, which may be negative. Bytes after the number are ignored, as in GNU tar.
 fn time(text: &[u8]) -> Option<Time> {
     let (is_negative, text) = text.strip_prefix(b"-").map_or((false, text), |text| (true, text));
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -236,7 +237,7 @@ fn time(text: &[u8]) -> Option<Time> {
     let mut nanoseconds = padded.fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
     if is_negative {
         seconds = -seconds;
-        // Towards the past, as the smallest unit is.
+        // Rounds down, to match the smallest unit.
         nanoseconds += u32::from(digits.iter().skip(9).any(|digit| *digit != b'0'));
         if nanoseconds > 0 {
             seconds -= 1;
@@ -246,7 +247,7 @@ fn time(text: &[u8]) -> Option<Time> {
     Some(Time { seconds: i64::try_from(seconds).ok()?, nanoseconds })
 }
 
-/// Returns a name with `%` and two hexadecimal digits decoded where `wanted` says so of the byte.
+/// Decodes `%` and two hexadecimal digits in a name, where `wanted` accepts the byte.
 fn decoded(encoded: &[u8], wanted: impl Fn(u8) -> bool) -> Vec<u8> {
     let digit = |byte: &u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -272,7 +273,7 @@ fn decoded(encoded: &[u8], wanted: impl Fn(u8) -> bool) -> Vec<u8> {
     name
 }
 
-/// Decodes base 64, with or without the filling at its end.
+/// Decodes base 64, with or without padding.
 fn base_64(text: &[u8]) -> Option<Vec<u8>> {
     let end = text.iter().position(|byte| *byte == b'=').unwrap_or(text.len());
     let (text, filling) = text.split_at(end);

@@ -1,4 +1,4 @@
-//! The reader: entries of an archive, one after the other.
+//! Reads the entries of an archive, in order.
 
 mod file;
 
@@ -8,47 +8,48 @@ use crate::ArchiveError;
 use crate::content::{Holes, bounded, is_hole};
 use crate::entry::{Entry, Kind, check_target, normalised};
 use crate::error::shown;
-use crate::foreign::explained;
 use crate::header::{BLOCK, Block, Header, until_zero};
+use crate::other_formats::explained;
 use crate::pax::{self, Extended, decimal};
-use crate::sparse::{Data, Map, Span, real_size};
+use crate::sparse::{Data, Span, SparseMap, real_size};
 
 pub use file::FileInput;
 
-/// Longest header of a long name or target. Linux can't use a longer one than 4,095 bytes.
+/// Maximum length of a long name or target in bytes. Linux supports at most 4,095 bytes.
 const LONG_MAX: u64 = 64 << 10;
-/// Longest extended header: room for many extended attributes, which may have 64 KiB each, and for maps of holes.
+/// Maximum length of an extended header in bytes: room for many extended attributes of up to 64 KiB each, and
+/// for sparse maps.
 const EXTENDED_MAX: u64 = 4 << 20;
-/// Longest map of holes in front of a file's content.
+/// Maximum length of a sparse map before a file's content, in bytes.
 const MAP_MAX: u64 = 32 << 20;
 
-/// Reads the entries of a tar archive, one after the other.
+/// Reads the entries of a tar archive, in order.
 ///
-/// Takes the formats of V7, ustar, GNU tar, star and pax. What it holds in memory is bounded, whatever headers claim.
+/// Supports the formats V7, ustar, GNU tar, star and pax. Memory use is bounded, whatever headers claim.
 pub struct Reader<R> {
     input: R,
     skip: fn(&mut R, u64) -> io::Result<u64>,
-    /// Where the next byte comes from.
+    /// Offset of the next byte in the archive.
     position: u64,
-    /// A block that was looked at, and is still to come.
+    /// A block that was peeked at and not consumed.
     pending: Option<Box<Block>>,
-    /// Where the next header is.
+    /// Offset of the next header.
     next: u64,
-    /// What pax says of all entries that follow.
+    /// Properties that pax sets for all following entries.
     global: Extended,
-    current: Option<Current>,
+    current: Option<CurrentEntry>,
     ended: bool,
 }
 
-/// The entry that was returned last.
-struct Current {
+/// The entry returned last.
+struct CurrentEntry {
     name: Vec<u8>,
     data: Data,
 }
 
-/// Headers in front of that of an entry, which are part of its description.
+/// Headers that precede an entry's own and describe it.
 #[derive(Default)]
-struct Before {
+struct PendingHeaders {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     extended: Option<Vec<u8>>,
@@ -61,7 +62,7 @@ impl<R> std::fmt::Debug for Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
-    /// Returns a reader of an archive without compression.
+    /// Returns a reader of an uncompressed archive.
     pub fn new(input: R) -> Self {
         Self::with_skip(input, |input, len| io::copy(&mut input.take(len), &mut io::sink()))
     }
@@ -79,20 +80,20 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Returns how many bytes of the archive were read or passed over.
+    /// Returns the number of bytes of the archive read or skipped.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Returns the input, to read what follows the archive.
+    /// Returns the input, to read bytes after the archive.
     pub fn get_mut(&mut self) -> &mut R {
         &mut self.input
     }
 
-    /// Returns the next entry; content of the one before that was not read is passed over.
+    /// Returns the next entry; skips content of the entry before that was not read.
     #[expect(clippy::should_implement_trait, reason = "an entry is read from the reader until the next one")]
     pub fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
-        let mut before = Before::default();
+        let mut before = PendingHeaders::default();
         while !self.ended {
             self.skip_to(self.next)?;
             self.current = None;
@@ -119,11 +120,11 @@ impl<R: Read> Reader<R> {
                     let mut global = Extended::default();
                     let taken = pax::records(&text, |key, value| global.take_global(key, value));
                     taken.map_err(|reason| ArchiveError::refused(at, "a global extended header", reason))?;
-                    // It replaces the one before as a whole, as in GNU tar.
+                    // It replaces the earlier global header completely, as in GNU tar.
                     self.global = global;
                 }
-                // The label of the archive, which is no entry.
-                b'V' => before = Before::default(),
+                // A volume label is not an entry.
+                b'V' => before = PendingHeaders::default(),
                 _ => return self.entry(at, &header, std::mem::take(&mut before)).map(Some),
             }
         }
@@ -131,13 +132,13 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// Returns the content of the entry that [`Reader::next`] returned last, from its start or where reading it was left.
+    /// Returns the content of the last entry, from its start or from the position of the last read.
     pub fn content(&mut self) -> Content<'_, R> {
         let data = self.current.as_ref().map(|current| current.data.clone()).unwrap_or_default();
         Content { reader: self, data, position: 0 }
     }
 
-    fn entry(&mut self, at: u64, header: &Header<'_>, before: Before) -> Result<Entry, ArchiveError> {
+    fn entry(&mut self, at: u64, header: &Header<'_>, before: PendingHeaders) -> Result<Entry, ArchiveError> {
         let mut name = before.name.unwrap_or_else(|| header.name());
         let mut extended = self.global.clone();
         let refused = |name: &[u8], reason: String| ArchiveError::refused(at, shown(name), reason);
@@ -150,11 +151,11 @@ impl<R: Read> Reader<R> {
             return Err(ArchiveError::refused(at, "an entry", "it has no name"));
         }
         let link = extended.link.take().or(before.link).unwrap_or_else(|| header.link().to_vec());
-        self.current = Some(Current { name: name.clone(), data: Data::default() });
+        self.current = Some(CurrentEntry { name: name.clone(), data: Data::default() });
         let fail = |reason: String| refused(&name, reason);
         let path = normalised(&name).map_err(fail)?;
         if header.kind() != b'1' {
-            // Even where it doesn't count: a header with a field that has no sense may be wrong in others.
+            // Validated even where it isn't used: a header with one invalid field may have others.
             header.size().map_err(fail)?;
         }
         let is_directory_name = name.len() > 1 && name.ends_with(b"/");
@@ -177,7 +178,7 @@ impl<R: Read> Reader<R> {
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
             b'D' => {
-                // What follows lists what was in the directory when it was dumped.
+                // The content lists the directory's names at the time of the dump.
                 let size = header.size().map_err(fail)?;
                 self.set_next(size)?;
                 Kind::Directory
@@ -212,7 +213,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Returns the places of a regular file's content, whose map of holes is read if there is one.
+    /// Returns the positions of a regular file's content; reads its sparse map if there is one.
     fn data(
         &mut self,
         at: u64,
@@ -232,7 +233,7 @@ impl<R: Read> Reader<R> {
         } else if let Some(map) = sparse.map().map_err(fail)? {
             map.data(self.position, size).map_err(fail)?
         } else if header.kind() == b'S' {
-            let mut map = Map::default();
+            let mut map = SparseMap::default();
             let mut more = map.add_of_header(header).map_err(fail)?;
             while more {
                 let block = self.block()?.ok_or_else(|| self.cut())?;
@@ -256,10 +257,16 @@ impl<R: Read> Reader<R> {
         Ok(data)
     }
 
-    /// Reads the map in front of a file's content: lines of decimal numbers, filled up to a block. Returns its length, too.
-    fn map_before_content(&mut self, at: u64, name: &[u8], size: u64) -> Result<(Map, u64), ArchiveError> {
+    /// Reads the map before a file's content: lines of decimal numbers, padded to a block. Returns its
+    /// length, too.
+    fn map_before_content(
+        &mut self,
+        at: u64,
+        name: &[u8],
+        size: u64,
+    ) -> Result<(SparseMap, u64), ArchiveError> {
         let fail = |reason: &str| ArchiveError::refused(at, shown(name), reason);
-        let (mut map, mut line, mut len) = (Map::default(), Vec::new(), 0);
+        let (mut map, mut line, mut len) = (SparseMap::default(), Vec::new(), 0);
         let (mut left, mut offset) = (None, None);
         while left != Some(0) {
             if len >= size.min(MAP_MAX) {
@@ -293,7 +300,8 @@ impl<R: Read> Reader<R> {
         Ok((map, len))
     }
 
-    /// Passes over the content that pax allows hard links to have. Older formats tell a size there, and have no content.
+    /// Skips the content that pax allows for hard links. Older formats record a size there without any
+    /// content.
     fn skip_content_of_link(&mut self, header: &Header<'_>, extended: &Extended) -> Result<(), ArchiveError> {
         let size = extended.size.or(header.size().ok()).unwrap_or(0);
         if size == 0 {
@@ -309,7 +317,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Reads the text that is the content of a header.
+    /// Reads the content of a header as text.
     fn text(&mut self, at: u64, header: &Header<'_>, what: &str, max: u64) -> Result<Vec<u8>, ArchiveError> {
         let size = header.size().map_err(|reason| ArchiveError::refused(at, what, reason))?;
         if size > max {
@@ -336,7 +344,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Reads a block in which a header is expected; the first one tells whether the input is an archive at all.
+    /// Reads a block that must be a header; the first one shows whether the input is an archive at all.
     fn header_block(&mut self) -> Result<Option<Box<Block>>, ArchiveError> {
         let at = self.position;
         match self.block() {
@@ -410,13 +418,13 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Returns what an extended header says, or what the entry's own header says.
+/// Returns the value of an extended header, or else that of the entry's own header.
 fn of_either<T>(extended: Option<T>, own: Result<T, String>) -> Result<T, String> {
-    // A field that has no sense is an error even if it doesn't count, since what else is wrong is not known.
+    // An invalid field is an error even if it isn't used, since other fields may be wrong without notice.
     own.map(|own| extended.unwrap_or(own))
 }
 
-/// Content of an entry, with its holes, read from the archive as it comes.
+/// Content of an entry with its holes, read from the archive as a stream.
 #[derive(Debug)]
 pub struct Content<'r, R> {
     reader: &'r mut Reader<R>,
@@ -447,7 +455,7 @@ impl<R: Read> Read for Content<'_, R> {
 }
 
 impl<R: Read> Holes for Content<'_, R> {
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
         let is_hole = is_hole(&self.data, self.position, len);
         self.position += if is_hole { len } else { 0 };
         Ok(is_hole)

@@ -1,14 +1,15 @@
-//! Content of files with holes, and the maps that tell where their data is.
+//! Sparse files: content with holes, and maps of their data.
 
 use std::sync::Arc;
 
 use crate::header::{BLOCK, Block, Format, Header, size};
 
-/// Longest file with holes, that of ext4: a map that leads further takes time and memory, and no disk has the file.
+/// Maximum length of a sparse file in bytes, which is that of ext4: a longer map costs time and memory, and
+/// no disk holds the file.
 const SIZE_MAX: u64 = 16 << 40;
-/// Most regions of a file: a file of a terabyte with data in every other megabyte has half as many.
+/// Maximum number of regions: a file of a terabyte with data in every other megabyte has half as many.
 const REGIONS_MAX: usize = 1 << 20;
-/// Places of the regions in a header of GNU tar and star, and in the blocks behind it.
+/// Offset and number of the regions in a header of GNU tar and star, and in the blocks that follow it.
 const GNU_REGIONS: (usize, usize) = (386, 4);
 const STAR_REGIONS: (usize, usize) = (356, 4);
 const MORE_REGIONS: (usize, usize) = (0, 21);
@@ -17,36 +18,37 @@ const REGION_LEN: usize = 24;
 /// A part of a file that has data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it is in the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Where its bytes are, counted from the first byte of the file's content in the archive.
+    /// Offset of the stored bytes from the first byte of the file's content in the archive.
     pub stored: u64,
 }
 
-/// Places of a file's content in an archive.
+/// Positions of a file's content in an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Data {
-    /// Length of the file, with its holes.
+    /// Length of the file in bytes, holes included.
     pub size: u64,
-    /// Where the content begins, in the archive without its compression.
+    /// Offset of the content in the decompressed archive, in bytes.
     pub start: u64,
-    /// The parts that have data; none if all of the file has. What lies between them reads as zeros.
+    /// Parts with data, between which the file has holes; none if the whole file is data.
     pub regions: Option<Arc<[Region]>>,
 }
 
-/// A part of a file as the archive has it.
+/// A part of a file: a hole or stored data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
-    /// So many zeros that are not stored.
+    /// This many zeros that are not stored.
     Hole(u64),
-    /// Bytes at this place of the archive.
+    /// `len` bytes stored at offset `at` of the archive.
     Stored { at: u64, len: u64 },
 }
 
 impl Data {
-    /// Returns what is at an offset of the file, up to the next change between data and hole; none at the end.
+    /// Returns the hole or data at an offset of the file, up to the next change between them; none at the
+    /// end.
     pub(crate) fn at(&self, offset: u64) -> Option<Span> {
         let left = self.size.checked_sub(offset).filter(|left| *left > 0)?;
         let Some(regions) = &self.regions else {
@@ -64,9 +66,9 @@ impl Data {
     }
 }
 
-/// A map that is being read. Its regions are in order and don't overlap.
+/// A map that is being built. Its regions are in order and don't overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Map {
+pub(crate) struct SparseMap {
     regions: Vec<Region>,
     /// End of the last region, in the file and in the archive.
     end: u64,
@@ -77,8 +79,8 @@ fn blocks(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(BLOCK as u64)
 }
 
-impl Map {
-    /// Adds a region. Its bytes begin with a block of their own, as GNU tar has it.
+impl SparseMap {
+    /// Adds a region. Its stored bytes begin at a block boundary, as in GNU tar.
     pub(crate) fn add(&mut self, offset: u64, len: u64) -> Result<(), String> {
         if self.regions.len() >= REGIONS_MAX {
             return Err(format!("its sparse map has more than {REGIONS_MAX} regions"));
@@ -98,7 +100,7 @@ impl Map {
 
     /// Returns the content, of which `stored` bytes follow in the archive from `start` on.
     ///
-    /// The file ends with its last region, as GNU tar has it: a hole at the end is told by an empty region.
+    /// The file ends with its last region, as in GNU tar: an empty region marks a hole at the end.
     pub(crate) fn data(self, start: u64, stored: u64) -> Result<Data, String> {
         if blocks(stored) != Some(self.stored) {
             let wanted = self.regions.iter().map(|region| region.len).sum::<u64>();
@@ -112,7 +114,7 @@ impl Map {
         self.end
     }
 
-    /// Adds the regions in a header of type `S`; true if more follow in a block behind it.
+    /// Adds the regions in a header of type `S`; returns true if more follow in the next block.
     pub(crate) fn add_of_header(&mut self, header: &Header<'_>) -> Result<bool, String> {
         let (place, more) = match header.format() {
             Format::Gnu => (GNU_REGIONS, 482),
@@ -125,7 +127,7 @@ impl Map {
         self.more(is_complete, header.field(more, 1))
     }
 
-    /// Adds the regions in a block behind such a header; true if more follow.
+    /// Adds the regions in a block after such a header; returns true if more follow.
     pub(crate) fn add_of_block(&mut self, block: &Block) -> Result<bool, String> {
         let fields = block.get(..MORE_REGIONS.1 * REGION_LEN).unwrap_or_default();
         let is_complete = self.add_fields(fields)?;
@@ -140,7 +142,7 @@ impl Map {
         Ok(more)
     }
 
-    /// Adds regions until an empty field; true if there was none.
+    /// Adds regions until an empty field; returns true if there was none.
     fn add_fields(&mut self, fields: &[u8]) -> Result<bool, String> {
         for field in fields.chunks_exact(REGION_LEN) {
             let (offset, len) = field.split_at(REGION_LEN / 2);
@@ -153,7 +155,7 @@ impl Map {
     }
 }
 
-/// Returns the length of the file that a header of type `S` tells.
+/// Returns the file length that a header of type `S` records.
 pub(crate) fn real_size(header: &Header<'_>) -> Result<u64, String> {
     let at = if header.format() == Format::Gnu { 483 } else { 452 };
     size("real size", header.field(at, 12))
@@ -164,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_tell_what_is_where() {
-        let mut map = Map::default();
+    fn maps_return_the_hole_or_data_at_each_offset() {
+        let mut map = SparseMap::default();
         for (offset, len) in [(512, 100), (2000, 512), (5000, 0)] {
             map.add(offset, len).expect("a region");
         }
@@ -182,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn maps_without_sense_are_refused() {
-        let mut map = Map::default();
+    fn invalid_maps_are_rejected() {
+        let mut map = SparseMap::default();
         map.add(512, 512).expect("a region");
         assert!(map.add(1000, 1).is_err(), "overlapping");
         assert!(map.add(u64::MAX, 1).is_err() && map.add(1024, u64::MAX >> 1).is_err(), "too large");

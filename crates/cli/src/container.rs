@@ -248,7 +248,7 @@ impl Inside {
 fn config_of(stage: &Stage) -> Result<Config, Failure> {
     let path = Path::new(Config::PATH);
     let json = stage
-        .read(path, Config::LONGEST)
+        .read(path, Config::LEN_MAX)
         .context(Kind::Damaged, format!("can't read the configuration {} of the image", Config::PATH))?;
     let Some(json) = json else { return Ok(Config::default()) };
     let config = Config::parse(&json)

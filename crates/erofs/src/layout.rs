@@ -1,41 +1,42 @@
-//! How EROFS writes things down (`fs/erofs/erofs_fs.h` of Linux 6.15 and newer; the kernel's documentation of the format).
-//! Everything is little-endian.
+//! On-disk format of EROFS, little-endian.
+//!
+//! Source: `fs/erofs/erofs_fs.h` of Linux 6.15 and newer, and the kernel's documentation of the format.
 
 use esker_vfs::{Attr, Device, Kind};
 
-/// Bytes of a block. Pages may be larger: the kernel takes blocks that are smaller.
+/// Block size in bytes. Pages may be larger: the kernel accepts smaller blocks.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Inodes are found by their number: it is where they lie, in slots of so many bytes.
+/// Unit of inode numbers in bytes: an inode's number is its offset in slots of this size.
 pub(crate) const SLOT: u64 = 32;
 
-/// Bytes of an inode that has room for all numbers ("extended").
+/// Length of an extended inode in bytes.
 pub(crate) const INODE: usize = 64;
 
-/// Where the superblock lies.
+/// Offset of the superblock in bytes.
 const SUPERBLOCK_AT: usize = 1024;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// Numbers of blocks have 48 bits, and the root's number 64 (Linux 6.15).
+/// Feature flag: block numbers have 48 bits, and the root's inode number 64 (Linux 6.15).
 const INCOMPAT_48BIT: u32 = 0x80;
 
-/// `i_format`: an extended inode, with its content in blocks one after another.
+/// `i_format` of an extended inode with its content in consecutive blocks.
 const EXTENDED_PLAIN: u16 = 1;
-/// An extended inode whose content follows it, behind its extended attributes and within the same block.
+/// `i_format` of an extended inode with inline content: it follows the attributes, within the same block.
 const EXTENDED_INLINE: u16 = 1 | 2 << 1;
-/// One of a content layout that no kernel knows: such a file can't be opened.
+/// `i_format` with a content layout that no kernel knows: such a file can't be opened.
 const UNREADABLE: u16 = 1 | 7 << 1;
 
-/// Bytes of an entry of a directory, without its name.
+/// Length of a directory entry in bytes, without its name.
 pub(crate) const DIRENT: usize = 12;
 
-/// The first block, with what the whole says of itself.
+/// Encodes the first block, which holds the superblock.
 pub(crate) fn first_block(root: u64, blocks: u64, inodes: u64) -> Vec<u8> {
     let mut block = vec![0; BLOCK as usize];
     let mut put = |at: usize, bytes: &[u8]| {
         block[SUPERBLOCK_AT + at..][..bytes.len()].copy_from_slice(bytes);
     };
     put(0, &MAGIC.to_le_bytes());
-    // log2 of BLOCK.
+    // Binary logarithm of the block size.
     put(12, &[BLOCK.trailing_zeros() as u8]);
     put(14, &((blocks >> 32) as u16).to_le_bytes());
     put(16, &inodes.to_le_bytes());
@@ -45,20 +46,20 @@ pub(crate) fn first_block(root: u64, blocks: u64, inodes: u64) -> Vec<u8> {
     block
 }
 
-/// Where the content of an inode is.
+/// Location of an inode's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// In blocks from this one on.
+    /// Consecutive blocks, from this one on.
     At(u64),
-    /// Behind the inode, in the same block.
+    /// After the inode, in the same block.
     Inline,
-    /// Nowhere: devices and the like.
+    /// No content: the inode is a device, pipe or socket.
     Device(Device),
-    /// It has one that there is no place for.
+    /// Content without an address; the file can't be opened.
     Unreadable,
 }
 
-/// Writes an inode down, of `size` bytes. Its extended attributes, as [`attributes`] has them, follow.
+/// Encodes an inode of `size` bytes. The caller appends its extended attributes, encoded by [`attributes`].
 pub(crate) fn inode(attr: &Attr, size: u64, content: Content, attributes: usize) -> [u8; INODE] {
     let mut inode = [0; INODE];
     let mut put = |at: usize, bytes: &[u8]| inode[at..][..bytes.len()].copy_from_slice(bytes);
@@ -83,12 +84,12 @@ pub(crate) fn inode(attr: &Attr, size: u64, content: Content, attributes: usize)
     inode
 }
 
-/// As Linux encodes device numbers in 32 bits.
+/// Encodes a device number in 32 bits, as Linux does.
 fn device_number(device: Device) -> u32 {
     (device.minor & 0xff) | (device.major << 8) | ((device.minor & !0xff) << 12)
 }
 
-/// The type of an entry of a directory.
+/// Returns the type byte of a directory entry.
 pub(crate) const fn dirent_type(kind: Kind) -> u8 {
     match kind {
         Kind::File => 1,
@@ -101,7 +102,7 @@ pub(crate) const fn dirent_type(kind: Kind) -> u8 {
     }
 }
 
-/// Name prefixes that are written as a number.
+/// Name prefixes and the numbers that encode them.
 const PREFIXES: [(&[u8], u8); 5] = [
     (b"user.", 1),
     (b"system.posix_acl_access", 2),
@@ -112,7 +113,7 @@ const PREFIXES: [(&[u8], u8); 5] = [
 
 /// Bytes before the first attribute.
 const ATTRIBUTES_HEADER: usize = 12;
-/// Counted in so many bytes, in 16 bits.
+/// Unit in bytes of the 16-bit attribute length.
 const ATTRIBUTES_UNIT: usize = 4;
 const ATTRIBUTES_MAX: usize = ATTRIBUTES_HEADER + ATTRIBUTES_UNIT * (u16::MAX as usize - 1);
 
@@ -120,8 +121,10 @@ fn attribute_count(bytes: usize) -> u16 {
     if bytes == 0 { 0 } else { (1 + (bytes - ATTRIBUTES_HEADER) / ATTRIBUTES_UNIT) as u16 }
 }
 
-/// The extended attributes of an inode, which follow it; empty if there are none. What the format has no room or no
-/// prefix for is left out: Linux wouldn't ask for it by another.
+/// Encodes an inode's extended attributes, which follow it; empty if there are none.
+///
+/// Attributes without a known prefix, and those that exceed the format's limits, are left out: Linux would
+/// not ask for them.
 pub(crate) fn attributes(all: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut body = vec![0; ATTRIBUTES_HEADER];
     for (name, value) in all {
@@ -145,7 +148,7 @@ pub(crate) fn attributes(all: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     if body.len() == ATTRIBUTES_HEADER { Vec::new() } else { body }
 }
 
-/// A name in a directory, and what it names.
+/// A name in a directory with the inode and type it refers to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dirent<'a> {
     pub(crate) name: &'a [u8],
@@ -153,7 +156,8 @@ pub(crate) struct Dirent<'a> {
     pub(crate) kind: Kind,
 }
 
-/// How many names, from the first of `names` on, share one block: at least one, since a name has at most 255 bytes.
+/// Returns how many of `names`, from the first on, fit into one block: at least one, since a name has at most
+/// 255 bytes.
 pub(crate) fn fit<'a>(names: impl Iterator<Item = &'a [u8]>) -> usize {
     let mut used = 0;
     let fit = names.take_while(|name| {
@@ -163,7 +167,7 @@ pub(crate) fn fit<'a>(names: impl Iterator<Item = &'a [u8]>) -> usize {
     fit.count().max(1)
 }
 
-/// How many bytes a directory of these names takes: whole blocks, and a last one that is as long as it is.
+/// Returns the encoded length of a directory in bytes: whole blocks, and a last block without padding.
 pub(crate) fn names_bytes<'a>(mut names: impl Iterator<Item = &'a [u8]> + Clone) -> u64 {
     let mut bytes = 0_u64;
     loop {
@@ -176,7 +180,8 @@ pub(crate) fn names_bytes<'a>(mut names: impl Iterator<Item = &'a [u8]> + Clone)
     }
 }
 
-/// Writes a block of a directory: its entries, then their names. The last block of a directory is as long as that.
+/// Encodes a block of a directory: its entries, then their names. The last block of a directory has no
+/// padding.
 pub(crate) fn dirents(entries: &[Dirent<'_>], out: &mut Vec<u8>) {
     let mut name_at = entries.len() * DIRENT;
     for entry in entries {

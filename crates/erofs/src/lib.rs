@@ -1,21 +1,21 @@
-//! A tree as an EROFS image that is made while it is read: names and attributes for the kernel to keep, contents from the
-//! tree.
+//! Presents a tree as an EROFS image that is generated while it is read.
 //!
-//! A file system of the kernel's own needs nobody to look paths up, to list, to answer ioctls or to keep pages. EROFS mounts
-//! an image that is a file, and that file may be one of ours: [`ErofsTree`] is a [`Tree`](esker_vfs::Tree) with that file in
-//! it. What the kernel reads of names and attributes is written when it is read, from what the tree says; what it reads of
-//! contents is read from the tree. So the kernel asks once for whatever it doesn't know.
+//! With a file system of the kernel, lookups, listings and ioctls need no user-space process, and the kernel
+//! keeps the pages. EROFS mounts an image file, and a tree can provide that file: [`ErofsTree`] is a
+//! [`Tree`](esker_vfs::Tree) that contains it. Blocks with names and attributes are generated from the tree
+//! when the kernel reads them; blocks of file contents are read from the tree. So the kernel reads each block
+//! that it doesn't have cached once.
 //!
-//! The tree must never change: the kernel believes that of an image.
+//! The tree must never change, because the kernel assumes that of an image.
 #![forbid(unsafe_code)]
 
-mod contents;
-mod gather;
-mod kept;
+mod allocator;
+mod directory_cache;
+mod encoded_directory;
 mod layout;
-mod space;
+mod list_all;
 #[cfg(test)]
 mod tests;
 mod tree;
 
-pub use tree::{ErofsTree, Told};
+pub use tree::{ErofsTree, XattrPolicy};

@@ -1,4 +1,4 @@
-//! An image is read as the kernel reads it, and compared with the tree it is made of.
+//! Reads an image as the kernel does, and compares it with its tree.
 
 use std::collections::HashMap as Map;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use esker_vfs::{
 use proptest::prelude::*;
 
 use crate::layout::BLOCK;
-use crate::{ErofsTree, Told};
+use crate::{ErofsTree, XattrPolicy};
 
-/// In it, whatever is called so is one file with several names.
+/// Files whose name starts so are hard links of one file.
 const TWIN: &str = "twin";
 
-/// And what is called so in its root is read short.
+/// Entries of the root whose content is shorter than their size.
 const SHORT: [&str; 2] = ["short-file", "short-link"];
 
-/// A tree in memory, with hard links.
-struct Twins(Arc<MemoryTree>);
+/// In-memory tree with hard links.
+struct HardLinkTree(Arc<MemoryTree>);
 
-impl Twins {
+impl HardLinkTree {
     fn named(&self, name: &str) -> Option<Found> {
         Reply::wait(|reply| self.0.lookup(&self.0.root().node, name.as_bytes(), reply)).ok()
     }
 }
 
-impl Tree for Twins {
+impl Tree for HardLinkTree {
     fn root(&self) -> Found {
         self.0.root()
     }
@@ -92,16 +92,16 @@ impl Tree for Twins {
     }
 }
 
-/// Reads an image block by block, and minds that no block ever changes.
+/// Reads an image block by block, and checks that no block ever changes.
 struct Reader {
     tree: ErofsTree,
     image: Node,
     seen: Map<u64, Vec<u8>>,
-    /// What was read last.
+    /// Offset of the last read.
     last: u64,
 }
 
-/// An inode, as it is written down.
+/// A decoded inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
     format: u16,
@@ -120,9 +120,9 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Reader {
-    fn new(tree: &Arc<MemoryTree>, told: Told, keep: usize) -> Self {
-        let tree = ErofsTree::new(Arc::new(Twins(Arc::clone(tree))), b"esker+http://a/b", told);
-        let tree = tree.expect("an image").keeping(keep);
+    fn new(tree: &Arc<MemoryTree>, told: XattrPolicy, keep: usize) -> Self {
+        let tree = ErofsTree::new(Arc::new(HardLinkTree(Arc::clone(tree))), b"esker+http://a/b", told);
+        let tree = tree.expect("an image").with_cache_bytes(keep);
         let mut image = tree.root();
         for name in [&b"esker+http:"[..], b"a", b"b"] {
             image = Reply::wait(|reply| tree.lookup(&image.node, name, reply)).expect("on the way");
@@ -171,7 +171,7 @@ impl Reader {
     }
 
     fn content(&mut self, at: u64, inode: &Inode) -> Vec<u8> {
-        // Behind the inode, all of it in the block where that is, or the kernel calls it corrupted.
+        // Inline content must be within the block of its inode; otherwise the kernel reports corruption.
         if inode.format == 5 {
             let from = at * 32 + 64 + inode.attributes as u64;
             assert!(from % BLOCK + inode.size <= BLOCK && from / BLOCK == at * 32 / BLOCK);
@@ -181,7 +181,7 @@ impl Reader {
         self.bytes(block * BLOCK, inode.size as usize)
     }
 
-    /// Names with number and type, as they are written.
+    /// Returns the decoded names with inode number and type.
     fn names(&mut self, directory: u64) -> Vec<(Vec<u8>, u64, u8)> {
         let inode = self.inode(directory);
         assert!(matches!(inode.format, 1 | 5) && Kind::from_mode(inode.mode) == Some(Kind::Directory));
@@ -223,7 +223,7 @@ impl Reader {
         found
     }
 
-    /// Compares a directory and all below it with the tree; tells what each number of an inode stands for.
+    /// Compares a directory and everything below it with the tree; records the key of each inode number.
     fn compare(
         &mut self,
         at: u64,
@@ -291,7 +291,7 @@ impl Reader {
         assert_eq!(found, content);
     }
 
-    /// Compares everything; tells what each number stands for.
+    /// Compares the whole image; returns the key of each inode number.
     fn compare_all(&mut self, backwards: bool) -> Map<u64, NodeKey> {
         let (root, node) = (self.root(), self.tree.tree().root().node);
         let mut numbers = Map::new();
@@ -313,7 +313,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn name() -> impl Strategy<Value = String> {
-    // Before and after the two that each directory has, and some of them long.
+    // Names sorted before and after `.` and `..`, some of them long.
     prop_oneof!["[!-.]{1,3}a", "[.]{1,3}[a-c]", "[a-d]{1,2}", "[a-b]{200,255}", "twin[a-d]?"]
 }
 
@@ -323,7 +323,7 @@ fn tree(entries: Vec<(Vec<String>, Entry, Option<Vec<u8>>)>) -> Arc<MemoryTree> 
     for (names, entry, attribute) in entries {
         let path = names.join("/");
         let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
-        // What is below a file, or there already, is left out.
+        // Entries below a file, and duplicate paths, are left out.
         if kinds.contains_key(&path)
             || above.any(|above| kinds.get(above).is_some_and(|kind| *kind != Kind::Directory))
         {
@@ -347,7 +347,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn an_image_shows_its_tree(
+    fn an_image_equals_its_tree(
         entries in proptest::collection::vec(
             (proptest::collection::vec(name(), 1..4), entry(),
              proptest::option::weighted(0.1, proptest::collection::vec(any::<u8>(), 0..6_000))),
@@ -357,11 +357,11 @@ proptest! {
         backwards in any::<bool>(),
     ) {
         let tree = tree(entries);
-        let mut reader = Reader::new(&tree, Told::All, keep);
+        let mut reader = Reader::new(&tree, XattrPolicy::All, keep);
         let numbers = reader.compare_all(backwards);
         prop_assert_eq!(&reader.compare_all(!backwards), &numbers);
-        // Whoever mounts it the next time may begin elsewhere.
-        prop_assert_eq!(Reader::new(&tree, Told::All, keep).compare_all(!backwards), numbers);
+        // Another mount may read the entries in another order.
+        prop_assert_eq!(Reader::new(&tree, XattrPolicy::All, keep).compare_all(!backwards), numbers);
     }
 }
 
@@ -371,48 +371,48 @@ fn a_directory_may_have_many_names() {
     for number in 0..5_000 {
         tree.put(&format!("file-{}", number * 7), Entry::file(&[b'#'; 5]));
     }
-    let mut reader = Reader::new(&Arc::new(tree), Told::All, 0);
+    let mut reader = Reader::new(&Arc::new(tree), XattrPolicy::All, 0);
     let root = reader.root();
     let size = reader.inode(root).size;
     assert!(size > 20 * BLOCK, "{size} bytes are many blocks");
     assert_eq!(reader.names(root).len(), 5_002);
-    // Not all of it: each block is written anew here.
+    // A single name only: each read encodes the whole directory again.
     let (name, inode, _) = reader.names(root).swap_remove(4_000);
     let found = reader.inode(inode);
     assert!(name.starts_with(b"file-"));
     assert_eq!(reader.content(inode, &found), b"#####");
 }
 
-/// Who looks at a small directory, and at what is in it, asks once.
+/// Reading a small directory and its inodes takes one request.
 #[test]
 fn names_follow_their_directory_while_they_have_room_there() {
     let of = |count: usize| {
         let tree = MemoryTree::new();
         (0..count).for_each(|number| tree.put(&format!("{number:0200}"), Entry::file(b"")));
-        let mut reader = Reader::new(&Arc::new(tree), Told::All, 0);
+        let mut reader = Reader::new(&Arc::new(tree), XattrPolicy::All, 0);
         let root = reader.root();
         assert_eq!(reader.names(root).len(), count + 2);
         let inodes: Vec<u64> = reader.names(root).into_iter().map(|(_, inode, _)| inode).collect();
         inodes.into_iter().for_each(|inode| _ = reader.inode(inode));
-        // But for the one with the superblock.
+        // Except the read of the superblock.
         reader.seen.len() - 1
     };
-    // 64 bytes of the directory's inode, 27 of the two names that each has, and 212 and 64 of each file.
+    // 64 bytes of the directory's inode, 27 of `.` and `..`, and 212 and 64 of each file.
     assert_eq!(of(14), 1);
     assert_eq!(of(15), 2, "inodes of files go on in the next block");
     assert_eq!(of(18), 2);
     assert_eq!(of(19), 3, "the inode, names, and inodes of files");
 }
 
-/// The places next to it are others'.
+/// The adjacent regions belong to other directories.
 #[test]
-fn a_directory_whose_attributes_take_more_than_its_place_gets_a_larger_one() {
+fn a_directory_with_large_attributes_gets_a_large_region() {
     let tree = MemoryTree::new();
     let value = vec![b'v'; 60_000];
     for number in 100..400 {
         tree.put(&number.to_string(), Entry::file(b"").xattr("user.a", &value));
     }
-    let mut reader = Reader::new(&Arc::new(tree), Told::All, 1 << 30);
+    let mut reader = Reader::new(&Arc::new(tree), XattrPolicy::All, 1 << 30);
     let root = reader.root();
     let names = reader.names(root);
     let (first, last) = (names[2].1, names[301].1);
@@ -420,9 +420,9 @@ fn a_directory_whose_attributes_take_more_than_its_place_gets_a_larger_one() {
     assert_eq!(reader.attributes(last), [(b"user.a".to_vec(), value)]);
 }
 
-/// Whatever fails once can be had later, and what was read before stays as it is.
+/// A failed read can be repeated, and blocks read before stay the same.
 #[test]
-fn what_fails_is_told_and_tried_again() {
+fn a_failed_read_is_reported_and_can_be_repeated() {
     let tree = Arc::new(MemoryTree::new());
     tree.put("dir", Entry::directory());
     tree.put("dir/file", Entry::file(b"content"));
@@ -431,12 +431,12 @@ fn what_fails_is_told_and_tried_again() {
         vec![(Call::List, ""), (Call::List, "dir"), (Call::Read, "dir/file"), (Call::LinkTarget, "dir/link")];
     calls.extend([(Call::XattrNames, "dir"), (Call::XattrNames, "dir/file")]);
     for (call, path) in calls {
-        let mut reader = Reader::new(&tree, Told::All, 0);
+        let mut reader = Reader::new(&tree, XattrPolicy::All, 0);
         let before = (tree.script().calls(call, path), tree.failures().len());
         tree.script().set(call, path, Action::Fail(ErrorKind::Unavailable));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| reader.compare_all(false)));
         assert!(outcome.is_err(), "{call:?} {path} is needed");
-        // Told of the image, the tree hears of its own node.
+        // A failure reported for the image is passed on to the tree's own node.
         let error = reader.try_block(reader.last).map(drop).expect_err("it still fails");
         reader.tree.failed(&reader.image, &error, Some(7));
         let told = tree.failures().split_off(before.1);
@@ -450,11 +450,11 @@ fn what_fails_is_told_and_tried_again() {
 }
 
 #[test]
-fn attributes_may_be_left_out_but_for_some_of_the_root() {
+fn attributes_may_be_left_out_except_some_of_the_root() {
     let tree = Arc::new(MemoryTree::new());
     tree.alter("", |root| *root = root.clone().xattr("user.told", b"1").xattr("user.untold", b"2"));
     tree.put("file", Entry::file(b"").xattr("user.a", b"b"));
-    let told = Told::Some { of_root: &["user.told", "user.none"], of_others: false };
+    let told = XattrPolicy::Some { of_root: &["user.told", "user.none"], of_others: false };
     let mut reader = Reader::new(&tree, told, 0);
     let root = reader.root();
     assert_eq!(reader.attributes(root), [(b"user.told".to_vec(), b"1".to_vec())]);
@@ -465,24 +465,24 @@ fn attributes_may_be_left_out_but_for_some_of_the_root() {
 }
 
 #[test]
-fn what_nobody_was_told_of_is_not_there() {
-    let mut reader = Reader::new(&Arc::new(MemoryTree::new()), Told::All, 0);
+fn an_unallocated_block_can_not_be_read() {
+    let mut reader = Reader::new(&Arc::new(MemoryTree::new()), XattrPolicy::All, 0);
     for block in [1, 1 << 30, 1 << 40, 1 << 45, 1 << 46, (1 << 48) - 1] {
         assert_eq!(reader.try_block(block).expect_err("nothing").kind, ErrorKind::Damaged);
     }
 }
 
-/// A content that there is no address for, or a link that is longer than any path, is unreadable, and nothing else is.
+/// Only a content without an address, and a link longer than any path, are unreadable.
 #[test]
-fn no_address_is_given_twice() {
+fn no_address_is_allocated_twice() {
     let tree = Arc::new(MemoryTree::new());
     tree.put("a", Entry::file(&[1; 5_000]));
     tree.put("b", Entry::file(&[2; 9_000]));
     tree.put("c", Entry::file(&[3; 4_000]));
     tree.put("d", Entry::symlink(&[b'd'; 4_095]));
     tree.put("e", Entry::symlink(&[b'e'; 4_096]));
-    let mut reader = Reader::new(&tree, Told::All, 0);
-    reader.tree.end_after(4);
+    let mut reader = Reader::new(&tree, XattrPolicy::All, 0);
+    reader.tree.limit_data_blocks(4);
     let root = reader.root();
     let formats: Vec<u16> =
         reader.names(root)[2..].to_vec().iter().map(|name| reader.inode(name.1).format).collect();
@@ -493,13 +493,13 @@ fn no_address_is_given_twice() {
     assert_eq!(reader.content(numbers[2], &inodes[1]), [3; 4_000]);
 }
 
-/// What is missing must not be read as zeros.
+/// Missing bytes must not be read as zeros.
 #[test]
-fn a_content_that_is_short_is_an_error() {
+fn a_short_content_is_an_error() {
     let tree = Arc::new(MemoryTree::new());
     tree.put(SHORT[0], Entry::file(&[1; 9_000]));
     tree.put(SHORT[1], Entry::symlink(b"target"));
-    let mut reader = Reader::new(&tree, Told::All, 0);
+    let mut reader = Reader::new(&tree, XattrPolicy::All, 0);
     let root = reader.root();
     for (name, at, _) in reader.names(root).split_off(2) {
         let inode = reader.inode(at);
@@ -509,19 +509,19 @@ fn a_content_that_is_short_is_an_error() {
     }
 }
 
-/// The kernel believes that an image never changes.
+/// The kernel assumes that an image never changes.
 #[test]
-fn a_tree_that_changes_is_an_error() {
+fn a_changed_tree_is_an_error() {
     let tree = Arc::new(MemoryTree::new());
     tree.put("dir", Entry::directory());
     tree.put("dir/file", Entry::file(&[1; 5_000]));
     for change in ["dir/another", "dir/file"] {
-        let mut reader = Reader::new(&tree, Told::All, 0);
+        let mut reader = Reader::new(&tree, XattrPolicy::All, 0);
         reader.compare_all(false);
         tree.put(change, Entry::file(&[2; 50_000]));
-        // What was written down is read no more.
+        // Blocks encoded before are not read again.
         let Reader { tree, image, seen, last } = reader;
-        let mut reader = Reader { tree: tree.keeping(0), image, seen, last };
+        let mut reader = Reader { tree: tree.with_cache_bytes(0), image, seen, last };
         let refused: Vec<u64> = reader
             .seen
             .clone()

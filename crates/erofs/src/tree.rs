@@ -1,4 +1,4 @@
-//! The tree with the image in it.
+//! The tree that contains the image.
 
 use std::sync::Arc;
 
@@ -8,93 +8,94 @@ use esker_vfs::{
 };
 use parking_lot::Mutex;
 
-use crate::contents::Contents;
-use crate::gather::{Attributes, Then, gather};
-use crate::kept::Kept;
+use crate::allocator::{Allocator, Directory, END, FileExtent, Location};
+use crate::directory_cache::DirectoryCache;
+use crate::encoded_directory::EncodedDirectory;
 use crate::layout::{self, BLOCK};
-use crate::space::{Directory, END, Place, Space, Stored};
+use crate::list_all::{Attributes, Callback, list_all};
 
-/// Memory for what is read again: names, inodes, and which content is where.
-const KEPT: usize = 32 << 20;
+/// Memory for encoded directories and positions of contents, in bytes.
+const CACHE_BYTES: usize = 32 << 20;
 
-/// So many failures are remembered until they are told.
+/// Maximum number of failures remembered until they are reported.
 const FAILURES_MAX: usize = 32;
 
-/// A tree with one file in it: an EROFS image of another tree.
+/// A tree with one file: an EROFS image of another tree.
 pub struct ErofsTree {
     core: Arc<Core>,
-    /// The names on the way to the image.
+    /// Names on the path to the image.
     path: Vec<Box<[u8]>>,
 }
 
-/// Which extended attributes an image has.
+/// Selects the extended attributes of an image.
 #[derive(Clone, Copy, Debug)]
-pub enum Told {
-    /// All that the tree names, unless it says that there are none in it ([`Tree::xattr`]).
+pub enum XattrPolicy {
+    /// All attributes, unless the tree reports that none exist ([`Tree::xattr`]).
     All,
-    /// These of the root, and all of everything else only if there may be any.
+    /// Selected attributes of the root, and all of other nodes if those may have any.
     Some {
-        /// Names.
+        /// Names of the root's attributes.
         of_root: &'static [&'static str],
-        /// Whether anything else has any.
+        /// Whether other nodes may have attributes.
         of_others: bool,
     },
 }
 
 struct Core {
     tree: Arc<dyn Tree>,
-    /// Whether anything in it may have extended attributes.
-    attributed: bool,
+    /// Whether any node may have extended attributes.
+    may_have_xattrs: bool,
     /// The first block.
     first: Vec<u8>,
-    space: Mutex<Space>,
-    kept: Kept,
-    /// What reading which node failed with, of late.
+    allocator: Mutex<Allocator>,
+    kept: DirectoryCache,
+    /// Recent read failures, each with its node.
     failures: Mutex<Vec<(TreeError, Node)>>,
 }
 
 impl ErofsTree {
-    /// An image of `tree` at `path`, whose parts are names. Waits until the tree has told the extended attributes of its
-    /// root.
-    pub fn new(tree: Arc<dyn Tree>, path: &[u8], told: Told) -> Result<Self, TreeError> {
+    /// Creates an image of `tree` at `path`, given as names. Waits until the tree has answered with the
+    /// extended attributes of its root.
+    pub fn new(tree: Arc<dyn Tree>, path: &[u8], told: XattrPolicy) -> Result<Self, TreeError> {
         let root = tree.root();
-        let of_root = of_root(&*tree, &root.node, told)?;
-        let attributed = of_root.is_some() && !matches!(told, Told::Some { of_others: false, .. });
+        let of_root = root_xattrs(&*tree, &root.node, told)?;
+        let may_have_xattrs =
+            of_root.is_some() && !matches!(told, XattrPolicy::Some { of_others: false, .. });
         let attributes = of_root.unwrap_or_default();
-        let (space, root) = Space::new((root.node, root.attr), &layout::attributes(&attributes));
+        let (allocator, root) = Allocator::new((root.node, root.attr), &layout::attributes(&attributes));
         let all = tree.statfs();
         let core = Core {
             tree,
-            attributed,
+            may_have_xattrs,
             first: layout::first_block(root, all.total_bytes.div_ceil(BLOCK).max(1), all.files),
-            space: Mutex::new(space),
-            kept: Kept::new(KEPT),
+            allocator: Mutex::new(allocator),
+            kept: DirectoryCache::new(CACHE_BYTES),
             failures: Mutex::default(),
         };
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
         Ok(Self { core: Arc::new(core), path: parts.map(Box::from).collect() })
     }
 
-    /// The tree that it is an image of.
+    /// Returns the tree that the image presents.
     #[cfg(test)]
     pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
         &self.core.tree
     }
 
-    /// Keeps about so many bytes of what may be read again.
+    /// Sets the size of the directory cache to about `bytes` bytes.
     #[cfg(test)]
-    pub(crate) fn keeping(mut self, bytes: usize) -> Self {
-        Arc::get_mut(&mut self.core).expect("nobody else's").kept = Kept::new(bytes);
+    pub(crate) fn with_cache_bytes(mut self, bytes: usize) -> Self {
+        Arc::get_mut(&mut self.core).expect("nobody else's").kept = DirectoryCache::new(bytes);
         self
     }
 
-    /// Has addresses for so many blocks of contents.
+    /// Limits the addresses of contents to `blocks` blocks.
     #[cfg(test)]
-    pub(crate) fn end_after(&self, blocks: u64) {
-        self.core.space.lock().end_after(blocks);
+    pub(crate) fn limit_data_blocks(&self, blocks: u64) {
+        self.core.allocator.lock().limit_data_blocks(blocks);
     }
 
-    /// The node that so many names lead to.
+    /// Returns the node at `depth` names of the path.
     fn at(&self, depth: usize) -> Found {
         let is_image = depth == self.path.len();
         let kind = if is_image { Kind::File } else { Kind::Directory };
@@ -124,11 +125,11 @@ impl ErofsTree {
     }
 }
 
-/// The extended attributes of the root, or that nothing has any.
-fn of_root(tree: &dyn Tree, root: &Node, told: Told) -> Result<Option<Attributes>, TreeError> {
+/// Returns the extended attributes of the root; none if no node has any.
+fn root_xattrs(tree: &dyn Tree, root: &Node, told: XattrPolicy) -> Result<Option<Attributes>, TreeError> {
     let names = match told {
-        Told::Some { of_root, .. } => of_root.iter().map(|name| name.as_bytes().to_vec()).collect(),
-        Told::All => match Reply::wait(|reply| tree.xattr_names(root, reply)) {
+        XattrPolicy::Some { of_root, .. } => of_root.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        XattrPolicy::All => match Reply::wait(|reply| tree.xattr_names(root, reply)) {
             Err(error) if error.kind == ErrorKind::Unsupported => return Ok(None),
             names => names?,
         },
@@ -144,7 +145,7 @@ fn of_root(tree: &dyn Tree, root: &Node, told: Told) -> Result<Option<Attributes
     Ok(Some(found))
 }
 
-/// `len` bytes of `whole` from `from` on, and zeros where it has ended.
+/// Returns `len` bytes of `whole` from `from` on, with zeros after its end.
 fn cut(whole: &[u8], from: u64, len: usize) -> Data {
     let from = usize::try_from(from).unwrap_or(usize::MAX).min(whole.len());
     let part = &whole[from..whole.len().min(from.saturating_add(len))];
@@ -157,7 +158,7 @@ fn bytes(part: &[u8]) -> Data {
     Data(vec![Segment::Bytes { bytes: part.into(), start: 0, len: part.len() }])
 }
 
-/// The rest of a block is zeros.
+/// Pads the data of a block with zeros.
 fn fill_up(data: &mut Data, len: usize) {
     let missing = len.saturating_sub(data.len());
     if missing > 0 {
@@ -166,17 +167,16 @@ fn fill_up(data: &mut Data, len: usize) {
 }
 
 impl Core {
-    /// What a directory holds, from memory or from the tree.
-    fn contents(self: &Arc<Self>, directory: &Arc<Directory>, then: Then<Arc<Contents>>) {
+    /// Passes on an encoded directory, from the cache or from the tree.
+    fn contents(self: &Arc<Self>, directory: &Arc<Directory>, then: Callback<Arc<EncodedDirectory>>) {
         if let Some(contents) = self.kept.get(directory.block) {
             return then(Ok(contents));
         }
         let (core, of) = (Arc::clone(self), Arc::clone(directory));
         let written = Box::new(move |names: Result<Vec<_>, TreeError>| match names {
             Ok(names) => {
-                let Some(contents) = core.space.lock().write_down(&of, &names).map(Arc::new) else {
-                    let error =
-                        TreeError::on(ErrorKind::Damaged, "the names of a directory, which have changed");
+                let Some(contents) = core.allocator.lock().encode(&of, &names).map(Arc::new) else {
+                    let error = TreeError::on(ErrorKind::Damaged, "the names of a directory have changed");
                     core.failed(&of.node, &error);
                     return then(Err(error));
                 };
@@ -188,7 +188,7 @@ impl Core {
                 then(Err(error));
             }
         });
-        gather(Arc::clone(&self.tree), directory.node, self.attributed, written);
+        list_all(Arc::clone(&self.tree), directory.node, self.may_have_xattrs, written);
     }
 
     fn failed(&self, node: &Node, error: &TreeError) {
@@ -199,13 +199,13 @@ impl Core {
         failures.push((error.clone(), *node));
     }
 
-    /// What lies where the inode of a directory does, which tells how many names are in it.
+    /// Reads the block of a directory's inode, which includes the length of its names.
     fn inode(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
         if let Some(inode) = directory.inode_alone() {
             return reply.ok(cut(&inode, from, len));
         }
         let of = Arc::clone(directory);
-        let listed = move |contents: Arc<Contents>| match of.inode_alone() {
+        let listed = move |contents: Arc<EncodedDirectory>| match of.inode_alone() {
             Some(inode) => cut(&inode, from, len),
             None => cut(&contents.bytes, from, len),
         };
@@ -214,27 +214,35 @@ impl Core {
 
     fn read(self: &Arc<Self>, offset: u64, len: usize, reply: Reply<Data>) {
         let (block, within) = (offset / BLOCK, offset % BLOCK);
-        let place = self.space.lock().find(block);
+        let place = self.allocator.lock().find(block);
         match place {
-            // The kernel was told of nothing there.
+            // The kernel has no reference to this block.
             None => reply.err(TreeError::on(ErrorKind::Damaged, format!("block {block} of the EROFS image"))),
-            Some(Place::First) => reply.ok(cut(&self.first, within, len)),
-            Some(Place::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
-            Some(Place::Linked(linked, from)) => reply.ok(cut(&linked.inode, from + within, len)),
-            Some(Place::Held(directory, from)) => self.held(&directory, from + within, len, reply),
-            Some(Place::Within(directory)) => self.within(&directory, offset, len, reply),
-            Some(Place::Stored(stored)) => self.content(&stored, offset, len, reply),
+            Some(Location::Superblock) => reply.ok(cut(&self.first, within, len)),
+            Some(Location::Inode(directory, from)) => self.inode(&directory, from + within, len, reply),
+            Some(Location::HardLinked(linked, from)) => reply.ok(cut(&linked.inode, from + within, len)),
+            Some(Location::DirectoryContent(directory, from)) => {
+                self.directory_content(&directory, from + within, len, reply)
+            }
+            Some(Location::FileData(directory)) => self.file_data(&directory, offset, len, reply),
+            Some(Location::FileExtent(stored)) => self.content(&stored, offset, len, reply),
         }
     }
 
-    /// What a directory holds.
-    fn held(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
-        let part = move |contents: Arc<Contents>| cut(&contents.bytes, from, len);
+    /// Reads names and inodes of a directory.
+    fn directory_content(
+        self: &Arc<Self>,
+        directory: &Arc<Directory>,
+        from: u64,
+        len: usize,
+        reply: Reply<Data>,
+    ) {
+        let part = move |contents: Arc<EncodedDirectory>| cut(&contents.bytes, from, len);
         self.contents(directory, Box::new(move |contents| reply.give(contents.map(part))));
     }
 
-    /// A content of something in a directory.
-    fn within(self: &Arc<Self>, directory: &Arc<Directory>, offset: u64, len: usize, reply: Reply<Data>) {
+    /// Reads the content of a file in a directory.
+    fn file_data(self: &Arc<Self>, directory: &Arc<Directory>, offset: u64, len: usize, reply: Reply<Data>) {
         let core = Arc::clone(self);
         self.contents(
             directory,
@@ -246,22 +254,22 @@ impl Core {
         );
     }
 
-    /// The content at a place of the image, if it is one; `None` if that is no longer known.
-    fn stored_at(&self, offset: u64) -> Option<Option<Stored>> {
+    /// Returns the content at an offset of the image, if there is one; `None` if its directory was evicted.
+    fn stored_at(&self, offset: u64) -> Option<Option<FileExtent>> {
         let block = offset / BLOCK;
-        let place = self.space.lock().find(block);
+        let place = self.allocator.lock().find(block);
         match place {
-            Some(Place::Stored(stored)) => Some(Some(stored)),
-            Some(Place::Within(directory)) => {
+            Some(Location::FileExtent(stored)) => Some(Some(stored)),
+            Some(Location::FileData(directory)) => {
                 self.kept.get(directory.block).map(|contents| contents.stored_at(block))
             }
             _ => Some(None),
         }
     }
 
-    fn content(self: &Arc<Self>, stored: &Stored, offset: u64, len: usize, reply: Reply<Data>) {
+    fn content(self: &Arc<Self>, stored: &FileExtent, offset: u64, len: usize, reply: Reply<Data>) {
         let (from, node) = (offset - stored.start * BLOCK, stored.node);
-        // The kernel reads one file at a time.
+        // The kernel reads one file per request.
         if offset + len as u64 > stored.end * BLOCK {
             return reply.err(ErrorKind::Internal);
         }
@@ -274,9 +282,9 @@ impl Core {
                 fill_up(&mut data, len);
                 reply.ok(data);
             }
-            // What is missing would be read as zeros.
+            // Missing bytes would be read as zeros.
             Ok(data) => {
-                let why = format!("{} bytes came in place of {wanted}", data.len());
+                let why = format!("{} bytes were read instead of {wanted}", data.len());
                 let error = TreeError::on(ErrorKind::Damaged, "a content").because(why);
                 core.failed(&node, &error);
                 reply.err(error);
@@ -362,7 +370,7 @@ impl Tree for ErofsTree {
         self.core.tree.watch(watcher);
     }
 
-    /// Contents of files may be, and what is no longer known to be none.
+    /// Returns true for file contents, and for addresses of evicted directories.
     fn may_be_mapped(&self, _: &Node, offset: u64) -> bool {
         match self.core.stored_at(offset) {
             Some(stored) => stored.is_some_and(|stored| stored.node.kind == Kind::File),
@@ -376,7 +384,7 @@ impl Tree for ErofsTree {
         }
     }
 
-    /// Told of the image, it tells the tree of what could not be read.
+    /// Reports a failed read of the image to the tree, with the node that could not be read.
     fn failed(&self, _: &Node, error: &TreeError, caller: Option<u32>) {
         let same = |one: &TreeError| match (&one.source, &error.source) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_erofs::{ErofsTree, Told};
+use esker_erofs::{ErofsTree, XattrPolicy};
 use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, shield};
 use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
 use esker_vfs::{Change, Tree, Watcher};
@@ -28,7 +28,7 @@ pub(crate) struct Hidden<'a> {
     /// What root sees of attributes in `trusted.`.
     pub(crate) trusted: Trusted,
     /// Which extended attributes an image of it has.
-    pub(crate) told: Told,
+    pub(crate) told: XattrPolicy,
 }
 
 impl Hidden<'_> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use esker_erofs::Told;
+use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
@@ -140,12 +140,12 @@ impl Content {
     }
 
     /// Which extended attributes an image of it has.
-    fn told(&self) -> Told {
+    fn told(&self) -> XattrPolicy {
         match self {
-            Self::Image(_) => Told::All,
+            Self::Image(_) => XattrPolicy::All,
             // Those that tell of the mount change with it, but for these.
             Self::Repository(_, view) => {
-                Told::Some { of_root: &OF_REVISION, of_others: view.has_attributes() }
+                XattrPolicy::Some { of_root: &OF_REVISION, of_others: view.has_attributes() }
             }
         }
     }

@@ -1,29 +1,29 @@
-//! The configuration of an image: how whoever made it wants it to be run.
+//! Configuration of a container image: how its author wants it to be run.
 
 use serde::Deserialize;
 
-/// What is read of an image's configuration.
+/// Fields of an image's configuration that Esker uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The program, and arguments that every command line has.
+    /// Program, with the arguments that every command line has.
     pub entrypoint: Vec<String>,
-    /// What follows unless the user names something else.
+    /// Further arguments, unless the user gives others.
     pub cmd: Vec<String>,
-    /// Variables with their values.
+    /// Environment variables with their values.
     pub env: Vec<(String, String)>,
-    /// Where the command starts.
+    /// Working directory of the command.
     pub working_dir: Option<String>,
-    /// Who the command would be.
+    /// User of the command.
     pub user: Option<String>,
 }
 
 impl Config {
-    /// Where an image that Esker has built keeps its configuration, as it came from the registry or archive.
+    /// Path of the configuration in an image that Esker built, as the registry or archive had it.
     pub const PATH: &'static str = "/.esker/config.json";
-    /// No configuration is longer; those of real images have a few kilobytes, most of it history.
-    pub const LONGEST: u64 = 8 << 20;
+    /// Maximum length of a configuration in bytes; real images have a few kilobytes, mostly history.
+    pub const LEN_MAX: u64 = 8 << 20;
 
-    /// Reads a configuration in the form of OCI and Docker.
+    /// Parses a configuration in the format of OCI and Docker.
     pub fn parse(json: &[u8]) -> Result<Self, serde_json::Error> {
         let file: File = serde_json::from_slice(json)?;
         let run = file.config.unwrap_or_default();
@@ -35,7 +35,7 @@ impl Config {
         Ok(Self {
             entrypoint: run.entrypoint.unwrap_or_default(),
             cmd: run.cmd.unwrap_or_default(),
-            // A name can't hold what separates it, and no program could be started with a zero byte.
+            // A name can't contain `=`, and a zero byte would make every program start fail.
             env: run
                 .env
                 .unwrap_or_default()
@@ -55,7 +55,7 @@ struct File {
     config: Option<Run>,
 }
 
-/// Docker writes null where it means nothing.
+/// Docker writes null for empty values.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Run {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_says_how_to_run() {
+    fn entrypoint_variables_directory_and_user_are_parsed() {
         let json = br#"{"architecture":"amd64","config":{"Entrypoint":["/init"],"Cmd":null,
             "Env":["PATH=/a:/b","EMPTY","=x"],"WorkingDir":"/w","User":""},"rootfs":{}}"#;
         let config = Config::parse(json).expect("a configuration");

@@ -1,4 +1,4 @@
-//! Digests, and streams that are checked against them.
+//! Digests, and streams that are verified against them.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256, Sha512};
 
 use crate::OciError;
 
-/// A digest of content, which is its name.
+/// Digest of a content, which also names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Digest {
     Sha256(String),
@@ -26,7 +26,7 @@ impl Digest {
         }
     }
 
-    /// The name of a blob's file in a layout: algorithm and digits.
+    /// Returns the algorithm and the digits, which name a blob's file in a layout.
     pub(crate) fn parts(&self) -> (&'static str, &str) {
         match self {
             Self::Sha256(digits) => ("sha256", digits),
@@ -35,7 +35,7 @@ impl Digest {
     }
 
     pub(crate) fn check(&self, what: &str, bytes: &[u8]) -> Result<(), OciError> {
-        let mut checked = Checked::new(bytes, self);
+        let mut checked = VerifiedReader::new(bytes, self);
         io::copy(&mut checked, &mut io::sink()).map_err(OciError::io(format!("read {what}")))?;
         checked.finish(what)
     }
@@ -53,14 +53,14 @@ enum Hasher {
     Sha512(Sha512),
 }
 
-/// A stream whose digest is known when it has been read to its end.
-pub(crate) struct Checked<R> {
+/// A stream that is hashed while it is read.
+pub(crate) struct VerifiedReader<R> {
     inner: R,
     hasher: Hasher,
     expected: Digest,
 }
 
-impl<R: Read> Checked<R> {
+impl<R: Read> VerifiedReader<R> {
     pub(crate) fn new(inner: R, expected: &Digest) -> Self {
         let hasher = match expected {
             Digest::Sha256(_) => Hasher::Sha256(Sha256::new()),
@@ -69,7 +69,7 @@ impl<R: Read> Checked<R> {
         Self { inner, hasher, expected: expected.clone() }
     }
 
-    /// Reads what is left, and compares.
+    /// Reads the rest of the stream and compares its digest.
     pub(crate) fn finish(mut self, what: &str) -> Result<(), OciError> {
         io::copy(&mut self, &mut io::sink()).map_err(OciError::io(format!("read {what}")))?;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -85,7 +85,7 @@ impl<R: Read> Checked<R> {
     }
 }
 
-impl<R: Read> Read for Checked<R> {
+impl<R: Read> Read for VerifiedReader<R> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let len = self.inner.read(room)?;
         let bytes = room.get(..len).unwrap_or_default();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_what_its_digest_says() {
+    fn content_with_another_digest_is_rejected() {
         let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let digest = Digest::parse(empty).expect("a digest");
         assert_eq!(digest.to_string(), empty);

@@ -1,47 +1,47 @@
-//! Why an image can't be read.
+//! Errors of reading container images.
 
 use std::io;
 
 use esker_archive::ArchiveError;
 
-/// Why an image can't be read.
+/// Reasons why an image can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
     /// Reading or writing failed.
     #[error("can't {what}")]
     Io {
-        /// What was tried, on which object.
+        /// Operation that failed, with its object.
         what: String,
-        /// Why it failed.
+        /// Error of the system.
         source: io::Error,
     },
-    /// A layer, or the archive that the image is in, is damaged or says what can't be.
+    /// A layer, or the archive of the image, is damaged or invalid.
     #[error("{what}")]
     Archive {
-        /// The layer or archive.
+        /// Name of the layer or archive.
         what: String,
-        /// Why it can't be read.
+        /// Error of the archive.
         source: ArchiveError,
     },
-    /// It is not what its digest says.
+    /// The content doesn't match its digest.
     #[error("{what} has the digest {found}, not {expected}")]
     Digest {
-        /// What was read.
+        /// Name of the content.
         what: String,
-        /// What it should be.
+        /// Digest that the manifest or configuration names.
         expected: String,
-        /// What it is.
+        /// Digest of the content read.
         found: String,
     },
-    /// It is not in the form that it should have, or tries something it must not.
+    /// The image is malformed, or tries a forbidden operation.
     #[error("{what}: {reason}")]
     Refused {
         /// The image, layer or path.
         what: String,
-        /// What is wrong with it.
+        /// Reason of the rejection.
         reason: String,
     },
-    /// Somebody asked for the end.
+    /// The caller stopped the operation.
     #[error("interrupted")]
     Interrupted,
 }
@@ -52,7 +52,7 @@ impl OciError {
         move |source| OciError::Io { what, source }
     }
 
-    /// Returns the error of an archive: of reading, or of what it says.
+    /// Returns the error of an archive: a failed read, or invalid data.
     pub(crate) fn archive(what: impl Into<String>) -> impl FnOnce(ArchiveError) -> Self {
         let what = what.into();
         move |error| match error {

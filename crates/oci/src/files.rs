@@ -1,4 +1,4 @@
-//! Named files: a folder, or the members of an archive.
+//! Access to the files of an image: a folder, the members of an archive, or blobs of a registry.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -6,31 +6,31 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_archive::{Data, FileContent, Kind, MAGIC_LEN, Packed, Reader};
+use esker_archive::{Compression, Data, FileContent, Kind, MAGIC_LEN, Reader};
 
 use crate::OciError;
 use crate::digest::Digest;
 use crate::registry::Registry;
 
-/// An archive of an image has some hundred members.
+/// Maximum number of members of an image archive; real ones have some hundred.
 const MEMBERS_MAX: usize = 100_000;
-/// Archives made by old versions of Docker have layers that are links to others.
+/// Maximum number of links to follow: archives of old Docker versions have layers that are links to others.
 const LINKS: usize = 8;
 
-/// Where the parts of an image are.
+/// Storage of an image's files.
 pub(crate) enum Files {
     Folder(PathBuf),
-    Archive { file: Arc<File>, members: BTreeMap<String, Found> },
+    Archive { file: Arc<File>, members: BTreeMap<String, ArchiveMember> },
     Registry(Box<dyn Registry>),
 }
 
-pub(crate) enum Found {
+pub(crate) enum ArchiveMember {
     File(Data),
     Link(String),
 }
 
 impl Files {
-    /// Opens a folder, or an archive that is not compressed.
+    /// Opens a folder, or an uncompressed archive.
     pub(crate) fn open(path: &Path) -> Result<Self, OciError> {
         let failed = || OciError::io(format!("read {}", path.display()));
         if path.is_dir() {
@@ -39,8 +39,8 @@ impl Files {
         let file = Arc::new(File::open(path).map_err(failed())?);
         let mut start = Vec::new();
         (&*file).take(MAGIC_LEN as u64).read_to_end(&mut start).map_err(failed())?;
-        if let Some(packed) = Packed::of(&start) {
-            let (name, command) = packed.name_and_command();
+        if let Some(compression) = Compression::of(&start) {
+            let (name, command) = compression.name_and_command();
             return Err(OciError::refused(
                 path.display().to_string(),
                 format!("it is compressed with {name}; unpack it with `{command}` first"),
@@ -52,9 +52,11 @@ impl Files {
         while let Some(entry) = archive.next().map_err(OciError::archive(&*shown))? {
             let name = String::from_utf8_lossy(&entry.path).into_owned();
             let found = match entry.kind {
-                Kind::File(data) => Found::File(data),
-                Kind::Hardlink(target) => Found::Link(String::from_utf8_lossy(&target).into_owned()),
-                Kind::Symlink(target) => Found::Link(beside(&name, &String::from_utf8_lossy(&target))),
+                Kind::File(data) => ArchiveMember::File(data),
+                Kind::Hardlink(target) => ArchiveMember::Link(String::from_utf8_lossy(&target).into_owned()),
+                Kind::Symlink(target) => {
+                    ArchiveMember::Link(link_target(&name, &String::from_utf8_lossy(&target)))
+                }
                 _ => continue,
             };
             if members.len() >= MEMBERS_MAX {
@@ -73,7 +75,7 @@ impl Files {
         }
     }
 
-    /// Opens a blob, which is no longer than `limit`.
+    /// Opens a blob of at most `limit` bytes.
     pub(crate) fn blob(&self, digest: &Digest, limit: u64) -> Result<Box<dyn Read + Send>, OciError> {
         if let Self::Registry(registry) = self {
             return registry.blob(&digest.to_string(), limit).map_err(OciError::io(format!("get {digest}")));
@@ -82,7 +84,7 @@ impl Files {
         self.stream(&format!("blobs/{algorithm}/{digits}"))
     }
 
-    /// Opens a file; `name` never leads out of the folder, because whoever calls has checked what it is made of.
+    /// Opens a file. The caller must have checked that `name` doesn't lead out of the folder.
     pub(crate) fn stream(&self, name: &str) -> Result<Box<dyn Read + Send>, OciError> {
         let failed = || OciError::io(format!("read {name} of the image"));
         match self {
@@ -92,10 +94,10 @@ impl Files {
                 let mut name = name;
                 for _ in 0..LINKS {
                     match members.get(name) {
-                        Some(Found::File(data)) => {
+                        Some(ArchiveMember::File(data)) => {
                             return Ok(Box::new(FileContent::new(file.clone(), data.clone())));
                         }
-                        Some(Found::Link(target)) => name = target,
+                        Some(ArchiveMember::Link(target)) => name = target,
                         None => break,
                     }
                 }
@@ -104,12 +106,12 @@ impl Files {
         }
     }
 
-    /// Reads a file that is at most `limit` bytes long.
+    /// Reads a file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, OciError> {
         whole(name, self.stream(name)?, limit)
     }
 
-    /// Reads a blob that is at most `limit` bytes long.
+    /// Reads a blob of at most `limit` bytes.
     pub(crate) fn read_blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, OciError> {
         whole(&digest.to_string(), self.blob(digest, limit)?, limit)
     }
@@ -125,8 +127,8 @@ fn whole(name: &str, stream: Box<dyn Read + Send>, limit: u64) -> Result<Vec<u8>
     Ok(content)
 }
 
-/// What a link beside `name` leads to; it ends at the top of the archive.
-fn beside(name: &str, target: &str) -> String {
+/// Resolves the target of a link next to `name`; `..` stops at the top of the archive.
+fn link_target(name: &str, target: &str) -> String {
     let mut found: Vec<&str> = name.split('/').collect();
     found.pop();
     for part in target.split('/') {

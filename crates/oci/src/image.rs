@@ -1,4 +1,4 @@
-//! An image, wherever it is: its configuration and its layers.
+//! A container image, its configuration and its layers.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -7,52 +7,52 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use esker_archive::{Reader, unpacked};
+use esker_archive::{Reader, decompressed};
 use serde::Deserialize;
 
 use crate::OciError;
 use crate::config::Config;
-use crate::digest::{Checked, Digest};
+use crate::digest::{Digest, VerifiedReader};
 use crate::files::Files;
 use crate::manifest::{self, Descriptor, Document, Manifest};
 use crate::merge::{Layer, Merged};
 use crate::registry::Registry;
 
-/// Bounds on what an image may take up while it is unpacked.
+/// Limits of an image while it is unpacked.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of all layers, unpacked.
+    /// Maximum decompressed bytes of all layers.
     pub bytes: u64,
-    /// Entries of all layers, and of what they make together.
+    /// Maximum number of entries, both of all layers and of the merged tree.
     pub entries: usize,
-    /// Bytes of names, link targets and extended attributes of a layer, and of what they make together.
+    /// Maximum bytes of names, link targets and extended attributes, both of a layer and of the merged tree.
     pub names: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        // Larger than any image that people use; a small file that unpacks to more is an attack, or a mistake.
+        // Larger than any image in use; a small file that unpacks to more is an attack or a mistake.
         Self { bytes: 1 << 40, entries: 20_000_000, names: 2 << 30 }
     }
 }
 
-/// How far unpacking is.
+/// Progress of unpacking.
 #[derive(Clone, Copy, Debug)]
 pub struct Unpacking {
-    /// Which layer is unpacked, counted from 1…
+    /// Number of the current layer, counted from 1.
     pub layer: usize,
-    /// …of so many.
+    /// Number of layers.
     pub layers: usize,
-    /// Bytes that were read of all layers so far, as they are stored.
+    /// Compressed bytes of all layers read so far.
     pub bytes: u64,
 }
 
-/// Hears how far unpacking is, now and then, and may end it.
-pub type Told<'t> = dyn FnMut(Unpacking) -> ControlFlow<()> + 't;
+/// Progress callback, which may stop the operation.
+pub type ProgressFn<'t> = dyn FnMut(Unpacking) -> ControlFlow<()> + 't;
 
-/// An image for this machine.
+/// A container image for this machine.
 pub struct Image {
-    /// Its configuration, as it is stored: [`crate::Config`] reads it.
+    /// Configuration as stored; [`crate::Config`] parses it.
     pub config: Vec<u8>,
     files: Files,
     layers: Vec<LayerRef>,
@@ -67,15 +67,15 @@ impl std::fmt::Debug for Image {
 #[derive(Clone, Debug)]
 struct LayerRef {
     name: String,
-    /// Of the layer as it is stored, and how long that is.
+    /// Digest and length of the compressed layer.
     digest: Option<(Digest, u64)>,
-    /// Of the layer when it is unpacked.
+    /// Digest of the decompressed layer.
     plain: Option<Digest>,
 }
 
-/// The part of a configuration that vouches for layers.
+/// The part of a configuration that lists the digests of layers.
 #[derive(Deserialize)]
-struct Vouching {
+struct ConfigDigests {
     rootfs: Option<RootFs>,
 }
 
@@ -85,10 +85,10 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// A line of the list of images in an archive of Docker.
+/// An entry of the list of images in a Docker archive (`manifest.json`).
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Saved {
+struct DockerManifest {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -96,11 +96,11 @@ struct Saved {
 }
 
 impl Image {
-    /// Opens a layout of OCI: a folder, or an archive of one. `tag` chooses among several images.
+    /// Opens an OCI layout: a folder, or an archive of one. `tag` selects one of several images.
     pub fn in_layout(path: &Path, tag: Option<&str>) -> Result<Self, OciError> {
         let what = path.display().to_string();
         let files = Files::open(path)?;
-        let index = files.read("index.json", manifest::LONGEST)?;
+        let index = files.read("index.json", manifest::LEN_MAX)?;
         let mut document = Document::parse(&what, &index)?;
         let mut tag = tag;
         for _ in 0..manifest::DEPTH {
@@ -108,20 +108,20 @@ impl Image {
                 Document::Manifest(manifest) => return Self::of_manifest(&what, manifest, files),
                 Document::Index(index) => {
                     let chosen = manifest::choose(&what, &index, tag, manifest::own_architecture())?;
-                    let json = blob(&files, chosen, manifest::LONGEST)?;
+                    let json = blob(&files, chosen, manifest::LEN_MAX)?;
                     document = Document::parse(&what, &json)?;
-                    // Names are given in the outermost index.
+                    // Only the outermost index has tags.
                     tag = None;
                 }
             }
         }
-        Err(OciError::refused(what, "its indexes name indexes, and so on"))
+        Err(OciError::refused(what, "its indexes are nested too deeply"))
     }
 
     /// Opens the image with this tag or digest in a registry.
     pub fn in_registry(what: &str, reference: &str, registry: Box<dyn Registry>) -> Result<Self, OciError> {
         let get = |reference: &str| {
-            let manifest = registry.manifest(reference, manifest::LONGEST);
+            let manifest = registry.manifest(reference, manifest::LEN_MAX);
             manifest.map_err(OciError::io(format!("get the manifest {reference} of {what}")))
         };
         let mut json = get(reference)?;
@@ -141,20 +141,20 @@ impl Image {
                 }
             }
         }
-        Err(OciError::refused(what, "its indexes name indexes, and so on"))
+        Err(OciError::refused(what, "its indexes are nested too deeply"))
     }
 
-    /// Opens an archive as `docker save` makes it. `tag` chooses among several images.
+    /// Opens an archive of `docker save`. `tag` selects one of several images.
     pub fn in_docker_archive(path: &Path, tag: Option<&str>) -> Result<Self, OciError> {
         let what = path.display().to_string();
         let files = Files::open(path)?;
         if !files.has("manifest.json") && files.has("index.json") {
             return Self::in_layout(path, tag);
         }
-        let list = files.read("manifest.json", manifest::LONGEST)?;
-        let list: Vec<Saved> =
+        let list = files.read("manifest.json", manifest::LEN_MAX)?;
+        let list: Vec<DockerManifest> =
             serde_json::from_slice(&list).map_err(|error| OciError::refused(&*what, error.to_string()))?;
-        let named = |image: &Saved| {
+        let named = |image: &DockerManifest| {
             let names = image.repo_tags.iter().flatten();
             tag.is_none_or(|tag| names.clone().any(|name| name == tag))
         };
@@ -170,14 +170,14 @@ impl Image {
         if !first.layers.iter().chain([&first.config]).all(|name| is_within(name)) {
             return Err(OciError::refused(what, "it names files outside of itself"));
         }
-        let config = files.read(&first.config, Config::LONGEST)?;
+        let config = files.read(&first.config, Config::LEN_MAX)?;
         let layers =
             first.layers.into_iter().map(|name| LayerRef { name, digest: None, plain: None }).collect();
         Self::new(&what, config, layers, files)
     }
 
     fn of_manifest(what: &str, manifest: Manifest, files: Files) -> Result<Self, OciError> {
-        let config = blob(&files, &manifest.config, Config::LONGEST)?;
+        let config = blob(&files, &manifest.config, Config::LEN_MAX)?;
         let layer = |layer: &Descriptor| {
             let digest = Some((layer.digest()?, layer.size));
             Ok(LayerRef { name: layer.digest.clone(), digest, plain: None })
@@ -187,7 +187,7 @@ impl Image {
     }
 
     fn new(what: &str, config: Vec<u8>, mut layers: Vec<LayerRef>, files: Files) -> Result<Self, OciError> {
-        let vouching: Vouching =
+        let vouching: ConfigDigests =
             serde_json::from_slice(&config).map_err(|error| OciError::refused(what, error.to_string()))?;
         let plain = vouching.rootfs.map(|rootfs| rootfs.diff_ids).unwrap_or_default();
         if plain.len() != layers.len() {
@@ -201,8 +201,13 @@ impl Image {
         Ok(Self { config, files, layers })
     }
 
-    /// Unpacks and checks all layers, in files without a name in `folder`, and puts them one above the other.
-    pub fn merge(&self, folder: &Path, limits: &Limits, told: &mut Told<'_>) -> Result<Merged, OciError> {
+    /// Unpacks and verifies all layers into unnamed files in `folder`, and merges them.
+    pub fn merge(
+        &self,
+        folder: &Path,
+        limits: &Limits,
+        told: &mut ProgressFn<'_>,
+    ) -> Result<Merged, OciError> {
         let mut merged = Merged::default();
         let mut left = *limits;
         let mut progress = Unpacking { layer: 0, layers: self.layers.len(), bytes: 0 };
@@ -230,7 +235,7 @@ impl Image {
         layer: &LayerRef,
         folder: &Path,
         left: &mut Limits,
-        (progress, told): (&mut Unpacking, &mut Told<'_>),
+        (progress, told): (&mut Unpacking, &mut ProgressFn<'_>),
     ) -> Result<File, OciError> {
         let what = format!("layer {}", layer.name);
         let mut stopped = false;
@@ -238,13 +243,14 @@ impl Image {
             Some((digest, size)) => self.files.blob(digest, *size)?,
             None => self.files.stream(&layer.name)?,
         };
-        let stored = Watched { inner: stored, progress, told, stopped: &mut stopped };
-        let file = nameless(folder)?;
+        let stored = ProgressReader { inner: stored, progress, told, stopped: &mut stopped };
+        let file = unnamed_file(folder)?;
         let written = match &layer.digest {
             Some((digest, _)) => {
-                let mut checked = Checked::new(stored, digest);
+                let mut checked = VerifiedReader::new(stored, digest);
                 let written = write_plain(&what, &mut checked, layer, &file, left.bytes);
-                // What can't be unpacked is mostly not what it should be, which says more.
+                // An error of unpacking is mostly caused by wrong content, so the digest error takes
+                // precedence.
                 checked.finish(&what).and(written)
             }
             None => write_plain(&what, stored, layer, &file, left.bytes),
@@ -254,15 +260,15 @@ impl Image {
     }
 }
 
-/// A stream that tells how far it is, and ends when that is asked for.
-struct Watched<'w, 't> {
+/// A stream that reports its progress and can be stopped.
+struct ProgressReader<'w, 't> {
     inner: Box<dyn Read + Send>,
     progress: &'w mut Unpacking,
-    told: &'w mut Told<'t>,
+    told: &'w mut ProgressFn<'t>,
     stopped: &'w mut bool,
 }
 
-impl Read for Watched<'_, '_> {
+impl Read for ProgressReader<'_, '_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if (self.told)(*self.progress).is_break() {
             *self.stopped = true;
@@ -274,7 +280,7 @@ impl Read for Watched<'_, '_> {
     }
 }
 
-/// Decompresses into a file, and checks what comes out.
+/// Decompresses a layer into a file and verifies its digest.
 fn write_plain(
     what: &str,
     stored: impl Read,
@@ -283,12 +289,12 @@ fn write_plain(
     limit: u64,
 ) -> Result<u64, OciError> {
     let failed = || OciError::io(format!("unpack {what}"));
-    let plain = unpacked(BufReader::with_capacity(1 << 16, stored)).map_err(failed())?;
+    let plain = decompressed(BufReader::with_capacity(1 << 16, stored)).map_err(failed())?;
     let mut plain = plain.take(limit.saturating_add(1));
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let written = match &layer.plain {
         Some(digest) => {
-            let mut checked = Checked::new(&mut plain, digest);
+            let mut checked = VerifiedReader::new(&mut plain, digest);
             let written = io::copy(&mut checked, &mut out).map_err(failed())?;
             if written <= limit {
                 checked.finish(&format!("{what}, unpacked,"))?;
@@ -314,13 +320,13 @@ fn blob(files: &Files, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, O
     Ok(content)
 }
 
-/// Whether a name stays in its folder.
+/// Returns true if a name stays within its folder.
 fn is_within(name: &str) -> bool {
     !name.starts_with('/') && !name.split('/').any(|part| part == "..")
 }
 
-/// A file that is gone when it is closed.
-fn nameless(folder: &Path) -> Result<File, OciError> {
+/// Creates a file without a name, which is deleted when it is closed.
+fn unnamed_file(folder: &Path) -> Result<File, OciError> {
     let failed = OciError::io(format!("make a file in {}", folder.display()));
     let path = folder.join(format!(".esker-layer-{}", std::process::id()));
     let open = || {

@@ -1,23 +1,23 @@
-//! Indexes and manifests, as OCI and Docker write them.
+//! Indexes and manifests in the formats of OCI and Docker.
 
 use serde::Deserialize;
 
 use crate::OciError;
 use crate::digest::Digest;
 
-/// No manifest or index is longer; registries refuse those above 4 MiB.
-pub(crate) const LONGEST: u64 = 4 << 20;
-/// Indexes may name indexes, but not for ever.
+/// Maximum length of a manifest or index in bytes; registries reject those above 4 MiB.
+pub(crate) const LEN_MAX: u64 = 4 << 20;
+/// Maximum nesting of indexes.
 pub(crate) const DEPTH: usize = 4;
 
-/// A blob, by what its content is.
+/// Reference to a blob by its digest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
     pub(crate) digest: String,
     pub(crate) size: u64,
     #[serde(default)]
-    platform: Option<Wanted>,
+    platform: Option<Platform>,
     #[serde(default)]
     annotations: std::collections::BTreeMap<String, String>,
 }
@@ -29,7 +29,7 @@ impl Descriptor {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Wanted {
+struct Platform {
     #[serde(default)]
     os: String,
     #[serde(default)]
@@ -38,14 +38,14 @@ struct Wanted {
     variant: String,
 }
 
-/// An image for one platform: its configuration and layers, the lowest first.
+/// An image for one platform: its configuration and its layers, lowest first.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
     pub(crate) layers: Vec<Descriptor>,
 }
 
-/// What a name stands for.
+/// Parsed content of a tag or digest.
 pub(crate) enum Document {
     Manifest(Manifest),
     /// Images for several platforms, or with several names.
@@ -76,7 +76,7 @@ impl Document {
     }
 }
 
-/// The architecture of this machine, in the words of OCI.
+/// Returns the architecture of this machine, as OCI names it.
 pub(crate) fn own_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -86,7 +86,7 @@ pub(crate) fn own_architecture() -> &'static str {
     }
 }
 
-/// The image of an index that has this tag, where tags are given, and is for this architecture, where that is said.
+/// Selects the image of an index by tag, if one is given, and by architecture, where the index has one.
 pub(crate) fn choose<'a>(
     what: &str,
     index: &'a [Descriptor],
@@ -99,7 +99,7 @@ pub(crate) fn choose<'a>(
     };
     let mut found: Vec<(u8, &Descriptor)> =
         index.iter().filter(named).filter_map(|image| Some((rank(image, architecture)?, image))).collect();
-    // The order of the index decides between those that fit as well.
+    // The sort is stable: the first of equally good images wins.
     found.sort_by_key(|(rank, _)| *rank);
     let best = found.first().map(|(rank, _)| *rank);
     let mut found = found.into_iter().filter(|(rank, _)| Some(*rank) == best).map(|(_, image)| image);
@@ -116,7 +116,7 @@ pub(crate) fn choose<'a>(
             format!("it has no image {tag} for linux/{architecture}, only: {all}"),
         ));
     };
-    // Images for one platform are told apart by their names, if there are names.
+    // Several images for one platform are distinguished by their names, if they have any.
     let is_another =
         |image: &Descriptor| image.digest != first.digest && image.annotations.contains_key(NAME);
     if tag.is_none() && found.any(is_another) {
@@ -125,16 +125,16 @@ pub(crate) fn choose<'a>(
     Ok(first)
 }
 
-/// How well an image fits this kind of machine, 0 best; `None` if it doesn't.
+/// Returns how well an image fits this architecture, 0 is best; `None` if it doesn't fit.
 fn rank(image: &Descriptor, architecture: &str) -> Option<u8> {
-    // What says nothing may be anything, so it is taken where nothing else fits.
+    // An image without a platform may be for any, so it is used only if no other fits.
     let Some(wanted) = &image.platform else { return Some(3) };
     if wanted.os != "linux" || wanted.architecture != architecture {
         return None;
     }
     match (architecture, wanted.variant.as_str()) {
         (_, "") | ("arm64", "v8") | ("amd64", "v1") => Some(0),
-        // Newer processors than every machine has.
+        // For newer processors than this machine may have.
         ("amd64", _) => None,
         _ => Some(1),
     }
@@ -150,7 +150,7 @@ mod tests {
         {"digest":"sha256:c","size":1,"platform":{"os":"unknown","architecture":"unknown"}}]}"#;
 
     #[test]
-    fn an_index_is_asked_for_a_platform_and_a_name() {
+    fn an_image_is_selected_by_platform_and_name() {
         let Document::Index(index) = Document::parse("it", INDEX.as_bytes()).expect("an index") else {
             panic!()
         };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_may_have_variants_and_other_things_for_a_platform() {
+    fn variants_and_attestations_in_an_index_are_handled() {
         let chosen = |entries: &[(&str, &str)], architecture: &str| {
             let entry =
                 |(digest, more): &(&str, &str)| format!(r#"{{"digest":"sha256:{digest}","size":1{more}}}"#);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest_is_refused() {
+    fn invalid_manifests_are_rejected() {
         for wrong in ["", "{}", "[]", r#"{"config":{"digest":"x"}}"#, r#"{"layers":[]}"#] {
             assert!(Document::parse("it", wrong.as_bytes()).is_err(), "{wrong}");
         }

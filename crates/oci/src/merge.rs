@@ -1,4 +1,4 @@
-//! Layers, one above the other, as one tree.
+//! Merges layers into one tree.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -9,23 +9,23 @@ use esker_archive::{Data, Entry as Member, Kind as MemberKind, PATH_MAX};
 use crate::OciError;
 use crate::image::Limits;
 
-/// Begins the name of what says that something is gone.
-const GONE: &[u8] = b".wh.";
-/// Says that a directory shows nothing of the layers below.
-const OPAQUE: &[u8] = b".wh..wh..opq";
-/// As many links as Linux follows.
+/// Prefix of a whiteout's name, which marks a removed entry.
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
+/// Name of an opaque whiteout, which hides the directory's entries in lower layers.
+const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
+/// Maximum number of symlinks that one path follows, as in Linux.
 const LINKS: usize = 40;
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// A directory.
     Directory,
-    /// A regular file, which is a part of an unpacked layer.
+    /// A regular file, whose content is in an unpacked layer.
     File {
         /// The unpacked layer.
         layer: Arc<File>,
-        /// Its length, and where in the layer its content is.
+        /// Length of the file, and positions of its content in the layer.
         data: Data,
     },
     /// A symbolic link with its target.
@@ -38,10 +38,10 @@ pub enum Kind {
     Fifo,
 }
 
-/// What is at a path of the merged tree; several paths may share one.
+/// An entry of the merged tree; several paths may share one (hard links).
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// What it is.
+    /// Type of the entry.
     pub kind: Kind,
     /// Permission bits with setuid, setgid and sticky.
     pub mode: u32,
@@ -49,7 +49,7 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Last change, in seconds since the epoch.
+    /// Modification time in seconds since the epoch.
     pub mtime: i64,
     /// Extended attributes.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -66,19 +66,19 @@ impl Entry {
     }
 }
 
-/// The merged tree, by path without a leading slash; the root is not in it.
+/// The merged tree by path, without leading slash; the root is not in it.
 #[derive(Debug, Default)]
 pub struct Merged {
     entries: BTreeMap<Vec<u8>, Arc<Entry>>,
-    /// The root, if a layer describes it.
+    /// The root directory, if a layer describes it.
     root: Option<Entry>,
-    /// How many entries are of a type that is not known.
+    /// Number of entries of unknown type.
     unknown_types: u64,
-    /// What their names, targets and attributes take.
+    /// Bytes of names, link targets and attributes.
     bytes: u64,
 }
 
-/// A layer that is being put on top: what it takes away goes first, whatever the order in the archive.
+/// A layer to be merged. Its whiteouts are applied first, wherever they are in the archive.
 #[derive(Default)]
 pub(crate) struct Layer {
     gone: Vec<Vec<u8>>,
@@ -88,7 +88,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Takes a member.
+    /// Adds a member of the layer.
     pub(crate) fn add(&mut self, member: Member) -> Result<(), OciError> {
         let target: &[u8] = match &member.kind {
             MemberKind::Hardlink(target) | MemberKind::Symlink(target) => target,
@@ -96,11 +96,11 @@ impl Layer {
         };
         self.bytes = self.bytes.saturating_add(weight(&member.path, target, &member.xattrs));
         let (folder, name) = split(&member.path);
-        if name == OPAQUE {
+        if name == OPAQUE_WHITEOUT {
             self.opaque.push(folder.to_vec());
         } else if name.starts_with(b".wh..wh.") {
-            // Notes of a file system that is long forgotten.
-        } else if let Some(name) = name.strip_prefix(GONE) {
+            // Metadata of aufs, an obsolete file system.
+        } else if let Some(name) = name.strip_prefix(WHITEOUT_PREFIX) {
             if matches!(name, b"" | b"." | b"..") {
                 let reason = "it is a whiteout that doesn't name what is gone";
                 return Err(OciError::refused(shown(&member.path), reason));
@@ -116,13 +116,13 @@ impl Layer {
         self.gone.len() + self.opaque.len() + self.members.len()
     }
 
-    /// Whether it has no more than that.
+    /// Returns true if the layer is within the limits.
     pub(crate) fn is_within(&self, limits: &Limits) -> bool {
         self.len() <= limits.entries && self.bytes <= limits.names
     }
 }
 
-/// What a path and what is told of it take in memory.
+/// Returns the memory that a path with its metadata takes, in bytes.
 fn weight(path: &[u8], target: &[u8], xattrs: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let xattrs = xattrs.iter().map(|(name, value)| name.len() + value.len());
     (path.len() + target.len()) as u64 + xattrs.sum::<usize>() as u64
@@ -144,34 +144,34 @@ fn joined(folder: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Merged {
-    /// All entries, in the order of their paths: a directory comes before what is in it.
+    /// Returns all entries in the order of their paths: a directory precedes its entries.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Arc<Entry>)> {
         self.entries.iter().map(|(path, entry)| (path.as_slice(), entry))
     }
 
-    /// Returns what the layers say of the root, if any does.
+    /// Returns the root directory, if a layer describes it.
     pub fn root(&self) -> Option<&Entry> {
         self.root.as_ref()
     }
 
-    /// Returns how many entries are of a type that is not known; they are regular files.
+    /// Returns the number of entries of unknown type, which are regular files.
     pub fn unknown_types(&self) -> u64 {
         self.unknown_types
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if the tree has no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Puts a layer on top, whose contents are in `file`; the tree with it has no more than `limits` allow of one.
+    /// Merges a layer, whose contents are in `file`, on top; fails if the tree then exceeds `limits`.
     pub(crate) fn put(&mut self, layer: Layer, file: &Arc<File>, limits: &Limits) -> Result<(), OciError> {
-        self.make_way(&layer)?;
+        self.remove_replaced(&layer)?;
         for folder in &layer.opaque {
             let folder = self.resolved(folder)?;
             self.clear(&folder);
@@ -184,7 +184,7 @@ impl Merged {
         let mut own = HashSet::new();
         for member in layer.members {
             let path = member.path.clone();
-            self.take(member, file, &mut own)?;
+            self.place_member(member, file, &mut own)?;
             if self.entries.len() > limits.entries || self.bytes > limits.names {
                 return Err(OciError::refused(shown(&path), "with it the image has too many entries"));
             }
@@ -192,9 +192,9 @@ impl Merged {
         Ok(())
     }
 
-    /// Takes away what a layer puts directories in place of. A link that stayed would lead elsewhere what the layer says is
-    /// gone in that directory.
-    fn make_way(&mut self, layer: &Layer) -> Result<(), OciError> {
+    /// Removes entries that directories of this layer replace. A symlink that stayed would redirect the
+    /// layer's whiteouts in that directory.
+    fn remove_replaced(&mut self, layer: &Layer) -> Result<(), OciError> {
         let mut folders: Vec<&[u8]> =
             layer.members.iter().filter(|it| it.kind == MemberKind::Directory).map(|it| &*it.path).collect();
         folders.sort_unstable_by_key(|path| path.len());
@@ -219,8 +219,13 @@ impl Merged {
         }
     }
 
-    /// Puts a member in its place. `own` has the places of what this layer has brought already.
-    fn take(&mut self, member: Member, file: &Arc<File>, own: &mut HashSet<Vec<u8>>) -> Result<(), OciError> {
+    /// Puts a member at its path. `own` has the paths that this layer has already added.
+    fn place_member(
+        &mut self,
+        member: Member,
+        file: &Arc<File>,
+        own: &mut HashSet<Vec<u8>>,
+    ) -> Result<(), OciError> {
         self.unknown_types += u64::from(member.unknown_type.is_some());
         let refused = |reason: &str| OciError::refused(shown(&member.path), reason);
         let path = self.resolved_parent(&member.path)?;
@@ -229,7 +234,7 @@ impl Merged {
             MemberKind::Hardlink(target) => {
                 let target = self.resolved_parent(&target)?;
                 let same = self.entries.get(&target).filter(|entry| !entry.is_directory()).cloned();
-                let same = same.ok_or_else(|| refused("it is another name of what isn't there"))?;
+                let same = same.ok_or_else(|| refused("it is a hard link to a missing file"))?;
                 return self.replace(path, same, own);
             }
             MemberKind::Symlink(target) => Kind::Symlink(target),
@@ -247,10 +252,10 @@ impl Merged {
         self.replace(path, Arc::new(entry), own)
     }
 
-    /// Puts an entry at a path; a directory on a directory keeps what is in it.
+    /// Puts an entry at a path; a directory that replaces a directory keeps its entries.
     ///
-    /// A file of a lower layer on the way gives way to a directory, as it does where each layer is unpacked to a folder of
-    /// its own and overlayfs puts them one above the other. One of the same layer doesn't.
+    /// A directory may replace a file of a lower layer on the path, as with overlayfs and one folder per
+    /// layer, but not a file of the same layer.
     fn replace(
         &mut self,
         path: Vec<u8>,
@@ -263,7 +268,7 @@ impl Merged {
             match self.entries.get(folder) {
                 Some(there) if there.is_directory() => break,
                 Some(_) if own.contains(folder) => {
-                    return Err(OciError::refused(shown(&path), "it lies in what is no directory"));
+                    return Err(OciError::refused(shown(&path), "its parent is not a directory"));
                 }
                 _ => missing.push(folder.to_vec()),
             }
@@ -284,7 +289,7 @@ impl Merged {
         Ok(())
     }
 
-    /// Takes away all that is below a path.
+    /// Removes all entries below a path.
     fn clear(&mut self, folder: &[u8]) {
         let start = if folder.is_empty() { Vec::new() } else { [folder, b"/"].concat() };
         let below: Vec<Vec<u8>> = self
@@ -299,7 +304,7 @@ impl Merged {
         }
     }
 
-    /// The path, with the links on the way to its last name followed within the tree.
+    /// Returns the path with all symlinks resolved except its last name.
     fn resolved_parent(&self, path: &[u8]) -> Result<Vec<u8>, OciError> {
         let (folder, name) = split(path);
         let found = joined(&self.resolved(folder)?, name);
@@ -309,7 +314,8 @@ impl Merged {
         Ok(found)
     }
 
-    /// The path, with all links followed within the tree: absolute ones start at its root, and `..` ends there.
+    /// Returns the path with all symlinks resolved within the tree: absolute targets start at its root, and
+    /// `..` stops there.
     fn resolved(&self, path: &[u8]) -> Result<Vec<u8>, OciError> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         let mut left: Vec<Vec<u8>> = parts(path);
@@ -338,7 +344,7 @@ impl Merged {
     }
 }
 
-/// The names of a path, the last one first.
+/// Returns the names of a path, the last one first.
 fn parts(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     let mut names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
@@ -384,13 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn upper_layers_replace_and_take_away() {
+    fn upper_layers_replace_and_remove_entries() {
         let mut merged = Merged::default();
         let lower =
             [(b'5', "./a/", ""), (b'0', "a/x", ""), (b'0', "a/y", ""), (b'0', "b/c/d", ""), (b'0', "e", "")];
         put(&mut merged, &lower).expect("a layer");
         assert_eq!(paths(&merged), ["a", "a/x", "a/y", "b", "b/c", "b/c/d", "e"]);
-        // What a layer adds stays although the same layer takes away what was there before, in any order.
+        // An entry that a layer adds stays, although the same layer removes the lower one; order doesn't
+        // matter.
         let upper =
             [(b'0', "b/new", ""), (b'0', "b/.wh..wh..opq", ""), (b'0', "a/.wh.x", ""), (b'5', "e", "")];
         put(&mut merged, &upper).expect("a layer");
@@ -402,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_in_a_directory_is_not_looked_for_behind_the_link_that_was_there() {
+    fn whiteouts_do_not_follow_a_replaced_symlink() {
         let mut merged = Merged::default();
         put(&mut merged, &[(b'0', "t/x", ""), (b'2', "a", "t"), (b'2', "b", "t")]).expect("a layer");
         let upper = [
@@ -418,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_only_implied_and_their_names_count() {
+    fn implied_directories_and_their_names_count_towards_the_limits() {
         let deep = format!("{}f", "d/".repeat(1000));
         let put = |limits: &Limits, path: &str, xattr: usize| {
             let mut layer = Layer::default();
@@ -441,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_away_no_longer_counts() {
+    fn removed_entries_no_longer_count_towards_the_limits() {
         let mut merged = Merged::default();
         put(&mut merged, &[(b'0', "a/b/c", ""), (b'2', "l", "a/b"), (b'1', "again", "a/b/c")])
             .expect("a layer");
@@ -451,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_within_the_tree_alone() {
+    fn symlinks_are_resolved_only_within_the_tree() {
         let mut merged = Merged::default();
         let usr = [
             (b'5', "usr/lib", ""),
@@ -473,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_share_what_they_name() {
+    fn hard_links_share_an_entry() {
         let mut merged = Merged::default();
         put(&mut merged, &[(b'0', "a", ""), (b'1', "b", "a")]).expect("a layer");
         put(&mut merged, &[(b'0', ".wh.a", "")]).expect("a layer");
@@ -484,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_layers_are_refused() {
+    fn hostile_layers_are_rejected() {
         for (kind, path, link) in [
             (b'1', "a", "none"),
             (b'0', ".wh.", ""),
@@ -502,20 +509,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_way_to_what_an_upper_layer_has_below_it() {
+    fn a_file_is_replaced_by_a_directory_of_an_upper_layer() {
         let mut merged = Merged::default();
         put(&mut merged, &[(b'0', "etc/passwd", ""), (b'0', "f", "")]).expect("a layer");
         put(&mut merged, &[(b'0', "etc/passwd/deep/x", "")]).expect("below a file of a lower layer");
         assert_eq!(paths(&merged), ["etc", "etc/passwd", "etc/passwd/deep", "etc/passwd/deep/x", "f"]);
         let told =
             put(&mut merged, &[(b'0', "f", ""), (b'0', "f/x", "")]).expect_err("a file of the same layer");
-        assert!(told.to_string().contains("/f/x: it lies in what is no directory"), "{told}");
+        assert!(told.to_string().contains("/f/x: its parent is not a directory"), "{told}");
         put(&mut merged, &[(b'0', "f", ""), (b'5', "f", ""), (b'0', "f/x", "")])
             .expect("a directory came later");
     }
 
     #[test]
-    fn the_root_has_what_the_last_layer_says_of_it() {
+    fn the_root_has_the_attributes_of_the_last_layer() {
         let mut merged = Merged::default();
         put(&mut merged, &[(b'0', "a", "")]).expect("a layer");
         assert!(merged.root().is_none());

@@ -1,7 +1,8 @@
-//! Images in registries: how they are named, and how a registry is asked.
+//! Names of images in registries, and the registry protocol without its transport.
 //!
-//! What is asked over the network is somebody else's business ([`Registry`]); here is what to ask, and what the answers have to
-//! be. A manifest is believed because of who sent it, or because a digest names it; everything else because of its digest.
+//! The caller does the network requests ([`Registry`]); this module defines requests and validates answers. A
+//! manifest is trusted because of the server, or because a digest names it; all other content because of its
+//! digest.
 
 use std::io::{self, Read};
 
@@ -10,46 +11,47 @@ use serde::Deserialize;
 use crate::OciError;
 use crate::digest::Digest;
 
-/// The longest name of an image.
+/// Maximum length of an image name in bytes.
 const NAME_MAX: usize = 255;
-/// The longest tag.
+/// Maximum length of a tag in bytes.
 const TAG_MAX: usize = 128;
-/// No token is longer.
+/// Maximum length of a token in bytes.
 const TOKEN_MAX: usize = 64 << 10;
 
-/// Asks a registry for what one image consists of.
+/// Access to the parts of one image in a registry.
 pub trait Registry: Send + Sync {
-    /// The manifest or index with this tag or digest, of at most so many bytes.
+    /// Returns the manifest or index with this tag or digest, of at most `limit` bytes.
     fn manifest(&self, reference: &str, limit: u64) -> io::Result<Vec<u8>>;
 
-    /// The content of a blob, of at most so many bytes.
+    /// Returns the content of a blob, of at most `limit` bytes.
     fn blob(&self, digest: &str, limit: u64) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// What Docker Hub is called in names of images and in files with credentials.
+/// Name of Docker Hub in image names and in credential files.
 pub const HUB: &str = "docker.io";
-/// The server that has its images.
+/// Server of Docker Hub's images.
 const HUB_SERVER: &str = "registry-1.docker.io";
-/// Further names of it.
+/// Other names of Docker Hub.
 const HUB_NAMES: [&str; 2] = ["index.docker.io", HUB_SERVER];
-/// Where Docker Hub has images whose name has one part.
+/// Namespace of Docker Hub for images whose name has one part.
 const HUB_OFFICIAL: &str = "library";
 
-/// An image in a registry.
+/// Name of an image in a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// The registry as people name it, perhaps with a port; `docker.io` for Docker Hub.
+    /// Registry as users write it, with an optional port; `docker.io` for Docker Hub.
     pub registry: String,
-    /// The image.
+    /// Name of the image.
     pub name: String,
-    /// A tag, or a digest of the manifest.
+    /// Tag, or digest of the manifest.
     pub reference: String,
 }
 
 impl Reference {
-    /// Reads `[REGISTRY/]NAME[:TAG][@DIGEST]`, as Docker and podman do: what stands before the first slash is a registry
-    /// if it has a dot or a port or is `localhost`, and otherwise the image is in Docker Hub. The tag is `latest` where none
-    /// is named.
+    /// Parses `[REGISTRY/]NAME[:TAG][@DIGEST]`, as Docker and podman do.
+    ///
+    /// The part before the first slash is a registry if it has a dot or a port or is `localhost`; otherwise
+    /// the image is in Docker Hub. The default tag is `latest`.
     pub fn parse(text: &str) -> Result<Self, OciError> {
         let refused = |reason: &str| OciError::refused(format!("docker://{text}"), reason);
         let is_registry = |part: &str| {
@@ -90,19 +92,19 @@ impl Reference {
         let registry = if is_hub { HUB } else { registry };
         let name =
             if is_hub && !name.contains('/') { format!("{HUB_OFFICIAL}/{name}") } else { name.to_owned() };
-        // A tag beside a digest says nothing more.
+        // A digest takes precedence over a tag.
         let reference = digest.or(tag).unwrap_or("latest").to_owned();
         Ok(Self { registry: registry.to_owned(), name, reference })
     }
 
-    /// The server that is asked, perhaps with a port.
+    /// Returns the server of the registry, with an optional port.
     pub fn server(&self) -> &str {
         if self.registry == HUB { HUB_SERVER } else { &self.registry }
     }
 }
 
-/// The name of a registry in a file with credentials, as [`Reference::registry`] has it: such files also have URLs, and other
-/// names of Docker Hub.
+/// Returns the registry of a key in a credential file, as in [`Reference::registry`]. Keys may be URLs, or
+/// other names of Docker Hub.
 pub fn registry_of_key(key: &str) -> &str {
     let plain = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://"));
     // URLs end in the version of the protocol.
@@ -113,7 +115,7 @@ pub fn registry_of_key(key: &str) -> &str {
 
 fn is_host(host: &str) -> bool {
     let (name, port) = match host.strip_prefix('[') {
-        // An address of IPv6.
+        // An IPv6 address.
         Some(rest) => match rest.split_once(']') {
             Some((address, port)) if address.parse::<std::net::Ipv6Addr>().is_ok() => {
                 ("ipv6", port.strip_prefix(':').or(if port.is_empty() { None } else { Some("") }))
@@ -146,28 +148,29 @@ fn is_tag(tag: &str) -> bool {
     !tag.is_empty() && tag.len() <= TAG_MAX && tag.bytes().all(inner) && !tag.starts_with(['.', '-'])
 }
 
-/// What a registry wants to know, as its header `WWW-Authenticate` says.
+/// Authentication that a registry requires by its header `WWW-Authenticate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
-    /// A token, which another server gives.
+    /// A token from another server.
     Bearer(TokenServer),
-    /// A user's name and password.
+    /// Name and password of a user.
     Basic,
 }
 
-/// A server that gives tokens.
+/// A server that issues tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenServer {
-    /// Its URL.
+    /// URL of the server.
     pub realm: String,
-    /// What the token is for.
+    /// Service that the token is for.
     pub service: Option<String>,
-    /// What may be done with it.
+    /// Permissions of the token.
     pub scope: Option<String>,
 }
 
 impl Challenge {
-    /// Reads the header, which may name several ways: a token is preferred. `None` if it names none that is known.
+    /// Parses the header, which may offer several schemes: a token is preferred. `None` if no scheme is
+    /// supported.
     pub fn parse(header: &str) -> Option<Self> {
         let mut has_basic = false;
         let mut bearer: Option<Vec<(String, String)>> = None;
@@ -209,7 +212,7 @@ impl Challenge {
     }
 }
 
-/// Reads the value of a parameter, perhaps in quotes, and gives what follows it.
+/// Parses the value of a parameter, quoted or not; returns the remaining text, too.
 fn parameter(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', ' ', '\t']).unwrap_or(text.len());
@@ -229,7 +232,7 @@ fn parameter(text: &str) -> Option<(String, &str)> {
 }
 
 impl TokenServer {
-    /// The query that asks for a token; for reading `name` if the registry didn't say what for.
+    /// Returns the query for a token; it asks to read `name` if the registry named no scope.
     pub fn query(&self, name: &str) -> String {
         let scope = self.scope.clone().unwrap_or_else(|| format!("repository:{name}:pull"));
         let service = self.service.iter().map(|service| format!("service={}", escaped(service)));
@@ -237,14 +240,14 @@ impl TokenServer {
     }
 }
 
-/// A value as a part of a query or a form.
+/// Escapes a value for a query or a form.
 pub fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/,".contains(&byte);
     let one = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(one).collect()
 }
 
-/// Reads what has tokens answers.
+/// Parses the answer of a token server.
 pub fn token(json: &[u8]) -> Result<String, OciError> {
     #[derive(Deserialize)]
     struct Answer {
@@ -266,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_images_are_read_as_docker_reads_them() {
+    fn image_names_are_parsed_as_by_docker() {
         let digest = format!("sha256:{}", "a".repeat(64));
         let d = digest.as_str();
         let hub = |name| (HUB, "registry-1.docker.io", name);
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_credentials_name_registries() {
+    fn keys_of_credential_files_name_registries() {
         for (key, registry) in [
             ("https://index.docker.io/v1/", HUB),
             ("index.docker.io", HUB),
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_says_what_is_wanted() {
+    fn a_challenge_is_parsed() {
         let bearer = |realm: &str, service: Option<&str>, scope: Option<&str>| {
             let (realm, service) = (realm.to_owned(), service.map(str::to_owned));
             Some(Challenge::Bearer(TokenServer { realm, service, scope: scope.map(str::to_owned) }))
@@ -391,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_has_a_token_or_is_refused() {
+    fn an_answer_has_a_token_or_is_rejected() {
         assert_eq!(token(br#"{"token":"abc"}"#).expect("one"), "abc");
         assert_eq!(token(br#"{"access_token":"x.y"}"#).expect("one"), "x.y");
         for wrong in ["", "{}", r#"{"token":""}"#, "{\"token\":\"a\\r\\nb\"}", "[]"] {

@@ -1,4 +1,4 @@
-//! What stat(2) says of a node.
+//! Attributes of a node, as stat(2) reports them.
 
 use crate::Ino;
 
@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The `S_IFMT` bits of `st_mode`.
+    /// Returns the `S_IFMT` bits of `st_mode`.
     pub const fn mode_bits(self) -> u32 {
         match self {
             Kind::Directory => libc::S_IFDIR,
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// The kind that `st_mode` bits name, if they name one.
+    /// Returns the kind of these `st_mode` bits, if they are valid.
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & libc::S_IFMT {
             libc::S_IFDIR => Kind::Directory,
@@ -71,21 +71,21 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// The attributes of a node. Plain data, so that a mount can keep them in memory that outlives it.
+/// Attributes of a node. Plain data, so that a mount can keep them in shared memory that outlives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Attr {
-    /// `st_ino`; see [`crate::Node`] for how it relates to a node's identity.
+    /// `st_ino`; [`crate::Node`] describes how it relates to a node's identity.
     pub ino: Ino,
     /// `st_size` in bytes.
     pub size: u64,
-    /// Last change of the content; trees have no other times, so all three are this one.
+    /// Modification time of the content; trees have no other times, so all three are this one.
     pub mtime: Time,
     /// Permission bits with setuid, setgid and sticky (`0o7777`).
     pub permissions: u16,
-    /// The type.
+    /// Type of the node.
     pub kind: Kind,
-    /// Number of names, for a directory 2 + number of sub-directories.
+    /// Number of names; for a directory, 2 + number of subdirectories.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -96,22 +96,24 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// `st_mode`: type and permission bits.
+    /// Returns `st_mode`: type and permission bits.
     pub const fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.permissions as u32
     }
 }
 
-/// What statfs(2) says of a tree; sizes in bytes. A read-only tree that says nothing is free looks full to whoever
-/// watches a machine, so free is what may still be fetched.
+/// Size of a tree as statfs(2) reports it, in bytes.
+///
+/// Monitoring would take a read-only tree without free space for a full disk, so the free size is what can
+/// still be fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes in all.
+    /// Total size in bytes.
     pub total_bytes: u64,
-    /// Bytes free.
+    /// Free size in bytes.
     pub free_bytes: u64,
     /// Number of files and directories.
     pub files: u64,
-    /// How many of them count as free.
+    /// Number of files reported as free.
     pub free_files: u64,
 }

@@ -1,72 +1,73 @@
-//! The answer to a read.
+//! Data of a read reply.
 
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// An open local file whose content is verified. Its owner learns when the last holder lets go of it,
-/// which is how a cache keeps the number of its descriptors bounded; so hold the `Arc`, don't duplicate
-/// the descriptor.
+/// An open local file with verified content.
+///
+/// The owner is notified when the last reference is dropped, which lets a cache bound its open descriptors.
+/// So keep the `Arc` rather than duplicate the descriptor.
 pub trait LocalFile: AsFd + Debug + Send + Sync {}
 
 impl<T: AsFd + Debug + Send + Sync> LocalFile for T {}
 
-/// A piece of an answer.
+/// A piece of a reply.
 #[derive(Clone, Debug)]
 pub enum Segment {
     /// `len` bytes at `offset` of a local file whose content is verified.
     File {
         /// The file; the tree's cache bounds how many are open at once.
         file: Arc<dyn LocalFile>,
-        /// Where in the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         len: usize,
     },
-    /// Bytes in memory, from `start` for `len`.
+    /// `len` bytes in memory, from `start`.
     Bytes {
-        /// The buffer.
+        /// Buffer with the bytes.
         bytes: Arc<[u8]>,
-        /// First byte.
+        /// Index of the first byte in the buffer.
         start: usize,
-        /// How many bytes.
+        /// Number of bytes.
         len: usize,
     },
-    /// A hole.
+    /// This many zero bytes (a hole).
     Zeros(usize),
 }
 
 impl Segment {
-    /// Number of bytes this piece stands for.
+    /// Returns the number of bytes of this piece.
     pub fn len(&self) -> usize {
         match self {
             Segment::File { len, .. } | Segment::Bytes { len, .. } | Segment::Zeros(len) => *len,
         }
     }
 
-    /// Whether it stands for no byte.
+    /// Returns true if the piece has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The bytes of one read, in order. Shorter than asked only at the end of the file.
+/// Bytes of one read, in order. Shorter than requested only at the end of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Data(pub Vec<Segment>);
 
 impl Data {
-    /// Number of bytes in all.
+    /// Returns the total number of bytes.
     pub fn len(&self) -> usize {
         self.0.iter().map(Segment::len).sum()
     }
 
-    /// Whether there is no byte (a read at or past the end).
+    /// Returns true if there are no bytes (a read at or past the end).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies everything into one vector; for tests and tools, not for the hot path.
+    /// Copies all pieces into one vector; for tools and tests, too slow for mounts.
     pub fn to_vec(&self) -> std::io::Result<Vec<u8>> {
         use std::os::unix::fs::FileExt;
         let mut out = Vec::with_capacity(self.len());

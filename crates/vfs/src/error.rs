@@ -1,49 +1,49 @@
-//! What can go wrong in a tree, and the one place where that becomes an errno.
+//! Errors of trees, and the only table that maps them to errno values.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The kinds of failure a tree knows.
+/// Kind of a failed call on a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// There is no such name.
+    /// The name does not exist.
     NotFound,
-    /// A name was looked up in something that is not a directory.
+    /// A lookup in a node that is not a directory.
     NotADirectory,
-    /// A directory was read as a file.
+    /// A read of a directory as a file.
     IsADirectory,
     /// The call does not apply to this kind of node (readlink on a file).
     Invalid,
-    /// There is no such extended attribute.
+    /// The extended attribute does not exist.
     NoAttribute,
     /// The name is longer than the tree allows.
     NameTooLong,
-    /// The node belongs to a state that is gone; looking it up again will help.
+    /// The node belongs to an earlier state of the tree; a new lookup will succeed.
     Stale,
     /// Access is refused.
     Denied,
-    /// The bytes could not be had now; trying again later may help (network, server, proxy).
+    /// The bytes are not available now; a later try may succeed (network, server, proxy).
     Unavailable,
-    /// The bytes are there but wrong, or the tree is damaged; nothing unverified was given out.
+    /// The data is wrong, or the tree is damaged; no unverified byte was returned.
     Damaged,
     /// The local cache or disk failed.
     Local,
     /// The local disk or quota is full.
     Full,
-    /// No descriptor was free.
+    /// No file descriptor was free.
     TooManyFiles,
     /// A time limit passed.
     TimedOut,
     /// The caller was interrupted.
     Interrupted,
-    /// Not offered by this tree.
+    /// This tree does not support the call.
     Unsupported,
-    /// The tree broke its own rules.
+    /// The tree violated its own rules.
     Internal,
 }
 
-/// Every kind, for tests that must not miss one.
+/// All kinds, for exhaustive tests.
 #[cfg(test)]
 pub(crate) const ALL_KINDS: [ErrorKind; 17] = [
     ErrorKind::NotFound,
@@ -65,7 +65,7 @@ pub(crate) const ALL_KINDS: [ErrorKind; 17] = [
     ErrorKind::Internal,
 ];
 
-/// The errno table. The only one: a new kind does not compile until someone picks its number.
+/// Returns the errno value of a kind. The match has no default, so every new kind needs a value.
 pub const fn errno(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::NotFound => libc::ENOENT,
@@ -76,7 +76,7 @@ pub const fn errno(kind: ErrorKind) -> i32 {
         ErrorKind::NameTooLong => libc::ENAMETOOLONG,
         ErrorKind::Stale => libc::ESTALE,
         ErrorKind::Denied => libc::EACCES,
-        // Programs know EIO as "reading failed"; the reason is in the status of the mount.
+        // Programs know EIO as a failed read; `esker status` shows the reason.
         ErrorKind::Unavailable
         | ErrorKind::Damaged
         | ErrorKind::Local
@@ -89,40 +89,40 @@ pub const fn errno(kind: ErrorKind) -> i32 {
     }
 }
 
-/// A failed call: what kind, on which object, and the cause.
+/// A failed call: the kind of failure, the object and the cause.
 #[derive(Clone, Debug)]
 pub struct TreeError {
-    /// What kind of failure.
+    /// Kind of the failure.
     pub kind: ErrorKind,
-    /// What it happened to: a path, an object name; empty for the commonplace (a name that isn't there).
+    /// Object of the failure: a path or an object name; empty for frequent failures such as a missing name.
     pub object: String,
-    /// The underlying error, if there is one.
+    /// Underlying error, if there is one.
     pub source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl TreeError {
-    /// An error without more to say than its kind.
+    /// Creates an error of this kind without further details.
     pub const fn new(kind: ErrorKind) -> Self {
         Self { kind, object: String::new(), source: None }
     }
 
-    /// An error on a named object.
+    /// Creates an error of this kind on a named object.
     pub fn on(kind: ErrorKind, object: impl Into<String>) -> Self {
         Self { kind, object: object.into(), source: None }
     }
 
-    /// Adds the cause.
+    /// Adds the cause of the error.
     pub fn because(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.source = Some(Arc::from(source.into()));
         self
     }
 
-    /// The number programs see.
+    /// Returns the errno value that programs see.
     pub const fn errno(&self) -> i32 {
         errno(self.kind)
     }
 
-    /// Whether the same call may succeed later without anything being repaired by hand.
+    /// Returns true if the same call may succeed later without a repair.
     pub const fn may_pass(&self) -> bool {
         matches!(
             self.kind,
@@ -130,7 +130,7 @@ impl TreeError {
         )
     }
 
-    /// Whether this is worth a log line: a missing name is not news.
+    /// Returns true if the error is worth a log line; a missing name is not.
     pub const fn is_news(&self) -> bool {
         !matches!(
             self.kind,

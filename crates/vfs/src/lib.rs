@@ -1,9 +1,9 @@
-//! What a mountable read-only tree is: the `Tree` trait, its words, one errno table.
+//! Defines mountable read-only trees: the `Tree` trait, its types, and the errno table.
 //!
 //! A [`Tree`] is anything that can be mounted: a revision of a repository, a squashfs image, a fake in a
-//! test. Whoever mounts it (the `fuse` crate) knows nothing else; whoever implements it knows nothing of
-//! mounts. Calls never block on anything slow: an answer that has to wait for the network is given later,
-//! on another thread, through the [`Reply`].
+//! test. Mounts (the `fuse` crate) know nothing else of it, and trees know nothing of mounts. Calls never
+//! block on slow operations: a result that has to wait for the network is delivered later, on another thread,
+//! through the [`Reply`].
 #![forbid(unsafe_code)]
 
 mod attr;

@@ -1,8 +1,7 @@
-//! A tree in memory whose answers can be scripted: the reference model of a tree, and what mounts are tested
-//! with.
+//! An in-memory tree with scripted replies: the reference model of a tree for tests of mounts.
 //!
-//! It checks its user, too: holds and releases must alternate, and only what is held or still in the tree
-//! may be used. What it finds is in [`MemoryTree::violations`].
+//! It also checks the mount: holds and releases must alternate, and only nodes that are held or still in the
+//! tree may be used. [`MemoryTree::violations`] returns what it found.
 
 mod script;
 
@@ -17,18 +16,18 @@ use crate::{
     Listing, Node, NodeKey, PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Time, Tree, TreeError, Watcher,
 };
 
-/// What a path holds.
+/// An entry of the tree.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The type.
+    /// Type of the entry.
     pub kind: Kind,
-    /// A file's pieces, or a link's target as one piece.
+    /// Content of a file in pieces, or target of a link as one piece.
     pub content: Data,
     /// Permission bits.
     pub permissions: u16,
     /// Owner and group.
     pub owner: (u32, u32),
-    /// Time of the last change.
+    /// Modification time.
     pub mtime: Time,
     /// Device number.
     pub rdev: Device,
@@ -49,48 +48,48 @@ impl Entry {
         }
     }
 
-    /// A directory.
+    /// Creates a directory.
     pub fn directory() -> Self {
         Self::new(Kind::Directory, 0o755, Data::default())
     }
 
-    /// A regular file.
+    /// Creates a regular file.
     pub fn file(content: &[u8]) -> Self {
         let piece = Segment::Bytes { bytes: content.into(), start: 0, len: content.len() };
         Self::new(Kind::File, 0o644, Data(vec![piece]))
     }
 
-    /// A regular file of several pieces.
+    /// Creates a regular file with several pieces.
     pub fn pieces(pieces: Vec<Segment>) -> Self {
         Self::new(Kind::File, 0o644, Data(pieces))
     }
 
-    /// A symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(target: &[u8]) -> Self {
         Self { kind: Kind::Symlink, permissions: 0o777, ..Self::file(target) }
     }
 
-    /// A fifo, socket or device.
+    /// Creates a fifo, socket or device.
     pub fn special(kind: Kind, rdev: Device) -> Self {
         Self { rdev, ..Self::new(kind, 0o600, Data::default()) }
     }
 
-    /// With other permission bits.
+    /// Sets the permission bits.
     pub fn mode(mut self, permissions: u16) -> Self {
         self.permissions = permissions;
         self
     }
 
-    /// With an extended attribute.
+    /// Adds an extended attribute.
     pub fn xattr(mut self, name: &str, value: &[u8]) -> Self {
         self.xattrs.insert(name.into(), value.into());
         self
     }
 }
 
-/// An entry that has, or once had, an identity.
+/// An entry that has, or had, an identity.
 #[derive(Debug)]
-struct Known {
+struct KnownNode {
     path: String,
     node: Node,
     entry: Entry,
@@ -98,23 +97,23 @@ struct Known {
 
 #[derive(Default)]
 struct State {
-    /// What each path of the present revision names; the root is "".
-    paths: HashMap<String, Arc<Known>>,
-    /// Names in each directory of the present revision.
+    /// Entry at each path of the current revision; the root is "".
+    paths: HashMap<String, Arc<KnownNode>>,
+    /// Names in each directory of the current revision.
     children: HashMap<String, BTreeMap<Box<[u8]>, String>>,
-    /// Every identity ever given.
-    known: HashMap<NodeKey, Arc<Known>>,
+    /// Every node ever returned, by key.
+    known: HashMap<NodeKey, Arc<KnownNode>>,
     listings: HashMap<String, Arc<[DirEntry]>>,
     held: HashSet<NodeKey>,
     violations: Vec<String>,
     failures: Vec<(String, ErrorKind, Option<u32>)>,
     watcher: Option<Arc<dyn Watcher>>,
-    /// What files contain once their content could not be read.
+    /// Replacement content of files whose content could not be read.
     spares: HashMap<String, Data>,
     version: u64,
 }
 
-/// The tree.
+/// In-memory tree with scripted replies.
 pub struct MemoryTree {
     state: Mutex<State>,
     script: Script,
@@ -136,7 +135,7 @@ fn split(path: &str) -> (&str, &str) {
     path.rsplit_once('/').unwrap_or(("", path))
 }
 
-/// The path of `name` in `dir`.
+/// Returns the path of `name` in `dir`.
 fn child(dir: &str, name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     if dir.is_empty() { name.into_owned() } else { format!("{dir}/{name}") }
@@ -148,7 +147,7 @@ fn cookie(name: &[u8]) -> Cookie {
 }
 
 impl MemoryTree {
-    /// An empty tree.
+    /// Creates an empty tree.
     pub fn new() -> Self {
         let tree = Self { state: Mutex::default(), script: Script::default() };
         tree.put("", Entry::directory());
@@ -156,12 +155,13 @@ impl MemoryTree {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A scripted panic may leave the lock poisoned; the state is whole all the same.
+        // A scripted panic may poison the lock; the state stays consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an entry at `path` (relative, without leading slash), over what is there. Its directory must
-    /// exist. Files and links become new nodes, directories stay what they were.
+    /// Puts an entry at `path` (relative, without leading slash) and replaces an existing one.
+    ///
+    /// The parent directory must exist. Files and links become new nodes; directories keep their identity.
     pub fn put(&self, path: &str, entry: Entry) {
         let mut state = self.state();
         state.version += 1;
@@ -169,18 +169,18 @@ impl MemoryTree {
         state.insert(path, entry, version);
     }
 
-    /// Gives the file at `path` other content once the mount says that it can't be read.
+    /// Sets the content of the file at `path` after the mount reports it as unreadable.
     pub fn spare(&self, path: &str, content: Data) {
         self.state().spares.insert(path.into(), content);
     }
 
-    /// Changes attributes of what is at `path`, which stays the same node.
+    /// Changes attributes of the node at `path`, which keeps its identity.
     pub fn alter(&self, path: &str, alter: impl FnOnce(&mut Entry)) {
         let mut state = self.state();
         let old = Arc::clone(&state.paths[path]);
         let mut entry = old.entry.clone();
         alter(&mut entry);
-        let new = Arc::new(Known { path: path.into(), node: old.node, entry });
+        let new = Arc::new(KnownNode { path: path.into(), node: old.node, entry });
         state.known.insert(old.node.key, Arc::clone(&new));
         state.paths.insert(path.into(), new);
         state.listings.remove(split(path).0);
@@ -197,23 +197,23 @@ impl MemoryTree {
         }
     }
 
-    /// The identity of what is at `path`.
+    /// Returns the key of the node at `path`.
     pub fn key(&self, path: &str) -> NodeKey {
         self.state().paths[path].node.key
     }
 
-    /// The change "what `path` names".
+    /// Returns the change of the entry at `path`.
     pub fn name_change(&self, path: &str) -> Change {
         let (dir, name) = split(path);
         Change::Name { dir: self.key(dir), name: name.as_bytes().into() }
     }
 
-    /// The change "the names in `path`".
+    /// Returns the change of the listing at `path`.
     pub fn listing_change(&self, path: &str) -> Change {
         Change::Listing { dir: self.key(path) }
     }
 
-    /// Tells the mount.
+    /// Reports changes to the mount.
     pub fn tell(&self, changes: &[Change]) {
         let watcher = self.state().watcher.clone();
         if let Some(watcher) = watcher {
@@ -221,33 +221,33 @@ impl MemoryTree {
         }
     }
 
-    /// Whether the mount holds what is at `path`.
+    /// Returns true if the mount holds the node at `path`.
     pub fn is_held(&self, path: &str) -> bool {
         let state = self.state();
         state.paths.get(path).is_some_and(|known| state.held.contains(&known.node.key))
     }
 
-    /// How many nodes the mount holds.
+    /// Returns the number of nodes that the mount holds.
     pub fn held(&self) -> usize {
         self.state().held.len()
     }
 
-    /// What the mount did against the rules.
+    /// Returns the violations of the rules by the mount.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    /// Failures that were reported to programs.
+    /// Returns the failures that were reported to programs: path, kind, process id.
     pub fn failures(&self) -> Vec<(String, ErrorKind, Option<u32>)> {
         self.state().failures.clone()
     }
 
-    /// How calls of one kind on one path are answered, and those that wait.
+    /// Returns the script of replies.
     pub fn script(&self) -> &Script {
         &self.script
     }
 
-    fn known(&self, node: &Node) -> Result<Arc<Known>, TreeError> {
+    fn known(&self, node: &Node) -> Result<Arc<KnownNode>, TreeError> {
         let mut state = self.state();
         let known = state.known.get(&node.key).cloned().ok_or(ErrorKind::Stale)?;
         if !state.held.contains(&node.key) {
@@ -268,7 +268,7 @@ impl MemoryTree {
         Ok(Found { node: known.node, attr: state.attr(known) })
     }
 
-    fn listing(&self, dir: &Known, after: Cookie) -> Result<Listing, TreeError> {
+    fn listing(&self, dir: &KnownNode, after: Cookie) -> Result<Listing, TreeError> {
         let mut state = self.state();
         let entries = state.listing_of(&dir.path).ok_or(ErrorKind::NotADirectory)?;
         let start = entries.partition_point(|e| e.cookie <= after);
@@ -276,7 +276,7 @@ impl MemoryTree {
         Ok(Listing { entries, start, parent })
     }
 
-    /// Runs `answer` now, or when the script says so.
+    /// Runs `answer` now, or when the script allows it.
     fn scripted<T: Send + 'static>(
         self: &MemoryTree,
         call: Call,
@@ -284,7 +284,7 @@ impl MemoryTree {
         reply: Reply<T>,
         answer: impl FnOnce() -> Result<T, TreeError> + Send + 'static,
     ) {
-        self.script.tell_progress(reply.requester());
+        self.script.follow_progress(reply.requester());
         self.script.run(
             call,
             path,
@@ -307,7 +307,7 @@ impl State {
         let mut payload = [0; PAYLOAD_LEN];
         payload.chunks_exact_mut(16).for_each(|chunk| chunk.copy_from_slice(&key));
         let node = Node { key: NodeKey(key), ino: Ino(high), payload: Payload(payload), kind: entry.kind };
-        let known = Arc::new(Known { path: path.into(), node, entry });
+        let known = Arc::new(KnownNode { path: path.into(), node, entry });
         if known.entry.kind == Kind::Directory {
             self.children.entry(path.into()).or_default();
         }
@@ -319,7 +319,7 @@ impl State {
         self.paths.insert(path.into(), known);
     }
 
-    fn attr(&self, known: &Known) -> Attr {
+    fn attr(&self, known: &KnownNode) -> Attr {
         let entry = &known.entry;
         let directories = self.children.get(&known.path).into_iter().flat_map(BTreeMap::values);
         let directories = directories.filter(|path| self.children.contains_key(*path)).count() as u32;
@@ -357,7 +357,7 @@ impl State {
     }
 }
 
-/// The pieces of `content` from `offset` on, `len` bytes at most.
+/// Returns the pieces of `content` from `offset` on, at most `len` bytes.
 fn cut(content: &Data, offset: u64, len: usize) -> Data {
     let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
     let mut left = len;
@@ -395,8 +395,8 @@ impl Tree for MemoryTree {
             Err(error) => return reply.err(error),
         };
         let path = child(&known.path, name);
-        // What a lookup finds is decided when it is answered from memory, not when it was asked; so a parked
-        // one carries what was true when it was asked, as a slow fetch of an old catalog would.
+        // A parked lookup answers with the state at the time of the request, as a slow fetch of an old
+        // catalog would.
         let found = self.found(&known.path, name);
         self.scripted(Call::Lookup, path, reply, move || found);
     }

@@ -1,15 +1,17 @@
-//! Nodes: what a tree hands out for a file or directory, and asks for when it is used.
+//! Nodes: the identity of a file or directory between lookup and forget.
 
 use crate::Kind;
 
-/// A node's number as programs see it (`st_ino`). Derived from path and content, so it is the same after
-/// a restart; two nodes may in principle share one, which is why identity is a [`NodeKey`].
+/// Inode number of a node (`st_ino`).
+///
+/// It is derived from path and content, so it is the same after a restart. Two nodes may in principle share
+/// one, so [`NodeKey`] is the identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Ino(pub u64);
 
-/// What makes a node this node and no other, within one tree and across its revisions: a digest of the
-/// path (or hardlink group) and, for all but directories, the content.
+/// Identity of a node within one tree and across its revisions: a digest of the path (or hardlink group) and,
+/// except for directories, of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct NodeKey(pub [u8; 16]);
@@ -17,8 +19,8 @@ pub struct NodeKey(pub [u8; 16]);
 /// Length of a [`Payload`] in bytes.
 pub const PAYLOAD_LEN: usize = 96;
 
-/// What the tree needs to serve a node until it is forgotten, whatever revision the tree has moved to by
-/// then. Only the tree that made it looks inside.
+/// State that the tree needs to serve a node until it is forgotten, whatever revision the tree has moved to.
+/// Opaque to mounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Payload(pub [u8; PAYLOAD_LEN]);
@@ -29,18 +31,18 @@ impl std::fmt::Debug for Payload {
     }
 }
 
-/// A file or directory that a tree has handed out. Plain bytes without pointers: a mount keeps it in
-/// shared memory that a restarted process can take over.
+/// A file or directory that a tree has returned. Plain bytes without pointers: a mount keeps it in shared
+/// memory that a restarted process can take over.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Node {
-    /// Identity.
+    /// Identity of the node.
     pub key: NodeKey,
     /// `st_ino`.
     pub ino: Ino,
-    /// The tree's own notes.
+    /// Private state of the tree.
     pub payload: Payload,
-    /// The type.
+    /// Type of the node.
     pub kind: Kind,
 }
 

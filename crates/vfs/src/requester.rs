@@ -1,21 +1,21 @@
-//! The user a call is made for, and the means to tell whether its data keeps coming.
+//! User of a call, and the link between its deadline and the progress of its data.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Returns when bytes that a call waits for last arrived; `None` if none did yet.
+/// Returns the time of the latest arrival of bytes for a call; `None` before the first.
 pub type Progress = Box<dyn Fn() -> Option<Instant> + Send + Sync>;
 
-/// A call that waits for its answer and has a deadline.
+/// A pending call with a deadline.
 pub trait Pending: Send + Sync {
-    /// Makes the call's deadline count from the last progress of `progress`, too.
+    /// Extends the call's deadline from the last arrival that `progress` reports, too.
     fn follow(&self, progress: Progress);
 }
 
-/// The user who makes a call, and the call that waits.
+/// User of a call, and the pending call.
 ///
-/// Trees that fetch hand the user on to what fetches, so that it can share its connections fairly, and have the call
-/// follow the progress of what they wait for, so that a slow transfer is no failure.
+/// Trees that fetch pass the user on, so that connections are shared fairly, and let the call follow the
+/// progress of its transfers, so that a slow transfer is no failure.
 #[derive(Clone, Default)]
 pub struct Requester {
     user: Option<u32>,
@@ -33,7 +33,7 @@ impl Requester {
         self.user
     }
 
-    /// Makes the call follow the progress of something that it waits for.
+    /// Makes the call's deadline follow the progress of an operation.
     pub fn follow(&self, progress: impl Fn() -> Option<Instant> + Send + Sync + 'static) {
         if let Some(pending) = &self.pending {
             pending.follow(Box::new(progress));

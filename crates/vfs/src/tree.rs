@@ -1,10 +1,10 @@
-//! The trait.
+//! The trait of mountable trees.
 
 use std::sync::Arc;
 
 use crate::{Attr, Cookie, Data, Listing, Node, NodeKey, Reply, StatFs, TreeError};
 
-/// A node together with its attributes, as a lookup finds them.
+/// A node with its attributes, as returned by a lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The node.
@@ -15,103 +15,114 @@ pub struct Found {
 
 /// A read-only tree that can be mounted.
 ///
-/// No call may block on the network or on another call: what isn't known is answered later through the
+/// No call may block on the network or on another call: an unknown result is delivered later through the
 /// reply. Calls come from many threads at once.
 ///
-/// The mount tells the tree which nodes somebody may still use: [`Tree::hold`] before a node first leaves
-/// for the kernel, [`Tree::release`] once the kernel has forgotten it. Between the two the tree must be
-/// able to read the node from its payload, whatever revision it has moved to.
+/// The mount tells the tree which nodes are in use: [`Tree::hold`] before a node first goes to the kernel,
+/// [`Tree::release`] once the kernel has forgotten it. Between the two the tree must be able to read the node
+/// from its payload, whatever revision it has moved to.
 pub trait Tree: Send + Sync + 'static {
-    /// The directory everything starts from.
+    /// Returns the root directory.
     fn root(&self) -> Found;
 
-    /// Finds `name` in `dir`; `..`, which only servers of file handles ask for, is the parent.
-    /// [`crate::ErrorKind::NotFound`] is an answer that a mount may cache until
-    /// [`Change::Name`] says otherwise.
+    /// Looks up `name` in `dir`; `..`, which only NFS servers look up, is the parent.
+    ///
+    /// A mount may cache [`crate::ErrorKind::NotFound`] until [`Change::Name`] reports a change.
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>);
 
-    /// The present attributes of a node. [`crate::ErrorKind::Stale`] if the tree has moved on and the node
-    /// is no longer in it; the mount then answers from what it was told last.
+    /// Returns the current attributes of a node.
+    ///
+    /// [`crate::ErrorKind::Stale`] if the tree has moved on and no longer contains the node; the mount then
+    /// answers with the last known attributes.
     fn attributes(&self, node: &Node, reply: Reply<Attr>);
 
-    /// The names of `dir` after `after` (`Cookie(0)` for all).
+    /// Lists the names of `dir` after `after` (`Cookie(0)` for all).
     fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>);
 
-    /// Up to `len` bytes of a regular file from `offset`; fewer only at its end.
+    /// Reads up to `len` bytes of a regular file from `offset`; fewer only at its end.
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>);
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>);
 
-    /// The value of an extended attribute. Answered from memory wherever possible: these calls reach the
-    /// tree even when everything is cached. [`crate::ErrorKind::Unsupported`] says that no node of the tree has
-    /// or will ever have one: the mount need not ask again.
+    /// Returns the value of an extended attribute.
+    ///
+    /// Answered from memory wherever possible, because these calls reach the tree even when everything is
+    /// cached. [`crate::ErrorKind::Unsupported`] means that no node of the tree has or will have one, so the
+    /// mount need not ask again.
     fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>);
 
-    /// The names of the extended attributes. [`crate::ErrorKind::Unsupported`] as of [`Tree::xattr`].
+    /// Returns the names of the extended attributes. [`crate::ErrorKind::Unsupported`] as in [`Tree::xattr`].
     fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>);
 
-    /// Sizes of the whole; never waits.
+    /// Returns the size of the tree; never blocks.
     fn statfs(&self) -> StatFs;
 
-    /// The kernel may use `node` from now on. For one key, holds and releases alternate; they are called under
-    /// a lock of the mount, so they must be quick and must not call it.
+    /// Marks `node` as known to the kernel.
+    ///
+    /// For one key, holds and releases alternate. They are called under a lock of the mount, so they must be
+    /// quick and must not call the mount.
     fn hold(&self, node: &Node);
 
-    /// The kernel has forgotten `node`.
+    /// Marks `node` as forgotten by the kernel.
     fn release(&self, node: &Node);
 
-    /// Whom to tell when what was answered is no longer true. A tree that never changes ignores it.
+    /// Registers a watcher of changes to earlier replies. A tree that never changes ignores it.
     fn watch(&self, watcher: Arc<dyn Watcher>);
 
-    /// Whether what is read of a file from `offset` on may be for a page that a program has mapped, which can't be told that
-    /// reading it failed. Never so where it is for names, attributes or link targets, however the kernel reads them.
+    /// Returns true if a read of a file from `offset` may be for a memory-mapped page: a page fault can't
+    /// return an error.
+    ///
+    /// False for names, attributes and link targets, however the kernel reads them.
     fn may_be_mapped(&self, node: &Node, offset: u64) -> bool {
         let _ = (node, offset);
         true
     }
 
-    /// Called when bytes that the tree answered a read with could not be read from their file, before the same is asked
-    /// again: the tree gets them from elsewhere, if it can.
+    /// Reports that bytes of a read reply could not be read from their local file, before the mount repeats
+    /// the read: the tree should get them from elsewhere, if it can.
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {
         let _ = (node, offset, len);
     }
 
-    /// Called for every failure that is news ([`TreeError::is_news`]) and that the mount is about to report to a
-    /// program, so that the tree can show it (`esker status`); also when a page fault, which can't be told,
-    /// begins to wait. `caller` is the process that asked, if it is known.
+    /// Reports a failure that the mount is about to return to a program, for display in `esker status`.
+    ///
+    /// Called for every failure worth logging ([`TreeError::is_news`]), and when a page fault, which can't
+    /// return an error, begins to wait. `caller` is the process id of the requester, if it is known.
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
         let _ = (node, error, caller);
     }
 }
 
-/// Something that was answered earlier and is no longer true.
+/// A change that invalidates an earlier reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// `name` in `dir` now names another node, or none, or appeared.
+    /// The entry `name` of `dir` was added, removed or replaced.
     Name {
-        /// The directory's key.
+        /// Key of the directory.
         dir: NodeKey,
-        /// The name.
+        /// Name of the entry.
         name: Box<[u8]>,
     },
     /// The set of names in the directory changed.
     Listing {
-        /// The directory's key.
+        /// Key of the directory.
         dir: NodeKey,
     },
     /// The attributes (not the content) of the node changed.
     Attributes {
-        /// The node's key.
+        /// Key of the node.
         node: NodeKey,
     },
-    /// Too much to list: everything may have changed.
+    /// Too many changes to list: everything may have changed.
     Everything,
 }
 
-/// Who is told of changes: the mount.
+/// Receiver of changes: the mount.
 pub trait Watcher: Send + Sync {
-    /// Makes the kernel forget what is no longer true; returns when it was told. Called from a thread of
-    /// the tree that holds no lock, because the kernel may make it wait for calls that are under way.
+    /// Makes the kernel drop invalid entries; returns once the kernel has.
+    ///
+    /// Called from a thread of the tree that holds no lock, because the kernel may wait for calls in
+    /// progress.
     fn changed(&self, changes: &[Change]);
 }

@@ -31,7 +31,8 @@ impl Archive {
         } else {
             Box::new(File::open(path).map_err(failed)?)
         };
-        let stream = esker_archive::unpacked(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
+        let stream =
+            esker_archive::decompressed(BufReader::with_capacity(READ_AHEAD, input)).map_err(failed)?;
         if stream.is_empty() {
             // The program that wrote the archive has probably failed, so an empty one is refused.
             return Err(AdminError::Refused { path: path.to_owned(), reason: "it is empty".into() });

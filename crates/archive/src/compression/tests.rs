@@ -4,9 +4,9 @@ use super::*;
 
 fn read(stored: &[u8]) -> io::Result<Vec<u8>> {
     let mut plain = Vec::new();
-    // Pieces of three bytes, so that no start comes at once.
+    // A buffer of three bytes, so that no magic is available at once.
     let input = BufReader::with_capacity(3, stored);
-    unpacked(input)?.read_to_end(&mut plain)?;
+    decompressed(input)?.read_to_end(&mut plain)?;
     Ok(plain)
 }
 
@@ -27,35 +27,36 @@ fn zstd(plain: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_kind_is_found_out_and_undone_part_after_part() {
-    let kinds = [(Packed::Gzip, gzip as fn(&[u8]) -> Vec<u8>), (Packed::Zstd, zstd), (Packed::Xz, xz)];
+fn every_compression_is_detected_and_removed_in_all_members() {
+    let kinds =
+        [(Compression::Gzip, gzip as fn(&[u8]) -> Vec<u8>), (Compression::Zstd, zstd), (Compression::Xz, xz)];
     for (kind, pack) in kinds {
         let stored = [pack(b"one, "), pack(b"two")].concat();
-        assert_eq!(Packed::of(&stored), Some(kind));
+        assert_eq!(Compression::of(&stored), Some(kind));
         assert_eq!(read(&stored).unwrap(), b"one, two", "{kind:?}");
         assert!(read(&stored[..stored.len() - 1]).is_err(), "{kind:?}: one that was cut");
     }
 }
 
 #[test]
-fn what_is_not_compressed_is_as_it_is() {
+fn an_uncompressed_stream_is_unchanged() {
     for plain in [&b"a"[..], b"\x1f", b"\x28\xb5\x2f", b"\xfd7zXZ", b"something longer"] {
-        assert_eq!((Packed::of(plain), read(plain).unwrap().as_slice()), (None, plain));
+        assert_eq!((Compression::of(plain), read(plain).unwrap().as_slice()), (None, plain));
     }
-    assert!(unpacked(&b""[..]).unwrap().is_empty() && read(b"").unwrap().is_empty());
-    assert!(!unpacked(&gzip(b"")[..]).unwrap().is_empty() && read(&gzip(b"")).unwrap().is_empty());
+    assert!(decompressed(&b""[..]).unwrap().is_empty() && read(b"").unwrap().is_empty());
+    assert!(!decompressed(&gzip(b"")[..]).unwrap().is_empty() && read(&gzip(b"")).unwrap().is_empty());
 }
 
 #[test]
-fn what_follows_the_last_part_of_gzip_is_ignored() {
+fn bytes_after_the_last_gzip_member_are_ignored() {
     let padded = [gzip(b"one, "), gzip(b"two"), vec![0; 700]].concat();
     assert_eq!(read(&padded).unwrap(), b"one, two");
 }
 
 #[test]
-fn an_archive_of_xz_may_not_have_all_memory() {
+fn an_xz_archive_can_not_exhaust_memory() {
     let mut stored = xz(b"small");
-    // The size of the dictionary, 4 GiB less one byte, behind the header of the stream and that of its filter.
+    // Dictionary size (4 GiB less one byte), after the headers of the stream and of its filter.
     assert_eq!(stored[14..16], [0x21, 1]);
     stored[16] = 40;
     let sum = crc(&stored[12..20]);

@@ -5,7 +5,7 @@ fn at(seconds: i64, nanoseconds: u32) -> Option<Time> {
 }
 
 #[test]
-fn times_are_read_as_gnu_tar_reads_them() {
+fn times_are_parsed_as_by_gnu_tar() {
     for (text, expected) in [
         ("12", at(12, 0)),
         ("12.5", at(12, 500_000_000)),
@@ -33,7 +33,7 @@ fn all(text: &[u8]) -> Result<Extended, String> {
 }
 
 #[test]
-fn records_are_read_and_the_last_of_a_keyword_counts() {
+fn the_last_record_of_a_keyword_wins() {
     let text = b"10 uid=10\n8 uid=7\n14 path=a\nb\n\0\n16 linkpath=x=y\n\0\0\0";
     let extended = all(text).expect("records");
     assert_eq!(extended.uid, Some(7));
@@ -74,7 +74,7 @@ fn names_and_values_of_attributes_are_decoded() {
 }
 
 #[test]
-fn base_64_has_its_filling_or_not() {
+fn base_64_is_decoded_with_or_without_padding() {
     for (text, expected) in
         [("", Some(&b""[..])), ("QQ", Some(b"A")), ("QUI=", Some(b"AB")), ("QUJD", Some(b"ABC"))]
     {
@@ -84,7 +84,7 @@ fn base_64_has_its_filling_or_not() {
 }
 
 #[test]
-fn maps_are_read_in_both_old_forms() {
+fn maps_in_both_old_formats_are_parsed() {
     let mut sparse = Sparse::default();
     let mut take = |key: &str, value: &str| sparse.take(key.as_bytes(), value.as_bytes());
     take("numblocks", "2").expect("a record");

@@ -1,4 +1,4 @@
-//! Archives that are files: content that nobody reads is not read.
+//! Input of archive files, which skips unread content by seeking.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,24 +8,24 @@ use std::sync::Arc;
 use super::Reader;
 use crate::content::bounded;
 
-/// Bytes that are read at once.
+/// Number of bytes of one read.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// An archive without compression that is a file.
+/// An uncompressed archive file.
 #[derive(Debug)]
 pub struct FileInput {
     file: Arc<File>,
-    /// Length of the file when it was opened; content is passed over up to there.
+    /// Length of the file when it was opened; content is skipped up to there.
     len: u64,
     buffer: Vec<u8>,
-    /// Where the next byte is in the buffer.
+    /// Position of the next byte in the buffer.
     at: usize,
-    /// Where the first byte behind the buffer is in the file.
+    /// File offset of the first byte after the buffer.
     offset: u64,
 }
 
 impl FileInput {
-    /// Returns an input that reads the file from its start, wherever it stands.
+    /// Returns an input that reads the file from its start, regardless of its current offset.
     pub fn new(file: Arc<File>) -> io::Result<Self> {
         let len = file.metadata()?.len();
         Ok(Self { file, len, buffer: Vec::new(), at: 0, offset: 0 })
@@ -67,7 +67,7 @@ impl Read for FileInput {
 }
 
 impl Reader<FileInput> {
-    /// Returns a reader of an archive without compression that is a file.
+    /// Returns a reader of an uncompressed archive file.
     pub fn of_file(file: Arc<File>) -> io::Result<Self> {
         Ok(Self::with_skip(FileInput::new(file)?, FileInput::skip))
     }

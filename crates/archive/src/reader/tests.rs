@@ -14,7 +14,7 @@ mod raw_tar;
 #[allow(dead_code, unreachable_pub)]
 mod fuzz;
 
-/// The entries of an archive with the contents of files.
+/// Returns the entries of an archive with the contents of files.
 fn all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>, ArchiveError> {
     let mut reader = Reader::new(bytes);
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn refused(bytes: &[u8], told: &[&str]) {
 }
 
 #[test]
-fn entries_of_every_type() {
+fn entries_of_every_type_are_read() {
     let found = members(&[
         Raw::directory(b"./d/"),
         Raw::file(b"d/f", b"hello"),
@@ -74,7 +74,7 @@ fn entries_of_every_type() {
 }
 
 #[test]
-fn headers_describe_the_entry_that_follows() {
+fn long_name_and_extended_headers_apply_to_the_next_entry() {
     let long = format!("{}/name", "long".repeat(60));
     let target = "t".repeat(200);
     let found = members(&[
@@ -105,7 +105,7 @@ fn headers_describe_the_entry_that_follows() {
 }
 
 #[test]
-fn a_global_header_is_for_all_that_follow_until_the_next() {
+fn a_global_header_applies_to_all_entries_until_the_next_global_header() {
     let found = members(&[
         Raw::file(b"before", b""),
         Raw::pax(b'g', &[(b"mtime", b"5"), (b"uid", b"9"), (b"comment", b"of git")]),
@@ -121,7 +121,7 @@ fn a_global_header_is_for_all_that_follow_until_the_next() {
 }
 
 #[test]
-fn sizes_count_where_there_is_content_alone() {
+fn sizes_are_ignored_for_entries_without_content() {
     let size = octal12(2);
     let found = members(&[
         Raw::directory(b"d/").size(&size),
@@ -151,7 +151,7 @@ fn expanded(regions: &[(u64, &[u8])], size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn sparse_files_of_every_form() {
+fn sparse_files_of_every_format_are_read() {
     let (a, b) = ([b'a'; 512], [b'b'; 512]);
     let stored = [a, b].concat();
     let map: [(u64, u64); 3] = [(0, 512), (1024, 512), (3000, 0)];
@@ -194,7 +194,7 @@ fn sparse_files_of_every_form() {
         assert_eq!(paths(&found), ["it", "next"], "form {number}");
         assert!(found[0].1 == file, "form {number}");
         let Kind::File(data) = &found[0].0.kind else { panic!("no file") };
-        // The same from a file, with its holes.
+        // Reads the same archive from a file, with its holes.
         let mut copy = tempfile_of(&bytes);
         copy.flush().expect("written");
         let copy = Arc::new(copy);
@@ -202,7 +202,7 @@ fn sparse_files_of_every_form() {
         let mut start = [0; 512];
         content.read_exact(&mut start).expect("the first region");
         assert!(
-            start == a && content.pass_hole(512).expect("a hole") && !content.pass_hole(1).expect("data")
+            start == a && content.skip_hole(512).expect("a hole") && !content.skip_hole(1).expect("data")
         );
         let mut rest = Vec::new();
         content.read_to_end(&mut rest).expect("the rest");
@@ -216,7 +216,7 @@ fn sparse_files_of_every_form() {
     }
 }
 
-/// A file without a name.
+/// Returns an unnamed file.
 fn tempfile_of(bytes: &[u8]) -> std::fs::File {
     let path = std::env::temp_dir().join(format!("esker-archive-{}-{:p}", std::process::id(), bytes));
     let options = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path);
@@ -227,13 +227,13 @@ fn tempfile_of(bytes: &[u8]) -> std::fs::File {
 }
 
 #[test]
-fn maps_with_many_regions_go_on_in_further_blocks() {
+fn maps_with_many_regions_continue_in_further_blocks() {
     let map: Vec<(u64, u64)> = (0..60).map(|number| (number * 1024, 512)).collect();
     let stored: Vec<u8> = (0..60).flat_map(|number| [number; 512]).collect();
     for bytes in [old_sparse(b"it", &map, 60_000, &stored), pax_sparse(b"it", &map, 60_928, &stored)] {
         let found = match all(&[bytes, archive(&[Raw::file(b"next", b"")])].concat()) {
             Ok(found) => found,
-            // The old form has its last region behind its end here.
+            // In the old format the last region ends behind the file's end here.
             Err(error) => {
                 assert!(error.to_string().contains("behind its end"), "{error}");
                 continue;
@@ -247,7 +247,7 @@ fn maps_with_many_regions_go_on_in_further_blocks() {
 }
 
 #[test]
-fn entries_that_no_file_system_can_have_are_refused_by_name() {
+fn entries_invalid_on_every_file_system_are_rejected_by_name() {
     let long = [b'x'; 256];
     let deep = [b"d/".repeat(2048), b"x".to_vec()].concat();
     let target = [b't'; 4096];
@@ -283,13 +283,13 @@ fn entries_that_no_file_system_can_have_are_refused_by_name() {
 }
 
 #[test]
-fn types_that_are_not_known_are_regular_files() {
+fn entries_of_unknown_type_are_regular_files() {
     let found = members(&[Raw::file(b"odd", b"hi").kind(b'Z'), Raw::file(b"next", b"")]);
     assert_eq!((found[0].0.unknown_type, found[0].1.as_slice(), found.len()), (Some(b'Z'), &b"hi"[..], 2));
 }
 
 #[test]
-fn signed_checksums_are_right_too() {
+fn checksums_over_signed_bytes_are_accepted() {
     let mut raw = Raw::file("é".as_bytes(), b"hi");
     raw.signed = true;
     assert_eq!(paths(&members(&[raw.clone()])), ["é"]);
@@ -319,13 +319,13 @@ fn archives_end_at_a_zero_block_or_with_the_file() {
     refused(&[vec![0x1f, 0x8b, 8], vec![1; 600]].concat(), &["gzip inside"]);
 }
 
-/// Reads zeros for ever, and fails if more are wanted than a header may have.
-struct Endless {
+/// Endless stream of zeros that fails after the maximum length of a header.
+struct EndlessZeros {
     start: std::io::Cursor<Vec<u8>>,
     left: u64,
 }
 
-impl Read for Endless {
+impl Read for EndlessZeros {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let len = self.start.read(room)?;
         if len > 0 {
@@ -340,7 +340,7 @@ impl Read for Endless {
 }
 
 #[test]
-fn headers_take_no_memory_by_what_they_claim() {
+fn memory_use_does_not_depend_on_claimed_lengths() {
     let claims = octal12(1 << 30);
     let huge = |raw: Raw| raw.size(&claims).bytes();
     let sparse = Raw::pax(b'x', &[(b"GNU.sparse.major", b"1"), (b"GNU.sparse.realsize", b"1")]).bytes();
@@ -353,26 +353,26 @@ fn headers_take_no_memory_by_what_they_claim() {
         (huge(Raw::new(b'g', b"x")), "1073741824 bytes"),
         (map, "sparse map is damaged"),
     ] {
-        let mut reader = Reader::new(Endless { start: std::io::Cursor::new(start), left: 1024 });
+        let mut reader = Reader::new(EndlessZeros { start: std::io::Cursor::new(start), left: 1024 });
         let error = reader.next().expect_err("refused").to_string();
         assert!(error.contains(told), "{error}");
     }
 }
 
 #[test]
-fn maps_take_no_more_than_their_bound() {
+fn sparse_maps_are_read_only_up_to_their_limit() {
     let mut lines = b"2000000\n".to_vec();
     for number in 0..1_100_000_u64 {
         lines.extend(format!("{number}\n0\n").into_bytes());
     }
     let records: [(&[u8], &[u8]); 2] = [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.realsize", b"1")];
     let bytes = [Raw::pax(b'x', &records).bytes(), Raw::file(b"it", &lines).bytes()].concat();
-    // Regions without bytes take no memory, but the map is read no further than its bound.
+    // Regions without bytes take no memory, but the map is read no further than its limit.
     refused(&bytes, &["it:"]);
 }
 
 #[test]
-fn damage_is_an_error_or_harmless_and_never_more() {
+fn a_damaged_archive_is_an_error_or_harmless() {
     let bytes = [
         old_sparse(b"it", &[(0, 512), (1024, 0)], 1024, &[1; 512]),
         pax_sparse(b"it", &[(0, 512), (1024, 0)], 1024, &[1; 512]),
@@ -398,9 +398,9 @@ fn damage_is_an_error_or_harmless_and_never_more() {
 }
 
 proptest::proptest! {
-    /// Fields of any bytes, with a checksum that is right, are read or refused.
+    /// Headers with arbitrary fields and a valid checksum are read or rejected.
     #[test]
-    fn headers_of_any_bytes_are_read_or_refused(
+    fn headers_with_arbitrary_fields_are_read_or_rejected(
         fields in proptest::collection::vec((0_usize..148, proptest::collection::vec(0_u8.., 1..13)), 1..6),
         kind in proptest::prop_oneof![proptest::sample::select(b"0123456789LKxgXSDVM".to_vec()), 0_u8..],
         tail in proptest::collection::vec(0_u8.., 0..300),

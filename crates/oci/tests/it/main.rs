@@ -1,6 +1,6 @@
-//! Images as programs write them, read back.
+//! Images in the formats of common programs, read back.
 
-mod written;
+mod samples;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,9 +10,9 @@ use std::path::Path;
 
 use esker_oci::{FileContent, Image, Kind, Limits, Merged};
 use esker_testkit::container::Packing;
-use written::Written;
+use samples::SampleImages;
 
-/// What a tree has: paths, with the content of files and the targets of links.
+/// Returns the paths of a tree, with contents of files and targets of links.
 fn shown(merged: &Merged) -> BTreeMap<String, String> {
     let text = |kind: &Kind| match kind {
         Kind::File { layer, data } => {
@@ -35,7 +35,7 @@ fn merged(image: &Image, folder: &Path) -> Result<Merged, esker_oci::OciError> {
 }
 
 #[test]
-fn layouts_and_archives_show_the_same_tree() {
+fn layouts_and_archives_yield_the_same_tree() {
     let layers: &[&[(&str, &str)]] = &[
         &[("etc/a", "lower"), ("etc/b", "lower"), ("old/x", "lower"), ("bin", "-> usr/bin")],
         &[
@@ -59,14 +59,14 @@ fn layouts_and_archives_show_the_same_tree() {
     .map(|(path, what)| (path.to_owned(), what.to_owned()))
     .into();
     for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
-        let written = Written::new(layers, packing);
-        let folder = written.path();
+        let samples = SampleImages::new(layers, packing);
+        let folder = samples.path();
         let layout = Image::in_layout(&folder.join("layout"), None).expect("a layout");
         assert_eq!(shown(&merged(&layout, folder).expect("a tree")), expected, "{packing:?}");
-        let archive = Image::in_docker_archive(&written.docker_archive(), Some("it:1")).expect("an archive");
+        let archive = Image::in_docker_archive(&samples.docker_archive(), Some("it:1")).expect("an archive");
         assert_eq!(shown(&merged(&archive, folder).expect("a tree")), expected, "{packing:?}");
         let tarred =
-            Image::in_docker_archive(&written.layout_archive(), None).expect("an archive of a layout");
+            Image::in_docker_archive(&samples.layout_archive(), None).expect("an archive of a layout");
         assert_eq!(shown(&merged(&tarred, folder).expect("a tree")), expected, "{packing:?}");
         assert_eq!(layout.config, archive.config);
         let left: Vec<_> = fs::read_dir(folder)
@@ -78,9 +78,9 @@ fn layouts_and_archives_show_the_same_tree() {
 }
 
 #[test]
-fn every_changed_byte_of_a_layout_is_noticed() {
-    let written = Written::new(&[&[("a", "one")], &[("b", "two")]], Packing::Gzip);
-    let folder = written.path();
+fn every_changed_byte_of_a_layout_is_detected() {
+    let samples = SampleImages::new(&[&[("a", "one")], &[("b", "two")]], Packing::Gzip);
+    let folder = samples.path();
     let mut damaged = 0;
     for blob in fs::read_dir(folder.join("layout/blobs/sha256")).expect("blobs") {
         let path = blob.expect("a blob").path();
@@ -89,13 +89,13 @@ fn every_changed_byte_of_a_layout_is_noticed() {
         for at in (0..good.len()).step_by(7) {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            fs::write(&path, &bad).expect("written");
+            fs::write(&path, &bad).expect("samples");
             let opened = Image::in_layout(&folder.join("layout"), None);
             let outcome = opened.and_then(|image| merged(&image, folder));
             assert!(outcome.is_err(), "{} with another byte {at}", path.display());
             damaged += 1;
         }
-        fs::write(&path, &good).expect("written");
+        fs::write(&path, &good).expect("samples");
     }
     assert!(damaged > 40, "only {damaged}");
     let image = Image::in_layout(&folder.join("layout"), None).expect("whole again");
@@ -103,12 +103,12 @@ fn every_changed_byte_of_a_layout_is_noticed() {
 }
 
 #[test]
-fn an_image_that_unpacks_to_too_much_is_refused() {
+fn an_image_beyond_the_limits_is_rejected() {
     let zeros = "0".repeat(1 << 20);
-    let written = Written::new(&[&[("a", &zeros)], &[("b", &zeros)]], Packing::Zstd);
-    let image = Image::in_layout(&written.path().join("layout"), None).expect("a layout");
+    let samples = SampleImages::new(&[&[("a", &zeros)], &[("b", &zeros)]], Packing::Zstd);
+    let image = Image::in_layout(&samples.path().join("layout"), None).expect("a layout");
     let with = |bytes, entries| {
-        image.merge(written.path(), &Limits { bytes, entries, ..Limits::default() }, &mut |_| {
+        image.merge(samples.path(), &Limits { bytes, entries, ..Limits::default() }, &mut |_| {
             ControlFlow::Continue(())
         })
     };
@@ -120,16 +120,18 @@ fn an_image_that_unpacks_to_too_much_is_refused() {
 }
 
 #[test]
-fn an_image_of_another_machine_or_name_is_told() {
-    let written = Written::new(&[&[("a", "one")]], Packing::Plain);
+fn an_image_for_another_machine_or_name_is_rejected() {
+    let samples = SampleImages::new(&[&[("a", "one")]], Packing::Plain);
     let told =
-        Image::in_layout(&written.path().join("layout"), Some("none")).expect_err("no such tag").to_string();
+        Image::in_layout(&samples.path().join("layout"), Some("none")).expect_err("no such tag").to_string();
     assert!(told.contains("none") && told.contains("latest"), "{told}");
-    let told = Image::in_docker_archive(&written.docker_archive(), Some("other:1"))
+    let told = Image::in_docker_archive(&samples.docker_archive(), Some("other:1"))
         .expect_err("no such name")
         .to_string();
     assert!(told.contains("no image of that name"), "{told}");
-    let lying = written.lying();
-    let told = Image::in_docker_archive(&lying.docker_archive(), None).expect_err("outside").to_string();
+    let with_escaping_names = samples.with_escaping_names();
+    let told = Image::in_docker_archive(&with_escaping_names.docker_archive(), None)
+        .expect_err("outside")
+        .to_string();
     assert!(told.contains("outside of itself"), "{told}");
 }

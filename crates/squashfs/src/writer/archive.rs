@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_archive::{
-    ArchiveError, ContainerImage, ContainerImageNames, Data, Entry, FileContent, FileInput,
-    Kind as EntryKind, Packed, Reader, unpacked,
+    ArchiveError, Compression, ContainerImage, ContainerImageNames, Data, Entry, FileContent, FileInput,
+    Kind as EntryKind, Reader, decompressed,
 };
 
 use super::WriteError;
@@ -48,7 +48,7 @@ impl Archive {
         let mut magic = Vec::new();
         file.by_ref().take(esker_archive::MAGIC_LEN as u64).read_to_end(&mut magic).map_err(failed)?;
         let can_seek = is_file && file.seek(SeekFrom::Start(0)).is_ok();
-        if !can_seek || Packed::of(&magic).is_some() {
+        if !can_seek || Compression::of(&magic).is_some() {
             // The input is a pipe, which can't seek back, or needs a decoder.
             let start = if can_seek { Vec::new() } else { magic };
             return Self::of_stream(shown, Box::new(Cursor::new(start).chain(file)));
@@ -61,7 +61,7 @@ impl Archive {
     /// Reads an archive from a stream.
     pub fn of_stream(shown: String, stream: Box<dyn Read + Send>) -> Result<Self, WriteError> {
         let failed = |source| WriteError::Input { doing: "reading", path: shown.clone(), source };
-        let stream = unpacked(BufReader::with_capacity(READ_AHEAD, stream)).map_err(failed)?;
+        let stream = decompressed(BufReader::with_capacity(READ_AHEAD, stream)).map_err(failed)?;
         Self::of_entries(shown, Entries::Stream(Reader::new(Box::new(stream))))
     }
 

@@ -67,7 +67,7 @@ pub trait Reading {
     fn fill(&mut self, room: &mut [u8]) -> io::Result<usize>;
 
     /// Skips the next `len` bytes and returns true if they are known to be a hole without reading them.
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
         let _ = len;
         Ok(false)
     }
@@ -82,8 +82,8 @@ impl<C: esker_archive::Holes> Reading for WithHoles<C> {
         Plain(&mut self.0).fill(room)
     }
 
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
-        self.0.pass_hole(len)
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
+        self.0.skip_hole(len)
     }
 }
 

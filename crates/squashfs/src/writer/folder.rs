@@ -293,7 +293,7 @@ impl Reading for Sparse {
         Ok(filled)
     }
 
-    fn pass_hole(&mut self, len: u64) -> io::Result<bool> {
+    fn skip_hole(&mut self, len: u64) -> io::Result<bool> {
         if self.data <= self.offset {
             self.data = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(self.offset)) {
                 Ok(data) => data,

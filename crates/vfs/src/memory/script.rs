@@ -1,4 +1,4 @@
-//! How a [`super::MemoryTree`] is made to be slow, to fail or to panic.
+//! Script that makes a [`super::MemoryTree`] slow, or makes it fail or panic.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::{ErrorKind, Requester};
 
-/// A kind of call on a tree.
+/// Kind of a call on a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// [`crate::Tree::lookup`]; its path is that of the name looked up.
+    /// [`crate::Tree::lookup`]; its path is that of the name to look up.
     Lookup,
     /// [`crate::Tree::attributes`].
     Attributes,
@@ -25,31 +25,31 @@ pub enum Call {
     XattrNames,
 }
 
-/// What happens to a call.
+/// Effect on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It waits for [`Script::resume`] or [`Script::fail_parked`].
+    /// The call waits for [`Script::resume`] or [`Script::fail_parked`].
     Park,
-    /// It fails.
+    /// The call fails.
     Fail(ErrorKind),
-    /// It panics.
+    /// The call panics.
     Panic,
-    /// It does not return, as if a disk didn't answer, until [`Script::clear`] says so, and then is answered.
+    /// The call blocks its thread, as on a hung disk, until [`Script::clear`]; then it is answered.
     Hang,
 }
 
-/// Gives a parked call its answer, or an error in its place.
+/// Answers a parked call, with an error if one is given.
 type Answer = Box<dyn FnOnce(Option<ErrorKind>) + Send>;
 
 #[derive(Default)]
 struct Plan {
-    /// What happens next; a count of `None` means always.
+    /// Next effect on each call; a count of `None` means every time.
     actions: HashMap<(Call, String), (Action, Option<usize>)>,
     parked: Vec<(Call, String, Answer)>,
     calls: HashMap<(Call, String), usize>,
 }
 
-/// The script of a tree.
+/// Script of a tree's replies.
 #[derive(Default)]
 pub struct Script {
     plan: Mutex<Plan>,
@@ -57,25 +57,25 @@ pub struct Script {
     arrivals: Arc<Mutex<Arrivals>>,
 }
 
-/// Whether bytes that parked calls wait for arrive.
+/// Arrival of bytes for parked calls.
 #[derive(Default)]
 enum Arrivals {
     #[default]
     None,
     Now,
-    /// They came until then.
+    /// Bytes arrived until this time.
     Until(Instant),
 }
 
 impl Script {
-    /// Has bytes that parked calls wait for arrive all the time, or no longer.
+    /// Simulates that bytes for parked calls arrive continuously, or no longer.
     pub fn keep_arriving(&self, arriving: bool) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         *arrivals = if arriving { Arrivals::Now } else { Arrivals::Until(Instant::now()) };
     }
 
-    /// Makes a call follow what arrives.
-    pub(super) fn tell_progress(&self, requester: &Requester) {
+    /// Makes the deadline of a call follow the simulated arrivals.
+    pub(super) fn follow_progress(&self, requester: &Requester) {
         let arrivals = Arc::clone(&self.arrivals);
         requester.follow(move || match *arrivals.lock().unwrap_or_else(PoisonError::into_inner) {
             Arrivals::None => None,
@@ -88,38 +88,38 @@ impl Script {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on calls on `path` meet `action`.
+    /// Applies `action` to calls on `path` from now on.
     pub fn set(&self, call: Call, path: &str, action: Action) {
         self.plan().actions.insert((call, path.into()), (action, None));
     }
 
-    /// The next `times` calls on `path` meet `action`.
+    /// Applies `action` to the next `times` calls on `path`.
     pub fn set_times(&self, call: Call, path: &str, action: Action, times: usize) {
         self.plan().actions.insert((call, path.into()), (action, Some(times)));
     }
 
-    /// Calls on `path` are answered at once again. Those already parked stay parked; those that hang go on.
+    /// Answers new calls on `path` at once again. Parked calls stay parked; hanging calls continue.
     pub fn clear(&self, call: Call, path: &str) {
         self.plan().actions.remove(&(call, path.into()));
         self.changed.notify_all();
     }
 
-    /// How many calls of this kind wait.
+    /// Returns the number of parked calls of this kind.
     pub fn parked(&self, call: Call) -> usize {
         self.plan().parked.iter().filter(|(c, ..)| *c == call).count()
     }
 
-    /// How many calls of this kind came for `path`.
+    /// Returns the number of calls of this kind on `path`.
     pub fn calls(&self, call: Call, path: &str) -> usize {
         self.plan().calls.get(&(call, path.into())).copied().unwrap_or_default()
     }
 
-    /// Waits until `count` calls of this kind wait; false if they don't within `limit`.
+    /// Waits until `count` calls of this kind are parked; returns false after `limit`.
     pub fn until_parked(&self, call: Call, count: usize, limit: Duration) -> bool {
         self.until(limit, |plan| plan.parked.iter().filter(|(c, ..)| *c == call).count() >= count)
     }
 
-    /// Waits until `count` calls of this kind came for `path`; false if they don't within `limit`.
+    /// Waits until `count` calls of this kind were made on `path`; returns false after `limit`.
     pub fn until_called(&self, call: Call, path: &str, count: usize, limit: Duration) -> bool {
         let key = (call, path.to_owned());
         self.until(limit, |plan| plan.calls.get(&key).is_some_and(|&n| n >= count))
@@ -135,12 +135,12 @@ impl Script {
         true
     }
 
-    /// Answers all parked calls of this kind as if nothing had happened.
+    /// Answers all parked calls of this kind normally.
     pub fn resume(&self, call: Call) {
         self.answer(call, None);
     }
 
-    /// Answers all parked calls of this kind with an error.
+    /// Fails all parked calls of this kind.
     pub fn fail_parked(&self, call: Call, kind: ErrorKind) {
         self.answer(call, Some(kind));
     }

@@ -112,7 +112,7 @@ impl<'r> Feed<'r> {
             }
             let len = left.min(block_size);
             left -= len;
-            if reading.pass_hole(len).map_err(failed)? {
+            if reading.skip_hole(len).map_err(failed)? {
                 hasher.iter_mut().for_each(|hasher| hasher.hole(len));
                 self.give(Item::Block(Block::Hole { len }))?;
                 continue;

@@ -1,8 +1,8 @@
-//! Formats that are not read, told by their name.
+//! Names of formats that Esker doesn't read, for error messages.
 
-use crate::Packed;
+use crate::Compression;
 
-/// Place of a signature, its bytes, and the format.
+/// Offset of a signature, its bytes, and the name of the format.
 const FORMATS: [(usize, &[u8], &str); 20] = [
     (0, b"PK\x03\x04", "a zip archive"),
     (0, b"PK\x05\x06", "an empty zip archive"),
@@ -26,17 +26,17 @@ const FORMATS: [(usize, &[u8], &str); 20] = [
     (0, b"<!DOCTYPE", "a web page"),
 ];
 
-/// Returns the name of the format that a file with this start has, if it is a known one that is no tar archive.
+/// Returns the name of the format that begins with `start`, if it is a known format other than tar.
 pub(crate) fn name_of_format(start: &[u8]) -> Option<String> {
     let has =
         |(at, magic, _): &&(usize, &[u8], &str)| start.get(*at..).unwrap_or_default().starts_with(magic);
     if let Some((_, _, name)) = FORMATS.iter().find(has) {
         return Some((*name).to_owned());
     }
-    Packed::of(start).map(|packed| format!("compressed with {}", packed.name_and_command().0))
+    Compression::of(start).map(|compression| format!("compressed with {}", compression.name_and_command().0))
 }
 
-/// Returns the end of the sentence "it is no tar archive": what the file is, and what its user can do.
+/// Returns the end of the sentence "it is no tar archive": the actual format, and what the user can do.
 pub(crate) fn explained(start: &[u8]) -> String {
     if start.iter().all(|byte| *byte == 0) {
         return String::new();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_by_name() {
+    fn formats_are_identified_by_name() {
         assert_eq!(name_of_format(b"PK\x03\x04rest").as_deref(), Some("a zip archive"));
         assert_eq!(name_of_format(b"\x1f\x9d\x90").as_deref(), Some("compressed with compress (.Z)"));
         assert_eq!(name_of_format(b"\x1f\x8b\x08").as_deref(), Some("compressed with gzip"));

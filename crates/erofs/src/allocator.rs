@@ -1,9 +1,10 @@
-//! Where in the image everything lies. Nothing has a place before somebody comes by it, and it keeps the one it gets.
+//! Allocates positions in the image. An entry gets its position when it is first seen, and keeps it.
 //!
-//! The number of an inode is its place, and programs see it. So that it is the same whenever the tree is mounted, the place
-//! of a directory follows from its key, and the inodes of what is in it lie there in the order of the names; an inode with
-//! several names has a place of its own. Addresses cost nothing: there are 2^48 blocks of them. What is asked costs, a page at a
-//! time: so the names of a directory follow its inode, and the inodes of its files those, wherever names have room in that page.
+//! The number of an inode is its position, and programs see it. So that it is the same at each mount, the
+//! position of a directory is derived from its key, and the inodes of its entries follow in the order of the
+//! names; an inode with several names has a position of its own. Addresses are free: there are 2^48 blocks.
+//! Requests are not, and each returns a page: so the names of a directory follow its inode, and the inodes of
+//! its files follow the names, where they fit into that page.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -13,66 +14,68 @@ use foldhash::HashMap;
 
 use crate::layout::{self, BLOCK, Content, INODE, SLOT};
 
-/// Contents lie from here on, one after another, as somebody comes by them.
+/// First block of file contents, which are allocated consecutively in the order in which they are seen.
 const DATA: u64 = 1 << 40;
-/// The first block of the large places, and how many blocks each has.
+/// First block of the large regions, and the number of blocks of each region.
 const LARGE: u64 = 1 << 45;
 const LARGE_BLOCKS: u64 = 1 << 24;
-/// The same of the small ones.
+/// First block of the small regions, and the number of blocks of each region.
 const SMALL: u64 = 1 << 46;
 const SMALL_BLOCKS: u64 = 1 << 12;
-/// The first block that is in no place.
+/// First block after all regions.
 const PLACES_END: u64 = 1 << 47;
-/// The first that can't be addressed.
+/// First block that can't be addressed.
 pub(crate) const END: u64 = 1 << 48;
 
-/// At the beginning of a place there is an inode, with room for its extended attributes.
+/// Number of blocks reserved at the start of a region for an inode with its extended attributes.
 const INODE_BLOCKS: u64 = 65;
 
-/// The number of the inode at the beginning of a block.
+/// Returns the number of an inode at the start of a block.
 pub(crate) const fn inode_number(block: u64) -> u64 {
     block * (BLOCK / SLOT)
 }
 
-/// A directory that somebody has come by.
+/// A directory that was seen.
 pub(crate) struct Directory {
     pub(crate) node: Node,
     attr: Attr,
-    /// As they follow the inode.
+    /// Encoded extended attributes.
     attributes: Box<[u8]>,
-    /// Where its inode is.
+    /// Block of the inode.
     pub(crate) block: u64,
-    /// Number of the inode of the directory that it is in; its own, if it is the root.
+    /// Inode number of the parent directory; the root is its own parent.
     pub(crate) parent: u64,
-    /// Known once it was listed.
-    pub(crate) shape: OnceLock<Shape>,
+    /// Positions of the directory's entries; set once it was listed.
+    pub(crate) shape: OnceLock<DirectoryLayout>,
 }
 
-/// Where what a directory holds lies: its names and, behind them, the inodes of whatever has one name.
+/// Positions of a directory's names and of the inodes behind them, which belong to entries with a single
+/// name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    /// From this block on, which is the one with the directory's inode if all its names have room behind that.
+pub(crate) struct DirectoryLayout {
+    /// First block: the block of the directory's inode if all names fit behind it.
     first: u64,
-    /// Where the names begin in there, in bytes.
+    /// Offset of the names from the first block, in bytes.
     pub(crate) names: u64,
-    /// Length of the names.
+    /// Length of the names in bytes.
     pub(crate) bytes: u64,
-    /// Where the inodes begin in there.
+    /// Offset of the inode table from the first block, in bytes.
     pub(crate) table: u64,
-    /// The first block after them.
+    /// First block after the inode table.
     end: u64,
-    /// Contents of what is in the directory, in blocks.
+    /// Number of the first block of the entries' file contents.
     pub(crate) data: u64,
     pub(crate) data_end: u64,
 }
 
-impl Shape {
-    /// The number of the inode that begins at a byte of the table.
+impl DirectoryLayout {
+    /// Returns the number of the inode at byte `at` of the table.
     pub(crate) const fn in_table(&self, at: usize) -> u64 {
         (self.first * BLOCK + self.table + at as u64) / SLOT
     }
 
-    /// Whether a directory with so many bytes of names and of inodes, and contents up to this block, is another one.
+    /// Returns true if these lengths of names and inodes, or this end of contents, differ from those
+    /// allocated.
     pub(crate) fn has_changed(&self, bytes: u64, table: usize, data_end: u64) -> bool {
         let end = self.first + (self.table + table as u64).div_ceil(BLOCK);
         (bytes, end, data_end) != (self.bytes, self.end, self.data_end)
@@ -84,82 +87,82 @@ impl Shape {
 }
 
 impl Directory {
-    /// Its inode, with the extended attributes that follow.
-    pub(crate) fn inode(&self, shape: &Shape) -> Vec<u8> {
+    /// Returns the encoded inode with its extended attributes.
+    pub(crate) fn inode(&self, shape: &DirectoryLayout) -> Vec<u8> {
         let content = if self.is_inline(shape) { Content::Inline } else { Content::At(shape.first) };
         let mut bytes = layout::inode(&self.attr, shape.bytes, content, self.attributes.len()).to_vec();
         bytes.extend_from_slice(&self.attributes);
         bytes
     }
 
-    /// Its inode, if it is known and nothing follows it.
+    /// Returns the encoded inode, if it is known and nothing follows it.
     pub(crate) fn inode_alone(&self) -> Option<Vec<u8>> {
         let shape = self.shape.get().filter(|shape| !self.is_inline(shape))?;
         Some(self.inode(shape))
     }
 
-    /// Whether its names follow its inode.
-    pub(crate) fn is_inline(&self, shape: &Shape) -> bool {
+    /// Returns true if the names directly follow the inode.
+    pub(crate) fn is_inline(&self, shape: &DirectoryLayout) -> bool {
         shape.first == self.block
     }
 }
 
-/// A file that has several names, or anything else but a directory that has.
-pub(crate) struct Linked {
+/// An entry with several names (hard links) that is not a directory.
+pub(crate) struct HardLinked {
     pub(crate) inode: Vec<u8>,
-    pub(crate) stored: Option<Stored>,
+    pub(crate) stored: Option<FileExtent>,
 }
 
-/// A file or link with a content, in blocks.
+/// File or link content in consecutive blocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct FileExtent {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) node: Node,
     pub(crate) size: u64,
 }
 
-/// Whose a place is.
+/// Owner of a region.
 #[derive(Clone)]
 enum Owner {
     Directory(Arc<Directory>),
-    Linked(Arc<Linked>),
+    HardLinked(Arc<HardLinked>),
 }
 
-/// What lies at an address.
-pub(crate) enum Place {
-    /// What the whole says of itself.
-    First,
-    /// A directory's inode, and what may follow it, from this byte on.
+/// Meaning of an address.
+pub(crate) enum Location {
+    /// The block with the superblock.
+    Superblock,
+    /// A directory's inode and the data after it, from this byte on.
     Inode(Arc<Directory>, u64),
-    /// Another one, that has several names.
-    Linked(Arc<Linked>, u64),
-    /// What a directory holds, from this byte on.
-    Held(Arc<Directory>, u64),
-    /// The content of something in a directory.
-    Within(Arc<Directory>),
-    /// The content of what has several names.
-    Stored(Stored),
+    /// The inode of an entry with several names, from this byte on.
+    HardLinked(Arc<HardLinked>, u64),
+    /// Names and inodes of a directory, from this byte on.
+    DirectoryContent(Arc<Directory>, u64),
+    /// The content of a file in a directory.
+    FileData(Arc<Directory>),
+    /// The content of a file with several names.
+    FileExtent(FileExtent),
 }
 
-/// Who is where.
+/// Allocator of all positions in an image.
 #[derive(Default)]
-pub(crate) struct Space {
-    /// How many blocks of contents there are so far, and may be.
+pub(crate) struct Allocator {
+    /// Number of allocated blocks of contents, and the limit.
     used: u64,
     most: u64,
-    /// Places that are taken, by their first block.
+    /// Owners of the small and large regions, by first block.
     small: HashMap<u64, Owner>,
     large: HashMap<u64, Arc<Directory>>,
-    /// Who has which small one.
+    /// Small region of each key, by first block.
     blocks: HashMap<NodeKey, u64>,
-    /// Who has contents, by their first block.
+    /// Owners of contents, by first block.
     data: BTreeMap<u64, Owner>,
 }
 
-/// One of `count` places, of which all are as likely.
+/// Returns the preferred region of a key among `count`, uniformly distributed.
 fn place(key: NodeKey, count: u64) -> u64 {
-    // Keys are digests, but for those of images; the steps are those of MurmurHash3's last mixing.
+    // Keys are digests, except those of images; the steps are the final mix of MurmurHash3.
     let key = u128::from_le_bytes(key.0);
     let mut hash = (key >> 64) as u64 ^ (key as u64).rotate_left(29);
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
@@ -168,16 +171,17 @@ fn place(key: NodeKey, count: u64) -> u64 {
     (hash ^ hash >> 33) % count
 }
 
-impl Space {
-    /// Of a tree with this root; its extended attributes are as they follow an inode.
+impl Allocator {
+    /// Creates the allocator for a tree with this root and its encoded extended attributes; returns the
+    /// root's inode number, too.
     pub(crate) fn new(root: (Node, Attr), attributes: &[u8]) -> (Self, u64) {
-        let mut space = Self { most: LARGE - DATA, ..Self::default() };
-        let (block, _) = space.take(root.0.key);
-        space.put(block, root, attributes, inode_number(block));
-        (space, inode_number(block))
+        let mut allocator = Self { most: LARGE - DATA, ..Self::default() };
+        let (block, _) = allocator.take(root.0.key);
+        allocator.put(block, root, attributes, inode_number(block));
+        (allocator, inode_number(block))
     }
 
-    /// The small place of a key, and whether it is new.
+    /// Returns the small region of a key, and true if it is new.
     fn take(&mut self, key: NodeKey) -> (u64, bool) {
         if let Some(block) = self.blocks.get(&key) {
             return (*block, false);
@@ -185,7 +189,7 @@ impl Space {
         const COUNT: u64 = (PLACES_END - SMALL) / SMALL_BLOCKS;
         let first = place(key, COUNT);
         let mut places = (0..COUNT).map(|step| SMALL + (first + step) % COUNT * SMALL_BLOCKS);
-        // There are more of them than anybody has memory for.
+        // There are more regions than memory can hold entries for.
         let block = places.find(|block| !self.small.contains_key(block)).unwrap_or(SMALL);
         self.blocks.insert(key, block);
         (block, true)
@@ -206,7 +210,7 @@ impl Space {
         self.small.insert(block, Owner::Directory(Arc::new(directory)));
     }
 
-    /// The number of a directory that is in `parent`.
+    /// Returns the inode number of a directory that is in `parent`.
     pub(crate) fn directory(&mut self, found: (Node, Attr), attributes: &[u8], parent: u64) -> u64 {
         let (block, is_new) = self.take(found.0.key);
         if is_new {
@@ -215,7 +219,7 @@ impl Space {
         inode_number(block)
     }
 
-    /// The number of what has several names.
+    /// Returns the inode number of an entry with several names.
     pub(crate) fn linked(&mut self, (node, attr): (Node, Attr), attributes: &[u8]) -> u64 {
         let (block, is_new) = self.take(node.key);
         if is_new {
@@ -224,7 +228,7 @@ impl Space {
             self.used = free - DATA;
             let mut inode = layout::inode(&attr, size, content, attributes.len()).to_vec();
             inode.extend_from_slice(attributes);
-            let linked = Owner::Linked(Arc::new(Linked { inode, stored }));
+            let linked = Owner::HardLinked(Arc::new(HardLinked { inode, stored }));
             if let Some(stored) = stored {
                 self.data.insert(stored.start, linked.clone());
             }
@@ -233,38 +237,44 @@ impl Space {
         inode_number(block)
     }
 
-    /// The first block of contents that nobody has.
+    /// Returns the first unallocated block of contents.
     fn free(&self) -> u64 {
         DATA + self.used
     }
 
-    /// Where a content goes if `free` is the first block that nobody has: what its inode says, and how it is found.
-    pub(crate) fn place(&self, node: &Node, attr: &Attr, free: &mut u64) -> (u64, Content, Option<Stored>) {
+    /// Allocates a content at block `free` and advances it; returns the inode's content field and the extent.
+    pub(crate) fn place(
+        &self,
+        node: &Node,
+        attr: &Attr,
+        free: &mut u64,
+    ) -> (u64, Content, Option<FileExtent>) {
         if !matches!(attr.kind, Kind::File | Kind::Symlink) {
             return (0, Content::Device(attr.rdev), None);
         }
         let (start, blocks) = (*free, attr.size.div_ceil(BLOCK));
-        // No path is as long, and of a link target that is the kernel would show a part.
+        // No path is as long, and the kernel would show only a part of such a target.
         let is_too_long = attr.kind == Kind::Symlink && attr.size >= BLOCK;
         if is_too_long || blocks > (DATA + self.most).saturating_sub(start) {
             return (attr.size, Content::Unreadable, None);
         }
         *free += blocks;
-        let stored = Stored { start, end: *free, node: *node, size: attr.size };
+        let stored = FileExtent { start, end: *free, node: *node, size: attr.size };
         (attr.size, Content::At(start), (blocks > 0).then_some(stored))
     }
 
-    /// Where things will be of a directory that wasn't listed before, with so many bytes of names and of inodes.
-    pub(crate) fn shape(&mut self, directory: &Arc<Directory>, bytes: u64, table: usize) -> Shape {
+    /// Allocates positions for a directory that was not listed before, with these lengths of names and inodes
+    /// in bytes.
+    pub(crate) fn shape(&mut self, directory: &Arc<Directory>, bytes: u64, table: usize) -> DirectoryLayout {
         let behind = (INODE + directory.attributes.len()) as u64;
-        // No inode lies in two blocks.
+        // No inode crosses the end of a block.
         let inline_table = (behind + bytes).next_multiple_of(INODE as u64);
         let blocks_to = |table_at: u64| (table_at + table as u64).div_ceil(BLOCK);
         let (data, data_end) = (self.free(), self.free());
         if behind + bytes <= BLOCK && blocks_to(inline_table) <= SMALL_BLOCKS {
             let first = directory.block;
             let end = first + blocks_to(inline_table);
-            return Shape { first, names: behind, bytes, table: inline_table, end, data, data_end };
+            return DirectoryLayout { first, names: behind, bytes, table: inline_table, end, data, data_end };
         }
         let table_at = bytes.next_multiple_of(BLOCK);
         let first = if INODE_BLOCKS + blocks_to(table_at) <= SMALL_BLOCKS {
@@ -272,39 +282,49 @@ impl Space {
         } else {
             self.take_large(directory)
         };
-        Shape { first, names: 0, bytes, table: table_at, end: first + blocks_to(table_at), data, data_end }
+        DirectoryLayout {
+            first,
+            names: 0,
+            bytes,
+            table: table_at,
+            end: first + blocks_to(table_at),
+            data,
+            data_end,
+        }
     }
 
-    /// A directory was listed: from now on everything in it is where `shape` says.
-    pub(crate) fn settle(&mut self, directory: &Arc<Directory>, shape: Shape) {
+    /// Sets the positions of a listed directory's entries.
+    pub(crate) fn set_layout(&mut self, directory: &Arc<Directory>, shape: DirectoryLayout) {
         self.used = shape.data_end - DATA;
         if shape.data < shape.data_end {
             self.data.insert(shape.data, Owner::Directory(Arc::clone(directory)));
         }
-        // Whoever is here has the space alone, so nobody else has set it.
+        // The caller has exclusive access to the allocator, so no other thread has set it.
         let _ = directory.shape.set(shape);
     }
 
-    /// What lies at a block that somebody was told of.
-    pub(crate) fn find(&self, block: u64) -> Option<Place> {
+    /// Returns the meaning of an allocated block.
+    pub(crate) fn find(&self, block: u64) -> Option<Location> {
         match block {
-            0 => Some(Place::First),
+            0 => Some(Location::Superblock),
             DATA..LARGE => match self.data.range(..=block).next_back()?.1 {
                 Owner::Directory(directory) => {
                     let is_there = block < directory.shape.get()?.data_end;
-                    is_there.then(|| Place::Within(Arc::clone(directory)))
+                    is_there.then(|| Location::FileData(Arc::clone(directory)))
                 }
-                Owner::Linked(linked) => linked.stored.filter(|stored| block < stored.end).map(Place::Stored),
+                Owner::HardLinked(linked) => {
+                    linked.stored.filter(|stored| block < stored.end).map(Location::FileExtent)
+                }
             },
-            LARGE..SMALL => Self::held(self.large.get(&(block - block % LARGE_BLOCKS))?, block),
+            LARGE..SMALL => Self::directory_content(self.large.get(&(block - block % LARGE_BLOCKS))?, block),
             SMALL..PLACES_END => {
                 let first = block - block % SMALL_BLOCKS;
                 let from = (block - first) * BLOCK;
                 match self.small.get(&first)? {
-                    Owner::Linked(linked) => Some(Place::Linked(Arc::clone(linked), from)),
-                    Owner::Directory(directory) => Self::held(directory, block).or_else(|| {
+                    Owner::HardLinked(linked) => Some(Location::HardLinked(Arc::clone(linked), from)),
+                    Owner::Directory(directory) => Self::directory_content(directory, block).or_else(|| {
                         let is_inode = block < first + INODE_BLOCKS;
-                        is_inode.then(|| Place::Inode(Arc::clone(directory), from))
+                        is_inode.then(|| Location::Inode(Arc::clone(directory), from))
                     }),
                 }
             }
@@ -312,13 +332,13 @@ impl Space {
         }
     }
 
-    fn held(directory: &Arc<Directory>, block: u64) -> Option<Place> {
+    fn directory_content(directory: &Arc<Directory>, block: u64) -> Option<Location> {
         let shape = directory.shape.get().filter(|shape| shape.holds(block))?;
-        Some(Place::Held(Arc::clone(directory), (block - shape.first) * BLOCK))
+        Some(Location::DirectoryContent(Arc::clone(directory), (block - shape.first) * BLOCK))
     }
 
     #[cfg(test)]
-    pub(crate) fn end_after(&mut self, blocks: u64) {
+    pub(crate) fn limit_data_blocks(&mut self, blocks: u64) {
         self.most = self.used + blocks;
     }
 }

@@ -1,41 +1,48 @@
-//! What a directory holds, as the kernel reads it.
+//! Encodes a directory as the kernel reads it.
 
 use std::sync::Arc;
 
 use esker_vfs::{DirEntry, Kind};
 
-use crate::gather::Named;
+use crate::allocator::{Allocator, Directory, FileExtent, inode_number};
 use crate::layout::{self, BLOCK, Dirent, INODE};
-use crate::space::{Directory, Space, Stored, inode_number};
+use crate::list_all::ListedEntry;
 
-/// What a directory holds, as the kernel reads it.
-pub(crate) struct Contents {
-    /// Names, and inodes of whatever has one name and is no directory, from the first block on in which there are names.
+/// An encoded directory: names and inodes as the kernel reads them.
+pub(crate) struct EncodedDirectory {
+    /// Bytes from the first block with names on: names, then inodes of entries with a single name that are
+    /// not directories.
     pub(crate) bytes: Vec<u8>,
-    /// Contents of the above, by where they are.
-    pub(crate) stored: Box<[Stored]>,
+    /// File contents of these inodes, by position.
+    pub(crate) stored: Box<[FileExtent]>,
 }
 
 const DOT: &[u8] = b".";
 const DOTS: &[u8] = b"..";
 
-impl Contents {
-    /// About how much memory it takes.
+impl EncodedDirectory {
+    /// Returns the approximate memory use in bytes.
     pub(crate) fn cost(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.stored)
     }
 
-    /// Which of the contents in a directory lies at a block.
-    pub(crate) fn stored_at(&self, block: u64) -> Option<Stored> {
+    /// Returns the file content of this directory that covers a block.
+    pub(crate) fn stored_at(&self, block: u64) -> Option<FileExtent> {
         let at = self.stored.partition_point(|stored| stored.end <= block);
         self.stored.get(at).filter(|stored| stored.start <= block).copied()
     }
 }
 
-impl Space {
-    /// Writes down what a directory holds. `names` is all of it, sorted. The first time everything gets its place, later it
-    /// is found there, or has changed, which it never may: then there is nothing to show.
-    pub(crate) fn write_down(&mut self, directory: &Arc<Directory>, names: &[Named]) -> Option<Contents> {
+impl Allocator {
+    /// Encodes a directory. `names` has all its entries, sorted.
+    ///
+    /// The first call assigns all positions. Later calls find the entries there; if the directory differs,
+    /// which the tree forbids, there is no result.
+    pub(crate) fn encode(
+        &mut self,
+        directory: &Arc<Directory>,
+        names: &[ListedEntry],
+    ) -> Option<EncodedDirectory> {
         let own = inode_number(directory.block);
         let len = names.iter().filter(|named| has_place_in_table(named)).map(table_bytes).sum();
         let mut table = Vec::with_capacity(len);
@@ -59,12 +66,12 @@ impl Space {
         match known {
             None => {
                 shape.data_end = free;
-                self.settle(directory, shape);
+                self.set_layout(directory, shape);
             }
             Some(known) if known.has_changed(bytes, table.len(), free) => return None,
             Some(_) => {}
         }
-        // What has a place of its own may need one among the contents, too.
+        // A file that has an inode elsewhere may still need a position for its content.
         for named in names.iter().filter(|named| !has_place_in_table(named)) {
             let DirEntry { name, node, attr, .. } = &named.entry;
             let inode = match attr.kind {
@@ -83,30 +90,30 @@ impl Space {
         debug_assert_eq!(held.len() as u64, shape.names + shape.bytes);
         held.resize(shape.table as usize, 0);
         held.extend_from_slice(&table);
-        Some(Contents { bytes: held, stored: stored.into_boxed_slice() })
+        Some(EncodedDirectory { bytes: held, stored: stored.into_boxed_slice() })
     }
 }
 
-fn has_place_in_table(named: &Named) -> bool {
+fn has_place_in_table(named: &ListedEntry) -> bool {
     named.entry.attr.kind != Kind::Directory && named.entry.attr.nlink <= 1
 }
 
-/// How many bytes of a table are for it.
-fn table_bytes(named: &Named) -> usize {
+/// Returns the bytes that an entry needs in the inode table.
+fn table_bytes(named: &ListedEntry) -> usize {
     (INODE + named.attributes.len()).next_multiple_of(INODE)
 }
 
-/// The names of a directory and the two that each has, in their order.
-fn with_dots(names: &[Named]) -> impl Iterator<Item = &[u8]> + Clone {
+/// Returns the names of a directory, with `.` and `..`, in sorted order.
+fn with_dots(names: &[ListedEntry]) -> impl Iterator<Item = &[u8]> + Clone {
     let (before, rest) = names.split_at(names.partition_point(|named| &*named.entry.name < DOT));
     let (between, after) = rest.split_at(rest.partition_point(|named| &*named.entry.name < DOTS));
-    fn of(part: &[Named]) -> impl Iterator<Item = &[u8]> + Clone {
+    fn of(part: &[ListedEntry]) -> impl Iterator<Item = &[u8]> + Clone {
         part.iter().map(|named| &*named.entry.name)
     }
     of(before).chain([DOT]).chain(of(between)).chain([DOTS]).chain(of(after))
 }
 
-/// Adds the names of a directory, block by block.
+/// Appends the names of a directory, block by block.
 fn put_names(entries: &[Dirent<'_>], out: &mut Vec<u8>) {
     let mut rest = entries;
     let mut end = out.len();

@@ -1,19 +1,19 @@
-//! Images in all the forms that are read, in a folder of their own.
+//! Sample images in all supported formats, in a temporary folder.
 
 use std::path::{Path, PathBuf};
 
 use esker_testkit::container::{ContainerImage, Packing};
 use serde_json::json;
 
-pub(crate) struct Written {
+pub(crate) struct SampleImages {
     folder: tempfile::TempDir,
     image: ContainerImage,
 }
 
-impl Written {
-    /// Writes the layout of an image whose layers have these paths, with the content of files or, after an arrow, the targets
-    /// of links.
-    pub(crate) fn new(layers: &[&[(&str, &str)]], packing: Packing) -> Written {
+impl SampleImages {
+    /// Writes the layout of an image whose layers have these paths, with the content of files or, after an
+    /// arrow, the target of a link.
+    pub(crate) fn new(layers: &[&[(&str, &str)]], packing: Packing) -> SampleImages {
         let folder = tempfile::tempdir().expect("a folder");
         let mut image = ContainerImage::new(json!({"Env": ["A=b"]}));
         for entries in layers {
@@ -27,12 +27,12 @@ impl Written {
             });
         }
         image.write_layout(&folder.path().join("layout"), "latest");
-        Written { folder, image }
+        SampleImages { folder, image }
     }
 
-    /// Archives that are written from now on name files outside of themselves.
-    pub(crate) fn lying(self) -> Written {
-        Written { image: self.image.lying(), ..self }
+    /// Makes later archives name files outside of themselves.
+    pub(crate) fn with_escaping_names(self) -> SampleImages {
+        SampleImages { image: self.image.lying(), ..self }
     }
 
     pub(crate) fn path(&self) -> &Path {

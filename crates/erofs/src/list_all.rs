@@ -1,4 +1,4 @@
-//! All names of a directory with everything that is said of them, asked for without waiting.
+//! Lists a whole directory with all attributes, without blocking.
 
 use std::sync::Arc;
 
@@ -7,35 +7,42 @@ use parking_lot::Mutex;
 
 use crate::layout;
 
-/// A name in a directory.
-pub(crate) struct Named {
+/// A directory entry with its encoded attributes.
+pub(crate) struct ListedEntry {
     pub(crate) entry: DirEntry,
-    /// Extended attributes, as they follow an inode.
+    /// Encoded extended attributes, which follow the inode.
     pub(crate) attributes: Vec<u8>,
 }
 
-/// Who is told.
-pub(crate) type Then<T> = Box<dyn FnOnce(Result<T, TreeError>) + Send>;
+/// Callback that receives the result.
+pub(crate) type Callback<T> = Box<dyn FnOnce(Result<T, TreeError>) + Send>;
 
 const NAME_MAX: usize = 255;
 
-/// Asks for all names of `dir`, sorted. Extended attributes are asked for if there may be any.
-pub(crate) fn gather(tree: Arc<dyn Tree>, dir: Node, attributes: bool, then: Then<Vec<Named>>) {
-    let sorted: Then<Vec<DirEntry>> = Box::new({
+/// Lists `dir` in sorted order; reads extended attributes only if `attributes` is true.
+pub(crate) fn list_all(tree: Arc<dyn Tree>, dir: Node, attributes: bool, then: Callback<Vec<ListedEntry>>) {
+    let sorted: Callback<Vec<DirEntry>> = Box::new({
         let tree = Arc::clone(&tree);
         move |entries| match entries.and_then(sorted) {
             Ok(entries) if attributes => with_attributes(&tree, entries, then),
-            Ok(entries) => {
-                then(Ok(entries.into_iter().map(|entry| Named { entry, attributes: Vec::new() }).collect()))
-            }
+            Ok(entries) => then(Ok(entries
+                .into_iter()
+                .map(|entry| ListedEntry { entry, attributes: Vec::new() })
+                .collect())),
             Err(error) => then(Err(error)),
         }
     });
     list(tree, dir, Cookie(0), Vec::new(), sorted);
 }
 
-/// Asks for the names after `after`, until there are none.
-fn list(tree: Arc<dyn Tree>, dir: Node, after: Cookie, mut all: Vec<DirEntry>, then: Then<Vec<DirEntry>>) {
+/// Requests the names after `after` until there are no more.
+fn list(
+    tree: Arc<dyn Tree>,
+    dir: Node,
+    after: Cookie,
+    mut all: Vec<DirEntry>,
+    then: Callback<Vec<DirEntry>>,
+) {
     let asked = Arc::clone(&tree);
     let reply = Reply::new(move |listing: Result<Listing, TreeError>| {
         let listing = match listing {
@@ -45,7 +52,7 @@ fn list(tree: Arc<dyn Tree>, dir: Node, after: Cookie, mut all: Vec<DirEntry>, t
         let part = listing.entries.get(listing.start..).unwrap_or_default();
         match part.last() {
             None => then(Ok(all)),
-            // A tree that goes in circles must not be followed.
+            // A tree that returns the same names again must not cause an endless loop.
             Some(last) if last.cookie <= after => then(Err(ErrorKind::Damaged.into())),
             Some(last) => {
                 all.extend_from_slice(part);
@@ -56,7 +63,7 @@ fn list(tree: Arc<dyn Tree>, dir: Node, after: Cookie, mut all: Vec<DirEntry>, t
     asked.list(&dir, after, reply);
 }
 
-/// In the order of their bytes, which is how the kernel looks for them. What can't be a name is damage.
+/// Sorts entries by the bytes of their names, which the kernel's lookup requires. An invalid name is damage.
 fn sorted(mut entries: Vec<DirEntry>) -> Result<Vec<DirEntry>, TreeError> {
     let is_name = |name: &[u8]| {
         let special = name.is_empty() || name == b"." || name == b"..";
@@ -68,24 +75,24 @@ fn sorted(mut entries: Vec<DirEntry>) -> Result<Vec<DirEntry>, TreeError> {
     if is_sound { Ok(entries) } else { Err(TreeError::on(ErrorKind::Damaged, "the names of a directory")) }
 }
 
-/// Names and values.
+/// Names and values of extended attributes.
 pub(crate) type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Answers that are still awaited.
-struct Awaited {
+/// Replies about extended attributes that are still pending.
+struct PendingXattrs {
     entries: Vec<DirEntry>,
     found: Vec<Attributes>,
     missing: usize,
     failed: Option<TreeError>,
-    then: Option<Then<Vec<Named>>>,
+    then: Option<Callback<Vec<ListedEntry>>>,
 }
 
-impl Awaited {
-    /// One answer came.
-    fn came(awaited: &Mutex<Self>, note: impl FnOnce(&mut Self) -> Result<(), TreeError>) {
-        let mut all = awaited.lock();
+impl PendingXattrs {
+    /// Records one reply; the last one calls the callback.
+    fn finish_one(pending: &Mutex<Self>, note: impl FnOnce(&mut Self) -> Result<(), TreeError>) {
+        let mut all = pending.lock();
         let noted = match note(&mut all) {
-            // There are none, or none any more.
+            // The node has no attributes, or the attribute was removed.
             Err(error) if matches!(error.kind, ErrorKind::Unsupported | ErrorKind::NoAttribute) => Ok(()),
             noted => noted,
         };
@@ -107,42 +114,42 @@ impl Awaited {
     }
 }
 
-fn named((entry, mut found): (DirEntry, Attributes)) -> Named {
-    // In whichever order they were told.
+fn named((entry, mut found): (DirEntry, Attributes)) -> ListedEntry {
+    // Replies arrive in any order.
     found.sort_unstable();
-    Named { entry, attributes: layout::attributes(&found) }
+    ListedEntry { entry, attributes: layout::attributes(&found) }
 }
 
-/// Asks for the extended attributes of all at once.
-fn with_attributes(tree: &Arc<dyn Tree>, entries: Vec<DirEntry>, then: Then<Vec<Named>>) {
+/// Requests the extended attributes of all entries at once.
+fn with_attributes(tree: &Arc<dyn Tree>, entries: Vec<DirEntry>, then: Callback<Vec<ListedEntry>>) {
     let nodes: Vec<Node> = entries.iter().map(|entry| entry.node).collect();
     let found = vec![Vec::new(); nodes.len()];
-    // One more, so that nothing is complete before everything was asked.
-    let all = Awaited { entries, found, missing: nodes.len() + 1, failed: None, then: Some(then) };
-    let awaited = Arc::new(Mutex::new(all));
+    // One more than the replies, so that the callback runs only after all requests were made.
+    let all = PendingXattrs { entries, found, missing: nodes.len() + 1, failed: None, then: Some(then) };
+    let pending = Arc::new(Mutex::new(all));
     for (number, node) in nodes.into_iter().enumerate() {
-        let (asked, awaited) = (Arc::clone(tree), Arc::clone(&awaited));
+        let (asked, pending) = (Arc::clone(tree), Arc::clone(&pending));
         tree.xattr_names(
             &node,
             Reply::new(move |names: Result<Vec<Vec<u8>>, TreeError>| {
                 let names = names.map(|names| {
-                    awaited.lock().missing += names.len();
-                    names.into_iter().for_each(|name| value(&*asked, &node, number, name, &awaited));
+                    pending.lock().missing += names.len();
+                    names.into_iter().for_each(|name| value(&*asked, &node, number, name, &pending));
                 });
-                Awaited::came(&awaited, |_| names);
+                PendingXattrs::finish_one(&pending, |_| names);
             }),
         );
     }
-    Awaited::came(&awaited, |_| Ok(()));
+    PendingXattrs::finish_one(&pending, |_| Ok(()));
 }
 
-fn value(tree: &dyn Tree, node: &Node, number: usize, name: Vec<u8>, awaited: &Arc<Mutex<Awaited>>) {
-    let (asked, awaited) = (name.clone(), Arc::clone(awaited));
+fn value(tree: &dyn Tree, node: &Node, number: usize, name: Vec<u8>, pending: &Arc<Mutex<PendingXattrs>>) {
+    let (asked, pending) = (name.clone(), Arc::clone(pending));
     tree.xattr(
         node,
         &asked,
         Reply::new(move |value: Result<Vec<u8>, TreeError>| {
-            Awaited::came(&awaited, |all| {
+            PendingXattrs::finish_one(&pending, |all| {
                 let value = value?;
                 if let Some(found) = all.found.get_mut(number) {
                     found.push((name, value));
