@@ -30,17 +30,22 @@ pub(crate) struct Share {
 impl Shares {
     /// Takes one more for an address.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Share {
-        let address = site(address);
-        let mut all = self.0.lock();
-        let held = all.entry(address).or_default();
-        held.count += 1;
-        Share { shares: self.clone(), address, cut: held.cut.clone() }
+        self.one_more(&mut self.0.lock(), site(address))
     }
 
     /// The same, unless the address has so many already.
     pub(crate) fn take_below(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Share> {
-        let has = self.0.lock().get(&site(address)).map_or(0, |held| held.count);
-        (has < most).then(|| self.take(address))
+        let address = site(address);
+        // Held until it is counted, or else clients that come at once pass the bound.
+        let mut all = self.0.lock();
+        let has = all.get(&address).map_or(0, |held| held.count);
+        (has < most).then(|| self.one_more(&mut all, address))
+    }
+
+    fn one_more(self: &Arc<Self>, all: &mut HashMap<IpAddr, Held>, address: IpAddr) -> Share {
+        let held = all.entry(address).or_default();
+        held.count += 1;
+        Share { shares: self.clone(), address, cut: held.cut.clone() }
     }
 
     /// Ends one of those of the address that has most, if that is more than its part of `all` and than what the caller has.
@@ -87,7 +92,29 @@ fn site(address: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
+
+    #[test]
+    fn clients_that_come_at_once_do_not_pass_the_bound() {
+        let shares = Arc::<Shares>::default();
+        let address = "192.0.2.1".parse().expect("an address");
+        let client = || {
+            let taken = || {
+                let _share = shares.take_below(address, 1)?;
+                let most = shares.0.lock().values().map(|held| held.count).max();
+                thread::yield_now();
+                most
+            };
+            (0..500_000).filter_map(|_| taken()).max()
+        };
+        let most = thread::scope(|scope| {
+            let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+            clients.into_iter().filter_map(|client| client.join().expect("a client")).max()
+        });
+        assert_eq!(most, Some(1), "clients at one address had more at once");
+    }
 
     #[test]
     fn an_address_is_counted_and_forgotten() {
