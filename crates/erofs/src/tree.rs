@@ -276,8 +276,7 @@ impl Core {
         let left = usize::try_from(stored.size.saturating_sub(from)).unwrap_or(len);
         let wanted = len.min(left);
         let core = Arc::clone(self);
-        let requester = reply.requester().clone();
-        let whole = Reply::new(move |data: Result<Data, TreeError>| match data {
+        let whole = reply.through(move |data: Result<Data, TreeError>, reply| match data {
             Ok(mut data) if data.len() == wanted => {
                 fill_up(&mut data, len);
                 reply.ok(data);
@@ -293,19 +292,17 @@ impl Core {
                 core.failed(&node, &error);
                 reply.err(error);
             }
-        })
-        .for_requester(requester);
+        });
         if node.kind == Kind::Symlink {
             let (size, from) = (stored.size, usize::try_from(from).unwrap_or(usize::MAX));
-            let requester = whole.requester().clone();
-            let target = Reply::new(move |target: Result<Vec<u8>, TreeError>| {
+            let target = whole.through(move |target: Result<Vec<u8>, TreeError>, whole| {
                 let part = target.map(|target| match target.get(from..from.saturating_add(wanted)) {
                     Some(part) if target.len() as u64 == size => bytes(part),
                     _ => Data::default(),
                 });
                 whole.give(part);
             });
-            return self.tree.link_target(&node, target.for_requester(requester));
+            return self.tree.link_target(&node, target);
         }
         self.tree.read(&node, from, wanted, whole);
     }

@@ -210,8 +210,7 @@ impl Tree for ImageTree {
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         let core = Arc::clone(&self.core);
         let node = *node;
-        let requester = reply.requester().clone();
-        let plan = Reply::new(move |plan: Result<Plan, TreeError>| match plan {
+        let plan = reply.through(move |plan: Result<Plan, TreeError>, reply| match plan {
             Ok(Plan { pieces, ahead, next }) => {
                 gather(&core, &pieces, reply);
                 if let Some(Piece::Block { extent, .. }) = next {
@@ -226,8 +225,7 @@ impl Tree for ImageTree {
                 }
             }
             Err(error) => reply.err(error),
-        })
-        .for_requester(requester);
+        });
         self.core.serve(plan, move |access| access.read(&node, offset, len as u64));
     }
 

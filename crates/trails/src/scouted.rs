@@ -261,16 +261,16 @@ impl Tree for Scouted {
         let part = std::iter::once(NAME);
         let noted = (name != b"..").then(|| self.shared.note(dir.key, Some(name), part)).flatten();
         let Some(path) = noted else { return self.tree.lookup(dir, name, reply) };
-        let (shared, requester) = (Arc::clone(&self.shared), reply.requester().clone());
-        let named = move |answer: Result<Found, TreeError>| {
+        let shared = Arc::clone(&self.shared);
+        let named = reply.through(move |answer: Result<Found, TreeError>, reply| {
             match &answer {
                 Ok(found) => shared.notes.lock().paths.note(found.node.key, path),
                 Err(error) if error.kind == ErrorKind::NotFound => shared.in_vain(&path),
                 Err(_) => {}
             }
             reply.give(answer);
-        };
-        self.tree.lookup(dir, name, Reply::new(named).for_requester(requester));
+        });
+        self.tree.lookup(dir, name, named);
     }
 
     fn attributes(&self, node: &Node, reply: Reply<Attr>) {
@@ -282,14 +282,14 @@ impl Tree for Scouted {
         let Some(path) = self.shared.note(dir.key, None, begins) else {
             return self.tree.list(dir, after, reply);
         };
-        let (shared, requester) = (Arc::clone(&self.shared), reply.requester().clone());
-        let listed = move |answer: Result<Listing, TreeError>| {
+        let shared = Arc::clone(&self.shared);
+        let listed = reply.through(move |answer: Result<Listing, TreeError>, reply| {
             if let Ok(listing) = &answer {
                 shared.notes.lock().paths.listed(path, Arc::clone(&listing.entries));
             }
             reply.give(answer);
-        };
-        self.tree.list(dir, after, Reply::new(listed).for_requester(requester));
+        });
+        self.tree.list(dir, after, listed);
     }
 
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {

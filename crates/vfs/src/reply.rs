@@ -31,6 +31,15 @@ impl<T> Reply<T> {
         &self.requester
     }
 
+    /// Returns a reply for the same requester, whose answer `deliver` gets together with this one.
+    pub fn through<U>(self, deliver: impl FnOnce(Result<U, TreeError>, Self) + Send + 'static) -> Reply<U>
+    where
+        T: 'static,
+    {
+        let requester = self.requester.clone();
+        Reply::new(move |answer| deliver(answer, self)).for_requester(requester)
+    }
+
     /// Delivers the result.
     pub fn give(mut self, answer: Result<T, TreeError>) {
         if let Some(deliver) = self.deliver.take() {

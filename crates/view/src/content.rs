@@ -72,15 +72,15 @@ impl Core {
         if let Some(chunks) = self.held.chunks(&node.key) {
             return self.read_chunks(node, &chunks, compression, range, reply);
         }
-        let (core, node, requester) = (Arc::clone(self), *node, reply.requester().clone());
-        let with_chunks = Reply::new(move |answer: Result<Arc<[Chunk]>, TreeError>| match answer {
+        let (core, node) = (Arc::clone(self), *node);
+        let with_chunks = reply.through(move |answer: Result<Arc<[Chunk]>, TreeError>, reply| match answer {
             Ok(chunks) => {
                 core.held.keep_chunks(&node.key, &chunks);
                 core.read_chunks(&node, &chunks, compression, range, reply);
             }
             Err(error) => reply.err(error),
         });
-        self.serve(with_chunks.for_requester(requester), move |scene| scene.chunks(&node));
+        self.serve(with_chunks, move |scene| scene.chunks(&node));
     }
 
     fn read_chunks(
@@ -131,12 +131,12 @@ impl Core {
         if !is_external {
             return self.get_pieces(node, None, pieces, reply);
         }
-        let (core, node, requester) = (Arc::clone(self), *node, reply.requester().clone());
-        let with_place = Reply::new(move |answer: Result<_, TreeError>| match answer {
+        let (core, node) = (Arc::clone(self), *node);
+        let with_place = reply.through(move |answer, reply| match answer {
             Ok(place) => core.get_pieces(&node, place, pieces, reply),
             Err(error) => reply.err(error),
         });
-        self.place_outside(&node, with_place.for_requester(requester));
+        self.place_outside(&node, with_place);
     }
 
     /// Has the store look at the objects of a range that could not be read.
