@@ -88,9 +88,9 @@ fn pending_in(status: &str) -> Option<Signal> {
 }
 
 /// Returns the user of a caller, as far as the procfs tells.
-pub(crate) fn user(proc: Option<&Path>, tid: u32) -> Option<u32> {
-    let proc = proc.filter(|_| tid != 0)?;
-    fs::symlink_metadata(proc.join(tid.to_string())).ok().map(|found| found.uid())
+pub(crate) fn user(proc: &Path, tid: u32) -> Option<u32> {
+    let process = proc.join(tid.to_string());
+    fs::symlink_metadata(process).ok().filter(|_| tid != 0).map(|found| found.uid())
 }
 
 /// Whether thread `tid` has ended.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Reply, Tree, TreeError};
+use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Tree, TreeError};
 
 use crate::abi::XattrSize;
 use crate::arena::Arena;
@@ -89,66 +89,40 @@ impl Connection {
 
     /// Asks the tree. The answer may be given before this returns, or later by another thread.
     pub(crate) fn ask(self: &Arc<Self>, request: &Arc<Request>) {
-        let (conn, asked) = (Arc::clone(self), Arc::clone(request));
-        let (tree, node, requester) = (&self.tree, &request.node, request.requester());
+        let (conn, tree, node) = (Arc::clone(self), &self.tree, &request.node);
         match &request.question {
             Question::Lookup { name } if name.len() > LONGEST_NAME => {
                 self.looked_up(request, Err(ErrorKind::NameTooLong.into()));
             }
             Question::Lookup { name } => {
-                tree.lookup(
-                    node,
-                    name,
-                    Reply::new(move |answer| conn.looked_up(&asked, answer)).for_requester(requester),
-                );
+                tree.lookup(node, name, request.reply(move |asked, answer| conn.looked_up(asked, answer)));
             }
-            Question::Itself => tree.attributes(
-                node,
-                Reply::new(move |answer| {
-                    let found =
-                        conn.or_last_known(&asked, answer).map(|attr| Found { node: asked.node, attr });
-                    conn.looked_up(&asked, found);
-                })
-                .for_requester(requester),
-            ),
+            Question::Itself => {
+                let itself = move |asked: &Arc<Request>, answer| {
+                    let attr = conn.or_last_known(asked, answer);
+                    conn.looked_up(asked, attr.map(|attr| Found { node: asked.node, attr }));
+                };
+                tree.attributes(node, request.reply(itself));
+            }
             Question::Attributes => {
-                tree.attributes(
-                    node,
-                    Reply::new(move |answer| conn.described(&asked, answer)).for_requester(requester),
-                );
+                tree.attributes(node, request.reply(move |asked, answer| conn.described(asked, answer)));
             }
             Question::List { offset, .. } => {
                 let after = Question::cookie(*offset);
-                tree.list(
-                    node,
-                    after,
-                    Reply::new(move |answer| conn.listed(&asked, answer)).for_requester(requester),
-                );
+                tree.list(node, after, request.reply(move |asked, answer| conn.listed(asked, answer)));
             }
             Question::Read { .. } if node.kind == Kind::Directory => {
                 self.read(request, Err(ErrorKind::IsADirectory.into()));
             }
             Question::Read { offset, len } => {
-                tree.read(
-                    node,
-                    *offset,
-                    *len,
-                    Reply::new(move |answer| conn.read(&asked, answer)).for_requester(requester),
-                );
+                tree.read(node, *offset, *len, request.reply(move |asked, answer| conn.read(asked, answer)));
             }
             Question::LinkTarget => {
-                tree.link_target(
-                    node,
-                    Reply::new(move |answer| conn.linked(&asked, answer)).for_requester(requester),
-                );
+                tree.link_target(node, request.reply(move |asked, answer| conn.linked(asked, answer)));
             }
             Question::Xattr { name, size } => {
                 let size = *size;
-                tree.xattr(
-                    node,
-                    name,
-                    Reply::new(move |answer| conn.valued(&asked, size, answer)).for_requester(requester),
-                );
+                tree.xattr(node, name, request.reply(move |asked, answer| conn.valued(asked, size, answer)));
             }
             Question::XattrNames { size, trusted } => {
                 let (size, trusted) = (*size, *trusted);
@@ -156,10 +130,7 @@ impl Connection {
                     let shown = names.into_iter().filter(|name| trusted || !trusted::is_trusted(name));
                     shown.flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>()
                 };
-                tree.xattr_names(
-                    node,
-                    Reply::new(move |a| conn.valued(&asked, size, a.map(join))).for_requester(requester),
-                );
+                tree.xattr_names(node, request.reply(move |asked, a| conn.valued(asked, size, a.map(join))));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What a session can be told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub struct SessionOptions {
     pub mountpoint: Option<PathBuf>,
     /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
     /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.
-    pub proc: Option<PathBuf>,
+    pub proc: Option<Arc<Path>>,
     /// Who may ask for which extended attribute; everybody for all if nothing is said.
     pub xattr_guard: Option<XattrGuard>,
     /// Have the kernel go by the access control lists that the tree has as extended attributes, where it is asked who may
@@ -75,7 +75,7 @@ impl Default for SessionOptions {
             kernel: KernelMask::default(),
             deadlines: Deadlines::default(),
             mountpoint: None,
-            proc: Some(PathBuf::from("/proc")),
+            proc: Some(Path::new("/proc").into()),
             xattr_guard: None,
             enforce_acls: false,
             log: Arc::new(|_, _| {}),

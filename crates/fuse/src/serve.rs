@@ -9,7 +9,6 @@ use esker_vfs::{ErrorKind, Node};
 
 use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize, opcode, open};
 use crate::arena::Slot;
-use crate::caller;
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::crew::Luck;
@@ -17,7 +16,7 @@ use crate::nodes::NodeId;
 use crate::options::Severity;
 use crate::sys::read_plain;
 use crate::trusted;
-use crate::waiting::{Question, Request};
+use crate::waiting::{Question, Request, User};
 use crate::wire;
 
 /// Marks the number of an INTERRUPT; without it, it is the number of the request that is meant.
@@ -206,11 +205,14 @@ impl Connection {
     }
 
     /// The user who asks. An overlay reads as whoever mounted it, so behind one it is the user of the caller's process.
-    fn user(&self, header: &InHeader) -> u32 {
+    fn user(&self, header: &InHeader) -> User {
         let is_read = header.opcode == opcode::READ;
-        let behind_overlay = is_read && self.below_overlay.load(Ordering::Relaxed);
-        let caller = behind_overlay.then(|| caller::user(self.options.proc.as_deref(), header.pid)).flatten();
-        caller.unwrap_or(header.uid)
+        match &self.options.proc {
+            Some(proc) if is_read && self.below_overlay.load(Ordering::Relaxed) => {
+                User::OfProcess(Arc::clone(proc), header.uid)
+            }
+            _ => User::Known(header.uid),
+        }
     }
 
     fn forgotten(&self, nodeid: u64, count: u64) {

@@ -5,16 +5,18 @@
 //! want to answer, and only one of them gets to.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Cookie, Node, Pending, Progress, Requester};
+use esker_vfs::{Cookie, Node, Pending, Progress, Reply, Requester, TreeError};
 use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
 use crate::arena::Slot;
 use crate::behind::Begun;
+use crate::caller;
 use crate::channel::Channel;
 use crate::nodes::NodeId;
 
@@ -55,6 +57,15 @@ impl Question {
     }
 }
 
+/// The user who asks.
+#[derive(Clone, Debug)]
+pub(crate) enum User {
+    Known(u32),
+    /// The user of the caller's process, as far as the procfs tells, and else the number. Looked up only where a request
+    /// has to wait: that costs as much as a cached read.
+    OfProcess(Arc<Path>, u32),
+}
+
 /// One request that waits for the tree.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -64,7 +75,7 @@ pub(crate) struct Request {
     pub(crate) node: Node,
     /// The thread that asks, 0 if unknown, and its user.
     pub(crate) caller: u32,
-    pub(crate) user: u32,
+    user: User,
     pub(crate) question: Question,
     pub(crate) channel: Arc<Channel>,
     /// When its caller began to wait, as far as that is known (see [`Behind`](crate::behind::Behind)).
@@ -86,15 +97,26 @@ pub(crate) struct Request {
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
     /// What tells when bytes that it waits for last arrived.
-    followed: Mutex<Vec<FollowedProgress>>,
+    followed: Mutex<Followed>,
 }
 
-/// A [`Progress`] that can be shown.
-struct FollowedProgress(Progress);
+/// What a request follows since it was last asked.
+#[derive(Default)]
+struct Followed {
+    progress: Vec<Progress>,
+    /// When bytes last arrived that it had waited for until then.
+    before: Option<Instant>,
+}
 
-impl std::fmt::Debug for FollowedProgress {
+impl Followed {
+    fn last(&self) -> Option<Instant> {
+        self.progress.iter().filter_map(|progress| progress()).chain(self.before).max()
+    }
+}
+
+impl std::fmt::Debug for Followed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        (self.0)().fmt(f)
+        f.debug_tuple("Followed").field(&self.last()).finish()
     }
 }
 
@@ -102,7 +124,7 @@ impl Request {
     pub(crate) fn new(
         (unique, opcode): (u64, u32),
         (id, node): (NodeId, Node),
-        (caller, user, asked_at): (u32, u32, u64),
+        (caller, user, asked_at): (u32, User, u64),
         question: Question,
         begun: Begun,
         channel: Arc<Channel>,
@@ -131,16 +153,24 @@ impl Request {
         }
     }
 
-    /// Returns the requester of the answer, through whom the tree tells of progress.
-    pub(crate) fn requester(self: &Arc<Self>) -> Requester {
-        Requester::new(Some(self.user), Arc::clone(self) as Arc<dyn Pending>)
+    /// Returns the reply for asking the tree, now or once more; its answer goes to `deliver`.
+    pub(crate) fn reply<T>(
+        self: &Arc<Self>,
+        deliver: impl FnOnce(&Arc<Self>, Result<T, TreeError>) + Send + 'static,
+    ) -> Reply<T> {
+        {
+            // Whatever it waited for before has ended.
+            let mut followed = self.followed.lock();
+            *followed = Followed { before: followed.last(), ..Followed::default() };
+        }
+        let request = Arc::clone(self);
+        Reply::new(move |answer| deliver(&request, answer)).for_requester(Requester::new(Arc::clone(self) as _))
     }
 
     /// Returns when bytes that it waits for last arrived, or else when its caller began to wait: its deadline counts from
     /// then.
     pub(crate) fn quiet_since(&self) -> Instant {
-        let followed = self.followed.lock();
-        followed.iter().filter_map(|progress| (progress.0)()).fold(self.since, Instant::max)
+        self.followed.lock().last().map_or(self.since, |last| last.max(self.since))
     }
 
     pub(crate) fn is_answered(&self) -> bool {
@@ -149,8 +179,15 @@ impl Request {
 }
 
 impl Pending for Request {
+    fn user(&self) -> Option<u32> {
+        Some(match &self.user {
+            User::Known(user) => *user,
+            User::OfProcess(proc, user) => caller::user(proc, self.caller).unwrap_or(*user),
+        })
+    }
+
     fn follow(&self, progress: Progress) {
-        self.followed.lock().push(FollowedProgress(progress));
+        self.followed.lock().progress.push(progress);
     }
 }
 
@@ -321,5 +358,56 @@ impl Waiting {
             // Of a walk that doesn't come back nobody hears.
             self.ended.wait_until(&mut busy, deadline.min(Instant::now() + AGAIN_WITHIN));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+
+    use esker_vfs::{Ino, Kind, NodeKey, Payload};
+
+    use super::*;
+    use crate::arena::Arena;
+
+    fn read_by(user: User, caller: u32) -> Arc<Request> {
+        let arena = Arc::new(Arena::new().expect("an arena"));
+        let channel = Arc::new(Channel::new(fs::File::open("/dev/null").expect("opened").into()));
+        let (key, payload) = (NodeKey([0; 16]), Payload([0; 96]));
+        let node = Node { key, ino: Ino(2), payload, kind: Kind::File };
+        let question = Question::Read { offset: 0, len: 1 };
+        let begun = Begun { since: Instant::now(), generation: 0 };
+        let numbers = (2, 15);
+        Arc::new(Request::new(numbers, (NodeId(2), node), (caller, user, 0), question, begun, channel, arena.slot(0)))
+    }
+
+    fn asked(request: &Arc<Request>) -> Requester {
+        request.reply(|_, _: Result<(), _>| {}).requester().clone()
+    }
+
+    #[test]
+    fn a_request_that_is_asked_again_follows_what_it_waits_for_now() {
+        let request = read_by(User::Known(0), 7);
+        let arrived = Instant::now() + Duration::from_secs(1);
+        asked(&request).follow(move || Some(arrived));
+        for _ in 0..100 {
+            asked(&request).follow(|| None);
+        }
+        assert_eq!(request.followed.lock().progress.len(), 1);
+        assert_eq!(request.quiet_since(), arrived, "what arrived before still counts");
+    }
+
+    #[test]
+    fn the_user_of_a_process_is_looked_up_where_it_is_needed() {
+        let proc = tempfile::tempdir().expect("a folder");
+        let me = fs::metadata(proc.path()).expect("facts").uid();
+        let request = read_by(User::OfProcess(proc.path().into(), me + 1), 7);
+        let requester = asked(&request);
+        assert_eq!(requester.user(), Some(me + 1), "it can't be seen");
+        fs::create_dir(proc.path().join("7")).expect("created");
+        assert_eq!(requester.user(), Some(me));
+        let unknown = read_by(User::OfProcess(proc.path().into(), me + 1), 0);
+        assert_eq!(asked(&unknown).user(), Some(me + 1));
     }
 }

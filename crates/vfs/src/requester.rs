@@ -8,6 +8,11 @@ pub type Progress = Box<dyn Fn() -> Option<Instant> + Send + Sync>;
 
 /// A pending call with a deadline.
 pub trait Pending: Send + Sync {
+    /// Returns the id of the user who makes the call, if it is known.
+    ///
+    /// May have to look it up, so that only calls that wait pay for that.
+    fn user(&self) -> Option<u32>;
+
     /// Extends the call's deadline from the last arrival that `progress` reports, too.
     fn follow(&self, progress: Progress);
 }
@@ -18,19 +23,18 @@ pub trait Pending: Send + Sync {
 /// progress of its transfers, so that a slow transfer is no failure.
 #[derive(Clone, Default)]
 pub struct Requester {
-    user: Option<u32>,
     pending: Option<Arc<dyn Pending>>,
 }
 
 impl Requester {
-    /// Creates the requester of a call by this user.
-    pub fn new(user: Option<u32>, pending: Arc<dyn Pending>) -> Self {
-        Self { user, pending: Some(pending) }
+    /// Creates the requester of a call.
+    pub fn new(pending: Arc<dyn Pending>) -> Self {
+        Self { pending: Some(pending) }
     }
 
-    /// Returns the number of the user, if it is known.
+    /// Returns the number of the user, if it is known: see [`Pending::user`].
     pub fn user(&self) -> Option<u32> {
-        self.user
+        self.pending.as_ref()?.user()
     }
 
     /// Makes the call's deadline follow the progress of an operation.
@@ -43,6 +47,6 @@ impl Requester {
 
 impl std::fmt::Debug for Requester {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Requester").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("Requester").finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ impl Image for ObjectImage {
             let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
             let read = Arc::new(Read::default());
             self.reads.begin(&read);
-            let requester = Requester::new(None, read.clone());
+            let requester = Requester::new(read.clone());
             let data = Reply::wait(|reply| {
                 self.tree.read(&self.node, at, room.len(), reply.for_requester(requester));
             });
@@ -97,6 +97,10 @@ struct UnderWay {
 struct Read(Mutex<Vec<Progress>>);
 
 impl Pending for Read {
+    fn user(&self) -> Option<u32> {
+        None
+    }
+
     fn follow(&self, progress: Progress) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
     }
