@@ -72,27 +72,28 @@ impl Beneath {
 
     /// Opens whatever a path names, as far as links allow it.
     pub fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        if matches!(*self.links, Links::All) {
-            return Ok(openat(&self.dir, path, flags, Mode::empty())?);
-        }
-        match below(self.dir.as_fd(), path, flags, ResolveFlags::empty()) {
-            Err(Errno::XDEV | Errno::LOOP) => self.resolve_elsewhere(path, flags),
-            other => Ok(other?),
+        match &*self.links {
+            Links::All => Ok(openat(&self.dir, path, flags, Mode::empty())?),
+            Links::Into(folders) => self.resolve_or(path, flags, || self.target_in(path, folders)),
+            Links::OfUsers(users) => {
+                self.resolve_or(path, flags, || Ok((PathBuf::from("/"), self.walk(path, users)?)))
+            }
         }
     }
 
-    fn resolve_elsewhere(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-        let (base, target) = match &*self.links {
-            Links::Into(folders) => {
-                let target = self.path.join(path).canonicalize()?;
-                let own =
-                    std::iter::once(&self.path).chain(folders).filter_map(|base| base.canonicalize().ok());
-                let base = own.into_iter().find(|base| target.starts_with(base));
-                (base.ok_or_else(|| leads_out(path))?, target)
-            }
-            Links::OfUsers(users) => (PathBuf::from("/"), self.walk(path, users)?),
-            Links::All => (PathBuf::from("/"), self.path.join(path).canonicalize()?),
-        };
+    /// Opens a path below the folder, or where a link leads out, what `elsewhere` finds: a folder and the path of the target,
+    /// which has no links.
+    fn resolve_or(
+        &self,
+        path: &Path,
+        flags: OFlags,
+        elsewhere: impl FnOnce() -> io::Result<(PathBuf, PathBuf)>,
+    ) -> io::Result<OwnedFd> {
+        match below(self.dir.as_fd(), path, flags, ResolveFlags::empty()) {
+            Err(Errno::XDEV | Errno::LOOP) => {}
+            other => return Ok(other?),
+        }
+        let (base, target) = elsewhere()?;
         let rest = target.strip_prefix(&base).unwrap_or(&target);
         let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
         let dir = rustix::fs::open(&base, FOLDER, Mode::empty())?;
@@ -101,6 +102,18 @@ impl Beneath {
             Err(Errno::LOOP | Errno::XDEV) => Err(leads_out(path)),
             other => Ok(other?),
         }
+    }
+
+    /// Returns the folder into which a path leads, and its target there.
+    fn target_in(&self, path: &Path, folders: &[PathBuf]) -> io::Result<(PathBuf, PathBuf)> {
+        let target = self.path.join(path).canonicalize()?;
+        let bases = || std::iter::once(&self.path).chain(folders);
+        // Mostly they are named without links, and needn't be looked up for each object.
+        let named = bases().find(|base| target.starts_with(base)).cloned();
+        let found = named.or_else(|| {
+            bases().filter_map(|base| base.canonicalize().ok()).find(|base| target.starts_with(base))
+        });
+        Ok((found.ok_or_else(|| leads_out(path))?, target))
     }
 
     /// Resolves a path by hand; every link on it has to belong to one of these users, or stay below the folder.
