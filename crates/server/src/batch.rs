@@ -7,8 +7,10 @@ use std::io::Read;
 use esker_format::batch::Writer;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
+use esker_store::Beneath;
 
 use crate::answer::Answer;
+use crate::file::file;
 use crate::repositories::Repositories;
 
 /// Batches that are made or sent at once. With the most bytes of one, that is 64 MiB.
@@ -18,11 +20,13 @@ pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 
 /// Puts together what is there and fits; the rest has to be asked for by itself.
 pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
+    let folders = repositories.candidates(repository).filter_map(|folder| folder.beneath().ok());
+    let folders: Vec<Beneath> = folders.collect();
     let mut writer = Writer::new();
     let mut whole = true;
     for (at, name) in names.iter().enumerate() {
         let room = writer.room(names.len() - at - 1);
-        match read(repositories, repository, name, room) {
+        match read(&folders, name, room) {
             Some(stored) => writer.put(&stored),
             None => {
                 whole = false;
@@ -41,14 +45,9 @@ pub(crate) fn nothing(names: &[ObjectName]) -> Answer {
 }
 
 /// An object of at most `room` bytes.
-fn read(
-    repositories: &Repositories,
-    repository: &RepositoryName,
-    name: &ObjectName,
-    room: usize,
-) -> Option<Vec<u8>> {
+fn read(folders: &[Beneath], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
     let path = name.path();
-    let opened = repositories.candidates(repository).find_map(|folder| folder.open(&path).ok())?;
+    let opened = folders.iter().find_map(|folder| file(folder, &path).ok())?;
     let len = usize::try_from(opened.len).ok().filter(|len| *len <= room)?;
     let mut stored = Vec::with_capacity(len);
     opened.file.take(len as u64).read_to_end(&mut stored).ok()?;

@@ -42,13 +42,7 @@ impl Folder {
 
     /// Opens a regular file below it.
     pub(crate) fn open(&self, path: &str) -> io::Result<Opened> {
-        let opened = self.beneath()?.file(Path::new(path));
-        let (file, facts) = opened.map_err(|error| match error.kind() {
-            // A folder, a device or a FIFO is no file of a repository.
-            io::ErrorKind::InvalidInput => io::ErrorKind::NotFound.into(),
-            _ => error,
-        })?;
-        Ok(Opened { file, len: facts.len() })
+        file(&self.beneath()?, path)
     }
 
     /// Whether there is such a file.
@@ -70,11 +64,22 @@ impl Folder {
             .collect()
     }
 
-    fn beneath(&self) -> io::Result<Beneath> {
+    /// Opens the folder itself, for whoever opens several files below it.
+    pub(crate) fn beneath(&self) -> io::Result<Beneath> {
         let root = Beneath::open(&self.root, &self.links)?;
         match &self.inside {
             Some(inside) => root.enter(Path::new(inside)),
             None => Ok(root),
         }
     }
+}
+
+/// Opens a regular file below a folder.
+pub(crate) fn file(folder: &Beneath, path: &str) -> io::Result<Opened> {
+    let (file, facts) = folder.file(Path::new(path)).map_err(|error| match error.kind() {
+        // A folder, a device or a FIFO is no file of a repository.
+        io::ErrorKind::InvalidInput => io::ErrorKind::NotFound.into(),
+        _ => error,
+    })?;
+    Ok(Opened { file, len: facts.len() })
 }
