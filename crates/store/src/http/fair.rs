@@ -4,7 +4,7 @@
 //! its requests use up; what it doesn't use is kept for the next turn, but not beyond the end of its queue. So users who
 //! always wait get the same number of bytes, however many requests each has and however large they are.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// The number of a user; none for what the node needs for itself.
 pub(super) type User = Option<u32>;
@@ -28,59 +28,65 @@ pub(super) enum End {
     Newest,
 }
 
-/// Requests that wait, by user.
-pub(super) struct FairQueue<T> {
-    queues: HashMap<User, Queue<T>>,
-    /// The users who have requests here, in the order of their turns.
-    turns: VecDeque<User>,
-}
+/// Requests that wait: a queue for each user who has some, in the order of their turns.
+pub(super) struct FairQueue<T>(VecDeque<Queue<T>>);
 
 struct Queue<T> {
+    user: User,
     waiting: VecDeque<T>,
     credit: u64,
 }
 
+/// A request that may start.
+struct Ready {
+    /// Its place in the user's queue.
+    at: usize,
+    price: u64,
+    /// How many turns have to earn credit before it can be paid for.
+    turns: u64,
+}
+
 impl<T> Queue<T> {
-    /// Where the first request is that may start, seen from one end.
-    fn first(&self, may: impl Fn(&T) -> bool, end: End) -> Option<usize> {
-        match end {
-            End::Oldest => self.waiting.iter().take(LOOKED_AT).position(may),
+    /// Returns the first request that may start, seen from one end.
+    fn ready(&self, may: impl Fn(User, &T) -> bool, cost: impl Fn(&T) -> u64, end: End) -> Option<Ready> {
+        let may = |item: &T| may(self.user, item);
+        let at = match end {
+            End::Oldest => self.waiting.iter().take(LOOKED_AT).position(may)?,
             End::Newest => {
-                let back = self.waiting.iter().rev().take(LOOKED_AT).position(may)?;
-                Some(self.waiting.len() - 1 - back)
+                self.waiting.len() - 1 - self.waiting.iter().rev().take(LOOKED_AT).position(may)?
             }
-        }
+        };
+        let price = cost(self.waiting.get(at)?).clamp(COST_MIN, COST_MAX);
+        Some(Ready { at, price, turns: price.saturating_sub(self.credit).div_ceil(QUANTUM) })
     }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { queues: HashMap::new(), turns: VecDeque::new() }
+        Self(VecDeque::new())
     }
 }
 
 impl<T> FairQueue<T> {
     pub(super) fn push(&mut self, user: User, item: T) {
-        let turns = &mut self.turns;
-        let queue = self.queues.entry(user).or_insert_with(|| {
-            turns.push_back(user);
-            Queue { waiting: VecDeque::new(), credit: 0 }
-        });
-        queue.waiting.push_back(item);
+        match self.0.iter_mut().find(|queue| queue.user == user) {
+            Some(queue) => queue.waiting.push_back(item),
+            None => self.0.push_back(Queue { user, waiting: [item].into(), credit: 0 }),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.0.is_empty()
     }
 
     /// The users who have requests here.
     pub(super) fn users(&self) -> impl Iterator<Item = User> + '_ {
-        self.turns.iter().copied()
+        self.0.iter().map(|queue| queue.user)
     }
 
     /// How many requests of this user wait.
     pub(super) fn len_of(&self, user: User) -> usize {
-        self.queues.get(&user).map_or(0, |queue| queue.waiting.len())
+        self.0.iter().find(|queue| queue.user == user).map_or(0, |queue| queue.waiting.len())
     }
 
     /// Takes the next of the requests that may start.
@@ -90,47 +96,37 @@ impl<T> FairQueue<T> {
         cost: impl Fn(&T) -> u64,
         end: End,
     ) -> Option<T> {
-        let first = |user: &User| Some((*user, self.queues.get(user)?.first(|item| may(*user, item), end)?));
-        let may_start: HashMap<User, usize> = self.turns.iter().filter_map(first).collect();
-        if may_start.is_empty() {
-            return None;
+        let ready: Vec<Option<Ready>> = self.0.iter().map(|queue| queue.ready(&may, &cost, end)).collect();
+        let in_turn = ready.iter().enumerate().filter_map(|(place, ready)| Some((place, ready.as_ref()?)));
+        // Of several the first.
+        let (place, Ready { at, price, turns }) = in_turn.min_by_key(|(_, ready)| ready.turns)?;
+        // Those before it have had one turn more.
+        for (other, (queue, _)) in
+            self.0.iter_mut().zip(&ready).enumerate().filter(|(_, (_, ready))| ready.is_some())
+        {
+            queue.credit += QUANTUM * (turns + u64::from(other < place));
         }
-        loop {
-            let user = *self.turns.front()?;
-            if let Some(at) = may_start.get(&user) {
-                let queue = self.queues.get_mut(&user)?;
-                let price = cost(queue.waiting.get(*at)?).clamp(COST_MIN, COST_MAX);
-                if queue.credit >= price {
-                    queue.credit -= price;
-                    let item = queue.waiting.remove(*at);
-                    if queue.waiting.is_empty() {
-                        self.forget(user);
-                    }
-                    return item;
-                }
-                queue.credit += QUANTUM;
-            }
-            self.turns.rotate_left(1);
+        self.0.rotate_left(place);
+        let queue = self.0.front_mut()?;
+        queue.credit -= price;
+        let item = queue.waiting.remove(*at);
+        if queue.waiting.is_empty() {
+            self.0.pop_front();
         }
+        item
     }
 
     /// Takes all that `picks` picks.
     pub(super) fn take(&mut self, picks: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
-        for queue in self.queues.values_mut() {
-            let (out, stay): (Vec<T>, Vec<T>) =
-                std::mem::take(&mut queue.waiting).into_iter().partition(&picks);
+        for queue in &mut self.0 {
+            let all = std::mem::take(&mut queue.waiting);
+            let (out, stay): (VecDeque<T>, VecDeque<T>) = all.into_iter().partition(&picks);
             taken.extend(out);
-            queue.waiting = stay.into();
+            queue.waiting = stay;
         }
-        let empty: Vec<User> = self.users().filter(|user| self.len_of(*user) == 0).collect();
-        empty.into_iter().for_each(|user| self.forget(user));
+        self.0.retain(|queue| !queue.waiting.is_empty());
         taken
-    }
-
-    fn forget(&mut self, user: User) {
-        self.queues.remove(&user);
-        self.turns.retain(|other| *other != user);
     }
 }
 

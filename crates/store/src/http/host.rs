@@ -332,18 +332,9 @@ impl Host {
 
     /// Looks again when the next request may be stalled.
     fn look_for_stalled(self: &Rc<Self>, after: Duration, now: Instant) {
-        let Some(next) = self.awaiting.next_at(after, now) else { return };
-        if self.looking.replace(true) {
-            return;
+        if let Some(next) = self.awaiting.next_at(after, now) {
+            self.wake_at(next, |host| &host.looking);
         }
-        let host = Rc::downgrade(self);
-        tokio::task::spawn_local(async move {
-            tokio::time::sleep_until(next).await;
-            if let Some(host) = host.upgrade() {
-                host.looking.set(false);
-                host.start();
-            }
-        });
     }
 
     /// What comes from the server as a whole.
@@ -376,11 +367,11 @@ impl Host {
         let now = Instant::now();
         let held = self.window.borrow().held();
         if let Some(until) = held.filter(|until| *until > now) {
-            self.wake_at(until);
+            self.wake_at(until, |host| &host.waking);
             return false;
         }
         if self.world.budget.used() > UNWORKED_MAX {
-            self.wake_at(now + CAUGHT_UP);
+            self.wake_at(now + CAUGHT_UP, |host| &host.waking);
             return false;
         }
         let active = self.active();
@@ -396,15 +387,16 @@ impl Host {
         true
     }
 
-    fn wake_at(self: &Rc<Self>, when: Instant) {
-        if self.waking.replace(true) {
+    /// Starts then what may start, unless `is_set` tells that it is woken for the same already.
+    fn wake_at(self: &Rc<Self>, when: Instant, is_set: fn(&Self) -> &Cell<bool>) {
+        if is_set(self).replace(true) {
             return;
         }
         let host = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             tokio::time::sleep_until(when).await;
             if let Some(host) = host.upgrade() {
-                host.waking.set(false);
+                is_set(&host).set(false);
                 host.start();
             }
         });
