@@ -212,8 +212,7 @@ impl Shared {
     /// One attempt on one way.
     fn go(self: Arc<Self>, way: Way, mut fetch: Fetch, trip: Trip, done: Done<Stored>) {
         let source = self.taken(way).source;
-        fetch.replaceable =
-            trip.has_other(way, &self.ways.lock().choices(ring::place(fetch.expect.as_ref())));
+        fetch.replaceable = trip.has_other(way, &self.ways.lock());
         let next = fetch.clone();
         let answered = Done::new(move |outcome| match outcome {
             Ok(stored) => {

@@ -293,6 +293,11 @@ impl Exits {
         candidates
     }
 
+    /// Returns all exits with an address, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Exit> + '_ {
+        self.groups.iter().flatten().flat_map(|member| &member.ends).map(|end| end.exit)
+    }
+
     /// Takes an exit out of use; returns whether it was in use.
     pub(super) fn burn(&mut self, id: u32, out: Out) -> bool {
         let Some(end) = self.end(id).filter(|end| end.out.is_none()) else { return false };

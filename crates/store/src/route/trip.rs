@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::fault::Fault;
-use super::ways::{Choice, Way};
+use super::ways::{Choice, Way, Ways};
 use crate::error::StoreError;
 use crate::progress::Progress;
 use crate::retry::RetryPolicy;
@@ -79,9 +79,8 @@ impl Trip {
     }
 
     /// Whether there is another way than this that was not tried in this round.
-    pub(super) fn has_other(&self, way: Way, choices: &[Choice]) -> bool {
-        self.tried.len() + 1 < ATTEMPTS_MAX
-            && choices.iter().filter_map(Choice::way).any(|other| other != way && self.is_untried(other))
+    pub(super) fn has_other(&self, way: Way, ways: &Ways) -> bool {
+        self.tried.len() + 1 < ATTEMPTS_MAX && ways.any(|other| other != way && self.is_untried(other))
     }
 
     /// Returns whether this way may still be tried in this round.

@@ -95,6 +95,11 @@ impl Ways {
         choices
     }
 
+    /// Whether one of all ways is as `wanted` says; those of proxies without an address are left out.
+    pub(super) fn any(&self, wanted: impl Fn(Way) -> bool) -> bool {
+        self.exits.all().any(|exit| self.order.iter().any(|server| wanted(Way { exit, server: *server })))
+    }
+
     fn servers_from_current(&self) -> Vec<(u32, u32)> {
         let at = self.order.iter().position(|server| *server == self.server).unwrap_or(0);
         let from_current = self.order.iter().cycle().skip(at).take(self.order.len());
