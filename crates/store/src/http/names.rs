@@ -96,8 +96,7 @@ impl Names {
             return Ok(Resolved { addresses: vec![address], until: Instant::now() + dns.longest_ttl });
         }
         let (preferred, other) = Kind::wanted(dns.family);
-        let kinds = || std::iter::once(preferred).chain(other);
-        let listed: Vec<IpAddr> = kinds().flat_map(|kind| self.listed(host, kind)).collect();
+        let listed = self.listed(host, std::iter::once(preferred).chain(other));
         if !listed.is_empty() {
             // A file says nothing of how long it holds, and is looked into again as soon as may be.
             return Ok(Resolved { addresses: listed, until: Instant::now() + dns.least_ttl });
@@ -164,11 +163,12 @@ impl Names {
         }
     }
 
-    /// Returns the addresses of a name in `/etc/hosts`.
-    fn listed(&self, host: &str, kind: Kind) -> Vec<IpAddr> {
+    /// Returns the addresses of these kinds that `/etc/hosts` has for a name.
+    fn listed(&self, host: &str, kinds: impl Iterator<Item = Kind>) -> Vec<IpAddr> {
         let Ok(name) = Name::from_str(host) else { return Vec::new() };
-        let found = self.hosts().lookup_static_host(&Query::query(name, kind.record()));
-        found.map(|found| LookupIp::from(found).iter().collect()).unwrap_or_default()
+        let hosts = self.hosts();
+        let of = |kind: Kind| hosts.lookup_static_host(&Query::query(name.clone(), kind.record()));
+        kinds.filter_map(of).flat_map(|found| LookupIp::from(found).iter().collect::<Vec<_>>()).collect()
     }
 
     fn hosts(&self) -> Rc<Hosts> {
