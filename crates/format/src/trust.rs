@@ -183,6 +183,13 @@ pub enum TrustError {
     },
 }
 
+impl TrustError {
+    /// Whether the head is older than one that was accepted: another server, or this one later, may have a newer one.
+    pub fn is_older(&self) -> bool {
+        matches!(self, Self::OlderTimestamp { .. } | Self::OlderRevision { .. } | Self::OlderWhitelist { .. })
+    }
+}
+
 /// The newest head that was accepted before; older ones are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {

@@ -396,15 +396,7 @@ impl Cause {
             | Cause::Left
             | Cause::TakenBack
             | Cause::QueueFull { .. } => true,
-            // An older head: another server, or this one later, may have a newer one.
-            Cause::Untrusted(error) => {
-                matches!(
-                    error,
-                    TrustError::OlderTimestamp { .. }
-                        | TrustError::OlderRevision { .. }
-                        | TrustError::OlderWhitelist { .. }
-                )
-            }
+            Cause::Untrusted(error) => error.is_older(),
             Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
             Cause::Disk { source, .. } => is_full(source),
             Cause::Remote { may_pass, .. } => *may_pass,

@@ -384,13 +384,7 @@ impl Keeper {
 /// Whether a mount may start from its saved head although the server was asked.
 fn may_go_on(reason: &StoreError) -> bool {
     match reason.cause() {
-        Cause::Untrusted(error) => matches!(
-            error,
-            TrustError::Manifest(_)
-                | TrustError::OlderTimestamp { .. }
-                | TrustError::OlderRevision { .. }
-                | TrustError::OlderWhitelist { .. }
-        ),
+        Cause::Untrusted(error) => error.is_older() || matches!(error, TrustError::Manifest(_)),
         _ => true,
     }
 }
