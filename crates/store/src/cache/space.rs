@@ -178,6 +178,11 @@ impl Space {
         self.work.notify_one();
     }
 
+    /// Returns a reservation of no bytes, to which others are added.
+    pub(crate) fn nothing(self: &Arc<Self>) -> Reservation {
+        Reservation { space: self.clone(), bytes: 0 }
+    }
+
     /// Reserves bytes and waits for the answer. Not for the evictor's thread, nor one that it waits for.
     pub(crate) fn reserve_now(self: &Arc<Self>, bytes: u64) -> Result<Reservation, Cause> {
         let (answer, answered) = channel();

@@ -249,16 +249,11 @@ impl Trip {
     /// cache may take.
     fn write_in_exchange(self, stored: Stored, charge: u64) {
         let cache = self.store.cache.clone();
-        let mut room: Option<Reservation> = None;
+        let mut room = cache.space.nothing();
         let mut grow_to = |bytes: u64| {
-            let has = room.as_ref().map_or(0, Reservation::bytes);
-            let missing = cache.charge_of(bytes).min(charge).saturating_sub(has);
+            let missing = cache.charge_of(bytes).min(charge).saturating_sub(room.bytes());
             if missing > 0 {
-                let more = cache.space.reserve_now(missing)?;
-                match &mut room {
-                    Some(room) => room.add(more),
-                    none => *none = Some(more),
-                }
+                room.add(cache.space.reserve_now(missing)?);
             }
             Ok(())
         };
@@ -266,7 +261,9 @@ impl Trip {
         let mut drain = |take: Take<'_>| stored.take().map_or(Ok(()), |stored| stored.drain(take));
         let written = self.write_inflated(&mut drain, &mut grow_to);
         let kept = written.and_then(|writing| {
-            let room = room.map_or_else(|| cache.space.reserve_now(cache.charge_of(0)), Ok)?;
+            if room.bytes() == 0 {
+                room.add(cache.space.reserve_now(cache.charge_of(0))?);
+            }
             writing.keep(self.wanted.key(), room, self.prefetched())
         });
         match kept {
