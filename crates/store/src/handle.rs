@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::cache::EntryUse;
+use crate::cache::disk::descriptor_path;
 use crate::sys;
 
 /// Objects up to this size are read into memory whole when they are mapped.
@@ -103,7 +104,7 @@ impl Handle {
     /// Opens the file once more, for reading alone: what another process does with that description, such as setting
     /// flags, locking or seeking, changes nothing for those who read through this one.
     pub fn reopen(&self) -> io::Result<OwnedFd> {
-        let own = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());
+        let own = descriptor_path(&self.file.file);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         match rustix::fs::open(own, flags, Mode::empty()) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => self.reopen_by_name(flags),

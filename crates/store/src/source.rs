@@ -181,7 +181,7 @@ impl SpoolFile {
     }
 }
 
-fn spooling_failed(source: io::Error) -> Cause {
+pub(crate) fn spooling_failed(source: io::Error) -> Cause {
     Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
 }
 

@@ -193,8 +193,30 @@ impl Disk for RealDisk {
 }
 
 /// A name for what may have none; without privilege there is no other way to it before Linux 6.10.
-fn descriptor_path(file: &File) -> String {
+pub(crate) fn descriptor_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Bytes read at once of a file that is compared with its digest.
+const PIECE: usize = 1 << 20;
+
+/// Hands out the first `len` bytes of a file, piece by piece.
+pub(crate) fn read_pieces(
+    disk: &dyn Disk,
+    file: &File,
+    len: u64,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
+    let mut at = 0;
+    while at < len {
+        let room = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
+        let piece = &mut piece[..room];
+        disk.read_exact_at(file, piece, at)?;
+        take(piece);
+        at += room as u64;
+    }
+    Ok(())
 }
 
 /// Writes a file so that after a crash at any point there is the old content or the new one, and after this

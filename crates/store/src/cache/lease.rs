@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::Inner;
 use super::descriptors::Slot;
+use super::disk::read_pieces;
 use super::entry::{Entry, EntryUse, State};
 use super::trailer::{TRAILER_LEN, Trailer};
 use crate::error::Cause;
@@ -29,8 +30,6 @@ pub(crate) enum Leased {
     Failed,
 }
 
-/// Bytes read at once while an entry is checked.
-const PIECE: usize = 1 << 20;
 /// For how long after an object was doubted it is not compared again on a reader's word: that reads all of it.
 const DOUBT_AGAIN: Duration = Duration::from_secs(10);
 
@@ -191,15 +190,7 @@ impl Inner {
             return Ok(false);
         }
         let mut digest = Xxh3::new();
-        let mut piece = vec![0; usize::try_from(entry.plain_len).map_or(PIECE, |len| len.min(PIECE))];
-        let mut at = 0;
-        while at < entry.plain_len {
-            let room = usize::try_from(entry.plain_len - at).map_or(PIECE, |left| left.min(PIECE));
-            let piece = &mut piece[..room];
-            self.disk.read_exact_at(file, piece, at)?;
-            digest.update(piece);
-            at += room as u64;
-        }
+        read_pieces(&*self.disk, file, entry.plain_len, |piece| digest.update(piece))?;
         Ok(digest.digest128() == trailer.digest)
     }
 }

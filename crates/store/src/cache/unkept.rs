@@ -135,7 +135,7 @@ impl Inner {
 struct SpoolRoom {
     space: Arc<Space>,
     passing: UnkeptShare,
-    reserved: Option<Reservation>,
+    reserved: Reservation,
     block: u64,
     len: u64,
 }
@@ -146,11 +146,7 @@ impl SpoolAccount for SpoolRoom {
         let len = self.len.saturating_add(bytes);
         let more = blocks(len) - blocks(self.len);
         if !self.passing.grow(more) {
-            let reserved = self.space.reserve_now(more)?;
-            match &mut self.reserved {
-                Some(before) => before.add(reserved),
-                none => *none = Some(reserved),
-            }
+            self.reserved.add(self.space.reserve_now(more)?);
         }
         self.len = len;
         Ok(())
@@ -158,15 +154,13 @@ impl SpoolAccount for SpoolRoom {
 
     fn shrink(&mut self, bytes: u64) {
         let rest = bytes - self.passing.shrink(bytes);
-        if let Some(reserved) = &mut self.reserved {
-            reserved.shrink(rest);
-        }
+        self.reserved.shrink(rest);
     }
 }
 
 impl Spool for Inner {
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
-        let (space, reserved) = (self.space.clone(), None);
+        let (space, reserved) = (self.space.clone(), self.space.nothing());
         let passing = UnkeptShare { account: self.unkept_files.clone(), bytes: 0 };
         Some(Box::new(SpoolRoom { space, passing, reserved, block: self.block, len: 0 }))
     }
@@ -188,16 +182,16 @@ impl Spool for Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::cache::disk::descriptor_path;
 
     /// The mode of memory lets anybody open it for writing, through `/proc`; the seals don't let them write.
     #[test]
     fn sealed_memory_stays_as_it_is() {
         let file = sealed(b"an object").unwrap();
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = descriptor_path(&file);
         let again = File::options().read(true).write(true).open(path).unwrap();
         for outcome in [again.write_all_at(b"!", 0), again.set_len(0), again.set_len(100)] {
             assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::PermissionDenied);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::memory::Share;
-use crate::source::{MEMORY_MAX, Spool, SpoolFile, Stored};
+use crate::source::{MEMORY_MAX, Spool, SpoolFile, Stored, spooling_failed};
 
 /// Memory is taken in such steps where the server announces no length, or a larger one.
 const STEP: usize = 64 << 10;
@@ -95,6 +95,5 @@ impl Receiver {
 }
 
 fn cancelled() -> Cause {
-    let source = io::Error::other("the writing task was cancelled");
-    Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
+    spooling_failed(io::Error::other("the writing task was cancelled"))
 }
