@@ -196,10 +196,9 @@ pub fn mount_device(
     flags.set(MountFlags::NOEXEC, options.noexec);
     rustix::mount::mount(source, mountpoint, TYPE, flags, Some(data.as_c_str())).map_err(|e| {
         let error = io::Error::from(e);
-        let reason = match options.labels.as_slice() {
-            [] => explain::mount(&error, mountpoint),
-            [first, ..] if e == rustix::io::Errno::INVAL && mountpoint.is_dir() => {
-                format!("the kernel refuses {}, or another option of SELinux", first.text())
+        let reason = match options.labels.first() {
+            Some(label) if e == rustix::io::Errno::INVAL && mountpoint.is_dir() => {
+                format!("the kernel refuses {}, or another option of SELinux", label.text())
             }
             _ => explain::mount(&error, mountpoint),
         };

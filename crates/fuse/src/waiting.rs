@@ -164,7 +164,8 @@ impl Request {
             *followed = Followed { before: followed.last(), ..Followed::default() };
         }
         let request = Arc::clone(self);
-        Reply::new(move |answer| deliver(&request, answer)).for_requester(Requester::new(Arc::clone(self) as _))
+        Reply::new(move |answer| deliver(&request, answer))
+            .for_requester(Requester::new(Arc::clone(self) as _))
     }
 
     /// Returns when bytes that it waits for last arrived, or else when its caller began to wait: its deadline counts from
@@ -379,7 +380,15 @@ mod tests {
         let question = Question::Read { offset: 0, len: 1 };
         let begun = Begun { since: Instant::now(), generation: 0 };
         let numbers = (2, 15);
-        Arc::new(Request::new(numbers, (NodeId(2), node), (caller, user, 0), question, begun, channel, arena.slot(0)))
+        Arc::new(Request::new(
+            numbers,
+            (NodeId(2), node),
+            (caller, user, 0),
+            question,
+            begun,
+            channel,
+            arena.slot(0),
+        ))
     }
 
     fn asked(request: &Arc<Request>) -> Requester {

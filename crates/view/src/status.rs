@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
+use std::iter::successors;
 use std::time::SystemTime;
 
 use esker_format::hash::ContentHash;
@@ -149,14 +150,8 @@ impl Failures {
 
 /// Returns the store's error that a tree's error comes from.
 fn of_store(error: &TreeError) -> Option<&StoreError> {
-    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
-    while let Some(this) = cause {
-        if let Some(found) = this.downcast_ref::<StoreError>() {
-            return Some(found);
-        }
-        cause = this.source();
-    }
-    None
+    let causes = successors(Some(error as &(dyn Error + 'static)), |error| (**error).source());
+    causes.filter_map(|cause| cause.downcast_ref()).next()
 }
 
 /// Returns a text that is the same for all failures of one cause.
@@ -183,15 +178,9 @@ fn cause_text(object: &str, error: &TreeError) -> String {
 }
 
 /// An error and its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
+pub fn chain(error: &dyn Error) -> String {
+    let causes = successors(error.source(), |cause| (**cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The counters of a view.
