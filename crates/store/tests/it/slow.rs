@@ -226,20 +226,26 @@ fn a_users_small_reads_pass_another_users_flood() {
     let (small, flood) = (sized(3000, 40, 64 << 10), sized(4000, 420, LARGE));
     let (mirror, _folder) = serve(&[small.clone(), flood.clone()].concat());
     mirror.narrow(SPEED);
-    let alone = {
-        let rig = Rig::with(engine(), roomy());
-        reads_in_turn(&rig.open(&mirror.url("repo")), 2, &small)
-    };
-    let rig = Rig::with(engine(), roomy());
-    let before = mirror.requests().len();
-    let store = flooded(&mirror, &rig, &flood);
-    mirror.wait_for(before + 16, |_| true);
-    let beside = reads_in_turn(&store, 2, &small);
     // The first user has at most 16 of them under way.
     let one_object = Duration::from_secs_f64((16 * LARGE) as f64 / SPEED as f64);
-    // A machine that is busy needs more; a queue of all of them would take 26 seconds, and equal parts of the link 21.
-    let bound = alone * 2 + one_object + DEADLINE * 4;
-    assert!(beside <= bound, "{beside:?} beside a flood, {alone:?} alone");
+    let in_time = || {
+        // The engine's own clocks, so that no read fails because the machine stands still for a moment.
+        let rig = || Rig::with(engine_with(|_| {}), roomy());
+        let alone = {
+            let rig = rig();
+            reads_in_turn(&rig.open(&mirror.url("repo")), 2, &small)
+        };
+        let rig = rig();
+        let before = mirror.requests().len();
+        let store = flooded(&mirror, &rig, &flood);
+        mirror.wait_for(before + 16, |_| true);
+        let beside = reads_in_turn(&store, 2, &small);
+        println!("{beside:?} beside a flood, {alone:?} alone");
+        // A machine that is busy needs more; a queue of all of them would take 26 seconds, and equal parts of the link 21.
+        beside <= alone * 2 + one_object + DEADLINE * 4
+    };
+    // Once is enough, for a machine may do something else meanwhile; whoever waited for the flood would do so each time.
+    assert!((0..3).any(|_| in_time()), "another user's flood delayed small reads");
 }
 
 /// The same where the objects of the flood never come.
