@@ -3,7 +3,7 @@
 
 use std::io::Read as _;
 
-use esker_archive::{Kind, Reader, normalised, unpacked};
+use esker_archive::{Kind, Reader, decompressed, normalised};
 
 /// How much of each file is read, and of what a compression hides.
 const READ_MAX: u64 = 1 << 20;
@@ -13,7 +13,7 @@ const PLAIN_MAX: u64 = 8 << 20;
 /// Checks any bytes; returns how many entries were found, or why the rest of them can't be read.
 pub fn check(bytes: &[u8]) -> Result<usize, String> {
     let plain = read(bytes);
-    if let Ok(stream) = unpacked(bytes) {
+    if let Ok(stream) = decompressed(bytes) {
         let mut reader = Reader::new(stream.take(PLAIN_MAX));
         while let Ok(Some(_)) = reader.next() {}
     }
