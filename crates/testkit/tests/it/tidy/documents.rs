@@ -198,7 +198,8 @@ fn the_index_of_decisions_is_complete() {
         match row {
             Some((number, title)) if name.starts_with(number) => {
                 if !index.contains(&format!("| {number} | [{title}]({name}) | ")) {
-                    complaints.push(format!("{name}: the index has no row {number} with the title {title:?}"));
+                    complaints
+                        .push(format!("{name}: the index has no row {number} with the title {title:?}"));
                 }
             }
             _ => complaints.push(format!("{name}: the first line is not \"# NUMBER: TITLE\"")),
