@@ -388,26 +388,25 @@ impl Exits {
     /// Returns what is shown of every group.
     pub(super) fn shown(&self) -> Vec<Vec<Reach>> {
         let in_use = self.in_use();
-        let of_end = |end: &End| {
-            let active = in_use.contains(&end.exit);
-            let mut reach = Reach { name: end.exit.to_string(), active, ..Reach::default() };
-            if let Some(out) = &end.out {
-                out.show(&mut reach);
-            }
-            reach
-        };
+        let of_end = |end: &End| shown(end.exit.to_string(), in_use.contains(&end.exit), end.out.as_ref());
         let of_member = |member: &Member| -> Vec<Reach> {
             if !member.ends.is_empty() {
                 return member.ends.iter().map(of_end).collect();
             }
-            let mut reach = Reach { name: member.proxy.without_login().to_string(), ..Reach::default() };
-            if let Lookup::Failed(out) = &member.lookup {
-                out.show(&mut reach);
-            }
-            vec![reach]
+            let out = if let Lookup::Failed(out) = &member.lookup { Some(out) } else { None };
+            vec![shown(member.proxy.without_login().to_string(), false, out)]
         };
         self.groups.iter().map(|group| group.iter().flat_map(of_member).collect()).collect()
     }
+}
+
+/// Returns what is shown of an exit or a proxy.
+fn shown(name: String, active: bool, out: Option<&Out>) -> Reach {
+    let mut reach = Reach { name, active, ..Reach::default() };
+    if let Some(out) = out {
+        out.show(&mut reach);
+    }
+    reach
 }
 
 fn is_named(proxy: &Proxy, name: &str, at: u16) -> bool {
