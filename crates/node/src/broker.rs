@@ -24,7 +24,7 @@ use std::sync::Arc;
 use esker_format::name::RepositoryName;
 use esker_store::{
     Authorities, Blame, Cache, Cause, Destinations, Engine, EngineOptions, Log, Lower, ObjectStore, Proxy,
-    Servers, StoreError,
+    Servers, StoreError, host_of,
 };
 use parking_lot::Mutex;
 
@@ -233,17 +233,6 @@ fn name_of(servers: &Servers) -> Result<String, &'static str> {
     name.map(str::to_owned).ok_or("no server is named")
 }
 
-/// The host of a URL, without its port.
-fn host_of(url: &str) -> Option<String> {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split('/').next()?;
-    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    match authority.strip_prefix('[') {
-        Some(bracketed) => bracketed.split(']').next().map(str::to_owned),
-        None => authority.split(':').next().map(str::to_owned),
-    }
-}
-
 fn refused(object: &str, text: impl Into<String>) -> StoreError {
     let (blame, may_pass) = (Blame::Caller, false);
     StoreError::new(object, Cause::Remote { blame, may_pass, text: text.into() })
@@ -255,15 +244,19 @@ impl NodeHost {
     fn check_destinations(&self, name: &str, asked: &Servers) -> Result<(), StoreError> {
         let external = asked.external.as_deref();
         for servers in std::iter::once(asked).chain(external) {
-            let hosts = servers.urls.iter().filter_map(|url| host_of(url));
+            // Read as the store reads them; a folder of this node is none.
+            let hosts = servers.urls.iter().map(|url| host_of(url)).collect::<Result<Vec<_>, _>>()?;
             let proxies = servers.proxies.groups().iter().chain(servers.fallback.groups()).flatten();
             let proxies = proxies.filter_map(|proxy| match proxy {
                 Proxy::At { host, .. } => Some(host.clone()),
                 Proxy::Direct => None,
             });
             let resolver = servers.dns.server.map(|server| server.ip().to_string());
-            let refused =
-                hosts.chain(proxies).chain(resolver).find(|host| !self.destinations.may_allow(host));
+            let refused = hosts
+                .into_iter()
+                .chain(proxies)
+                .chain(resolver)
+                .find(|host| !self.destinations.may_allow(host));
             if let Some(host) = refused {
                 let text = format!(
                     "connecting to {host} is not allowed to users of this broker; whoever runs it allows it with `--connect`"

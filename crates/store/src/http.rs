@@ -50,6 +50,7 @@ pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
 pub(crate) use network::Network;
 pub use tls::TlsProblem;
+pub use url::host_of;
 pub(crate) use url::{BaseUrl, escaped};
 
 /// How we call ourselves.

@@ -79,6 +79,11 @@ impl BaseUrl {
     }
 }
 
+/// Returns the name or address of the server in an `http://` or `https://` URL, as it is connected to.
+pub fn host_of(url: &str) -> Result<String, StoreError> {
+    BaseUrl::parse(url).map(|base| base.host)
+}
+
 impl fmt::Display for BaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.origin(), self.path)
