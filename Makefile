@@ -17,12 +17,12 @@ demo: export DEMO_VIA = $(value VIA)
 demo: release
 	scripts/demo.sh $(ESKER)
 
-# Every test. As root it installs what is missing; as a user it says what to install. Tests mostly wait, for disks and for
+# Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly wait, for disks and for
 # each other's programs: two at a time left two cores idle for half of the time.
 test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 test:
 	scripts/needs.sh
-	cargo test --locked --workspace
+	scripts/test.sh
 
 # What CI demands beyond tests.
 lint:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the tests find what they need from the system. As root it installs what is missing and opens
-# /dev/fuse; anybody else gets the commands that an administrator must run. Nothing is ever skipped instead.
+# /dev/fuse; anybody else gets the commands that an administrator must run. What an ordinary user can't test is skipped, and
+# said at the end (scripts/test.sh).
 set -euo pipefail
 
 missing=()  # packages
@@ -31,6 +32,7 @@ command -v squashfuse_ll >/dev/null || missing+=(squashfuse)
 grep -qw squashfs /proc/filesystems || blocked+=("modprobe squashfs")
 # Subordinate ids of users, for package managers in containers.
 command -v newuidmap >/dev/null || missing+=(uidmap)
+[ -e /etc/subuid ] && [ -e /etc/subgid ] || blocked+=("touch /etc/subuid /etc/subgid")
 [ -e /dev/fuse ] || blocked+=("modprobe fuse")
 # The unprivileged half of the tests opens the device as an ordinary user.
 [ -e /dev/fuse ] && [ "$(stat -c %a /dev/fuse)" != 666 ] && blocked+=("chmod 666 /dev/fuse")
@@ -60,6 +62,6 @@ if [ ${#missing[@]} -ne 0 ]; then
         { apt-get update >/dev/null && apt-get install -y --no-install-recommends "${missing[@]}" >/dev/null; }
 fi
 for command in "${blocked[@]+"${blocked[@]}"}"; do
-    echo "the tests mount as an ordinary user too, so: $command"
+    echo "the tests are run by an ordinary user too, so: $command"
     $command
 done

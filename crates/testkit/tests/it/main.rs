@@ -2,5 +2,7 @@
 mod fixtures;
 mod mirror;
 mod objects;
+mod skips;
 mod survey;
 mod tidy;
+mod waiting;

@@ -1,7 +1,9 @@
 //! Documents agree with each other and with the tests that quote them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
+
+use esker_testkit::promises::{self, Test};
 
 use super::{files_ending, report, root, rows, text};
 
@@ -63,57 +65,20 @@ fn links_lead_somewhere() {
     report("links in documents", &complaints);
 }
 
-/// Reads the promises of `docs/semantics.md`: lines like `**M3.** A sentence…`, up to the next empty line.
-fn promises() -> BTreeMap<String, String> {
-    let document = text("docs/semantics.md".as_ref());
-    let mut promises = BTreeMap::new();
-    for paragraph in document.split("\n\n") {
-        let paragraph = paragraph.trim().replace('\n', " ");
-        let Some((id, sentence)) = paragraph.strip_prefix("**").and_then(|rest| rest.split_once(".** "))
-        else {
-            continue;
-        };
-        let before = promises.insert(id.to_owned(), sentence.to_owned());
-        assert!(before.is_none(), "promise {id} stands twice in docs/semantics.md");
-    }
-    assert!(promises.len() > 10, "docs/semantics.md holds promises");
-    promises
-}
-
-/// Mount tests run once for each kernel; what `#[test]` stands on is made by a macro around this.
-const ON_ALL_KERNELS: &str = "(kernel: KernelMask) {";
-
-/// Returns the doc comments right above test functions, joined to one line each, with the test's place.
-fn comments_of_tests() -> Vec<(String, String)> {
-    let mut comments = Vec::new();
-    for file in files_ending("rs") {
-        let source = text(&file);
-        let mut comment = String::new();
-        for (at, line) in source.lines().enumerate() {
-            let line = line.trim();
-            if let Some(words) = line.strip_prefix("///") {
-                comment.push(' ');
-                comment.push_str(words.trim());
-            } else if line == "#[test]" || line.ends_with(ON_ALL_KERNELS) {
-                comments.push((comment.trim().to_owned(), format!("{}:{}", file.display(), at + 1)));
-                comment.clear();
-            } else if !line.starts_with("#[") {
-                comment.clear();
-            }
-        }
-    }
-    comments
+/// Returns every test function of the source tree.
+fn tests() -> Vec<Test> {
+    files_ending("rs").iter().flat_map(|file| promises::tests(file, &text(file))).collect()
 }
 
 /// A test quotes a promise word for word in its doc comment, behind an angle bracket, its name and a colon.
 #[test]
 fn promises_are_quoted_by_the_tests_that_prove_them() {
-    let promises = promises();
+    let promises = promises::promises(&text("docs/semantics.md".as_ref()));
     let mut quoted = BTreeSet::new();
     let mut complaints = Vec::new();
-    for (comment, place) in comments_of_tests() {
-        for quote in comment.split("> ").skip(1) {
-            let Some((id, sentence)) = quote.split_once(": ") else { continue };
+    for test in tests() {
+        let place = format!("{}:{}", test.file.display(), test.line);
+        for (id, sentence) in test.quotes() {
             match promises.get(id) {
                 None => {
                     complaints.push(format!("{place} quotes {id}, which docs/semantics.md does not have"))

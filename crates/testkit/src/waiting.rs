@@ -1,0 +1,47 @@
+//! Waiting for what tells nobody that it happened: looks again and again, with pauses that grow.
+//!
+//! What can be waited for by itself (a channel, a condition variable, the end of a process) should be.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often is looked.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The first pause; each is twice as long as the one before.
+    first: Duration,
+    /// The longest pause.
+    longest: Duration,
+}
+
+impl Pace {
+    /// For a look that costs little: a value in memory, a file.
+    pub const LOOK: Pace = Pace { first: Duration::from_micros(100), longest: Duration::from_millis(20) };
+    /// For a look that starts a process.
+    pub const PROCESS: Pace = Pace { first: Duration::from_millis(10), longest: Duration::from_millis(500) };
+
+    /// Waits until `look` returns something, and returns that, or nothing once the time is over.
+    pub fn until_some<T>(self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let (deadline, mut pause) = (Instant::now() + limit, self.first);
+        loop {
+            // Looked at after the deadline too: this thread may have been the one that was late.
+            let is_over = Instant::now() >= deadline;
+            let found = look();
+            if found.is_some() || is_over {
+                return found;
+            }
+            sleep(pause.min(deadline.saturating_duration_since(Instant::now())));
+            pause = (pause * 2).min(self.longest);
+        }
+    }
+
+    /// Waits until something holds, and tells whether it does within the time.
+    pub fn until(self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+        self.until_some(limit, || holds().then_some(())).is_some()
+    }
+}
+
+/// Waits until something holds that costs little to look at, and tells whether it does within the time.
+pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
+    Pace::LOOK.until(limit, holds)
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs every test, and says at the end, whatever came of them, which were skipped and which promises nobody proved
+# (crates/testkit/src/skips.rs). Ends with the status of cargo.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+export ESKER_SKIPS=$target/skips
+mkdir -p "$target" && : >"$ESKER_SKIPS" || exit
+outcome=0
+cargo test --locked --workspace || outcome=$?
+if [ -x "$target/debug/esker-skipped" ]; then
+    "$target/debug/esker-skipped" "$ESKER_SKIPS" .
+else
+    echo "no test was run: esker-skipped was not built"
+fi
+exit "$outcome"
