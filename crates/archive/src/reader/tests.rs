@@ -1,14 +1,11 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
+use esker_testkit::raw_tar::{self, GNU, Raw, V7, archive, octal12, old_sparse, pax_sparse};
+
 use super::*;
 use crate::entry::{Device, Time};
 use crate::{FileContent, Kind};
-use raw_tar::{GNU, Raw, V7, archive, octal12, old_sparse, pax_sparse};
-
-#[path = "../../../testkit/src/raw_tar.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod raw_tar;
 
 #[path = "../../../../fuzz/src/archive.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use esker_testkit::listing::Entry;
 use esker_testkit::object::sha256;
+use esker_testkit::raw_tar::{GNU, Raw, USTAR, V7, archive, octal12, old_sparse, pax_sparse, record};
 
 use crate::cases::{Case, Expected};
-use crate::raw_tar::{GNU, Raw, USTAR, V7, archive, octal12, old_sparse, pax_sparse, record};
 
 fn file() -> Raw {
     Raw::file(b"f", b"hi")

@@ -11,10 +11,6 @@ mod judge;
 mod programs;
 mod uses;
 
-#[path = "../../../testkit/src/raw_tar.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod raw_tar;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -18,11 +18,11 @@ use esker_squashfs::{FileImage, ImageTree};
 use esker_testkit::container::digest;
 use esker_testkit::listing::Entry;
 use esker_testkit::object::sha256;
+use esker_testkit::raw_tar::{Raw, archive};
 use esker_vfs::{ErrorKind, Found, Kind, Reply, Tree as _, whole_listing};
 
 use crate::cases::{Case, Tree};
 use crate::judge::{difference, tree};
-use crate::raw_tar::{Raw, archive};
 
 /// A use.
 pub(crate) enum Use {
