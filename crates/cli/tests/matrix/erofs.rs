@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
+use esker_testkit::skip;
 use esker_testkit::survey::{differences, survey};
 use esker_testkit::sys::Mapped;
 use rustix::process::Signal;
@@ -20,7 +21,7 @@ const EROFS: [&str; 3] = ["--fixed", "--show-with", "erofs"];
 /// > S1: A fixed revision or an image that EROFS shows (`--show-with erofs`, by root) has the same names, attributes, contents, owners and numbers of inodes whenever it is mounted.
 #[test]
 fn a_revision_is_shown_exactly() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     for fixture in fixture::ALL {
         let world = World::new(root, fixture);
         let mut numbers = Vec::new();
@@ -45,7 +46,7 @@ fn a_revision_is_shown_exactly() {
 
 #[test]
 fn its_source_is_what_was_mounted() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     let world = World::new(root, fixture::RMD);
     let _mounted = world.mount(&EROFS);
     let lines = mountinfo();
@@ -56,7 +57,7 @@ fn its_source_is_what_was_mounted() {
 /// > S2: What EROFS was told stays readable when the daemon is gone, every other read fails with EIO and every other name with ENOTCONN, or EIO in a directory that was looked at, and `esker umount` takes it away.
 #[test]
 fn a_daemon_that_is_gone_leaves_what_is_known() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     let world = World::new(root, fixture::FULL);
     // Whoever asks ahead may come to know names before the end.
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
@@ -80,7 +81,7 @@ fn a_daemon_that_is_gone_leaves_what_is_known() {
 /// > S3: A program that waits for a server through EROFS, for bytes or for a name, can be killed and is gone within a second.
 #[test]
 fn who_waits_can_be_killed() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     let world = World::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
@@ -108,7 +109,7 @@ fn who_waits_can_be_killed() {
 /// As elsewhere (P5, D2): what can't be told waits, what can is told, and both are tried again.
 #[test]
 fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     let world = World::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
@@ -142,7 +143,7 @@ fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
 /// Where the kernel is too old, or refuses for whatever reason, there is the next best.
 #[test]
 fn what_erofs_can_not_show_is_shown_below_an_overlay() {
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
     let world = World::new(root, fixture::RMD);
     // No name is as long as this, so that the kernel can't be given the path of the image.
     let long = "x".repeat(300);

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 
 use esker_testkit::fixture::{self, Fixture};
+use esker_testkit::skip;
 use esker_testkit::survey::{differences, survey};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
@@ -65,7 +66,7 @@ fn ask_files(mounted: &Mounted<'_>, fixture: Fixture) -> u64 {
 #[test]
 fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
     let world = World::new(root, fixture::RMD);
     for (options, each) in [(&[][..], 1), (&["--fixed"], 0)] {
         let mounted = world.mount(options);
@@ -80,7 +81,7 @@ fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
 #[test]
 fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
     let asked = |mounted: &Mounted<'_>| requests(&mounted.status()).get("GETXATTR").copied().unwrap_or(0);
     let tree = |marked: bool| {
         let workshop = Workshop::with(root, |top| {
@@ -124,7 +125,7 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
 #[test]
 fn a_fixed_mount_ends_however_it_is_unmounted() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { return };
+    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
     let world = World::new(root, fixture::RMD);
     let left = || {
         let mounts = mountinfo();

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
+use esker_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -292,8 +293,7 @@ fn a_missing_device_is_named() {
 #[test]
 fn the_mode_of_the_device_is_named() {
     if !Person::myself().is_root() {
-        println!("not run by root: the mode of /dev/fuse is left to a run as root");
-        return;
+        skip!("only root can make a device with another mode");
     }
     let world = World::new(Person::ordinary(), fixture::RMD);
     let device = world.path("fuse");

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use esker_testkit::skip_part;
 use esker_testkit::survey::Ownership;
 use rustix::process::{Gid, Uid};
 
@@ -34,14 +35,15 @@ impl Person {
 
     /// Returns root, if root runs the tests: for what nobody else may do.
     pub(crate) fn root() -> Option<Person> {
-        Person::all().into_iter().find(|person| person.is_root())
+        Some(Person::myself()).filter(|person| person.is_root())
     }
 
-    /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user.
+    /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user. The lack of root is
+    /// reported.
     pub(crate) fn all() -> Vec<Person> {
         let (myself, ordinary) = (Person::myself(), Person::ordinary());
         if myself == ordinary {
-            println!("not run by root: mounts by root are left to a run as root");
+            skip_part!("only root mounts as root");
             vec![ordinary]
         } else {
             vec![myself, ordinary]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use esker_testkit::fixture;
+use esker_testkit::skip;
 
 use crate::machine::Machine;
 use crate::person::Person;
@@ -34,8 +35,7 @@ source=$(printf %s "$URL" | sed 's/:/\\:/g')
 fn a_repository_appears_at_first_access() {
     let myself = Person::myself();
     if !myself.is_root() {
-        println!("not run by root: what administrators do to a machine is left to a run as root");
-        return;
+        skip!("only root does to a machine what administrators do");
     }
     let world = World::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(
@@ -89,8 +89,7 @@ echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
 fn a_configuration_for_cernvm_fs_is_enough() {
     let myself = Person::myself();
     if !myself.is_root() {
-        println!("not run by root: what administrators do to a machine is left to a run as root");
-        return;
+        skip!("only root does to a machine what administrators do");
     }
     let world = World::new(myself, fixture::RMD);
     let theirs = "rm /etc/auto.master.d/esker.autofs
@@ -136,8 +135,7 @@ printf 'CVMFS_SERVER_URL=%s\nCVMFS_PUBLIC_KEY=%s\n' file:///run/srv/config.test 
 fn the_configuration_repository_is_mounted_first() {
     let myself = Person::myself();
     if !myself.is_root() {
-        println!("not run by root: what administrators do to a machine is left to a run as root");
-        return;
+        skip!("only root does to a machine what administrators do");
     }
     let world = World::new(myself, fixture::RMD);
     let machine = Machine::new(&world);
@@ -182,8 +180,7 @@ fn the_configuration_repository_is_mounted_first() {
 fn both_clients_can_be_set_up_beside_each_other() {
     let myself = Person::myself();
     if !myself.is_root() {
-        println!("not run by root: what administrators do to a machine is left to a run as root");
-        return;
+        skip!("only root does to a machine what administrators do");
     }
     let world = World::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(

@@ -3,6 +3,7 @@
 use std::fs;
 
 use esker_testkit::fixture;
+use esker_testkit::skip;
 
 use crate::machine::Machine;
 use crate::person::Person;
@@ -73,12 +74,10 @@ grep -c " /cvmfs/$NAME " /proc/mounts || :
 fn systemd_mounts_at_first_use() {
     let myself = Person::myself();
     if !myself.is_root() {
-        println!("not run by root: what administrators do to a machine is left to a run as root");
-        return;
+        skip!("only root does to a machine what administrators do");
     }
     if !fs::exists("/lib/systemd/systemd").expect("looking for systemd") {
-        println!("systemd is not installed here: its units are only read by systemd-analyze, if at all");
-        return;
+        skip!("systemd is not installed; its units are only read by systemd-analyze, if at all");
     }
     let world = World::new(myself, fixture::RMD);
     let results = world.path("results");
@@ -105,8 +104,7 @@ fn systemd_mounts_at_first_use() {
     ));
     let cleaned = machine.output(&format!("{names}\n{CLEAN}"));
     if let Ok(why) = fs::read_to_string(results.join("impossible")) {
-        println!("systemd was not started: {why}");
-        return;
+        skip!("systemd can't be started here: {}", why.trim());
     }
     let said = fs::read_to_string(results.join("said")).unwrap_or_else(|_| panic!("{}", words(&output)));
     let lines: Vec<_> = said.lines().collect();

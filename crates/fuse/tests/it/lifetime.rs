@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_fuse::Unmount;
+use esker_testkit::skip;
 use esker_vfs::ErrorKind;
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
@@ -35,7 +36,7 @@ fn read_everything(root: &std::path::Path) -> usize {
 on_all_kernels! {
     fn dropped_caches_leave_only_what_is_open(kernel: KernelMask) {
         if !is_root() {
-            return eprintln!("NOT TESTED: only root can drop caches");
+            skip!("only root can drop caches");
         }
         let _caches = drop_caches();
         let mounted = Mounted::new(wide(), kernel);
@@ -62,7 +63,7 @@ on_all_kernels! {
 
     fn lookups_and_forgets_at_once_lose_no_node(kernel: KernelMask) {
         if !is_root() {
-            return eprintln!("NOT TESTED: only root can drop caches");
+            skip!("only root can drop caches");
         }
         let _caches = drop_caches();
         let mounted = Mounted::new(wide(), kernel);
@@ -147,7 +148,7 @@ on_all_kernels! {
 
     fn an_answer_that_comes_after_the_end_is_dropped(kernel: KernelMask) {
         if !is_root() {
-            return eprintln!("NOT TESTED: only root can abort a mount");
+            skip!("only root can abort a mount");
         }
         let tree = wide();
         tree.script().set(Call::Lookup, "d9", Action::Park);

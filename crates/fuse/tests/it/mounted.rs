@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
+use esker_testkit::skip;
 use esker_vfs::memory::MemoryTree;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Longer than anything in a test should take, on a machine that does other things as well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs a test that needs `/dev/fuse`; without it, says so, and fails where tests must be complete.
+/// Runs a test that needs `/dev/fuse`; without it, skips the test, or fails where tests must be complete.
 pub(crate) fn with_fuse(test: impl FnOnce()) {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => test(),
@@ -20,12 +21,12 @@ pub(crate) fn with_fuse(test: impl FnOnce()) {
             let required =
                 ["CI", "REQUIRE_FUSE"].iter().any(|v| std::env::var_os(v).is_some_and(|v| v != "0"));
             assert!(!required, "/dev/fuse can't be opened ({e}), but CI or REQUIRE_FUSE is set");
-            eprintln!("NOT TESTED: /dev/fuse can't be opened ({e})");
+            skip!("/dev/fuse can't be opened: {e}");
         }
     }
 }
 
-/// Whether this process is root. What only root can do is not tested otherwise, and that is said.
+/// Whether this process is root. Tests of what only root can do are skipped otherwise.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -4,6 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use esker_testkit::skip;
+
 use super::Site;
 use crate::person::Person;
 use crate::world::{printed, words};
@@ -60,7 +62,7 @@ fn options_of_binds_take_effect() {
 
 #[test]
 fn nosuid_takes_rights_from_programs_and_ro_reaches_mounts_below() {
-    let Some(person) = Person::root() else { return };
+    let Some(person) = Person::root() else { skip!("only root mounts a data set with rights") };
     let site = site_with_data(person);
     let data = site.world.path("data").display().to_string();
     let says = |options: &str| {

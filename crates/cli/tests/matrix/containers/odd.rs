@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
+use esker_testkit::skip;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::Site;
@@ -87,7 +88,7 @@ fn what_can_not_be_shown_is_left_out_with_a_warning() {
 
 #[test]
 fn a_directory_that_the_user_can_not_enter_is_no_start() {
-    let Some(_) = Person::root() else { return };
+    let Some(_) = Person::root() else { skip!("only root calls with fewer rights than it has") };
     let site = Site::new();
     let closed = site.world.path("closed");
     fs::create_dir(&closed).expect("a folder");
@@ -145,7 +146,7 @@ fn what_is_no_image_is_told_at_once() {
 
 #[test]
 fn a_device_that_can_not_be_opened_is_explained() {
-    let Some(_) = Person::root() else { return };
+    let Some(_) = Person::root() else { skip!("only root calls with fewer rights than it has") };
     let site = Site::new();
     let image = packed(&site);
     let device = site.world.path("fuse");

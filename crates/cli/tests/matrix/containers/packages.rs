@@ -5,6 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use esker_testkit::skip;
+
 use super::Site;
 use super::rootfs::found;
 use crate::person::Person;
@@ -39,8 +41,7 @@ const PROGRAMS: [&str; 23] = [
 /// A site whose system has apt, dpkg and a repository with one package; `None` where this machine has no apt.
 fn site_with_apt(person: Person) -> Option<Site> {
     if let Some(none) = ["apt-get", "dpkg-deb", "useradd"].iter().find(|name| found(name).is_none()) {
-        println!("this machine has no {none}: installing packages is left to one that has");
-        return None;
+        skip!("this machine has no {none}");
     }
     let site = Site::of(person);
     let root = &site.root;
@@ -182,13 +183,11 @@ fn packages_are_installed_without_subordinate_ids() {
 
 #[test]
 fn packages_are_installed_as_users_of_the_image_with_subordinate_ids() {
-    if Person::root().is_none() {
-        println!("not run by root: ranges of ids in /etc/subuid are left to a run as root");
-        return;
+    if !Person::myself().is_root() {
+        skip!("only root gives ranges of ids to users");
     }
     if found("newuidmap").is_none() || !Path::new("/etc/subuid").exists() {
-        println!("this machine has no newuidmap or /etc/subuid: ids are left to one that has");
-        return;
+        skip!("this machine has no newuidmap or no /etc/subuid");
     }
     let Some(site) = site_with_apt(Person::ordinary()) else { return };
     site.root.give_to(site.world.person);

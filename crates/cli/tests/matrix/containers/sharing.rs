@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use esker_testkit::fixture;
+use esker_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rootfs::Rootfs;
@@ -283,8 +284,7 @@ impl Drop for Job {
 fn a_killed_job_takes_nothing_from_another() {
     let images = Images::new();
     let (Some(one), Some(two)) = (Job::new("one"), Job::new("two")) else {
-        println!("control groups can't be made here: jobs are left to a run that may");
-        return;
+        skip!("control groups can't be made here");
     };
     let script =
         "grep -m1 ' /bin /bin ' /proc/self/mountinfo | cut -d' ' -f3; read go; cat /made-for-this-test";
@@ -324,9 +324,8 @@ fn noise(seed: u32) -> String {
 
 #[test]
 fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
-    if Person::root().is_none() {
-        println!("not run by root: what a keeper has read is hidden from other processes of its user");
-        return;
+    if !Person::myself().is_root() {
+        skip!("only root sees what a keeper has read");
     }
     let (all, _) = STARTS_WITH;
     let start = |root: &Rootfs| {
@@ -377,7 +376,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
 /// Somebody may have packed or published what was the layer of another overlay. Its marks are for that one.
 #[test]
 fn marks_of_another_overlay_mean_nothing_below_a_command() {
-    let Some(person) = Person::root() else { return };
+    let Some(person) = Person::root() else { skip!("only root sets marks of overlays") };
     let mark = |root: &Rootfs| {
         root.write("/sub/file", "seen\n", 0o644);
         let (folder, none) = (root.path().join("sub"), rustix::fs::XattrFlags::empty());

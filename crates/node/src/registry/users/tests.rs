@@ -4,6 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use esker_testkit::skip;
 use rustix::fs::{FlockOperation, flock};
 
 use super::*;
@@ -22,8 +23,7 @@ impl Machine {
     /// `None` without root's rights: only root can give files to users.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("not run by root: registries of users are read by root");
-            return None;
+            skip!("only root can give files to users");
         }
         let base = tempfile::tempdir().expect("a directory");
         let places = Places { run: base.path().join("run"), temporary: base.path().join("tmp") };
