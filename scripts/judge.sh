@@ -3,7 +3,7 @@
 #
 # BUILD is the folder where CernVM-FS 2.12 was compiled (cvmfs_swissknife, cvmfs2 and their libraries); FOLDER takes what
 # is made, about 3 GB, and must not exist; it is removed unless something is wrong. Needs root, /dev/fuse and overlayfs.
-# ESKER and COMPARE name the binaries if they are not those of a release build.
+# ESKER and COMPARE name the binaries if they are not those of a release build. See reference.sh.
 #
 #   1. A tree with every kind of entry, in each hash and compression that the reference knows: published, changed,
 #      published again, its whitelist signed again, an archive of it ingested; each time `check -c`. Each published
@@ -18,21 +18,14 @@ set -euo pipefail
 build=$(realpath "${1:?the folder of a CernVM-FS build}")
 work=${2:-$(mktemp -du /tmp/esker-judge-XXXXXX)}
 cd "$(dirname "$0")/.."
-triple=$(rustc -vV | sed -n 's/^host: //p')
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-esker=$(realpath "${ESKER:-$target/$triple/release/esker}")
+work=$(realpath -m "$work")
+. scripts/reference.sh
 compare=$(realpath "${COMPARE:-$target/$triple/release/esker-compare}")
 fixtures=$PWD/fixtures
-[ "$(id -u)" = 0 ] || { echo "judge.sh needs root: the reference mounts, and the tree has devices" >&2; exit 2; }
 for binary in "$build/cvmfs_swissknife" "$build/cvmfs2" "$build/cvmfs_fsck" "$esker" "$compare"; do
     [ -x "$binary" ] || { echo "there is no $binary" >&2; exit 2; }
 done
-mkdir "$work"
-work=$(realpath "$work")
-mkdir "$work"/{keys,www,copies,tmp,mnt,mnt-copy,union}
-export LD_LIBRARY_PATH=$build CVMFS_LIBRARY_PATH=$build LC_ALL=C
-# The reference's publisher insists on writing statistics; some builds are changed to do it elsewhere.
-statistics=${REF_STATS_DIR:-/var/spool/cvmfs}
+mkdir "$work" "$work"/{keys,www,copies,tmp,mnt,mnt-copy,union}
 failures=0
 
 say() { printf '| %s | %s | %s |\n' "$@"; }
@@ -47,27 +40,12 @@ verdict() { # WHAT DOES COMMAND…: a row of the log
         failures=$((failures + 1))
     fi
 }
-places=(--storage "$work/www" --keys "$work/keys")
-field() { sed -n "/^--\$/q;s/^$2//p" "$work/www/$1/.cvmfspublished"; } # REPOSITORY LETTER: of its manifest
-knife() { "$build/cvmfs_swissknife" "$@"; }
 
 # --- judging --------------------------------------------------------------------------------------------------------
 
 check() { # REPOSITORY
     knife check -r "$work/www/$1" -k "$work/keys/$1.pub" -N "$1" -c -t "$work/tmp" || return 1
     echo "no problems found, revision $(field "$1" S)"
-}
-
-serve() { # FOLDER: starts a server of the repositories in there; its process is in `server`, its address in `address`
-    local said=$work/tmp/serve ready
-    rm -f "$said"
-    mkfifo "$said"
-    "$esker" serve "$1" --listen 127.0.0.1:0 --json >"$said" 2>&1 &
-    server=$!
-    exec {output}<"$said"
-    read -r ready <&"$output"
-    # shellcheck disable=SC2001 # a pattern of the shell can't take it out
-    address=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' <<<"$ready")/cvmfs
 }
 
 scrub() { # REPOSITORY: every object has the name of its bytes
@@ -77,7 +55,7 @@ scrub() { # REPOSITORY: every object has the name of its bytes
 
 read_all() { # REPOSITORY: the reference's client reads everything, and leaves it in `cache`
     local outcome=0
-    mount_reference "$1" "$work/mnt" || return 1
+    mount_reference "$url" "$1" "$work/mnt" || return 1
     find "$work/mnt" -type f -exec cat {} + >"$work/tmp/contents" || outcome=1
     [ -s "$work/tmp/contents" ] || outcome=1
     rm -f "$work/tmp/contents"
@@ -116,10 +94,9 @@ replicate() { # REPOSITORY: anew
 }
 
 replica_shown() { # REPOSITORY: the reference's client shows the copy as it does the original
-    local outcome=0 server=$copies_url
-    mount_reference "$1" "$work/mnt-copy" || return 1
-    server=$url
-    if mount_reference "$1" "$work/mnt"; then
+    local outcome=0
+    mount_reference "$copies_url" "$1" "$work/mnt-copy" || return 1
+    if mount_reference "$url" "$1" "$work/mnt"; then
         "$compare" "$work/mnt" "$work/mnt-copy" || outcome=1
         leave "$work/mnt" || outcome=1
     else
@@ -137,37 +114,6 @@ misses() { # REPOSITORY: the checker would have noticed
     echo "missed"
 }
 
-mount_reference() { # REPOSITORY FOLDER [ROOT-HASH]: its cache is in `cache`, its server is `server` or the original's
-    local config
-    config=$work/tmp/$(basename "$2").$1.conf
-    # The client before may not have gone yet.
-    cache=$(mktemp -d "$work/tmp/cache-XXXX")
-    mkdir -p "$2"
-    cat >"$config" <<EOF2
-CVMFS_SERVER_URL=${server:-$url}/$1
-CVMFS_HTTP_PROXY=DIRECT
-CVMFS_PUBLIC_KEY=$work/keys/$1.pub
-CVMFS_CACHE_BASE=$cache
-CVMFS_RELOAD_SOCKETS=$cache
-CVMFS_SHARED_CACHE=no
-CVMFS_CHECK_PERMISSIONS=yes
-CVMFS_CLAIM_OWNERSHIP=no
-CVMFS_USE_GEOAPI=no
-CVMFS_MAGIC_XATTRS_VISIBILITY=never
-${3:+CVMFS_ROOT_HASH=$3}
-EOF2
-    "$build/cvmfs2" -o "config=$config,allow_other" "$1" "$2"
-}
-
-leave() { # FOLDER: the kernel may be busy with it for a moment
-    local try
-    for try in $(seq 50); do
-        if umount "$1" 2>/dev/null; then return; fi
-        sleep 0.2
-    done
-    umount "$1"
-}
-
 # What the reference's client does otherwise on purpose: it resolves variables in symlinks.
 shown_as() { # SOURCE FOLDER
     "$compare" "$1" "$2" >"$work/differences" && return
@@ -180,7 +126,7 @@ shown_as() { # SOURCE FOLDER
 
 shown() { # REPOSITORY SOURCE: what the reference's client shows is the source
     local outcome=0
-    mount_reference "$1" "$work/mnt" || return 1
+    mount_reference "$url" "$1" "$work/mnt" || return 1
     shown_as "$2" "$work/mnt" || outcome=1
     leave "$work/mnt" || outcome=1
     return $outcome
@@ -193,7 +139,7 @@ list() { # FOLDER: everything that `find` can say, but sizes of directories
 alike() { # REPOSITORY: both clients show the same
     local outcome=0 count others ours=$work/tmp/ours
     mkdir -p "$ours"
-    mount_reference "$1" "$work/mnt" || return 1
+    mount_reference "$url" "$1" "$work/mnt" || return 1
     "$esker" mount "$url/$1" "$ours" --public-key "$work/keys/$1.pub" --cache "$work/tmp/esker.$1" || outcome=1
     diff <(list "$work/mnt") <(list "$ours") || outcome=1
     count=$(list "$ours" | wc -l)
@@ -231,15 +177,14 @@ publish_reference() { # REPOSITORY COMMAND…: run in the folder that is publish
     shift
     base=$(field "$name" C)
     case $base in *-rmd160) hash=rmd160 ;; *-shake128) hash=shake128 ;; *) hash=sha1 ;; esac
-    up=local,$work/www/$name/data/txn,$work/www/$name
+    up=$(storage_of "$name")
     rm -rf "$here"
     mkdir -p "$here"/{below,above,work,all,tmp} "$statistics/$name"
-    mount_reference "$name" "$here/below" "$base" || return 1
-    mount -t overlay overlay -o "lowerdir=$here/below,upperdir=$here/above,workdir=$here/work,xino=off,redirect_dir=off,metacopy=off,index=off" "$here/all" || outcome=1
+    mount_reference "$url" "$name" "$here/below" "$base" || return 1
+    overlay "$here" || outcome=1
     (cd "$here/all" && "$@") || outcome=1
     printf %s "$(field "$name" Y)" >"$here/reflog"
-    [ $outcome != 0 ] || knife sync -u "$here/all" -s "$here/above" -c "$here/below" -t "$here/tmp" -b "$base" -r "$up" \
-        -w "$url/$name" -o "$here/manifest" -e "$hash" -N "$name" -K "$work/keys/$name.pub" -f overlayfs -p -k -j || outcome=1
+    [ $outcome != 0 ] || synchronize "$url" "$name" "$here" "$base" "$hash" || outcome=1
     leave "$here/all" || outcome=1
     leave "$here/below" || outcome=1
     [ $outcome = 0 ] || return 1
@@ -365,7 +310,7 @@ echo '|---|---|---|'
 serve "$work/www"
 url=$address servers=$server
 serve "$work/copies"
-copies_url=$address servers="$servers $server" server=
+copies_url=$address servers="$servers $server"
 # shellcheck disable=SC2086 # two processes
 trap 'kill $servers 2>/dev/null || true' EXIT
 for hash in sha1 rmd160 shake128; do

@@ -11,31 +11,16 @@ build=$(realpath "${1:?the folder of a CernVM-FS build}")
 tree=$(realpath "${2:?a folder to publish}")
 rounds=${3:-3}
 cd "$(dirname "$0")/.."
-triple=$(rustc -vV | sed -n 's/^host: //p')
-esker=$(realpath "${ESKER:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/$triple/release/esker}")
-[ "$(id -u)" = 0 ] || { echo "publish-encoders.sh needs root: the reference mounts" >&2; exit 2; }
 work=$(mktemp -d /tmp/esker-encoders-XXXXXX)
-name=encoders.test
-statistics=${REF_STATS_DIR:-/var/spool/cvmfs}/$name
-export LD_LIBRARY_PATH=$build CVMFS_LIBRARY_PATH=$build LC_ALL=C TIMEFORMAT='%R %U %S'
-server=
+name=encoders.test server=
 end() {
     [ -z "$server" ] || kill "$server" 2>/dev/null || true
     umount "$work/all" "$work/below" 2>/dev/null || true
     rm -rf "$work"
 }
 trap end EXIT
-places=(--storage "$work/www" --keys "$work/keys")
-field() { sed -n "/^--\$/q;s/^$1//p" "$work/www/$name/.cvmfspublished"; } # LETTER: of the manifest
-
-leave() { # FOLDER: the kernel may be busy with it for a moment
-    local try
-    for try in $(seq 50); do
-        if umount "$1" 2>/dev/null; then return; fi
-        sleep 0.2
-    done
-    umount "$1"
-}
+. scripts/reference.sh
+export TIMEFORMAT='%R %U %S'
 
 timed() { # WAY COMMAND…: notes seconds, processor seconds and bytes stored
     local way=$1
@@ -54,34 +39,16 @@ by_esker() { # WAY CREATE-OPTION…
 }
 
 by_reference() {
-    local base up said=$work/serve ready url
-    rm -rf "$work/www" "$work"/{below,above,over,all,tmp,cache,said}
-    mkdir "$work"/{below,above,over,all,tmp,cache}
+    local cache
+    rm -rf "$work/www" "$work"/{below,above,work,all,tmp}
+    mkdir "$work"/{below,above,work,all,tmp}
     "$esker" repo create "$name" "${places[@]}" >/dev/null
-    [ -p "$said" ] || mkfifo "$said"
-    "$esker" serve "$work/www" --listen 127.0.0.1:0 --json >"$said" 2>&1 &
-    server=$!
-    exec {output}<"$said"
-    read -r ready <&"$output"
-    # shellcheck disable=SC2001 # a pattern of the shell can't take it out
-    url=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' <<<"$ready")/cvmfs
-    cat >"$work/config" <<EOF2
-CVMFS_SERVER_URL=$url/$name
-CVMFS_HTTP_PROXY=DIRECT
-CVMFS_PUBLIC_KEY=$work/keys/$name.pub
-CVMFS_CACHE_BASE=$work/cache
-CVMFS_RELOAD_SOCKETS=$work/cache
-CVMFS_SHARED_CACHE=no
-CVMFS_USE_GEOAPI=no
-EOF2
-    "$build/cvmfs2" -o "config=$work/config,allow_other" "$name" "$work/below" >/dev/null
-    mount -t overlay overlay -o "lowerdir=$work/below,upperdir=$work/above,workdir=$work/over,xino=off,redirect_dir=off,metacopy=off,index=off" "$work/all"
+    serve "$work/www"
+    mount_reference "$address" "$name" "$work/below" >/dev/null
+    overlay "$work"
     cp -a "$tree/." "$work/all/"
-    base=$(field C) up=local,$work/www/$name/data/txn,$work/www/$name
-    printf %s "$(field Y)" >"$work/reflog"
-    mkdir -p "$statistics"
-    timed "the reference" "$build/cvmfs_swissknife" sync -u "$work/all" -s "$work/above" -c "$work/below" -t "$work/tmp" -b "$base" \
-        -r "$up" -w "$url/$name" -o "$work/manifest" -e sha1 -N "$name" -K "$work/keys/$name.pub" -f overlayfs -p -k -j
+    mkdir -p "$statistics/$name"
+    timed "the reference" synchronize "$address" "$name" "$work" "$(field "$name" C)" sha1
     leave "$work/all"
     leave "$work/below"
     kill "$server"
