@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use esker_admin::{AdminError, ChangeKind, Ingest, Owner, Publish, Report, Shrink};
+use esker_admin::{AdminError, ChangeKind, How, Ingest, Owner, Publish, Report, Shrink};
 
 use crate::workshop::{Workshop, how, now};
 
@@ -20,13 +20,8 @@ fn with_twenty_files() -> Workshop {
     workshop
 }
 
-/// Publishes with an answer to the question whether a shrink is meant; returns what was asked, too.
-fn publish(
-    workshop: &Workshop,
-    source: &Path,
-    target: &str,
-    answer: bool,
-) -> (Result<Report, AdminError>, Vec<Shrink>) {
+/// Does something with an answer to the question whether a shrink is meant; returns what was asked, too.
+fn confirmed<T>(answer: bool, act: impl FnOnce(How<'_>) -> T) -> (T, Vec<Shrink>) {
     let (mut progress, mut asked) = (|_| (), Vec::new());
     let mut confirm = |shrink| {
         asked.push(shrink);
@@ -34,9 +29,21 @@ fn publish(
     };
     let mut how = how(&mut progress);
     how.confirm_shrink = &mut confirm;
-    let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
-    let done = publish.run(&workshop.open(), now());
+    let done = act(how);
     (done, asked)
+}
+
+/// Publishes with that answer.
+fn publish(
+    workshop: &Workshop,
+    source: &Path,
+    target: &str,
+    answer: bool,
+) -> (Result<Report, AdminError>, Vec<Shrink>) {
+    confirmed(answer, |how| {
+        let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
+        publish.run(&workshop.open(), now())
+    })
 }
 
 fn ingest(
@@ -47,23 +54,17 @@ fn ingest(
 ) -> (Result<Report, AdminError>, Vec<Shrink>) {
     let file = workshop.folder.path().join("archive.tar");
     fs::write(&file, archive).unwrap();
-    let (mut progress, mut asked) = (|_| (), Vec::new());
-    let mut confirm = |shrink| {
-        asked.push(shrink);
-        answer
-    };
-    let mut how = how(&mut progress);
-    how.confirm_shrink = &mut confirm;
-    let mut ingest = Ingest {
-        archive: file,
-        target: Vec::new(),
-        delete: delete.iter().map(|path| path.as_bytes().to_vec()).collect(),
-        owner: Owner::default(),
-        nested: false,
-        how,
-    };
-    let done = ingest.run(&workshop.open(), now());
-    (done, asked)
+    confirmed(answer, |how| {
+        let mut ingest = Ingest {
+            archive: file,
+            target: Vec::new(),
+            delete: delete.iter().map(|path| path.as_bytes().to_vec()).collect(),
+            owner: Owner::default(),
+            nested: false,
+            how,
+        };
+        ingest.run(&workshop.open(), now())
+    })
 }
 
 fn archive(paths: &[String]) -> Vec<u8> {

@@ -1,29 +1,15 @@
 //! Proxies that want a user name and a password.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 
 use esker_store::{Authorities, Cause, Engine, EngineOptions, Log, Proxies, RetryPolicy, Servers, connect};
 use esker_testkit::web::{Authority, Web};
-use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, bytes, objects, roomy, serve};
+use crate::rig::{Rig, bytes, folder, objects, roomy, serve};
 
 const PASSWORD: &str = "op:en@se|same;%";
 /// The same as it stands in a URL.
 const ESCAPED: &str = "op%3Aen%40se%7Csame%3B%25";
-
-fn folder(objects: &[Made]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for object in objects {
-        let path = folder.path().join("repo").join(object.wanted.name.path());
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, &object.stored).unwrap();
-    }
-    folder
-}
 
 fn rig(lines: &Arc<Mutex<Vec<String>>>) -> Rig {
     let lines = lines.clone();

@@ -2,6 +2,8 @@
 //! temporary folder.
 
 use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -18,6 +20,21 @@ use tempfile::TempDir;
 /// Small objects, each another one.
 pub(crate) fn objects(count: u64) -> Vec<Made> {
     (0..count).map(|seed| zlib(&noise(seed, 2000))).collect()
+}
+
+/// Longer than anything in a test should take, on a machine that does other things as well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with objects in the repository `repo`, which a server that is another user can read.
+pub(crate) fn folder(objects: &[Made]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for object in objects {
+        let path = folder.path().join("repo").join(object.wanted.name.path());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, &object.stored).unwrap();
+    }
+    folder
 }
 
 /// A mirror with objects in the repository `repo`.

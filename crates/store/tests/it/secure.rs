@@ -1,28 +1,14 @@
 //! TLS with real servers and proxies.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use esker_store::{Authorities, Cause, Proxies, Servers, StoreError, TlsProblem, connect};
 use esker_testkit::mirror::Fault;
+use esker_testkit::waiting::until;
 use esker_testkit::web::{Authority, Web};
-use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, bytes, engine_with, objects, roomy, serve};
-
-/// Objects in a folder that a server can serve.
-fn folder(objects: &[Made]) -> TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    for object in objects {
-        let path = folder.path().join("repo").join(object.wanted.name.path());
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, &object.stored).unwrap();
-    }
-    folder
-}
+use crate::rig::{Made, PATIENCE, Rig, bytes, engine_with, folder, objects, roomy, serve};
 
 /// An nginx that serves the folder with a certificate.
 fn secure(root: &Path, (certificate, key): &(std::path::PathBuf, std::path::PathBuf)) -> Web {
@@ -169,13 +155,9 @@ fn proxies_pass_on_what_they_can_t_read_and_prove_who_they_are() {
     let served = |web: &Web| web.log().lines().count();
     assert_eq!((served(&web), served(&plain)), (2, 2));
     // It has passed on what it can't read, and read the rest.
-    let began = Instant::now();
     let count = |word: &str| squid.log().matches(word).count();
     // Connections that were opened ahead are told of, too.
-    while count("CONNECT") < 2 || count(" GET ") < 2 {
-        assert!(began.elapsed() < Duration::from_secs(60), "{}", squid.log());
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || count("CONNECT") >= 2 && count(" GET ") >= 2), "{}", squid.log());
     assert_eq!(count(" GET "), 2, "{}", squid.log());
 
     let unknown =
