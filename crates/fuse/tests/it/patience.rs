@@ -249,8 +249,9 @@ on_all_kernels! {
             }
             let end = Instant::now() + SHORT * 4;
             assert!(!until(end - Instant::now(), || waits.iter().any(|wait| wait.is_finished())));
-            script.keep_arriving(false);
+            // Something arrives for the last time after this, however long this thread stands still.
             let stopped = Instant::now();
+            script.keep_arriving(false);
             for wait in waits {
                 let ended = wait.join().expect("joined");
                 assert!(ended >= stopped + SHORT - Duration::from_millis(20), "{:?} too soon", stopped + SHORT - ended);

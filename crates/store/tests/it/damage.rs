@@ -263,7 +263,7 @@ fn never_answered() {
 fn longer_than_the_whole_may_take() {
     let engine = || {
         engine_with(|options| {
-            options.http.attempt = Duration::from_millis(700);
+            options.http.attempt = Duration::from_secs(1);
             options.http.low_speed = 1;
             options.http.low_speed_window = Duration::from_secs(60);
             options.retry.attempts = 1;

@@ -18,7 +18,7 @@ use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve};
 const DEADLINE: Duration = Duration::from_secs(1);
 
 fn engine() -> Engine {
-    engine_that_stalls_after(DEADLINE / 5)
+    engine_that_stalls_after(DEADLINE)
 }
 
 /// An engine that takes requests for stalled after so long.
