@@ -41,6 +41,11 @@ impl Pace {
     }
 }
 
+/// Waits until a look that costs little returns something, and returns that, or nothing once the time is over.
+pub fn until_some<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
+    Pace::LOOK.until_some(limit, look)
+}
+
 /// Waits until something holds that costs little to look at, and tells whether it does within the time.
 pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
     Pace::LOOK.until(limit, holds)

@@ -6,9 +6,11 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+use crate::waiting::until;
 
 /// For a program to begin to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -112,15 +114,14 @@ impl Web {
 
     /// Whoever listens tells nobody; each look is a connection.
     fn wait(&mut self, program: &str) {
-        let start = Instant::now();
         for port in &self.ports {
-            while TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).is_err() {
+            let said = || fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
+            let listens = until(PATIENCE, || {
                 let ended = self.child.try_wait().expect("its state");
-                let said = fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
-                assert!(ended.is_none(), "{program} ended: {ended:?}\n{said}");
-                assert!(start.elapsed() < PATIENCE, "{program} does not listen\n{said}");
-                std::thread::yield_now();
-            }
+                assert!(ended.is_none(), "{program} ended: {ended:?}\n{}", said());
+                TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).is_ok()
+            });
+            assert!(listens, "{program} does not listen\n{}", said());
         }
     }
 

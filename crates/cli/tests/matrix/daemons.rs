@@ -8,11 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Instant;
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
 use esker_testkit::skip;
+use esker_testkit::waiting::{Pace, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -271,11 +271,9 @@ fn a_killed_daemon_is_replaced() {
         first.kill().expect("killing");
         first.wait().expect("it ends");
         let mut second = in_foreground(&world);
-        let deadline = Instant::now() + PATIENCE;
-        // For a moment the dead mount is still there, then none. Each look takes a process, so this does not spin.
-        while !printed(&mut world.esker(&["status", "--json"])).contains("\"serving\"") {
-            assert!(Instant::now() < deadline, "the second does not serve");
-        }
+        // For a moment the dead mount is still there, then none.
+        let serves = || printed(&mut world.esker(&["status", "--json"])).contains("\"serving\"");
+        assert!(Pace::PROCESS.until(PATIENCE, serves), "the second does not serve");
         drop(world.mounted());
         assert!(second.wait().expect("it ends").success());
     }
@@ -396,11 +394,7 @@ fn in_foreground(world: &World) -> Child {
     let mut command = world.esker(&["mount", &world.url()]);
     command.arg(world.mountpoint()).arg("--foreground").arg("--public-key").arg(world.path("key.pub"));
     let child = command.arg("--cache").arg(world.cache()).spawn().expect("running esker");
-    let deadline = Instant::now() + PATIENCE;
-    while !world.is_mounted() {
-        assert!(Instant::now() < deadline, "not mounted");
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || world.is_mounted()), "not mounted");
     child
 }
 
@@ -415,14 +409,9 @@ fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
         assert!(!world.is_mounted());
     }
     let mut child = in_foreground(&world);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let umount = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
-        if umount.status.success() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{}", words(&umount));
-    }
+    let umount = || world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");
+    let is_unmounted = Pace::PROCESS.until(PATIENCE, || umount().status.success());
+    assert!(is_unmounted, "{}", words(&umount()));
     assert_eq!(child.wait().expect("esker ends").code(), Some(0));
 }
 

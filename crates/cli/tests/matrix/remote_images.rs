@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::waiting::until_some;
 use esker_testkit::web::Web;
 
 use crate::containers::rootfs::Rootfs;
@@ -225,14 +226,8 @@ fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
 
 /// Reads a file that can be read again: what was asked for before may still fail.
 fn read_at_last(mounted: &Mounted<'_>, name: &str) -> Vec<u8> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        // Each attempt waits for the server by itself.
-        match mounted.does(|| fs::read(mounted.path(name))) {
-            Ok(read) => return read,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-    }
+    let read = until_some(PATIENCE, || mounted.does(|| fs::read(mounted.path(name))).ok());
+    read.unwrap_or_else(|| panic!("{name} can't be read again"))
 }
 
 #[test]

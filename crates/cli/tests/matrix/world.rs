@@ -4,10 +4,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_testkit::fixture::{Fixture, Repository};
 use esker_testkit::mirror::Mirror;
+use esker_testkit::waiting::Pace;
 use serde_json::Value;
 
 use crate::gate::{self, Pass};
@@ -231,15 +232,8 @@ impl Mounted<'_> {
     /// Waits until the status satisfies the predicate.
     #[track_caller]
     pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            // Each look takes a process and a request, so this does not spin.
-            let status = self.status();
-            if holds(&status) {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{what} did not come about: {status:#}");
-        }
+        let held = Pace::PROCESS.until_some(PATIENCE, || Some(self.status()).filter(&holds));
+        held.unwrap_or_else(|| panic!("{what} did not come about: {:#}", self.status()))
     }
 
     /// Does something with the rights of whoever mounted.
@@ -250,22 +244,19 @@ impl Mounted<'_> {
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        let mut said = String::new();
+        let ended = Pace::PROCESS.until_some(PATIENCE, || {
             let mut umount = self.world.esker(&["umount"]);
             let output = umount.arg(self.world.mountpoint()).output().expect("running esker");
             if output.status.success() && !self.world.is_mounted() {
-                return;
+                return Some(true);
             }
             // Somebody who looks at all mounts of the machine may be looking at ours.
-            let said = words(&output);
-            let busy =
-                ["still uses it", "busy"].iter().any(|word| said.contains(word)) && Instant::now() < deadline;
-            if !busy {
-                assert!(std::thread::panicking(), "esker umount failed: {}", words(&output));
-                return;
-            }
-        }
+            said = words(&output);
+            let is_busy = ["still uses it", "busy"].iter().any(|word| said.contains(word));
+            (!is_busy).then_some(false)
+        });
+        assert!(ended == Some(true) || std::thread::panicking(), "esker umount failed: {said}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::mounted::PATIENCE;
+use crate::mounted::{PATIENCE, until};
 use crate::sys;
 
 const TASK: &str = "ESKER_TEST_TASK";
@@ -111,13 +111,9 @@ impl Task {
     /// How long it takes to end.
     pub(crate) fn ends_within(&mut self) -> Duration {
         let since = Instant::now();
-        while since.elapsed() < PATIENCE {
-            if self.child.try_wait().expect("waited").is_some() {
-                return since.elapsed();
-            }
-            std::thread::yield_now();
-        }
-        panic!("process {} does not end", self.pid());
+        let ends = until(PATIENCE, || self.child.try_wait().expect("waited").is_some());
+        assert!(ends, "process {} does not end", self.pid());
+        since.elapsed()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
 use esker_testkit::skip;
+pub(crate) use esker_testkit::waiting::until;
 use esker_vfs::memory::MemoryTree;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -131,16 +132,4 @@ impl Drop for Mounted {
             assert_eq!(*self.log.lock().expect("log"), Vec::<String>::new(), "nothing to complain about");
         }
     }
-}
-
-/// Waits for something that happens on another thread or in the kernel, and says whether it did.
-pub(crate) fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + limit;
-    while !holds() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
 }

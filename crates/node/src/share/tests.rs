@@ -12,6 +12,7 @@ use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{Blame, CacheStatus, FileLock, TrafficStatus};
+use esker_testkit::waiting::until;
 use parking_lot::Condvar;
 
 use super::wire::{ToClient, ToWriter, VERSION, send};
@@ -339,9 +340,7 @@ fn closing_ends_an_election() {
     let (first, second) = (bench.open(), bench.open());
     bench.world.taken.store(true, Ordering::SeqCst);
     first.close();
-    while bench.world.refusals.load(Ordering::SeqCst) < 2 {
-        thread::yield_now();
-    }
+    assert!(until(PATIENCE, || bench.world.refusals.load(Ordering::SeqCst) >= 2), "no election");
     let (closed, is_closed) = channel();
     thread::spawn(move || {
         second.close();
@@ -388,10 +387,8 @@ fn a_writer_that_says_nothing_is_named() {
             sent.expect("sent");
         }
     });
-    let deadline = Instant::now() + PATIENCE;
-    while let Err(error) = ask(&shared, &wanted).recv_timeout(PATIENCE).expect("an answer") {
-        assert!(Instant::now() < deadline, "{error}");
-    }
+    let is_answered = || ask(&shared, &wanted).recv_timeout(PATIENCE).expect("an answer").is_ok();
+    assert!(until(PATIENCE, is_answered), "no object comes");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Streams of new revisions.
 
 use std::io::BufRead;
-use std::time::Instant;
 
 use esker_server::Limits;
 use esker_testkit::fixture::{FULL, Repository};
+use esker_testkit::waiting::until;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::client::{Client, PATIENCE, Running};
@@ -69,15 +69,12 @@ fn places_are_bounded_and_given_back() {
     assert_eq!(event(&mut first)["revision"], 3);
     assert_eq!(server.get(REVISIONS).status, 503);
     drop(second);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let is_given = until(PATIENCE, || {
         let mut client = server.client();
         client.send(format!("GET {REVISIONS} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
-        if client.head().status == 200 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "a place that was left is not given to another");
-    }
+        client.head().status == 200
+    });
+    assert!(is_given, "a place that was left is not given to another");
     assert_eq!(server.get("/cvmfs/absent.test/.esker/revisions").status, 404);
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
@@ -14,9 +14,10 @@ use esker_store::{
     Cache, CacheOptions, Cause, Done, Errand, Lower, LowerForm, ObjectStore, Objects, StockZlib, Wanted,
     Warmed, make_alien,
 };
+use esker_testkit::waiting::until;
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, noise, roomy};
+use crate::rig::{Made, PATIENCE, Rig, Shelf, as_is, bytes, engine, noise, roomy};
 
 /// Text that compresses, different for each seed.
 fn text(seed: u64, len: usize) -> Vec<u8> {
@@ -258,11 +259,7 @@ fn node(folder: &Path, shelf: &Arc<Shelf>) -> (Rig, Objects) {
 }
 
 fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, done), "{what} did not happen");
 }
 
 #[test]

@@ -8,15 +8,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use esker_store::{
     Cache, CacheOptions, Cause, Disk, Engine, FileFacts, Objects, RealDisk, StoreError, UNSTATED_SIZE_LIMIT,
     connect,
 };
+use esker_testkit::waiting::until;
 use tempfile::TempDir;
 
-use crate::rig::{Made, Shelf, as_is, bytes, engine, engine_with, noise, roomy, serve, zlib};
+use crate::rig::{Made, PATIENCE, Shelf, as_is, bytes, engine, engine_with, noise, roomy, serve, zlib};
 
 const MB: u64 = 1 << 20;
 const QUOTA: u64 = 20 * MB;
@@ -167,15 +167,12 @@ impl Rig {
         assert!(self.peak() <= HARD + UNKEPT, "{} bytes were on the disk at once", self.peak());
         self.cache.settle();
         // Whoever asked is told before the last file of a failed attempt is closed.
-        let begun = Instant::now();
-        loop {
-            let (left, used) = (taken(&self.folder.path().join("cache")), self.cache.status().used);
-            if left <= used + 64 * 1024 {
-                return;
-            }
-            assert!(begun.elapsed().as_secs() < 60, "{left} bytes are left, {used} are in the account");
-            std::thread::yield_now();
-        }
+        let now = || (taken(&self.folder.path().join("cache")), self.cache.status().used);
+        let is_closed = until(PATIENCE, || {
+            let (left, used) = now();
+            left <= used + 64 * 1024
+        });
+        assert!(is_closed, "{:?} bytes are left and in the account", now());
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use esker_store::{Cause, Done, Engine, Errand, ObjectStore, Warmed};
 use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::waiting::until;
 
-use crate::rig::{Made, Rig, bytes, engine_with, noise, objects, roomy, serve, zlib};
+use crate::rig::{Made, PATIENCE, Rig, bytes, engine_with, noise, objects, roomy, serve, zlib};
 
 /// So many requests to a server at once, near or far, and patience with silent ones.
 fn at_most(count: usize) -> Engine {
@@ -184,11 +185,7 @@ fn connections_are_opened_ahead() {
     let store = rig.open(&mirror.url("repo"));
     let connections = || store.status().network.connections;
     let wait_for = |count| {
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
-        while connections() < count {
-            assert!(std::time::Instant::now() < deadline, "{} of {count} connections", connections());
-            std::thread::yield_now();
-        }
+        assert!(until(PATIENCE, || connections() >= count), "{} of {count} connections", connections());
     };
     bytes(&store, &objects[0].wanted).unwrap();
     wait_for(3);

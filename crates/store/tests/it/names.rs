@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use esker_store::{Family, Order, Proxies, Servers, connect};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::name_server::{Known, NameServer};
+use esker_testkit::waiting::until;
 
-use crate::rig::{Rig, bytes, objects, serve};
+use crate::rig::{PATIENCE, Rig, bytes, objects, serve};
 
 const PROXY: &str = "proxy.site.test";
 
@@ -147,13 +148,9 @@ fn which_server_is_near_is_found_out_once_the_proxys_name_is_known() {
         let error = bytes(&store, &objects[0].wanted).unwrap_err();
         assert!(matches!(error.cause(), esker_store::Cause::Unresolved { .. }), "{error}");
         tell(&names, &[Ipv4Addr::LOCALHOST]);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while bytes(&store, &objects[0].wanted).is_err() {
-            assert!(Instant::now() < deadline, "{:?}", source.network().route);
-        }
-        while proxy.count(|path| path.contains(question)) < times {
-            assert!(Instant::now() < deadline, "{order:?}: nobody was asked");
-            std::thread::yield_now();
-        }
+        let is_read = || bytes(&store, &objects[0].wanted).is_ok();
+        assert!(until(PATIENCE, is_read), "{:?}", source.network().route);
+        let is_asked = || proxy.count(|path| path.contains(question)) >= times;
+        assert!(until(PATIENCE, is_asked), "{order:?}: nobody was asked");
     }
 }

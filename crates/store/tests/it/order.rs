@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use esker_store::{Engine, EngineOptions, Log, Order, Proxies, RetryPolicy, Servers, Source, Told, connect};
 use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::waiting::until;
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, bytes, engine_with, objects, roomy, serve};
+use crate::rig::{Made, PATIENCE, Rig, bytes, engine_with, objects, roomy, serve};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What is asked of the Geo-API in these tests: all servers are at one address.
 const QUESTION: &str = "/repo/api/v1.0/geo/here/127.0.0.1,127.0.0.1,127.0.0.1";
 
@@ -44,11 +44,8 @@ impl Order3 {
     }
 
     fn wait_for_line(&self, part: &str) {
-        let began = Instant::now();
-        while !self.lines.lock().unwrap().iter().any(|line| line.contains(part)) {
-            assert!(began.elapsed() < PATIENCE, "{part:?} is not in {:?}", self.lines.lock().unwrap());
-            std::thread::yield_now();
-        }
+        let is_told = || self.lines.lock().unwrap().iter().any(|line| line.contains(part));
+        assert!(until(PATIENCE, is_told), "{part:?} is not in {:?}", self.lines.lock().unwrap());
     }
 }
 
@@ -124,11 +121,7 @@ fn a_geo_api_that_is_silent_or_talks_nonsense_changes_and_delays_nothing() {
     let source = net.source();
     objects.iter().for_each(|object| net.read(&source, object));
     let hits = || rules.iter().map(|rule| rule.hits()).sum::<u64>();
-    let began = Instant::now();
-    while hits() == 0 {
-        assert!(began.elapsed() < PATIENCE, "nobody was asked");
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || hits() > 0), "nobody was asked");
     assert_eq!(hits(), 1, "one was asked, and still is");
     assert_eq!(active(&source), Some(0));
 }
@@ -143,12 +136,8 @@ fn the_server_that_answers_soonest_is_used() {
         mirror.fault(late, Fault::Delay(Duration::from_millis(millis)));
     }
     let source = net.source();
-    let began = Instant::now();
     net.read(&source, &objects[0]);
-    while active(&source) != Some(1) {
-        assert!(began.elapsed() < PATIENCE, "{:?}", source.network().route);
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || active(&source) == Some(1)), "{:?}", source.network().route);
     net.read(&source, &objects[1]);
     assert_eq!(net.mirrors[1].count(|path| path.contains("/data/")), 1);
 }

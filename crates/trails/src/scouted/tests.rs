@@ -1,5 +1,7 @@
 use std::path::Path;
+use std::time::Duration;
 
+use esker_testkit::waiting::until;
 use esker_vfs::memory::{Entry, MemoryTree};
 use proptest::prelude::*;
 
@@ -25,11 +27,11 @@ fn mount(folder: &Path, near: bool) -> Scouted {
     Scouted::new(tree(), keeper, launch, Box::new(move || near)).expect("a thread")
 }
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Waits until the scout was told this step.
 fn until_told(folder: &Path, step: &(String, u32)) {
-    while !told(folder).contains(step) {
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || told(folder).contains(step)), "{step:?} is not told: {:?}", told(folder));
 }
 
 /// What the scout was told so far, in order.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use esker_testkit::contents::Contents;
 use esker_testkit::fixture::{ALL, FULL, TAGS};
 use esker_testkit::object::sha256;
+use esker_testkit::waiting::until;
 use esker_vfs::{Change, Cookie, ErrorKind, Found, Kind, Reply, Tree, Watcher};
 use esker_view::{LastLink, Pin, Refreshed, View, ViewOptions};
 
@@ -171,9 +172,7 @@ fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
         let answered = answering.recv().unwrap();
         Model::default().file("/a", 2).publish(&site.repository);
         let refresh = scope.spawn(|| view.refresh().unwrap());
-        while view.status().revision == old {
-            std::thread::yield_now();
-        }
+        assert!(until(std::time::Duration::from_secs(60), || view.status().revision != old));
         assert_ne!(view.find(b"/a", LastLink::Keep).unwrap().node, answered);
         // Long enough for a thread that doesn't wait to be found out.
         let early = told.recv_timeout(std::time::Duration::from_millis(200));

@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Instant;
 
 use esker_testkit::fixture;
 use esker_testkit::skip;
+use esker_testkit::waiting::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rootfs::Rootfs;
@@ -145,12 +145,8 @@ impl Images {
     /// Nothing is left: no process, no socket, no log.
     #[track_caller]
     fn is_released(&self) {
-        let deadline = Instant::now() + PATIENCE;
         let left = || (self.keepers(), fs::read_dir(self.world.path("run/esker")).is_ok());
-        while left() != (Vec::new(), false) {
-            assert!(Instant::now() < deadline, "left: {:?}", left());
-            std::thread::yield_now();
-        }
+        assert!(until(PATIENCE, || left() == (Vec::new(), false)), "left: {:?}", left());
     }
 }
 
@@ -272,10 +268,7 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.kill();
-        let deadline = Instant::now() + PATIENCE;
-        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
+        until(PATIENCE, || fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -294,11 +287,7 @@ fn a_killed_job_takes_nothing_from_another() {
     assert_eq!(images.keepers().len(), 2);
     one.kill();
     drop(first);
-    let deadline = Instant::now() + PATIENCE;
-    while images.keepers().len() > 1 {
-        assert!(Instant::now() < deadline, "the first job's keeper lives on");
-        std::thread::yield_now();
-    }
+    assert!(until(PATIENCE, || images.keepers().len() <= 1), "the first job's keeper lives on");
     drop(second.child.stdin.take());
     let mut rest = String::new();
     second.child.stdout.as_mut().expect("its output").read_to_string(&mut rest).expect("the rest");
@@ -358,12 +347,9 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     images.is_released();
 
     let again = reads(known_by, &[]);
-    let deadline = Instant::now() + PATIENCE;
     // Some steps are kept back, to see whether the command comes by.
-    while has_read() < stored * 9 / 10 {
-        assert!(Instant::now() < deadline, "nobody went ahead: {} bytes", has_read());
-        std::thread::yield_now();
-    }
+    let goes_ahead = until(PATIENCE, || has_read() >= stored * 9 / 10);
+    assert!(goes_ahead, "nobody went ahead: {} bytes", has_read());
     again.end();
     images.is_released();
 

@@ -6,8 +6,9 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use esker_testkit::waiting::Pace;
 use serde_json::Value;
 
 use super::namespace::Namespace;
@@ -255,12 +256,14 @@ impl Client {
 
     #[track_caller]
     fn read_until(&self, mount: &Mount<'_>, holds: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        // Each look takes a process, so this does not spin.
-        while !holds(&mount.route()) {
-            assert!(Instant::now() < deadline, "it did not come about: {:#}", mount.route());
-            self.read_new(mount, PATIENCE);
-        }
+        let came = Pace::PROCESS.until(PATIENCE, || {
+            let held = holds(&mount.route());
+            if !held {
+                self.read_new(mount, PATIENCE);
+            }
+            held
+        });
+        assert!(came, "it did not come about: {:#}", mount.route());
     }
 }
 
@@ -375,10 +378,8 @@ impl Mount<'_> {
 
     #[track_caller]
     pub(super) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds(&self.status()) {
-            assert!(Instant::now() < deadline, "waiting for {what}: {:#}", self.status());
-        }
+        let came = Pace::PROCESS.until(PATIENCE, || holds(&self.status()));
+        assert!(came, "waiting for {what}: {:#}", self.status());
     }
 }
 

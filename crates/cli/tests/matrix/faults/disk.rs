@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use esker_testkit::waiting::until;
+
 use super::client::{Client, Mount};
 use super::process::timed;
 use super::{SWITCHED, add_to_report};
@@ -73,8 +75,7 @@ fn wait_until_kept(client: &Client, mount: &Mount<'_>) -> Duration {
         }
         assert!(start.elapsed() < PATIENCE, "nothing is kept again: {:#}", mount.status());
         // Files to read are not without end; a role that changes takes seconds.
-        let unchanged = Instant::now() + SWITCHED / 100;
-        while Instant::now() < unchanged && count() == after {}
+        until(SWITCHED / 100, || count() != after);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use esker_testkit::waiting;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::client::{Client, Mount};
@@ -63,11 +64,9 @@ fn bounded(client: &Client, mount: &Mount<'_>) -> [Duration; 2] {
 
 #[track_caller]
 fn until(what: &str, holds: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come about");
-    }
-    start.elapsed()
+    let (came, time) = timed(|| waiting::until(PATIENCE, holds));
+    assert!(came, "{what} did not come about");
+    time
 }
 
 fn row(what: &str, times: [String; 5]) -> String {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use esker_testkit::waiting::{until, until_some};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::person::Person;
@@ -120,14 +121,13 @@ impl Process {
         command.args(&self.arguments[1..]).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.arguments[0])));
-        let start = Instant::now();
         // Whoever listens tells nobody; each look is a connection.
-        while TcpStream::connect(self.address).is_err() {
+        let listens = until(PATIENCE, || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("its state"));
             assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.arguments[0], self.said());
-            assert!(start.elapsed() < PATIENCE, "{} doesn't listen", self.arguments[0]);
-            std::thread::yield_now();
-        }
+            TcpStream::connect(self.address).is_ok()
+        });
+        assert!(listens, "{} doesn't listen", self.arguments[0]);
     }
 
     fn said(&self) -> String {
@@ -146,11 +146,8 @@ impl Process {
     /// Kills it, and has somebody listen in its place who never says anything.
     pub(super) fn mute(&mut self) {
         self.stop();
-        let start = Instant::now();
-        while self.mute.is_none() {
-            self.mute = TcpListener::bind(self.address).ok();
-            assert!(start.elapsed() < PATIENCE, "{} is not free", self.address);
-        }
+        self.mute = until_some(PATIENCE, || TcpListener::bind(self.address).ok());
+        assert!(self.mute.is_some(), "{} is not free", self.address);
     }
 
     /// Freezes it, or lets it go on.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver as Outcome;
-use std::time::Instant;
 
 use esker_store::CacheOptions;
 use esker_testkit::mirror::Fault;
+use esker_testkit::waiting::until;
 use parking_lot::Mutex;
 
 use super::*;
@@ -51,11 +51,7 @@ impl Own {
 
     #[track_caller]
     fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds() {
-            assert!(Instant::now() < deadline, "{what} did not come about: {:?}", self.log.lock());
-            std::thread::yield_now();
-        }
+        assert!(until(PATIENCE, holds), "{what} did not come about: {:?}", self.log.lock());
     }
 
     fn said(&self, words: &str) -> bool {

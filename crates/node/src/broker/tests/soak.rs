@@ -10,6 +10,7 @@ use std::time::Instant;
 use esker_store::CacheKey;
 use esker_testkit::skip_part;
 use esker_testkit::soak::Soak;
+use esker_testkit::waiting::until_some;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::*;
@@ -191,8 +192,8 @@ enum May {
 /// Compares the cache with what it must be while nobody reads. Returns operations of the disk that failed.
 fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
     let mut folder = CacheFolder::open(cache, QUOTA).expect("the cache");
-    let deadline = Instant::now() + PATIENCE;
-    let (report, rows, files) = loop {
+    let mut wrong = String::new();
+    let right = until_some(PATIENCE, || {
         // Evictions go on for a moment after the last read.
         let mut rows: BTreeMap<String, ObjectRow> = BTreeMap::new();
         let report = folder.report().expect("a report");
@@ -209,14 +210,16 @@ fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
             May::Quota => report.quota,
         };
         if sum == report.bytes && sum <= most && files.keys().eq(rows.keys()) {
-            break (report, rows, files);
+            return Some((report, rows, files));
         }
         let names: BTreeSet<_> = files.keys().chain(rows.keys()).collect();
         let odd: Vec<_> =
             names.into_iter().filter(|name| files.contains_key(*name) != rows.contains_key(*name)).collect();
         let what = "account, list and disk differ, or it is more than may be";
-        assert!(Instant::now() < deadline, "{what}: {sum} bytes, {report:?}, {odd:?}");
-    };
+        wrong = format!("{what}: {sum} bytes, {report:?}, {odd:?}");
+        None
+    });
+    let (report, rows, files) = right.unwrap_or_else(|| panic!("{wrong}"));
     let known: BTreeMap<String, u64> =
         objects.iter().map(|object| (object.wanted.key().to_string(), object.plain.len() as u64)).collect();
     for row in rows.values() {
