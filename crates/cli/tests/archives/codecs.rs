@@ -1,6 +1,6 @@
 //! Archives of the corpus with each compression, in one part, in several, and cut.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::{Command, Stdio};
 
 use crate::cases::Case;
@@ -27,29 +27,35 @@ const BASES: [&str; 5] = [
     "garbage behind the end",
 ];
 
+/// Returns what a program makes of bytes, if it is installed.
 fn piped(command: &[&str], input: &[u8]) -> Option<Vec<u8>> {
-    let mut child = Command::new(command[0])
+    let started = Command::new(command[0])
         .args(&command[1..])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+        .spawn();
+    let mut child = match started {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        started => started.expect(command[0]),
+    };
     let mut stdin = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().expect("an end");
     writer.join().expect("written").expect("written");
-    output.status.success().then_some(output.stdout)
+    assert!(output.status.success(), "{command:?}: {}", output.status);
+    Some(output.stdout)
 }
 
-pub(crate) fn cases(corpus: &[Case], skipped: &mut Vec<String>) -> Vec<Case> {
-    let mut cases = Vec::new();
+/// Returns compressed archives by their compression; those whose programs are not installed are left out.
+pub(crate) fn cases(corpus: &[Case]) -> Vec<(&'static str, Vec<Case>)> {
+    let mut all = Vec::new();
     for (name, command, program) in CODECS {
         if piped(command, b"x").is_none() {
-            skipped.push(format!("archives of {name}: {} is not installed", command[0]));
             continue;
         }
+        let mut cases = Vec::new();
         let pack = |bytes: &[u8]| piped(command, bytes).expect("compressed");
         for base in BASES {
             let case = corpus.iter().find(|case| case.name == base).expect(base);
@@ -67,6 +73,7 @@ pub(crate) fn cases(corpus: &[Case], skipped: &mut Vec<String>) -> Vec<Case> {
         let whole = pack(&case.plain);
         let cut = Case { name: format!("cut {name}"), ..case.clone() };
         cases.push(cut.packed(whole[..whole.len() / 2].to_vec(), program));
+        all.push((name, cases));
     }
-    cases
+    all
 }

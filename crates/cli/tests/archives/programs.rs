@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 use crate::cases::Case;
 use crate::judge::is_root;
 
-pub(crate) fn cases(folder: &Path, skipped: &mut Vec<String>) -> Vec<Case> {
+/// Returns the archives by the program that wrote them; programs that are not installed are left out.
+pub(crate) fn cases(folder: &Path) -> Vec<(&'static str, Vec<Case>)> {
     let tree = folder.join("tree");
     make(&tree);
     let mut cases = Vec::new();
@@ -23,20 +25,17 @@ pub(crate) fn cases(folder: &Path, skipped: &mut Vec<String>) -> Vec<Case> {
         cases.push(if is_odd { case } else { case.python_agrees() });
     }
     cases.extend(volumes(folder, &tree));
-    for options in bsdtar() {
-        match output("bsdtar", &options, &tree) {
-            Some(bytes) => cases.push(Case::new(format!("bsdtar {}", options.join(" ")), bytes)),
-            None => {
-                skipped.push("archives of bsdtar: it is not installed (libarchive-tools)".to_owned());
-                break;
-            }
-        }
-    }
+    let mut all = vec![("GNU tar", cases)];
+    let of_bsdtar = bsdtar().into_iter().map(|options| {
+        output("bsdtar", &options, &tree)
+            .map(|bytes| Case::new(format!("bsdtar {}", options.join(" ")), bytes))
+    });
+    all.extend(of_bsdtar.collect::<Option<Vec<Case>>>().map(|cases| ("bsdtar", cases)));
     let python = folder.join("python");
     fs::create_dir(&python).expect("a folder");
     let made = Command::new("python3").args(["-c", PYTHON]).arg(&python).status().expect("python3");
     assert!(made.success());
-    cases.extend(of_folder(&python, "Python").into_iter().map(Case::python_agrees));
+    all.push(("Python", of_folder(&python, "Python").into_iter().map(Case::python_agrees).collect()));
     let go = folder.join("go");
     fs::create_dir(&go).expect("a folder");
     fs::write(go.join("make.go"), GO).expect("written");
@@ -51,11 +50,11 @@ pub(crate) fn cases(folder: &Path, skipped: &mut Vec<String>) -> Vec<Case> {
     match made {
         Ok(status) => {
             assert!(status.success(), "go run");
-            cases.extend(of_folder(&go, "Go").into_iter().map(Case::python_agrees));
+            all.push(("Go", of_folder(&go, "Go").into_iter().map(Case::python_agrees).collect()));
         }
-        Err(_) => skipped.push("archives of Go: it is not installed".to_owned()),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "go: {error}"),
     }
-    cases
+    all
 }
 
 /// The archives in a folder.
@@ -73,11 +72,14 @@ fn of_folder(folder: &Path, by: &str) -> Vec<Case> {
     found
 }
 
-/// What a program writes. It may complain of what the format can't hold, and leaves that out.
+/// What a program writes, if it is installed. It may complain of what the format can't hold, and leaves that out.
 fn output(program: &str, options: &[&str], tree: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(options).arg("-C").arg(tree).args(["-c", "-f", "-", "."]).env("LC_ALL", "C.UTF-8");
-    let output = command.env("TZ", "UTC").output().ok()?;
+    let output = match command.env("TZ", "UTC").output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        output => output.expect(program),
+    };
     assert!(output.stdout.len() > 500, "{program}: {}", String::from_utf8_lossy(&output.stderr));
     Some(output.stdout)
 }
