@@ -163,6 +163,11 @@ impl Mirror {
         self.shared.log.lock().unwrap().iter().filter(|request| picks(&request.path)).count()
     }
 
+    /// Forgets the requests so far, which a long test has no room for; returns how many there were.
+    pub fn forget(&self) -> u64 {
+        std::mem::take(&mut *self.shared.log.lock().unwrap()).len() as u64
+    }
+
     /// Returns how many connections were ever accepted.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)

@@ -84,3 +84,24 @@ pub fn deflate(plain: &[u8]) -> Vec<u8> {
         .expect("deflating memory cannot fail");
     stored
 }
+
+/// Returns a zlib stream, a thousandth as long, of so many units of [`BOMB_UNIT`] zero bytes.
+pub fn bomb(units: u64) -> Vec<u8> {
+    let mut deflater = flate2::Compress::new(flate2::Compression::best(), false);
+    let mut unit = Vec::with_capacity(1 << 20);
+    let zeros = vec![0; usize::try_from(BOMB_UNIT).expect("it fits")];
+    // After a full flush the next unit is the same bytes again.
+    deflater.compress_vec(&zeros, &mut unit, flate2::FlushCompress::Full).expect("deflating zeros");
+    assert!(deflater.total_in() == BOMB_UNIT && unit.ends_with(&[0, 0, 0xff, 0xff]), "a whole unit");
+    let last_block = [1, 0, 0, 0xff, 0xff];
+    let sum_of_sums = u16::try_from(units * BOMB_UNIT % 65_521).expect("a remainder");
+    let mut stored = vec![0x78, 0xda];
+    (0..units).for_each(|_| stored.extend_from_slice(&unit));
+    stored.extend_from_slice(&last_block);
+    stored.extend_from_slice(&sum_of_sums.to_be_bytes());
+    stored.extend_from_slice(&[0, 1]);
+    stored
+}
+
+/// The zero bytes of which a [`bomb`] is made.
+pub const BOMB_UNIT: u64 = 4 << 20;

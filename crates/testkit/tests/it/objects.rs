@@ -86,3 +86,11 @@ fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
         assert!(handle.read_all().expect("reading") == plain, "{path} has its bytes");
     }
 }
+
+#[test]
+fn a_bomb_is_a_whole_stream_of_zeros() {
+    let stored = object::bomb(3);
+    let plain = object::inflate(&stored);
+    assert_eq!(plain.len() as u64, 3 * object::BOMB_UNIT);
+    assert!(plain.iter().all(|byte| *byte == 0) && stored.len() < plain.len() / 500);
+}
