@@ -28,6 +28,7 @@ mod images;
 mod importing;
 mod machine;
 mod namespaces;
+mod neighbours;
 mod person;
 mod pins;
 mod profiles;

@@ -1,0 +1,255 @@
+//! Honest readers beside a hostile user, a hostile server, a slow link and a disk that is full now and then.
+
+mod broker;
+mod evil;
+mod hostile;
+mod readers;
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use esker_testkit::craft::Craft;
+use esker_testkit::fixture::{self, Repository};
+use esker_testkit::mirror::Mirror;
+use esker_testkit::object;
+use esker_testkit::soak::{Random, Soak};
+
+use crate::person::Person;
+use crate::running::processes_naming;
+use crate::world::{World, mountinfo};
+
+use self::broker::{NodeBroker, SmallDisk};
+use self::evil::{Evil, Held};
+use self::hostile::Hostile;
+use self::readers::{File, Readers, Stop};
+
+/// What the broker is told to keep its cache below: half of what honest users read.
+const QUOTA: u64 = 16 << 20;
+/// What the promise allows to a cache of that quota.
+const BOUND: u64 = {
+    let (half_more, more) = (QUOTA + QUOTA / 2, QUOTA + QUOTA / 4 + (64 << 20));
+    if half_more > more { half_more } else { more }
+};
+/// The link to the server of the repository, in bytes a second.
+const SPEED: u64 = 2 << 20;
+/// `--deadline` of the mounts: shorter than a soak of twenty seconds, and longer than it takes to find requests stalled.
+const DEADLINE: &str = "15";
+const HONEST: [u32; 2] = [61_001, 61_002];
+const HOSTILE: [u32; 2] = [61_003, 61_004];
+/// Threads of each honest user.
+const THREADS: usize = 2;
+/// Honest reads between two events.
+const READS_A_ROUND: u64 = 24;
+const SMALL: usize = 100;
+const LARGE: usize = 40;
+/// Files that nobody but the hostile user reads.
+const FLOOD: usize = 300;
+const FLOOD_LEN: usize = 256 << 10;
+/// Files that a server withholds.
+const WITHHELD: u64 = 600;
+
+/// Bytes that don't compress, different for each seed.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.draw().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Stores content as an object and adds a file that is said to have so many bytes.
+fn add(craft: &Craft, repository: &Repository, name: &str, (stored, size): (&[u8], u64)) -> String {
+    let hash = repository.manifest().algorithm().hash(stored);
+    repository.write(&object::path(&hash, ""), stored);
+    let digest = object::unhex(&hash).try_into().expect("a digest");
+    craft.add_file("/soak", name, size, digest);
+    hash
+}
+
+/// Adds files whose objects exist nowhere; the names of these begin with [`evil::NOWHERE`].
+fn add_withheld(craft: &Craft) {
+    for number in 0..WITHHELD {
+        craft.add_file("/soak", &format!("withheld{number}"), 4096, evil::withheld(number));
+    }
+}
+
+/// Makes the good repository; returns it and files for honest users: small and large ones, whole and in chunks.
+fn good(seed: u64) -> (Repository, Vec<File>) {
+    let repository = fixture::FULL.unpack();
+    let craft = Craft::of(&repository);
+    craft.add_directory("soak");
+    let mut random = Random(seed);
+    let mut files = Vec::new();
+    for number in 0..SMALL + LARGE {
+        let len =
+            if number < SMALL { 100 + random.below(48 << 10) } else { (256 << 10) + random.below(1 << 20) };
+        let (name, content) = (format!("file{number}"), noise(random.draw(), len));
+        let object = add(&craft, &repository, &name, (&object::deflate(&content), len as u64));
+        let (path, object) = (format!("soak/{name}"), Some((object, len as u64)));
+        files.push(File { path, sum: object::sha256(&content), object });
+    }
+    for number in 0..FLOOD {
+        let stored = object::deflate(&noise(random.draw(), FLOOD_LEN));
+        add(&craft, &repository, &format!("flood{number}"), (&stored, FLOOD_LEN as u64));
+    }
+    add_withheld(&craft);
+    craft.publish(&repository);
+    let listing = fixture::FULL.listing("v3");
+    let published = listing.iter().filter(|entry| {
+        entry.is_file()
+            && entry.mode & 0o444 == 0o444
+            && entry.path.starts_with(b"/data/")
+            && entry.size.is_some_and(|size| (1..1 << 20).contains(&size))
+    });
+    files.extend(published.filter_map(|entry| {
+        let path = String::from_utf8(entry.below_root().to_vec()).ok()?;
+        Some(File { path, sum: entry.sha256.clone()?, object: None })
+    }));
+    (repository, files)
+}
+
+/// What was seen of the cache.
+#[derive(Default)]
+struct Samples {
+    count: u64,
+    peak: u64,
+    longest_pause: Duration,
+}
+
+/// Measures what the objects of the cache take, every half second until it is over.
+fn watch(broker: &NodeBroker, over: &Receiver<()>) -> Samples {
+    let mut samples = Samples::default();
+    let mut last = Instant::now();
+    loop {
+        let taken = broker.taken();
+        assert!(taken <= BOUND, "the objects take {taken} bytes, more than {BOUND}");
+        samples.count += 1;
+        samples.peak = samples.peak.max(taken);
+        samples.longest_pause = samples.longest_pause.max(last.elapsed());
+        last = Instant::now();
+        match over.recv_timeout(Duration::from_millis(500)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return samples,
+        }
+    }
+}
+
+/// Asserts that nobody and nothing is left of a world once its mounts and its broker are gone.
+fn assert_nothing_is_left(folder: &str, cache: PathBuf) {
+    assert!(
+        !mountinfo().lines().any(|line| line.contains(folder) && line.contains("fuse")),
+        "a mount is left"
+    );
+    assert_eq!(processes_naming(folder), [0; 0], "processes are left");
+    let unfinished = fs::read_dir(cache.join("txn")).expect("a folder").count();
+    assert_eq!(unfinished, 0, "files are left");
+}
+
+/// > C26: The objects of a cache, those that are being written or only passed on among them, never take more than its quota and half as much again, or its quota, a quarter and 64 MiB if that is more, whatever a repository, a server or a user of the broker says.
+///
+/// > W4: Whatever becomes of the cache's disk, reads of what a server has do not fail, every mount ends in time or says what is wrong with the disk, and the cache is used again by itself once the disk is well.
+///
+/// No honest read fails, whatever the neighbours do.
+#[test]
+fn soak_hostile_neighbours() {
+    esker_testkit::descriptors::allow(8192);
+    let person = Person::root().unwrap_or_else(Person::ordinary);
+    let user = |uid: u32| if person.is_root() { Person { uid, gid: uid } } else { person };
+    let (repository, files) = good(1);
+    let mirror = Mirror::serve(repository.document_root());
+    let world = World::at(person, repository, mirror);
+    let disk = SmallDisk::new(world.path("disk"), BOUND + (16 << 20));
+    let broker = NodeBroker::start(&world, &disk);
+    let options: Vec<String> = ["--no-prefetch", "--deadline", DEADLINE].map(str::to_owned).into();
+    let options: Vec<String> = options.into_iter().chain(broker.options()).collect();
+    let words: Vec<&str> = options.iter().map(String::as_str).collect();
+    let mounted = world.mount(&words);
+    let evil = Evil::start();
+    let (evil_withheld, stalled) = (Held::withheld(&evil.mirror), evil.stalls());
+    let evil_mount = evil.mount(&world, &words);
+    world.mirror.narrow(SPEED);
+    let withheld = Held::withheld(&world.mirror);
+    let held_back = [&withheld, &evil_withheld, &stalled];
+    let readers = Readers::new(world.mountpoint(), files);
+    let hostile = Hostile::new(HOSTILE.map(user), &world, &readers, (&broker, &evil));
+    let (mut filled, mut requests) = (0u64, 0);
+    let mut soak = Soak::begin("hostile_neighbours");
+    let samples = std::thread::scope(|scope| {
+        let stop = Stop::of(&readers, || {
+            world.mirror.narrow(1 << 30);
+            held_back.iter().for_each(|held| held.lift());
+        });
+        let (over, watched) = channel::<()>();
+        let (broker, readers, hostile) = (&broker, &readers, &hostile);
+        let watcher = scope.spawn(move || {
+            let failed = Stop::of(readers, || {});
+            let seen = watch(broker, &watched);
+            failed.not();
+            seen
+        });
+        for (number, uid) in HONEST.into_iter().cycle().take(HONEST.len() * THREADS).enumerate() {
+            let (random, mounted) = (Random(soak.seed() ^ (number as u64 + 1) << 32), &mounted);
+            scope.spawn(move || {
+                let failed = Stop::of(readers, || {});
+                user(uid).does(|| {
+                    readers.read_on(random, &|| format!("{:#}\n{}", mounted.status(), broker.said()))
+                });
+                failed.not();
+            });
+        }
+        hostile.start(scope, &held_back);
+        held_back.iter().for_each(|held| held.wait_for_hit());
+        while soak.goes_on_until(2) {
+            held_back.iter().for_each(|held| held.renew());
+            readers.wait_for_reads(READS_A_ROUND / 2);
+            filled += u64::from(disk.fill());
+            readers.wait_for_reads(READS_A_ROUND / 2);
+            disk.empty();
+            requests += world.mirror.forget() + evil.mirror.forget();
+        }
+        let seen = mounted.status();
+        drop(stop);
+        drop(over);
+        let sampled = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let cache = &seen["cache"];
+        assert_eq!(cache["quota"], QUOTA, "{seen:#}");
+        assert!(cache["evicted"].as_u64() > Some(0), "nothing was evicted: {seen:#}");
+        assert!(
+            cache["disk_errors"].as_u64() > Some(0) || !disk.is_small(),
+            "the disk was never full: {seen:#}"
+        );
+        hostile.note(&seen);
+        sampled
+    });
+    broker.wait_until_idle(&mounted);
+    drop(evil_mount);
+    drop(mounted);
+    let counts = hostile.counts();
+    broker.stop();
+    let folder = world.path("");
+    assert_nothing_is_left(folder.to_str().expect("text"), disk.cache());
+    let read = readers.read();
+    counts.assert_hit();
+    assert!(held_back.iter().all(|held| held.hits() > 0), "nothing was withheld");
+    soak.finish(&[
+        ("honest reads", &read.reads),
+        ("of these, MiB", &(read.bytes >> 20)),
+        ("the slowest, ms", &read.slowest.as_millis()),
+        ("honest reads that failed or had wrong bytes", &0),
+        ("samples of the cache", &samples.count),
+        ("longest time between two, ms", &samples.longest_pause.as_millis()),
+        ("its objects took at most, MiB", &(samples.peak >> 20)),
+        ("allowed, MiB", &(BOUND >> 20)),
+        ("times the disk was filled", &filled),
+        ("requests", &requests),
+        ("withheld by the good server", &withheld.hits()),
+        ("withheld by the hostile one", &evil_withheld.hits()),
+        ("of it without an end", &stalled.hits()),
+        ("events of it", &evil.events()),
+        ("hostile", &counts),
+    ]);
+}
