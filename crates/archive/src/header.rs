@@ -1,4 +1,4 @@
-//! Headers: blocks of 512 bytes.
+//! Tar headers: blocks of 512 bytes.
 //!
 //! ```text
 //!  all      name 0+100   mode 100+8   uid 108+8   gid 116+8   size 124+12   mtime 136+12   sum 148+8   type 156   link 157+100

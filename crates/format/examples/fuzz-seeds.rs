@@ -1,5 +1,5 @@
-//! Writes seeds for the fuzz targets into a folder: `fuzz-seeds small FOLDER` makes the few that are committed,
-//! `fuzz-seeds fixtures FOLDER` takes everything of use out of the fixtures.
+//! Writes seeds for the fuzz targets into a folder: `fuzz-seeds small FOLDER` writes the few that are
+//! committed, `fuzz-seeds fixtures FOLDER` extracts all useful seeds from the fixtures.
 #![allow(clippy::unwrap_used, reason = "a tool for developers: a panic is the report")]
 
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ fn bundles(seeds: &Seeds) {
     seeds.add("bundle", "profile", profile.as_bytes());
 }
 
-/// Makes a database of the smallest pages.
+/// Creates a database with pages of the minimum size.
 fn database(fill: fn(&Connection)) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("database");
@@ -155,7 +155,7 @@ fn small_catalog(connection: &Connection) {
         .unwrap();
     entry(connection, "", 0o040_755, 1, 4096, None);
     for number in 0..24u8 {
-        // The first does not fit on its page, the second is chunked.
+        // The first attribute does not fit on its page; the second entry is chunked.
         let xattr = (number == 0)
             .then(|| [&b"\x01\x02\x06\xffuser.a"[..], &[1; 255], b"\x01\xffb", &[2; 255]].concat());
         let (flags, size) = if number == 1 { (68, 100) } else { (4, i64::from(number)) };

@@ -1,4 +1,5 @@
-//! Measures lookups and listings in a large catalog, ours and SQLite's, from one thread and from several.
+//! Measures lookups and listings in a large catalog, with our reader and with SQLite, on one thread and on
+//! several.
 //!
 //! `cargo run --release -p esker-format --example lookup [ENTRIES]`
 #![allow(clippy::unwrap_used, reason = "a tool for developers: a panic is the report")]
@@ -24,7 +25,7 @@ fn main() {
     println!("{entries} entries, {} bytes", bytes.len());
     let catalog = Catalog::open(bytes).unwrap();
 
-    // A fixed permutation, so that neighbours in time are no neighbours in the file.
+    // A fixed permutation: consecutive lookups are not adjacent in the file.
     let number = |step: u32| (u64::from(step) * 2_654_435_761 % u64::from(entries)) as u32;
     let keys: Vec<PathKey> = (0..LOOKUPS).map(|step| PathKey::of(path(number(step)).as_bytes())).collect();
     let ours = time("find, ours", LOOKUPS, || {
@@ -63,8 +64,8 @@ fn path(number: u32) -> String {
     format!("/d{}/file-{number}.so", number / DIRECTORY_SIZE)
 }
 
-/// Tells how many nanoseconds of processor time each of `count` steps took in the best of several rounds, which
-/// says more than the clock on a machine that others use, too.
+/// Returns the nanoseconds of processor time for each of `count` steps, in the best of several rounds. On a
+/// shared machine this is more reliable than wall-clock time.
 fn time(what: &str, count: u32, mut run: impl FnMut()) -> f64 {
     let now = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let rounds = (0..ROUNDS).map(|_| {

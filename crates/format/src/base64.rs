@@ -1,6 +1,6 @@
-//! Binary data as text.
+//! Decodes base64.
 
-/// Decodes text with its padding; `None` if it is anything else.
+/// Decodes base64 text with its padding; `None` for any other text.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     if !text.len().is_multiple_of(4) || digits.len() % 4 == 1 {
@@ -12,7 +12,7 @@ pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
         for digit in group {
             bits = bits << 6 | base64_digit(*digit)?;
         }
-        // Two digits are one byte, three are two, four are three; the bits left over say nothing.
+        // Two digits encode one byte, three encode two, four encode three; the remaining bits are ignored.
         let whole = bits << (6 * (4 - group.len()));
         let [_, first, second, third] = whole.to_be_bytes();
         bytes.extend([first, second, third].iter().take(group.len() - 1));
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_and_what_is_none() {
+    fn valid_texts_are_decoded_and_others_rejected() {
         for (text, bytes) in
             [("", &b""[..]), ("Zg==", b"f"), ("Zm8=", b"fo"), ("Zm9v", b"foo"), ("/+8=", b"\xff\xef")]
         {

@@ -1,31 +1,31 @@
-//! Many stored objects in one answer, for servers that offer it (with the header [`HEADER`] on what they answer).
+//! Batches: many stored objects in one answer. A server that supports them sends the header [`HEADER`].
 //!
 //! ```text
 //!   GET <repository>/.esker/batch/<name>,<name>,…
 //!
 //!   0  "ESKERBA1"
 //!   8  for each name, in the order asked:
-//!        length of its stored bytes (8, little endian); all ones: not in this batch, ask for it by itself
+//!        length of its stored bytes (8, little endian); all ones: not in this batch, request it alone
 //!        the stored bytes
 //! ```
 //!
-//! The frame vouches for nothing: each object is verified by its own hash, and whatever is wrong with the frame, the
-//! objects can be had one by one.
+//! The frame is not trusted: each object is verified by its own hash, and if the frame is invalid, the client
+//! requests the objects one by one.
 
 use crate::object::ObjectName;
 
-/// The header with which a server says how many objects it puts into one answer.
+/// Header in which a server announces how many objects it puts into one answer.
 pub const HEADER: &str = "Esker-Batch";
-/// Most objects in one: with the longest names a path of 3.5 KiB, which every proxy takes.
+/// Maximum number of objects in a batch: with the longest names a path of 3.5 KiB, which every proxy accepts.
 pub const NAMES_MAX: usize = 64;
-/// Most bytes of one: a server makes it in memory.
+/// Maximum length of a batch in bytes: a server builds it in memory.
 pub const BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"ESKERBA1";
 const ABSENT: [u8; 8] = [0xff; 8];
 const FOLDER: &str = ".esker/batch";
 
-/// Where a batch of these objects is, below the root of the repository.
+/// Returns the path of a batch of these objects, below the root of the repository.
 pub fn path(names: &[ObjectName]) -> String {
     let mut path = FOLDER.to_owned();
     for (at, name) in names.iter().enumerate() {
@@ -35,7 +35,8 @@ pub fn path(names: &[ObjectName]) -> String {
     path
 }
 
-/// Reads the names of a batch's path, whose last part is `last`; none if it is anything but what [`path`] writes.
+/// Parses the object names of a batch's path, whose last part is `last`; none unless [`path`] would write the
+/// same.
 pub fn names(last: &str) -> Option<Vec<ObjectName>> {
     let mut names = Vec::new();
     for text in last.split(',') {
@@ -48,17 +49,17 @@ pub fn names(last: &str) -> Option<Vec<ObjectName>> {
     Some(names)
 }
 
-/// A batch being made.
+/// Builder of a batch.
 #[derive(Debug)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// Begins one.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self(MAGIC.to_vec())
     }
 
-    /// How many bytes of an object still fit, if `after` more are to follow.
+    /// Returns how many bytes of an object still fit if `after` more objects follow.
     pub fn room(&self, after: usize) -> usize {
         BYTES_MAX.saturating_sub(self.0.len() + ABSENT.len() * (after + 1))
     }
@@ -69,12 +70,12 @@ impl Writer {
         self.0.extend_from_slice(stored);
     }
 
-    /// Says that an object is not here.
+    /// Marks an object as not in this batch.
     pub fn leave_out(&mut self) {
         self.0.extend_from_slice(&ABSENT);
     }
 
-    /// The bytes of the answer.
+    /// Returns the bytes of the answer.
     pub fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -86,10 +87,11 @@ impl Default for Writer {
     }
 }
 
-/// Takes the answer to a request for `count` objects apart; none if it is no such answer, to the last byte.
+/// Splits the answer to a request for `count` objects; none unless all bytes are valid.
 pub fn split(bytes: &[u8], count: usize) -> Option<Vec<Option<&[u8]>>> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
-    // Each object takes its length at least, so `count` allocates no more than the bytes allow.
+    // Each object takes at least the bytes of its length, so `count` can't allocate more than the bytes
+    // justify.
     let mut parts = Vec::with_capacity(count.min(rest.len() / ABSENT.len()));
     for _ in 0..count {
         let (len, more) = rest.split_first_chunk::<8>()?;
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back() {
+    fn names_survive_encoding() {
         let all: Vec<_> = (0..NAMES_MAX).map(name).collect();
         let long = path(&all);
         assert!(long.len() < 3584, "{}", long.len());
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_read_back_whole_or_not_at_all() {
+    fn a_truncated_batch_is_rejected() {
         let mut writer = Writer::new();
         writer.put(b"one");
         writer.leave_out();
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_leaves_room_for_the_rest() {
+    fn room_reserves_space_for_the_remaining_objects() {
         let mut writer = Writer::new();
         writer.put(&vec![1; writer.room(2)]);
         assert_eq!(writer.room(1), 0);
@@ -160,7 +162,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_answered(bytes: Vec<u8>, count in 0..100_usize, framed: bool) {
+        fn any_bytes_are_parsed_or_rejected(bytes: Vec<u8>, count in 0..100_usize, framed: bool) {
             let bytes = if framed { [MAGIC.as_slice(), &bytes].concat() } else { bytes };
             if let Some(parts) = split(&bytes, count) {
                 assert_eq!(parts.len(), count);
@@ -169,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn any_names_are_answered(last in "[0-9a-fA-F,.PCHMLX -]{0,200}") {
+        fn any_names_are_parsed_or_rejected(last in "[0-9a-fA-F,.PCHMLX -]{0,200}") {
             if let Some(names) = names(&last) {
                 assert_eq!(path(&names), format!(".esker/batch/{last}"));
             }

@@ -1,13 +1,13 @@
-//! The blacklist: certificates and revisions that the administrator of a client refuses.
+//! Blacklist: certificates and revisions that the administrator of a client rejects.
 //!
-//! One fingerprint a line, or `<name N` for every revision of a repository below `N`. Lines that are neither
-//! are skipped, as the reference client does, but counted.
+//! One fingerprint per line, or `<name N` for every revision of a repository below `N`. Other lines are
+//! skipped, as in the reference client, but counted.
 
 use crate::hash::ContentHash;
 use crate::keyed_lines::number;
 use crate::name::RepositoryName;
 
-/// Certificates and revisions to refuse.
+/// Certificates and revisions to reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blacklist {
     fingerprints: Vec<ContentHash>,
@@ -36,18 +36,18 @@ impl Blacklist {
         }
     }
 
-    /// The refused certificates.
+    /// Returns the rejected certificates.
     pub fn fingerprints(&self) -> &[ContentHash] {
         &self.fingerprints
     }
 
-    /// The first revision of a repository that is not refused.
+    /// Returns the first revision of a repository that is not rejected.
     pub fn floor(&self, name: &RepositoryName) -> Option<u64> {
         let own = self.floors.iter().filter(|(listed, _)| listed == name.as_str().as_bytes());
         own.map(|(_, floor)| *floor).max()
     }
 
-    /// The number of lines that were neither fingerprint, revision, comment nor empty.
+    /// Returns the number of lines that were neither fingerprint, revision, comment nor empty.
     pub const fn skipped(&self) -> usize {
         self.skipped
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines() {
+    fn fingerprints_and_revisions_are_parsed_and_other_lines_counted() {
         let text = b"# refused\n\
             58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50 # stolen\n\
             <full.test 7\n<full.test \t 3\n<other.test 9 x\n<other.test>\nnonsense\n\n\

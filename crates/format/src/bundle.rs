@@ -1,4 +1,4 @@
-//! Bundles: the files that are read after another one, in a specification that lies beside it.
+//! Bundles: the files that programs read after another one, in a specification next to it.
 //!
 //! ```text
 //! /sw/bin/tool                 the trigger: its catalog entry has the flag BUNDLE_TRIGGER
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The paths are absolute from the root of the repository, or relative to the specification. The member
-//! `esker-reads` is ours: in which order the dependencies are read, each by its number in the list and perhaps a
-//! range of bytes. Readers of the form find members by name and pass it by; whoever doesn't know it takes the
-//! dependencies whole, in the order they are listed. Lines before the object that start with `#` are comments.
+//! `esker-reads` is Esker's extension: the order in which the dependencies are read, each as its index in the list
+//! with an optional byte range. Other readers ignore the unknown member and fetch the dependencies whole, in the
+//! order of the list. Lines before the object that start with `#` are comments.
 
 mod stored;
 
@@ -18,23 +18,23 @@ use std::ops::Range;
 
 use stored::Stored;
 
-/// What the name of a specification starts with; the name of its trigger follows.
+/// Prefix of a specification's name; the name of its trigger follows.
 pub const PREFIX: &[u8] = b".cvmfsbundle-";
-/// The largest specification that is read or written.
+/// Maximum length in bytes of a specification that is read or written.
 pub const BYTES_MAX: usize = 4 << 20;
-/// The most files of one bundle; those after it are left out.
+/// Maximum number of files of a bundle; further files are ignored.
 pub const FILES_MAX: usize = 65_536;
-/// The most steps in which they are read; those after it are left out.
+/// Maximum number of read steps of a bundle; further steps are ignored.
 pub const READS_MAX: usize = 131_072;
 
 pub(crate) const NAME: &str = "CVMFS_BUNDLE";
 pub(crate) const VERSION: &str = "1.0.0";
 pub(crate) const ENCODING: &str = "UTF-8";
 pub(crate) const READS: &str = "esker-reads";
-/// The longest path that Linux takes, and the longest name in one.
+/// Maximum length of a path on Linux, and of a name in it, in bytes.
 const PATH_MAX: usize = 4096;
 const NAME_MAX: usize = 255;
-/// The most bytes of all paths together; a relative path is longer here than in the specification.
+/// Maximum total length of all paths in bytes; a relative path is longer here than in the specification.
 const PATHS_MAX: usize = 2 * BYTES_MAX;
 
 /// Files, and the order in which they are read.
@@ -42,53 +42,53 @@ const PATHS_MAX: usize = 2 * BYTES_MAX;
 pub struct Bundle {
     /// The paths of the files, absolute from the root of the repository.
     pub files: Vec<Vec<u8>>,
-    /// What of them is read, in order. Every file is in it.
+    /// Read steps in order; every file has at least one.
     pub reads: Vec<BundleRead>,
-    /// How many dependencies and steps make no sense, or are too many.
+    /// Number of dependencies and steps that were invalid or beyond the limits.
     pub left_out: usize,
 }
 
-/// One step of the order.
+/// One read step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleRead {
-    /// The number of the file in [`Bundle::files`].
+    /// Index of the file in [`Bundle::files`].
     pub file: usize,
-    /// Which bytes are read; none if all are.
+    /// Byte range of the read; none for the whole file.
     pub range: Option<Range<u64>>,
 }
 
-/// Why a specification can't be used.
+/// Reasons why a specification can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It is larger than any that is of use.
+    /// The specification is larger than [`BYTES_MAX`].
     #[error("it has {0} bytes, {BYTES_MAX} are allowed")]
     TooLarge(usize),
-    /// It is not JSON, or lacks a member.
+    /// The specification is not JSON, or a member is missing.
     #[error("it is not a bundle specification")]
     Syntax(#[from] serde_json::Error),
-    /// It says that it is something else.
+    /// A member names an unsupported format.
     #[error("its {member} is `{found}`, which is not supported")]
     Unsupported {
-        /// Which member says so.
+        /// Name of the member.
         member: &'static str,
-        /// What it says, cut to a printable length.
+        /// Value of the member, truncated for messages.
         found: String,
     },
 }
 
-/// The name of the specification beside a trigger; none if it would be too long for a file name.
+/// Returns the name of the specification next to a trigger; none if it would be too long for a file name.
 pub fn name_for(trigger: &[u8]) -> Option<Vec<u8>> {
     let name = [PREFIX, trigger].concat();
     (!trigger.is_empty() && name.len() <= NAME_MAX).then_some(name)
 }
 
-/// The name of the trigger of the specification with this name; none if it is the name of anything else.
+/// Returns the trigger of the specification with this name; none if it is no specification.
 pub fn trigger_of(name: &[u8]) -> Option<&[u8]> {
     name.strip_prefix(PREFIX).filter(|trigger| !trigger.is_empty())
 }
 
 impl Bundle {
-    /// Reads a specification that lies in a directory of the repository (empty for its root).
+    /// Parses a specification in a directory of the repository (empty for its root).
     pub fn parse(bytes: &[u8], directory: &[u8]) -> Result<Self, BundleError> {
         if bytes.len() > BYTES_MAX {
             return Err(BundleError::TooLarge(bytes.len()));
@@ -109,7 +109,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Takes the paths that make sense; for each dependency, which file it became.
+    /// Adds the valid paths; returns the file index of each dependency.
     fn take_files(&mut self, dependencies: &[String], directory: &[u8]) -> Vec<Option<usize>> {
         let mut total = 0;
         let mut place = |path: &String| {
@@ -125,7 +125,7 @@ impl Bundle {
         places
     }
 
-    /// Takes the steps that make sense, and after them the files that none of them reads.
+    /// Adds the valid steps, then a step for each file without one.
     fn take_reads(&mut self, steps: &stored::Steps, places: &[Option<usize>]) {
         let mut unread = vec![true; self.files.len()];
         for step in &steps.items {
@@ -145,7 +145,7 @@ impl Bundle {
     }
 }
 
-/// What follows the lines that start with `#`.
+/// Returns the text after the lines that start with `#`.
 fn after_comments(mut bytes: &[u8]) -> &[u8] {
     while bytes.first() == Some(&b'#') {
         let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
@@ -154,7 +154,7 @@ fn after_comments(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The path from the root of the repository; none if it is no path of a file in there.
+/// Returns the path from the root of the repository; none if it is not a valid path of a file.
 pub(crate) fn absolute(path: &[u8], directory: &[u8]) -> Option<Vec<u8>> {
     let path = match path.strip_prefix(b"/") {
         Some(_) => path.to_vec(),

@@ -1,22 +1,22 @@
-//! Switches that remove one verification step at a time, so that tests can prove that each step matters.
+//! Switches that disable one verification step at a time, so that tests can prove that each step matters.
 //!
-//! Without the cargo feature `canary` every question is answered `false` at compile time. With it, the
-//! environment variable `ESKER_CANARY` names the one step to leave out.
+//! Without the cargo feature `canary` every check is enabled at compile time. With it, the environment
+//! variable `ESKER_CANARY` names the step to disable.
 
-/// Tells whether the named verification step is to be left out.
+/// Returns true if the named verification step is disabled.
 #[cfg(not(feature = "canary"))]
 #[inline(always)]
 pub const fn skipped(_check: &str) -> bool {
     false
 }
 
-/// Tells whether the named verification step is to be left out.
+/// Returns true if the named verification step is disabled.
 #[cfg(feature = "canary")]
 pub fn skipped(check: &str) -> bool {
     std::env::var_os("ESKER_CANARY").is_some_and(|name| name == check)
 }
 
-/// The steps of this crate and of `store` that can be left out.
+/// Verification steps of this crate and of `store` that can be disabled.
 pub const CHECKS: &[&str] = &[
     "object-hash",
     "manifest-name",

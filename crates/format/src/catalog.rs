@@ -1,15 +1,15 @@
-//! File catalogs: the entries of a directory tree, found by path or listed by directory.
+//! Reads file catalogs: entries of a directory tree, found by path or listed by directory.
 //!
 //! ```text
 //! catalog          one row an entry, keyed by the MD5 of its path; indexed by the MD5 of its directory too
-//! chunks           the pieces of chunked files
+//! chunks           the chunks of large files
 //! nested_catalogs  directories whose contents other catalogs hold
 //! bind_mountpoints directories that show another revision
 //! properties, statistics
 //! ```
 //!
-//! A [`Catalog`] lies over the bytes of the database. It has no state that a reader could change, so any
-//! number of threads look up entries without waiting for each other.
+//! A [`Catalog`] borrows the bytes of the database and has no mutable state, so any number of threads can look up
+//! entries without locks.
 
 mod chunks;
 mod flags;
@@ -37,34 +37,34 @@ pub use statistics::{Counters, Statistics};
 pub use walk::{Children, InKeyOrder, Scan};
 pub use xattr::{XattrError, XattrList};
 
-/// Why a catalog, or something in it, can't be read.
+/// Reasons why a catalog, or a part of it, can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
     /// The database can't be read.
     #[error(transparent)]
     Database(#[from] SqliteError),
-    /// The version of the tables is not known.
+    /// The schema version is not supported.
     #[error("the catalog has schema {0}, which is not supported (1.0, 2.4 and 2.5 are)")]
     Schema(String),
-    /// An entry makes no sense.
+    /// A row has invalid values.
     #[error("row {rowid} of the catalog is damaged: {what}")]
     Row {
-        /// The row.
+        /// Number of the row.
         rowid: i64,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// A chunk makes no sense.
+    /// A chunk has invalid values.
     #[error("chunk {rowid} of the catalog is damaged: {what}")]
     Chunk {
-        /// The row in the table of chunks.
+        /// Number of the row in the table of chunks.
         rowid: i64,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
 }
 
-/// A file catalog over bytes that do not change.
+/// A file catalog over immutable bytes.
 #[derive(Debug)]
 pub struct Catalog<B> {
     database: Database<B>,
@@ -81,17 +81,17 @@ impl<B: AsRef<[u8]>> Catalog<B> {
         Ok(Self { database, layout, properties })
     }
 
-    /// What the catalog says about itself.
+    /// Returns the properties of the catalog.
     pub const fn properties(&self) -> &Properties {
         &self.properties
     }
 
-    /// The version of its tables.
+    /// Returns the schema version.
     pub const fn schema(&self) -> Schema {
         self.properties.schema
     }
 
-    /// The number of bytes of the database.
+    /// Returns the size of the database in bytes.
     pub fn size(&self) -> u64 {
         self.database.bytes().len() as u64
     }
@@ -100,7 +100,7 @@ impl<B: AsRef<[u8]>> Catalog<B> {
     pub fn find(&self, key: PathKey) -> Result<Option<Row<'_>>, CatalogError> {
         let table = self.table()?;
         let Some(index) = table.index(&self.layout.key_columns()) else {
-            // A catalog without its index is slow, not wrong.
+            // Without its index a catalog is slow but still correct.
             return self.scan()?.find(|row| row.as_ref().map_or(true, |row| row.key() == key)).transpose();
         };
         let (first, second) = key.columns();
@@ -116,24 +116,24 @@ impl<B: AsRef<[u8]>> Catalog<B> {
         }
     }
 
-    /// Lists the entries of a directory, in no order that a reader could rely on.
+    /// Lists the entries of a directory in unspecified order.
     ///
-    /// An entry that can't be read is an error in its place; a page that can't be read ends the listing.
+    /// An unreadable entry is an error in its place; an unreadable page ends the listing.
     pub fn children(&self, directory: PathKey) -> Result<Children<'_>, CatalogError> {
         Children::new(self.table()?, &self.layout, directory)
     }
 
-    /// Walks over all entries in the order of their keys, which two revisions share.
+    /// Iterates over all entries in the order of their keys, which is the same in all revisions.
     pub fn rows(&self) -> Result<InKeyOrder<'_>, CatalogError> {
         InKeyOrder::new(self.table()?, &self.layout)
     }
 
-    /// Walks over all entries in the order they are stored, which is the fastest.
+    /// Iterates over all entries in storage order, which is the fastest.
     pub fn scan(&self) -> Result<Scan<'_>, CatalogError> {
         Ok(Scan::new(self.table()?, &self.layout))
     }
 
-    /// Reads the chunks of a chunked file of this catalog, in order and without gap.
+    /// Reads the chunks of a chunked file of this catalog, in order and without gaps.
     pub fn chunks(&self, file: &Row<'_>) -> Result<Vec<Chunk>, CatalogError> {
         chunks::read(&self.database, file)
     }
@@ -143,7 +143,7 @@ impl<B: AsRef<[u8]>> Catalog<B> {
         Ok(nested::list(&self.database)?)
     }
 
-    /// Finds the nested catalog or bind mountpoint at exactly this path (as stored in this catalog).
+    /// Finds the nested catalog or bind mountpoint at exactly this path, as stored in this catalog.
     pub fn nested_at(&self, path: &[u8]) -> Result<Option<NestedCatalog>, CatalogError> {
         Ok(nested::at(&self.database, path)?)
     }

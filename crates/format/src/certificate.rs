@@ -1,4 +1,5 @@
-//! The certificate of a publisher. Its dates and issuer are not looked at: the whitelist says whom to trust.
+//! Certificate of a publisher. Its dates and issuer are ignored: the whitelist decides which certificates are
+//! trusted.
 
 use rsa::pkcs8::DecodePublicKey as _;
 use rsa::{Pkcs1v15Sign, RsaPublicKey};
@@ -16,10 +17,10 @@ pub struct Certificate {
     key: RsaPublicKey,
 }
 
-/// Why a certificate can't be read.
+/// Reasons why a certificate can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// There is no PEM block of a certificate.
+    /// The text has no PEM block of a certificate.
     #[error("there is no certificate in PEM form")]
     NoPem,
     /// The block is not a certificate.
@@ -36,7 +37,8 @@ impl Certificate {
     /// Reads the first certificate of a PEM text.
     pub fn parse(text: &[u8]) -> Result<Self, CertificateError> {
         let block = pem::blocks(text, &LABELS).into_iter().next().ok_or(CertificateError::NoPem)?;
-        // What OpenSSL calls a trusted certificate has more data behind it, which is not part of it.
+        // An OpenSSL "trusted certificate" has trust settings after the certificate, which are not part of
+        // it.
         let (der, _auxiliary) = der::split(&block)
             .filter(|(der, _)| der::fits(der))
             .ok_or_else(|| CertificateError::NotX509("a length in it is wrong".to_owned()))?;
@@ -52,17 +54,17 @@ impl Certificate {
         Ok(Self { der: der.to_vec(), subject: parsed.tbs_certificate.subject.to_string(), key })
     }
 
-    /// The hash of its DER form.
+    /// Returns the hash of the certificate's DER form.
     pub fn fingerprint(&self, algorithm: HashAlgorithm) -> ContentHash {
         ContentHash::of(algorithm, &self.der)
     }
 
-    /// The name of its owner.
+    /// Returns the subject of the certificate.
     pub fn subject(&self) -> &str {
         &self.subject
     }
 
-    /// Tells whether its key made a signature of a printed hash, as manifests carry it.
+    /// Returns true if the certificate's key made this signature of a printed hash, as manifests have it.
     pub(crate) fn signed(&self, printed_hash: &[u8], signature: &[u8]) -> bool {
         let digest = sha1::Sha1::digest(printed_hash);
         self.key.verify(Pkcs1v15Sign::new::<sha1::Sha1>(), &digest, signature).is_ok()

@@ -1,10 +1,10 @@
-//! Where large files are cut into chunks.
+//! Content-defined chunking: finds the cuts between chunks of large files.
 //!
-//! A rolling value over the last 32 bytes decides, so that an insertion moves the cuts near it and no others.
-//! The rule is the reference's, byte for byte: publishers of one repository have to agree on the cuts, or equal
-//! files would be stored twice.
+//! A rolling value over the last 32 bytes decides, so an insertion moves only the cuts near it. The rule
+//! equals that of the reference implementation byte for byte: publishers of one repository must agree on the
+//! cuts, or equal files would be stored twice.
 
-/// The smallest, average and largest size of a chunk.
+/// Minimum, average and maximum size of a chunk in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSizes {
     min: u32,
@@ -12,31 +12,31 @@ pub struct ChunkSizes {
     max: u32,
 }
 
-/// Why sizes are refused.
+/// Reason why chunk sizes are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "chunk sizes {min}, {average}, {max} are not usable: 32 ≤ smallest < average < largest ≤ 2^30 must hold"
 )]
 pub struct ChunkSizesError {
-    /// The smallest size asked for.
+    /// Requested minimum size.
     pub min: u32,
-    /// The average size asked for.
+    /// Requested average size.
     pub average: u32,
-    /// The largest size asked for.
+    /// Requested maximum size.
     pub max: u32,
 }
 
-/// How many bytes the rolling value remembers: each moves every earlier one up by a bit, out of 32.
+/// Length of the rolling window in bytes: each byte shifts all earlier ones by one of 32 bits.
 const WINDOW: u32 = 32;
 
-/// A chunk passes through memory as a whole, compressed and not.
+/// Largest allowed maximum size: a chunk is held in memory as a whole, compressed and uncompressed.
 const SIZE_MAX: u32 = 1 << 30;
 
 impl ChunkSizes {
-    /// The sizes of a repository that says nothing else.
+    /// Default sizes of a repository.
     pub const DEFAULT: Self = Self { min: 4 << 20, average: 8 << 20, max: 16 << 20 };
 
-    /// Checks sizes.
+    /// Validates and creates chunk sizes.
     pub const fn new(min: u32, average: u32, max: u32) -> Result<Self, ChunkSizesError> {
         if min >= WINDOW && min < average && average < max && max <= SIZE_MAX {
             Ok(Self { min, average, max })
@@ -45,17 +45,17 @@ impl ChunkSizes {
         }
     }
 
-    /// The smallest size; files up to it are never cut.
+    /// Returns the minimum size; files up to it are never cut.
     pub const fn min(&self) -> u32 {
         self.min
     }
 
-    /// The average size, in random data.
+    /// Returns the average size for random data.
     pub const fn average(&self) -> u32 {
         self.average
     }
 
-    /// The largest size.
+    /// Returns the maximum size.
     pub const fn max(&self) -> u32 {
         self.max
     }
@@ -66,7 +66,7 @@ impl ChunkSizes {
 pub struct Chunker {
     sizes: ChunkSizes,
     threshold: u32,
-    /// Bytes of the current chunk that have been seen.
+    /// Number of bytes of the current chunk so far.
     len: u32,
     rolling: u32,
 }
@@ -77,16 +77,16 @@ impl Chunker {
         Self { sizes, threshold: u32::MAX / sizes.average, len: 0, rolling: 0 }
     }
 
-    /// Looks at the next bytes of the file.
+    /// Processes the next bytes of the file.
     ///
-    /// Returns how many of them still belong to the current chunk if the chunk ends there; the caller then
-    /// passes what follows, which starts the next chunk. A chunk ends before a byte, so the end of a file is
-    /// never reported, and a cut right at the start of `bytes` is reported as zero.
+    /// If the current chunk ends within them, returns how many still belong to it; the caller then passes the
+    /// rest, which starts the next chunk. A cut is found at the byte after it: so the end of a file is never
+    /// reported, and a cut right at the start of `bytes` is reported as zero.
     pub fn next_cut(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0usize;
         let quiet_end = self.sizes.min - WINDOW;
         if self.len < quiet_end {
-            // Bytes that left the window before the first test can't influence it.
+            // Bytes that leave the window before the first test can't influence it.
             let skip = usize::try_from(quiet_end - self.len).unwrap_or(usize::MAX).min(bytes.len());
             self.advance(skip);
             at = skip;
@@ -136,14 +136,14 @@ const fn roll(rolling: u32, byte: u8) -> u32 {
     (rolling << 1) ^ byte as u32
 }
 
-/// Tells whether the rolling value is near the middle of its range.
+/// Returns true if the rolling value is near the middle of its range.
 ///
-/// The distance is taken in signed 32-bit arithmetic, in which the smallest number has no counterpart and
+/// The distance is computed in signed 32-bit arithmetic, where the smallest number has no counterpart and
 /// stays negative, that is, below any threshold.
 #[inline(always)]
 const fn is_mark(rolling: u32, threshold: u32) -> bool {
     const MIDDLE: u32 = 0x7fff_ffff;
-    // Near from above or below; and opposite to the middle, where the distance is the smallest number.
+    // Slightly above or below the middle, or opposite to it, where the distance is the smallest number.
     rolling.wrapping_sub(MIDDLE).wrapping_add(threshold - 1) <= 2 * (threshold - 1)
         || rolling == MIDDLE.wrapping_add(1 << 31)
 }

@@ -1,8 +1,8 @@
 //! Compression of stored objects.
 //!
-//! [`decompress`] turns a whole object into plain bytes, [`Inflater`] does it piece by piece for objects that
-//! should not lie in memory. Both stop at a limit that the caller sets, and neither believes a length before
-//! the bytes are there. Bytes after the end of a zlib stream are ignored, as the reference client does.
+//! [`decompress`] converts a whole object; [`Inflater`] works in pieces, for objects that should not be in
+//! memory as a whole. Both stop at a limit that the caller sets, and neither allocates by a length before the
+//! bytes exist. Bytes after the end of a zlib stream are ignored, as in the reference client.
 
 mod inflater;
 
@@ -10,19 +10,19 @@ use std::io;
 
 pub use inflater::Inflater;
 
-/// How an object is stored.
+/// Storage format of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Compression {
     /// A zlib stream (RFC 1950).
     Zlib,
-    /// The bytes unchanged.
+    /// Uncompressed bytes.
     Stored,
     /// Zstandard frames.
     Zstd,
 }
 
 impl Compression {
-    /// The compression with this number in the flags of a catalog entry.
+    /// Returns the compression with this number in the flags of a catalog entry.
     pub const fn from_flag(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Zlib),
@@ -32,7 +32,7 @@ impl Compression {
         }
     }
 
-    /// The number of this compression in the flags of a catalog entry.
+    /// Returns the number of this compression in the flags of a catalog entry.
     pub const fn to_flag(self) -> u8 {
         match self {
             Self::Zlib => 0,
@@ -41,9 +41,10 @@ impl Compression {
         }
     }
 
-    /// Recognises the compression of an object outside catalogs by its first bytes.
+    /// Detects the compression of an object outside of catalogs by its first bytes.
     ///
-    /// Catalogs, histories, certificates and metainfo are always compressed, so plain bytes are not expected.
+    /// Catalogs, histories, certificates and metainfo are always compressed, so uncompressed bytes are not
+    /// expected.
     pub fn recognise(stored: &[u8]) -> Option<Self> {
         if stored.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             Some(Self::Zstd)
@@ -55,46 +56,46 @@ impl Compression {
     }
 }
 
-/// Why stored bytes did not become plain ones.
+/// Reasons why stored bytes could not be decompressed.
 #[derive(Debug, thiserror::Error)]
 pub enum DecompressError {
-    /// The stored bytes are not what their compression demands.
+    /// The stored bytes are not valid for their compression.
     #[error("the stored bytes are not a valid {compression:?} stream: {reason}")]
     Damaged {
-        /// The compression that was tried.
+        /// Compression that was tried.
         compression: Compression,
-        /// What the decompressor said.
+        /// Error text of the decompressor.
         reason: String,
     },
     /// The stored bytes end before the stream does.
     #[error("the stored bytes end in the middle of the {0:?} stream")]
     Truncated(Compression),
-    /// The plain bytes have another length than the repository says.
+    /// The decompressed length differs from the repository's.
     #[error("the object has {actual} plain bytes where {expected} are expected")]
     Length {
-        /// The length that the repository states.
+        /// Length that the repository states, in bytes.
         expected: u64,
-        /// The length that was found (or exceeded, if decompression stopped there).
+        /// Actual length, or the length at which decompression stopped.
         actual: u64,
     },
-    /// The plain bytes exceed the limit of the caller.
+    /// The decompressed bytes exceed the caller's limit.
     #[error("the object has more than the {limit} plain bytes that are allowed here")]
     TooLarge {
-        /// The limit.
+        /// Limit in bytes.
         limit: u64,
     },
-    /// The receiver of the plain bytes failed.
+    /// The receiver of the decompressed bytes failed.
     #[error("the plain bytes could not be written")]
     Sink(#[source] io::Error),
 }
 
-/// No deflate stream expands its input by more than this factor.
+/// Maximum expansion factor of a deflate stream.
 const DEFLATE_RATIO_MAX: u64 = 1032;
 
 /// Decompresses a whole object.
 ///
-/// `expected_len` is the plain length that the repository states, if it does; another length is an error.
-/// No more than `limit` plain bytes are ever produced.
+/// `expected_len` is the decompressed length that the repository states, if it does; any other length is an
+/// error. Never produces more than `limit` bytes.
 pub fn decompress(
     stored: &[u8],
     compression: Compression,
@@ -113,7 +114,7 @@ pub fn decompress(
 fn inflate_exactly(stored: &[u8], expected: u64) -> Result<Vec<u8>, DecompressError> {
     let damaged =
         |reason: &str| DecompressError::Damaged { compression: Compression::Zlib, reason: reason.to_owned() };
-    // A length that these bytes can't reach is refused before anything is allocated for it.
+    // A length that these bytes can't reach is rejected before any allocation for it.
     let reachable = (stored.len() as u64).saturating_mul(DEFLATE_RATIO_MAX);
     if expected > reachable {
         return Err(DecompressError::Length { expected, actual: reachable });
@@ -185,7 +186,7 @@ mod tests {
     const ALL: [Compression; 3] = [Compression::Zlib, Compression::Stored, Compression::Zstd];
 
     #[test]
-    fn whole_and_in_pieces() {
+    fn whole_objects_and_pieces_decompress_equally() {
         for plain in samples() {
             for compression in ALL {
                 let bytes = stored(&plain, compression);
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lengths_are_refused() {
+    fn other_lengths_than_stated_are_rejected() {
         for plain in samples() {
             for compression in ALL {
                 let (bytes, len) = (stored(&plain, compression), plain.len() as u64);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn claimed_lengths_are_not_allocated() {
+    fn stated_lengths_are_not_allocated_in_advance() {
         let bytes = compress_zlib(b"small");
         for claim in [1 << 20, 1 << 40, u64::MAX] {
             assert!(decompress(&bytes, Compression::Zlib, Some(claim), u64::MAX).is_err());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_and_damaged() {
+    fn truncated_and_damaged_streams_are_rejected() {
         for plain in samples() {
             for compression in [Compression::Zlib, Compression::Zstd] {
                 let bytes = stored(&plain, compression);
@@ -251,9 +252,9 @@ mod tests {
         }
     }
 
-    /// A stream states the window of its level, not of its length, which nobody knew when it began.
+    /// A stream states the window of its level rather than its length, which was unknown when it began.
     #[test]
-    fn short_zstd_streams_of_every_usual_level() {
+    fn short_zstd_streams_of_every_usual_level_decompress() {
         for level in [1, 3, 9, 15, 19] {
             let stream = zstd::stream::encode_all(&b"short"[..], level).unwrap();
             assert_eq!(decompress(&stream, Compression::Zstd, Some(5), 5).unwrap(), b"short");
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_sink_stops() {
+    fn a_failing_sink_stops_decompression() {
         for compression in ALL {
             let mut inflater = Inflater::new(compression, 1 << 20);
             let error = inflater
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn recognition() {
+    fn compressions_are_detected_by_their_first_bytes() {
         assert_eq!(Compression::recognise(&stored(b"x", Compression::Zlib)), Some(Compression::Zlib));
         assert_eq!(Compression::recognise(&stored(b"x", Compression::Zstd)), Some(Compression::Zstd));
         assert_eq!(Compression::recognise(b"SQLite format 3\0"), None);

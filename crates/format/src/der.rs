@@ -1,6 +1,6 @@
-//! The frame of DER: elements of a tag, a length and content, one inside the other.
+//! Framing of DER: nested elements of a tag, a length and content.
 
-/// Deeper than any certificate nests its elements.
+/// Maximum nesting of elements, deeper than in any certificate.
 const DEPTH_MAX: usize = 32;
 
 /// Splits the first element off.
@@ -8,7 +8,7 @@ pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     split_content(bytes).map(|(element, _, after)| (element, after))
 }
 
-/// The first element, its content, and what follows it.
+/// Returns the first element, its content, and the bytes after it.
 fn split_content(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&[_tag, length], rest) = bytes.split_first_chunk()?;
     let (header, content) = if length < 0x80 {
@@ -24,9 +24,9 @@ fn split_content(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((element, element.get(header..)?, after))
 }
 
-/// Tells whether all elements lie inside those around them.
+/// Returns true if all elements are within those that contain them.
 ///
-/// The decoder of certificates makes room for what a length says before it looks whether that much is there.
+/// The certificate decoder allocates by an element's length before it checks that so many bytes exist.
 pub(crate) fn fits(bytes: &[u8]) -> bool {
     all_fit(bytes, DEPTH_MAX)
 }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elements() {
+    fn elements_are_split() {
         assert_eq!(split(&[0x30, 1, 7, 9]), Some((&[0x30, 1, 7][..], &[9][..])));
         assert_eq!(split(&[0x30, 0x81, 1, 7]), Some((&[0x30, 0x81, 1, 7][..], &[][..])));
         for bytes in [
@@ -65,12 +65,12 @@ mod tests {
     }
 
     #[test]
-    fn inner_elements() {
+    fn inner_elements_must_fit_into_outer_ones() {
         assert!(fits(&[0x30, 5, 0x04, 1, 7, 0x30, 0]));
-        // An inner length that reaches out of the outer element, and one that is not there.
+        // An inner length beyond the outer element, and a missing length.
         assert!(!fits(&[0x30, 3, 0x04, 2, 7, 7]));
         assert!(!fits(&[0x30, 1, 0x04]));
-        // What a primitive element holds is its own affair.
+        // The content of a primitive element is not interpreted.
         assert!(fits(&[0x04, 2, 0x30, 9]));
         let deep = (0..40u8).fold(Vec::new(), |inner, _| [vec![0x30, inner.len() as u8], inner].concat());
         assert!(!fits(&deep));

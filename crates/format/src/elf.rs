@@ -1,20 +1,21 @@
-//! What the dynamic loader reads of a library or executable, as its headers tell.
+//! Finds the parts of a library or executable that the dynamic loader reads.
 //!
-//! Of a library the loader goes through the tables of symbols and relocations, and writes to the data that these name.
-//! Then it calls the functions that an array of addresses lists, constructors for the most part, which may lie all over the
-//! code. Of the rest of its code and its constants only what runs is read, and what isn't mapped, as names for debuggers,
-//! nobody reads: in large libraries that can be a fifth of the file. The format is that of the System V ABI (`elf(5)`);
-//! libraries of 32 bits and of big-endian machines are not looked into.
+//! The loader reads the tables of symbols and relocations of a library, and writes to the data that these
+//! name. Then it calls the functions in an array of addresses, mostly constructors, which may be anywhere in
+//! the code. Of the remaining code and constants only the parts that run are read. Unmapped parts, such as
+//! names for debuggers, are not read; in large libraries they can be a fifth of the file.
+//!
+//! Format: System V ABI (`elf(5)`). 32-bit and big-endian libraries are not supported.
 
 use std::ops::Range;
 
-/// Bytes at the beginning of a file that are enough to tell.
+/// Number of bytes at the beginning of a file that contain its headers.
 pub const HEAD: usize = 8192;
-/// Bytes of the dynamic section that are looked at; it has some thirty entries of 16 bytes.
+/// Maximum length of a dynamic section in bytes; usual ones have thirty entries of 16 bytes.
 const DYNAMIC_MAX: u64 = 64 << 10;
-/// Bytes of a name, or of a list of folders, at most.
+/// Maximum length of a name, or of a list of folders, in bytes.
 const TEXT_MAX: u64 = 4096;
-/// Bytes of relocations that are gone through for addresses of constructors, at most.
+/// Maximum bytes of relocations that are searched for addresses of constructors.
 const RELOCATIONS_MAX: u64 = 64 << 20;
 
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
@@ -32,11 +33,12 @@ const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 const DT_INIT_ARRAY: u64 = 25;
 const DT_INIT_ARRAYSZ: u64 = 27;
-/// A relocation: where it writes, its kind, and what it adds to the address that the file is loaded at.
+/// Length of a relocation in bytes: the address it writes to, its kind, and the value it adds to the load
+/// address.
 const RELOCATION_LEN: usize = 24;
 
-/// Tags of the dynamic section: a table's address, and what tells its length, if anything does. In the order in which a
-/// loader comes to them.
+/// Tags of the dynamic section: a table's address, and its length where there is such a tag. In the order in
+/// which a loader reads the tables.
 const TABLES: [(u64, Option<u64>); 9] = [
     (DT_RELA, Some(DT_RELASZ)),
     (36, Some(35)),      // DT_RELR, DT_RELRSZ
@@ -49,7 +51,7 @@ const TABLES: [(u64, Option<u64>); 9] = [
     (0x6fff_fffe, None), // DT_VERNEED
 ];
 
-/// A part of the file that is mapped.
+/// A mapped part of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Segment {
     address: u64,
@@ -63,16 +65,17 @@ impl Segment {
     }
 }
 
-/// Where in a file is what the loader reads.
+/// Positions in a file that the loader reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     segments: Vec<Segment>,
-    /// Where the section lies that tells of the tables.
+    /// Position of the dynamic section, which names the tables.
     pub dynamic: Option<Range<u64>>,
 }
 
 impl Layout {
-    /// Reads the headers at the beginning of a file; none if it is nothing that is loaded, or not all of them are there.
+    /// Parses the headers at the beginning of a file; none if they are incomplete or the file can't be
+    /// loaded.
     pub fn of(head: &[u8]) -> Option<Self> {
         if !head.starts_with(MAGIC) || u16_at(head, 54)? as usize != PROGRAM_HEADER_LEN {
             return None;
@@ -96,27 +99,27 @@ impl Layout {
         (!layout.segments.is_empty()).then_some(layout)
     }
 
-    /// The parts that the program writes to, most of it while it is loaded.
+    /// Returns the parts that the program writes to, mostly while it is loaded.
     pub fn written(&self) -> impl Iterator<Item = Range<u64>> {
         self.segments.iter().filter(|segment| segment.flags & PF_W != 0).map(|segment| segment.file.clone())
     }
 
-    /// Whether anything of a part of the file is mapped.
+    /// Returns true if a part of the file is mapped, at least partly.
     pub fn is_mapped(&self, part: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.meets(part))
     }
 
-    /// Whether there is code in a part of the file.
+    /// Returns true if a part of the file contains code.
     pub fn is_code(&self, part: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.flags & PF_X != 0 && segment.meets(part))
     }
 
-    /// The tables that the dynamic section names, in the order in which they are read.
+    /// Returns the tables that the dynamic section names, in the order in which they are read.
     pub fn tables(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
         let starts: Vec<u64> = TABLES.iter().filter_map(|(tag, _)| dynamic.value(*tag)).collect();
         let table = |(tag, length): &(u64, Option<u64>)| {
             let start = dynamic.value(*tag)?;
-            // One whose length isn't told ends where the next begins.
+            // A table without a length ends where the next one begins.
             let next = || Some(starts.iter().filter(|other| **other > start).min()? - start);
             let len = length.and_then(|tag| dynamic.value(tag)).or_else(next).unwrap_or(1);
             self.in_file(start, len)
@@ -124,7 +127,7 @@ impl Layout {
         TABLES.iter().filter_map(table).collect()
     }
 
-    /// What tells which functions are called when the file is loaded.
+    /// Returns the positions that identify the functions called at load time.
     pub fn constructors(&self, dynamic: &Dynamic) -> Option<Constructors> {
         let (start, len) = (dynamic.value(DT_INIT_ARRAY)?, dynamic.value(DT_INIT_ARRAYSZ)?);
         let table = || self.in_file(dynamic.value(DT_RELA)?, dynamic.value(DT_RELASZ)?.min(RELOCATIONS_MAX));
@@ -135,14 +138,16 @@ impl Layout {
         })
     }
 
-    /// Where the names of the libraries begin that the file needs, each with what follows it; see [`text`].
+    /// Returns the positions of the names of the needed libraries, each with the bytes after it; [`text`]
+    /// extracts the name.
     pub fn needed(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
         self.texts(dynamic, DT_NEEDED)
     }
 
-    /// The same of the lists of folders in which these are looked for, which colons separate.
+    /// Returns the positions of the lists of folders that are searched for libraries; colons separate the
+    /// folders.
     pub fn searched(&self, dynamic: &Dynamic) -> Vec<Range<u64>> {
-        // The older kind counts only where the newer one isn't.
+        // The older tag is used only without the newer one.
         let newer = self.texts(dynamic, DT_RUNPATH);
         if newer.is_empty() { self.texts(dynamic, DT_RPATH) } else { newer }
     }
@@ -157,12 +162,12 @@ impl Layout {
         dynamic.values(tag).filter_map(text).collect()
     }
 
-    /// The parts of the file with the functions at these addresses, in this order.
+    /// Returns the parts of the file with the functions at these addresses, in this order.
     fn functions(&self, addresses: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
         addresses.filter_map(|address| self.in_file(address, 1)).collect()
     }
 
-    /// Where in the file the bytes at an address lie, as far as they are of one segment.
+    /// Returns the file position of the bytes at an address, as far as they are in one segment.
     fn in_file(&self, address: u64, len: u64) -> Option<Range<u64>> {
         self.segments.iter().find_map(|segment| {
             let start = segment.file.start.checked_add(address.checked_sub(segment.address)?)?;
@@ -172,12 +177,12 @@ impl Layout {
     }
 }
 
-/// The entries of a dynamic section: tags and values.
+/// Entries of a dynamic section: tags and values.
 #[derive(Debug, Default)]
 pub struct Dynamic(Vec<(u64, u64)>);
 
 impl Dynamic {
-    /// Reads the section's bytes, up to the entry that ends it.
+    /// Parses the section's bytes, up to its end marker.
     pub fn of(section: &[u8]) -> Self {
         let entry = |entry: &[u8]| u64_at(entry, 0).zip(u64_at(entry, 8)).filter(|(tag, _)| *tag != 0);
         Self(section.chunks_exact(16).map_while(entry).collect())
@@ -192,24 +197,25 @@ impl Dynamic {
     }
 }
 
-/// The name at the beginning of these bytes; none if its end isn't there.
+/// Returns the name at the beginning of these bytes; none if its end is missing.
 pub fn text(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..bytes.iter().position(|byte| *byte == 0)?)
 }
 
-/// Where it stands which functions are called when a file is loaded.
+/// Positions that identify the functions called when a file is loaded.
 #[derive(Clone, Debug)]
 pub struct Constructors {
-    /// Where the array of their addresses is put…
+    /// Address range of the array of function addresses.
     addresses: Range<u64>,
-    /// … and where that lies in the file.
+    /// Position of this array in the file.
     pub array: Range<u64>,
-    /// The relocations that write to it, among others; where in the file.
+    /// Position in the file of the relocations that write to the array, among others.
     pub relocations: Option<Range<u64>>,
 }
 
 impl Constructors {
-    /// Those that the bytes of the array tell, if all are there. Where relocations tell, most linkers leave zeros.
+    /// Returns the functions in the bytes of the array, if all are present. With relocations most linkers
+    /// leave zeros there.
     pub fn in_place(&self, layout: &Layout, array: &[u8]) -> Vec<Range<u64>> {
         if array.len() as u64 != self.array.end - self.array.start {
             return Vec::new();
@@ -218,8 +224,8 @@ impl Constructors {
         layout.functions(addresses.filter(|address| *address != 0))
     }
 
-    /// Those that relocations tell, given bytes of their table and where in it these begin. What isn't there whole tells
-    /// nothing.
+    /// Returns the functions that relocations name, given bytes of their table from offset `into`. Incomplete
+    /// entries are ignored.
     pub fn relocated(&self, layout: &Layout, bytes: &[u8], into: u64) -> Vec<Range<u64>> {
         let begun = usize::try_from(into % RELOCATION_LEN as u64).unwrap_or(0);
         let whole = bytes.get((RELOCATION_LEN - begun) % RELOCATION_LEN..).unwrap_or_default();
@@ -253,7 +259,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with these program headers: kind, flags, where in the file, address, length.
+    /// Returns a file with these program headers: kind, flags, file offset, address, length.
     fn head(headers: &[(u32, u32, u64, u64, u64)]) -> Vec<u8> {
         let mut head = MAGIC.to_vec();
         head.resize(64, 0);
@@ -267,7 +273,7 @@ mod tests {
         head
     }
 
-    /// A dynamic section with these tags and values.
+    /// Returns a dynamic section with these tags and values.
     fn section(entries: &[(u64, u64)]) -> Vec<u8> {
         entries.iter().flat_map(|(tag, value)| [tag.to_le_bytes(), value.to_le_bytes()].concat()).collect()
     }
@@ -283,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_tell_what_is_mapped_and_what_is_written() {
+    fn headers_identify_mapped_and_writable_parts() {
         let layout = library();
         assert!(layout.written().eq(std::iter::once(1500..1800)));
         assert_eq!(layout.dynamic, Some(1600..1696));
@@ -300,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn the_dynamic_section_tells_where_tables_are() {
+    fn the_dynamic_section_identifies_tables() {
         let entries =
             [(6, 100), (5, 400), (10, 50), (7, 500), (8, 24), (0x6fff_fef5, 300), (0, 0), (23, 1), (2, 1)];
-        // Relocations, symbols up to the hashes, hashes up to the names, names; nothing behind the end of the entries.
+        // Relocations, symbols up to the hashes, hashes up to the names, names; nothing after the end marker.
         assert_eq!(
             library().tables(&Dynamic::of(&section(&entries))),
             [500..524, 100..300, 300..400, 400..450]
@@ -311,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_outside_of_the_file_are_none() {
+    fn tables_outside_of_the_file_are_ignored() {
         let layout = library();
         let tables =
             |address: u64, len: u64| layout.tables(&Dynamic::of(&section(&[(7, address), (8, len)])));
@@ -324,7 +330,7 @@ mod tests {
         }
     }
 
-    /// An array of three functions, at the end of what is written.
+    /// Returns an array of three functions, at the end of the writable part.
     fn constructors(layout: &Layout, relocated: bool) -> Constructors {
         let table: &[_] = if relocated { &[(7, 200), (8, 96)] } else { &[] };
         let entries = [&[(25, 9276), (27, 24)], table].concat();
@@ -332,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn constructors_stand_in_the_array_or_in_what_is_written_to_it() {
+    fn constructors_are_found_in_the_array_or_in_its_relocations() {
         let layout = library();
         let in_place = constructors(&layout, false);
         assert_eq!((in_place.array.clone(), &in_place.relocations), (1776..1800, &None));
@@ -343,7 +349,7 @@ mod tests {
 
         let relocated = constructors(&layout, true);
         assert_eq!(relocated.relocations, Some(200..296));
-        // The second writes elsewhere, the last names what isn't in the file.
+        // The second entry writes elsewhere; the last names an address that isn't in the file.
         let entries = [(9276, 5001), (9000, 5002), (9292, 5003), (9284, 9999)];
         let words = entries.iter().flat_map(|(place, to)| [*place, 8, *to]);
         let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_libraries_that_are_needed_and_their_folders_are_named() {
+    fn needed_libraries_and_their_folders_are_found() {
         let layout = library();
         let told = |entries: &[(u64, u64)]| {
             let dynamic = Dynamic::of(&section(&[&[(5, 100), (10, 50)], entries].concat()));
@@ -373,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_has_no_layout() {
+    fn a_file_that_is_no_library_has_no_layout() {
         assert_eq!(Layout::of(b"#!/bin/sh\n"), None);
         assert_eq!(Layout::of(&head(&[])), None, "nothing is mapped");
         let whole = head(&[(PT_LOAD, 4, 0, 0, 1000)]);
@@ -381,23 +387,23 @@ mod tests {
         assert_eq!(Layout::of(&head(&[(PT_LOAD, 4, u64::MAX, 0, 1)])), None);
     }
 
-    /// The program that runs this is one that was loaded.
+    /// The running test program is a valid example.
     #[test]
-    fn a_real_program_is_understood() {
+    fn a_real_program_is_parsed() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let layout = Layout::of(&bytes[..HEAD.min(bytes.len())]).unwrap();
         let dynamic = layout.dynamic.clone().unwrap();
         assert!(layout.written().any(|part| part.start <= dynamic.start && dynamic.end <= part.end));
         let tables = layout.tables(&Dynamic::of(&bytes[dynamic.start as usize..dynamic.end as usize]));
         assert!(tables.len() >= 4 && tables.iter().all(|table| layout.is_mapped(table)), "{tables:?}");
-        // The first entry of a table of symbols is empty, and so is the first name.
+        // The first entry of a symbol table is empty, and so is the first name.
         assert!(tables.iter().any(|table| bytes[table.start as usize..][..24] == [0; 24]));
         assert!(tables.iter().all(|table| table.end <= bytes.len() as u64));
     }
 
     proptest! {
         #[test]
-        fn whatever_the_bytes_are_it_ends(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), dynamic in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_parsed_or_rejected(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), dynamic in proptest::collection::vec(any::<u8>(), 0..200)) {
             bytes.splice(..bytes.len().min(MAGIC.len()), MAGIC.iter().copied());
             if bytes.len() > 58 {
                 bytes[32..40].copy_from_slice(&64_u64.to_le_bytes());

@@ -1,18 +1,18 @@
-//! Content hashes: the three algorithms a repository may use, and their text forms.
+//! Content hashes: the three algorithms that a repository may use, and their text forms.
 //!
-//! A digest has 20 bytes whatever the algorithm; the text form is 40 lower-case hexadecimal digits and, except
-//! for SHA-1, a tag (`-rmd160`, `-shake128`). Readers tell the algorithm from the length of the text.
+//! A digest has 20 bytes for every algorithm; the text form is 40 lower-case hexadecimal digits and, except
+//! for SHA-1, a tag (`-rmd160`, `-shake128`). Readers identify the algorithm by the length of the text.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha3::digest::{ExtendableOutput as _, FixedOutput as _, Update as _, XofReader as _};
 
-/// The number of bytes of every digest.
+/// Length of every digest in bytes.
 pub const DIGEST_LEN: usize = 20;
 const HEX_LEN: usize = 2 * DIGEST_LEN;
 
-/// An algorithm that names content in a repository.
+/// Hash algorithm of a repository's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HashAlgorithm {
     /// SHA-1, the default.
@@ -24,7 +24,7 @@ pub enum HashAlgorithm {
 }
 
 impl HashAlgorithm {
-    /// The tag that follows the digits in the text form.
+    /// Returns the tag that follows the digits in the text form.
     pub const fn tag(self) -> &'static str {
         match self {
             Self::Sha1 => "",
@@ -33,7 +33,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The algorithm with this number in the flags of a catalog entry.
+    /// Returns the algorithm with this number in the flags of a catalog entry.
     pub const fn from_flag(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::Sha1),
@@ -43,7 +43,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The number of this algorithm in the flags of a catalog entry.
+    /// Returns the number of this algorithm in the flags of a catalog entry.
     pub const fn to_flag(self) -> u8 {
         match self {
             Self::Sha1 => 0,
@@ -63,25 +63,25 @@ impl fmt::Display for HashAlgorithm {
     }
 }
 
-/// The hash that names some content: an algorithm and its digest.
+/// Content hash: an algorithm and its digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContentHash {
     algorithm: HashAlgorithm,
     digest: [u8; DIGEST_LEN],
 }
 
-/// Why a text is not a content hash.
+/// Error: the text is not a content hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a content hash (40 lower-case hexadecimal digits, then nothing, `-rmd160` or `-shake128`)"
 )]
 pub struct HashError {
-    /// The offending text, cut to a printable length.
+    /// Text that was rejected, truncated for messages.
     pub text: String,
 }
 
 impl ContentHash {
-    /// Puts a hash together from its parts.
+    /// Creates a hash from its parts.
     pub const fn new(algorithm: HashAlgorithm, digest: [u8; DIGEST_LEN]) -> Self {
         Self { algorithm, digest }
     }
@@ -93,17 +93,17 @@ impl ContentHash {
         hasher.finish()
     }
 
-    /// The algorithm of this hash.
+    /// Returns the algorithm of this hash.
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.algorithm
     }
 
-    /// The bytes of the digest.
+    /// Returns the bytes of the digest.
     pub const fn digest(&self) -> &[u8; DIGEST_LEN] {
         &self.digest
     }
 
-    /// Tells whether all bytes of the digest are zero, which stands for "none".
+    /// Returns true if all bytes of the digest are zero, which means "none".
     pub fn is_null(&self) -> bool {
         self.digest == [0; DIGEST_LEN]
     }
@@ -129,9 +129,9 @@ impl ContentHash {
         Some(Self { algorithm, digest })
     }
 
-    /// Reads the fingerprint form (`AA:BB:…-RMD160`) at the start of a line of a whitelist or blacklist.
+    /// Parses the fingerprint form (`AA:BB:…-RMD160`) at the start of a line of a whitelist or blacklist.
     ///
-    /// A space, a tab or `#` ends the fingerprint, colons are dropped and letter case is ignored.
+    /// A space, a tab or `#` ends the fingerprint; colons and letter case are ignored.
     pub fn from_fingerprint(line: &[u8]) -> Option<Self> {
         let mut text = Vec::with_capacity(HEX_LEN);
         for &byte in line.iter().take_while(|byte| !matches!(byte, b' ' | b'\t' | b'#')) {
@@ -145,13 +145,13 @@ impl ContentHash {
         Self::from_text_bytes(&text)
     }
 
-    /// The fingerprint form: upper-case pairs of digits with colons between them, then the tag.
+    /// Returns the fingerprint form: upper-case pairs of digits with colons between them, then the tag.
     pub fn to_fingerprint(&self) -> String {
         let pairs: Vec<String> = self.digest.iter().map(|byte| format!("{byte:02X}")).collect();
         pairs.join(":") + &self.algorithm.tag().to_ascii_uppercase()
     }
 
-    /// The 40 digits without the tag.
+    /// Returns the 40 digits without the tag.
     pub fn hex(&self) -> String {
         let nibbles = self.digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
         nibbles.filter_map(|nibble| char::from_digit(u32::from(nibble), 16)).collect()
@@ -199,7 +199,7 @@ enum State {
 }
 
 impl Hasher {
-    /// Starts a hash of nothing.
+    /// Starts a hash of empty content.
     pub fn new(algorithm: HashAlgorithm) -> Self {
         Self(match algorithm {
             HashAlgorithm::Sha1 => State::Sha1(sha1::Sha1::default()),
@@ -244,7 +244,7 @@ mod tests {
     const EMPTY_STREAM: [u8; 8] = [0x78, 0x9c, 0x03, 0, 0, 0, 0, 1];
 
     #[test]
-    fn known_digests() {
+    fn digests_equal_known_values() {
         for (algorithm, text) in [
             (HashAlgorithm::Sha1, "e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78"),
             (HashAlgorithm::Rmd160, "fcdb20b894f31f1306d56294c049ca7293dde0fc-rmd160"),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_hash_like_the_whole() {
+    fn hashing_in_pieces_equals_hashing_the_whole() {
         for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
             let mut hasher = Hasher::new(algorithm);
             hasher.update(b"hel");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn other_texts_are_rejected() {
         for text in [
             "",
             "e8",

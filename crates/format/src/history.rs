@@ -1,4 +1,4 @@
-//! The history database: the named revisions (tags) of a repository and its branches.
+//! History database: the named revisions (tags) of a repository, and its branches.
 
 use crate::hash::ContentHash;
 use crate::name::{NameError, RepositoryName};
@@ -7,7 +7,7 @@ use crate::sqlite::{Database, SqliteError, Table, TableRow, Value};
 use crate::stored_properties::StoredProperties;
 use crate::time::UnixTime;
 
-/// The branch that everything is on unless its publisher says otherwise.
+/// Default branch of all tags.
 pub const DEFAULT_BRANCH: &str = "";
 
 /// The tags and branches of a repository.
@@ -23,54 +23,54 @@ pub struct History {
 /// A named revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Its name.
+    /// Name of the tag.
     pub name: String,
-    /// The root catalog.
+    /// Hash of the root catalog.
     pub root_catalog: ContentHash,
-    /// The size of the root catalog, uncompressed, if it is recorded.
+    /// Uncompressed size of the root catalog in bytes, if it is recorded.
     pub size: Option<u64>,
-    /// The number of the revision.
+    /// Number of the revision.
     pub revision: u64,
-    /// When the revision was published.
+    /// Time at which the revision was published.
     pub timestamp: UnixTime,
-    /// What its publisher says about it.
+    /// Description by the publisher.
     pub description: String,
-    /// The branch it is on.
+    /// Branch of the tag.
     pub branch: String,
 }
 
 /// A line of revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Its name, empty for the default branch.
+    /// Name of the branch, empty for the default branch.
     pub name: String,
-    /// The branch it started from; none for the default branch.
+    /// Branch from which it started; none for the default branch.
     pub parent: Option<String>,
-    /// The revision of its first tag.
+    /// Revision of its first tag.
     pub initial_revision: u64,
 }
 
-/// Why a history can't be read.
+/// Reasons why a history can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// The database can't be read.
     #[error(transparent)]
     Database(#[from] SqliteError),
-    /// The version of the tables is not known.
+    /// The schema version is not supported.
     #[error("the history has a schema other than 1.0, which is not supported")]
     Schema,
-    /// The database does not say whose history it is.
+    /// The database does not name its repository.
     #[error("the history does not name its repository")]
     NoName,
-    /// The name of its repository is none.
+    /// The repository name is invalid.
     #[error("the history names an impossible repository: {0}")]
     Name(#[from] NameError),
-    /// A tag makes no sense.
+    /// A tag has invalid values.
     #[error("tag `{name}` of the history is damaged: {what}")]
     Tag {
-        /// The tag.
+        /// Name of the tag.
         name: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
 }
@@ -94,22 +94,22 @@ impl History {
         })
     }
 
-    /// The repository it belongs to.
+    /// Returns the name of the repository.
     pub const fn name(&self) -> &RepositoryName {
         &self.name
     }
 
-    /// The revision of the tables; branches exist since 3.
+    /// Returns the schema revision; branches exist since revision 3.
     pub const fn schema_revision(&self) -> u32 {
         self.schema_revision
     }
 
-    /// The history that this one replaced.
+    /// Returns the history that this one replaced.
     pub const fn previous(&self) -> Option<ObjectName> {
         self.previous
     }
 
-    /// All tags, newest first.
+    /// Returns all tags, newest first.
     pub fn tags(&self) -> &[Tag] {
         &self.tags
     }
@@ -119,18 +119,18 @@ impl History {
         &self.branches
     }
 
-    /// The tag with this name.
+    /// Returns the tag with this name.
     pub fn find(&self, name: &str) -> Option<&Tag> {
         self.tags.iter().find(|tag| tag.name == name)
     }
 
-    /// The newest tagged revision of the default branch that was published no later than a time.
+    /// Returns the newest tag of the default branch that was published at or before a time.
     pub fn at(&self, time: UnixTime) -> Option<&Tag> {
         let published = self.tags.iter().filter(|tag| tag.timestamp <= time && tag.branch == DEFAULT_BRANCH);
         published.max_by_key(|tag| tag.revision)
     }
 
-    /// The newest tagged revision of a branch.
+    /// Returns the newest tagged revision of a branch.
     pub fn branch_head(&self, branch: &str) -> Option<&Tag> {
         self.tags.iter().filter(|tag| tag.branch == branch).max_by_key(|tag| tag.revision)
     }
@@ -141,7 +141,7 @@ fn read_tags(table: &Table<'_>) -> Result<Vec<Tag>, HistoryError> {
     let (name, hash) = (column("name")?, column("hash")?);
     let (revision, timestamp) = (column("revision")?, column("timestamp")?);
     let description = column("description")?;
-    // Since revisions 1 and 3 of the tables.
+    // Exist since schema revisions 1 and 3.
     let (size, branch) = (table.column("size"), table.column("branch"));
     let mut tags = Vec::new();
     for row in table.rows() {

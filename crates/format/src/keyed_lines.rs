@@ -1,8 +1,8 @@
-//! Lines whose first byte says what the rest is, up to a line that is exactly `--`.
+//! Lines whose first byte is a key and whose rest is its value, up to a line that is exactly `--`.
 
 use std::collections::BTreeMap;
 
-/// Reads the lines; of a repeated key the last value counts. A last line without line end is ignored.
+/// Parses the lines; the last value of a repeated key wins. A last line without line end is ignored.
 pub(crate) fn parse(text: &[u8]) -> BTreeMap<u8, &[u8]> {
     let mut values = BTreeMap::new();
     let mut rest = text;
@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &[u8]) -> BTreeMap<u8, &[u8]> {
     values
 }
 
-/// Reads an unsigned decimal number without sign or blanks.
+/// Parses an unsigned decimal number without sign or blanks.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn keys_repeat_and_end_as_specified() {
         let values = parse(b"Aone\n\nB\nAtwo\nC\xff\n--\nDlate\n");
         assert_eq!(values, BTreeMap::from([(b'A', &b"two"[..]), (b'B', b""), (b'C', b"\xff")]));
         assert_eq!(parse(b"Aone\nBtwo"), BTreeMap::from([(b'A', &b"one"[..])]));

@@ -1,28 +1,24 @@
-//! The frame around signed text, shared by manifests and whitelists.
+//! Frame around signed text, which manifests and whitelists share.
 //!
-//! ```text
-//! text          lines, the last one with its line end
-//! --
-//! hash of text  text form, one line
-//! signature     binary, to the end
-//! ```
+//! The text comes first, in lines with line ends. The line `--` ends it. The next line is the hash of the
+//! text in text form; the binary signature follows, to the end of the file.
 
 use crate::hash::ContentHash;
 
-/// A signed text, split but not verified.
+/// A signed text, split into its parts but not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Letter<'a> {
-    /// What is signed.
+    /// The signed text.
     pub text: &'a [u8],
-    /// The hash that the signer printed, as printed, which is what the signature covers.
+    /// Hash of the text as printed by the signer, which the signature covers.
     pub printed: &'a [u8],
-    /// The same hash.
+    /// The same hash, parsed.
     pub hash: ContentHash,
-    /// The signature.
+    /// Signature of the printed hash.
     pub signature: &'a [u8],
 }
 
-/// Why there is no signed text.
+/// Reasons why bytes are not a signed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LetterError {
     /// There is no line `--`.
@@ -52,13 +48,13 @@ impl<'a> Letter<'a> {
         Ok(Self { text, printed, hash, signature })
     }
 
-    /// The hash that the text really has.
+    /// Returns the actual hash of the text.
     pub fn actual_hash(&self) -> ContentHash {
         ContentHash::of(self.hash.algorithm(), self.text)
     }
 }
 
-/// The text before the line `--`, and what follows that line.
+/// Returns the text before the line `--`, and the bytes after that line.
 pub(crate) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = bytes.windows(SEPARATOR.len()).position(|window| window == SEPARATOR)?;
     Some((bytes.get(..=at)?, bytes.get(at + SEPARATOR.len()..)?))
@@ -69,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts() {
+    fn a_signed_text_is_split_into_its_parts() {
         let letter =
             Letter::split(b"Ca\nBb\n--\nda39a3ee5e6b4b0d3255bfef95601890afd80709\nsig\n--\n").unwrap();
         assert_eq!(letter.text, b"Ca\nBb\n");
@@ -79,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn incomplete_ones() {
+    fn incomplete_texts_are_rejected() {
         for (bytes, error) in [
             (&b""[..], LetterError::Unsigned),
             (b"--\nda39a3ee5e6b4b0d3255bfef95601890afd80709\nsig", LetterError::Unsigned),

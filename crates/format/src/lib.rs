@@ -1,17 +1,17 @@
-//! What a repository is, byte for byte: hashes, manifest, whitelist, trust, catalogs, history, reflog, packs; what
-//! libraries and compiled modules tell of themselves. No sockets, threads or clocks.
+//! Formats of a repository: hashes, manifest, whitelist, trust chain, catalogs, history, reflog and batches; and
+//! headers of libraries and compiled modules. No sockets, threads or clocks.
 //!
 //! The parts, from the bottom up:
 //!
-//! * [`hash`], [`object`], [`name`], [`compress`]: how content is named and stored;
-//! * [`manifest`], [`whitelist`], [`certificate`], [`blacklist`], [`trust`]: how a signed head is believed;
+//! * [`hash`], [`object`], [`name`], [`compress`]: names and storage of content;
+//! * [`manifest`], [`whitelist`], [`certificate`], [`blacklist`], [`trust`]: verification of a signed head;
 //! * [`sqlite`]: a reader of SQLite files that needs no lock and no connection;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it;
 //! * [`batch`]: many objects in one answer;
-//! * [`bundle`], [`profile`]: which files are read after another one;
-//! * [`elf`], [`pyc`]: what libraries and compiled Python modules, as others made them, tell of what is read next.
+//! * [`bundle`], [`profile`]: recordings of which files are read after another one;
+//! * [`elf`], [`pyc`]: predictions of reads from libraries and compiled Python modules.
 //!
-//! Every parser takes bytes that anybody may have written: none panics, allocates by an unchecked length or
+//! Parsers accept untrusted bytes: none panics, allocates by an unchecked length or
 //! loops without a bound.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,7 @@
-//! The manifest, `.cvmfspublished`: what the newest revision of a repository is.
+//! Manifest, `.cvmfspublished`: the newest revision of a repository.
 //!
-//! One line a field, the first letter tells which. What is parsed here is not verified; [`crate::trust`] does.
+//! One line per field, with the key as first letter. The parsed fields are not verified; [`crate::trust`]
+//! verifies them.
 
 use std::fmt::Write as _;
 
@@ -8,10 +9,10 @@ use crate::hash::ContentHash;
 use crate::keyed_lines;
 use crate::time::UnixTime;
 
-/// Where a repository keeps its manifest, below its root.
+/// Path of the manifest below the root of the repository.
 pub const PATH: &str = ".cvmfspublished";
 
-/// The MD5 of the empty path, which every manifest names as the root.
+/// MD5 of the empty path, which every manifest names as the root.
 pub const ROOT_PATH: &str = "d41d8cd98f00b204e9800998ecf8427e";
 
 /// The fields of a manifest.
@@ -19,19 +20,19 @@ pub const ROOT_PATH: &str = "d41d8cd98f00b204e9800998ecf8427e";
 pub struct Manifest {
     /// `C`: the root catalog.
     pub root_catalog: ContentHash,
-    /// `B`: the size of the root catalog, uncompressed; zero if it is not told.
+    /// `B`: the uncompressed size of the root catalog in bytes; zero if it is not recorded.
     pub root_catalog_size: u64,
     /// `R`: the MD5 of the path of the root, as written.
     pub root_path: String,
-    /// `D`: how long clients may wait before they look for a newer manifest, in seconds.
+    /// `D`: seconds after which clients look for a newer manifest.
     pub ttl: u32,
     /// `S`: the number of the revision.
     pub revision: u64,
     /// `G`: whether old content may be collected.
     pub garbage_collectable: bool,
-    /// `A`: whether certificate, root catalog, history and metainfo also lie at alternative paths.
+    /// `A`: whether certificate, root catalog, history and metainfo also exist at alternative paths.
     pub alternative_paths: bool,
-    /// `L`: the micro catalog, which nobody writes.
+    /// `L`: the micro catalog, which no publisher writes.
     pub micro_catalog: Option<ContentHash>,
     /// `N`: the name of the repository, as written.
     pub name: Option<String>,
@@ -39,7 +40,7 @@ pub struct Manifest {
     pub certificate: Option<ContentHash>,
     /// `H`: the history database.
     pub history: Option<ContentHash>,
-    /// `T`: when it was signed.
+    /// `T`: the time of the signature.
     pub timestamp: UnixTime,
     /// `M`: the description of the repository.
     pub metainfo: Option<ContentHash>,
@@ -47,24 +48,24 @@ pub struct Manifest {
     pub reflog: Option<ContentHash>,
 }
 
-/// Why a manifest can't be read.
+/// Reasons why a manifest can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// A field that every manifest has is missing.
     #[error("the manifest is incomplete: it has no field `{0}`")]
     Missing(char),
-    /// A field does not hold what it should.
+    /// A field has an invalid value.
     #[error("field `{key}` of the manifest does not hold {wanted}")]
     Field {
-        /// The letter of the field.
+        /// Letter of the field.
         key: char,
-        /// What it should hold.
+        /// Expected kind of value.
         wanted: &'static str,
     },
 }
 
 impl Manifest {
-    /// Reads the fields up to the signature. Unknown fields are skipped.
+    /// Parses the fields up to the signature. Unknown fields are skipped.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let lines = keyed_lines::parse(bytes);
         let fields = Fields(&lines);
@@ -133,7 +134,7 @@ impl Fields<'_, '_> {
         self.0.get(&key) == Some(&&b"yes"[..])
     }
 
-    /// A number; a missing field counts as zero.
+    /// Returns a number; a missing field is zero.
     fn number(&self, key: u8) -> Result<u64, ManifestError> {
         self.0.get(&key).map_or(Ok(0), |value| {
             keyed_lines::number(value)
@@ -168,7 +169,7 @@ mod tests {
         Y910a36c79b028f8f214ec62636946235f0d74ce1\n";
 
     #[test]
-    fn example() {
+    fn an_example_is_parsed() {
         let manifest = Manifest::parse(EXAMPLE.as_bytes()).unwrap();
         assert_eq!(manifest.root_catalog.to_string(), "1537bc934a79e999ee0d9e719240fe0ff2150b34");
         assert_eq!(manifest.root_catalog_size, 16384);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_fields() {
+    fn invalid_fields_are_rejected_by_letter() {
         for (from, to, error) in [
             ("C1537", "Q1537", ManifestError::Missing('C')),
             ("Rd41", "Qd41", ManifestError::Missing('R')),
@@ -206,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_survives_writing(lines in proptest::collection::vec((0usize..14, "[0-9a-f]{0,42}"), 0..8)) {
+        fn a_parsed_manifest_survives_writing(lines in proptest::collection::vec((0usize..14, "[0-9a-f]{0,42}"), 0..8)) {
             let mut text = EXAMPLE.to_owned();
             for (key, value) in lines {
                 let key = char::from(b"CBRDSGALNXHTMY"[key]);

@@ -1,4 +1,4 @@
-//! The public keys that repository owners sign whitelists with.
+//! Master public keys, which verify signatures of whitelists.
 
 use rsa::pkcs1::DecodeRsaPublicKey as _;
 use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _, LineEnding};
@@ -8,17 +8,17 @@ use sha2::{Digest, Sha256};
 use crate::hash::{ContentHash, HashAlgorithm};
 use crate::pem;
 
-/// The master public keys a user trusts for a repository; any one of them may sign its whitelist.
+/// Master public keys that a user trusts for a repository; any of them may sign its whitelist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterKeys {
-    /// The DER form and the key, sorted, each once.
+    /// DER form and key, sorted, without duplicates.
     keys: Vec<(Vec<u8>, RsaPublicKey)>,
 }
 
-/// Why a public key can't be read.
+/// Reasons why a public key can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// There is no PEM block of a public key.
+    /// The text has no PEM block of a public key.
     #[error("there is no public key in PEM form")]
     NoPem,
     /// The key is not an RSA key of a supported size.
@@ -26,13 +26,13 @@ pub enum KeyError {
     Key(String),
 }
 
-/// A public key as it is shown to whoever is to trust it.
+/// A public key as displayed to a user who has to decide on its trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownKey {
-    /// SHA-256 of its DER form (SubjectPublicKeyInfo), in hexadecimal digits: what
-    /// `openssl pkey -pubin -outform DER | sha256sum` says.
+    /// SHA-256 of the key's DER form (SubjectPublicKeyInfo) in hexadecimal digits, as `openssl pkey -pubin
+    /// -outform DER | sha256sum` prints it.
     pub fingerprint: String,
-    /// It alone, in PEM form.
+    /// The key alone, in PEM form.
     pub pem: String,
 }
 
@@ -67,17 +67,17 @@ impl MasterKeys {
         Ok(())
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Tells whether there are none.
+    /// Returns true if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Each key as it is shown before it is trusted, sorted by fingerprint.
+    /// Returns each key in its display form, sorted by fingerprint.
     pub fn shown(&self) -> Result<Vec<ShownKey>, KeyError> {
         let show = |(_, key): &(Vec<u8>, RsaPublicKey)| {
             let failed = |error: rsa::pkcs8::spki::Error| KeyError::Key(error.to_string());
@@ -94,14 +94,14 @@ impl MasterKeys {
         Ok(shown)
     }
 
-    /// A hash that is the same for the same set of keys, whatever their order.
+    /// Returns a hash that is the same for the same set of keys in any order.
     pub fn id(&self) -> ContentHash {
         let all: Vec<u8> = self.keys.iter().flat_map(|(der, _)| der.iter().copied()).collect();
         ContentHash::of(HashAlgorithm::Shake128, &all)
     }
 
-    /// Tells whether one of the keys made a signature of a printed hash, as whitelists carry it: over the text
-    /// itself, with neither a second hash nor the name of one.
+    /// Returns true if one of the keys made this signature of a printed hash, as whitelists have it: over the
+    /// text itself, without a second hash and without the name of an algorithm.
     pub(crate) fn signed(&self, printed_hash: &[u8], signature: &[u8]) -> bool {
         self.keys
             .iter()

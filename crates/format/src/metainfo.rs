@@ -1,29 +1,29 @@
-//! The description of a repository, and the status a server keeps: free JSON with conventional fields.
+//! Description of a repository, and its status on a server: free-form JSON with conventional fields.
 
 use serde_json::Value;
 
-/// What a repository says about itself.
+/// Description of a repository by its owner.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metainfo {
-    /// Who runs it.
+    /// Administrator of the repository.
     pub administrator: Option<String>,
-    /// How to reach them.
+    /// Email address of the administrator.
     pub email: Option<String>,
-    /// Whose it is.
+    /// Organisation that owns the repository.
     pub organisation: Option<String>,
-    /// What is in it.
+    /// Description of the content.
     pub description: Option<String>,
-    /// Where to read more.
+    /// URL of further information.
     pub url: Option<String>,
-    /// The server that publishes it.
+    /// Recommended server of the publisher (stratum 0).
     pub recommended_stratum0: Option<String>,
-    /// The servers that replicate it.
+    /// Recommended replicas (stratum 1).
     pub recommended_stratum1s: Vec<String>,
     /// All fields.
     pub all: serde_json::Map<String, Value>,
 }
 
-/// Why a JSON object can't be read.
+/// Reasons why a JSON object can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// It is not JSON.
@@ -42,7 +42,7 @@ fn parse_object(bytes: &[u8]) -> Result<serde_json::Map<String, Value>, JsonErro
 }
 
 impl Metainfo {
-    /// Reads a description; fields of an unexpected type count as missing.
+    /// Parses a description; fields of an unexpected type are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
         let all = parse_object(bytes)?;
         let text = |key: &str| {
@@ -65,24 +65,24 @@ impl Metainfo {
     }
 }
 
-/// The status of a repository on one server, `.cvmfs_status.json`. Times are the text of `date --utc`.
+/// Status of a repository on one server, `.cvmfs_status.json`. Times are output of `date --utc`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerStatus {
-    /// When it was last replicated.
+    /// Time of the last replication.
     pub last_snapshot: Option<String>,
-    /// When garbage was last collected.
+    /// Time of the last garbage collection.
     pub last_gc: Option<String>,
-    /// When it was last checked.
+    /// Time of the last check.
     pub last_check: Option<String>,
-    /// How that check ended; none if it never ran or its word is unknown.
+    /// Whether the last check succeeded; none if none ran or its result is unknown.
     pub check_succeeded: Option<bool>,
 }
 
 impl ServerStatus {
-    /// Where a server keeps it, below the root of the repository.
+    /// Path of the status below the root of the repository.
     pub const PATH: &str = ".cvmfs_status.json";
 
-    /// Reads a status; fields of an unexpected type count as missing.
+    /// Parses a status; fields of an unexpected type are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, JsonError> {
         let all = parse_object(bytes)?;
         let text = |key: &str| all.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conventional_fields() {
+    fn conventional_fields_are_parsed() {
         let metainfo = Metainfo::parse(
             br#"{"administrator":"A","email":"","recommended-stratum1s":["s1",2,"s2"],"url":5,"custom":{"x":1}}"#,
         )
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn status() {
+    fn a_server_status_is_parsed() {
         let status = ServerStatus::parse(br#"{"check_status":"failed","last_gc":"Fri Oct 18"}"#).unwrap();
         assert_eq!(status.check_succeeded, Some(false));
         assert_eq!(status.last_gc.as_deref(), Some("Fri Oct 18"));

@@ -3,28 +3,28 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name the format allows, in bytes.
+/// Maximum length of a name in bytes.
 pub const NAME_MAX: usize = 60;
 
-/// The fully qualified name of a repository, for example `software.example.org`.
+/// Fully qualified name of a repository, for example `software.example.org`.
 ///
 /// Its characters are safe in file names and URLs: the first is a letter or digit, the others are letters,
 /// digits, `_`, `.` or `-`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RepositoryName(String);
 
-/// Why a text is not a repository name.
+/// Error: the text is not a repository name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a repository name: {reason}")]
 pub struct NameError {
-    /// The offending text, cut to a printable length.
+    /// Text that was rejected, truncated for messages.
     pub text: String,
-    /// What is wrong with it.
+    /// Reason of the rejection.
     pub reason: &'static str,
 }
 
 impl RepositoryName {
-    /// Checks a name.
+    /// Validates and creates a name.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let refuse = |reason| Err(NameError { text: text.chars().take(NAME_MAX + 4).collect(), reason });
         if text.len() > NAME_MAX {
@@ -39,7 +39,7 @@ impl RepositoryName {
         Ok(Self(text.to_owned()))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn valid_names_are_accepted_and_others_rejected() {
         for good in ["a", "full.test", "0-x_y.example.org", &"a".repeat(60)] {
             assert_eq!(RepositoryName::parse(good).unwrap().as_str(), good);
         }

@@ -1,10 +1,10 @@
-//! Names of stored objects, and where a server keeps them.
+//! Names of stored objects, and their paths on a server.
 
 use std::fmt;
 
 use crate::hash::ContentHash;
 
-/// What a stored object is; part of its name on the server, though not of what its hash covers.
+/// Kind of a stored object; part of its name on the server, but not covered by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// A whole regular file.
@@ -19,12 +19,12 @@ pub enum ObjectKind {
     Metainfo,
     /// The certificate of a publisher.
     Certificate,
-    /// A micro catalog: defined by the format, written by nobody.
+    /// A micro catalog: defined by the format, but not in use.
     Micro,
 }
 
 impl ObjectKind {
-    /// Whether it is what programs read: the content of a file or a part of it.
+    /// Returns true for file content: a file or a chunk.
     pub const fn is_content(self) -> bool {
         matches!(self, Self::File | Self::Chunk)
     }
@@ -40,7 +40,7 @@ impl ObjectKind {
         Self::Micro,
     ];
 
-    /// The letter that ends the object's name, empty for whole files.
+    /// Returns the letter at the end of the object's name, empty for whole files.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::File => "",
@@ -68,34 +68,35 @@ impl fmt::Display for ObjectKind {
     }
 }
 
-/// The name of a stored object: the hash of its stored bytes, and its kind.
+/// Name of a stored object: the hash of its stored bytes, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectName {
     /// The hash of the bytes as stored.
     pub hash: ContentHash,
-    /// What the object is.
+    /// Kind of the object.
     pub kind: ObjectKind,
 }
 
 impl ObjectName {
-    /// Names an object.
+    /// Creates a name.
     pub const fn new(hash: ContentHash, kind: ObjectKind) -> Self {
         Self { hash, kind }
     }
 
-    /// Where the object lies below the root of the repository: `data/ab/cdef…`.
+    /// Returns the path of the object below the root of the repository: `data/ab/cdef…`.
     pub fn path(&self) -> String {
         let digits = self.hash.hex();
         let (folder, rest) = digits.split_at(2);
         format!("data/{folder}/{rest}{}{}", self.hash.algorithm().tag(), self.kind.suffix())
     }
 
-    /// Where the object lies too in a repository whose manifest says that it has alternative paths.
+    /// Returns the alternative path of the object, for repositories whose manifest declares alternative
+    /// paths.
     pub fn alternative_path(&self) -> String {
         format!(".cvmfsalt-{self}")
     }
 
-    /// Reads the text form, a hash directly followed by the letter of the kind.
+    /// Parses the text form: a hash directly followed by the letter of the kind.
     pub fn parse(text: &str) -> Option<Self> {
         if let Ok(hash) = ContentHash::parse(text) {
             return Some(Self::new(hash, ObjectKind::File));
@@ -119,7 +120,7 @@ mod tests {
     use crate::hash::HashAlgorithm;
 
     #[test]
-    fn paths() {
+    fn paths_are_derived_from_names() {
         let empty = ContentHash::parse("e8ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78").unwrap();
         let file = ObjectName::new(empty, ObjectKind::File);
         assert_eq!(file.path(), "data/e8/ec3d88b62ebf526e4e5a4ff6162a3aa48a6b78");
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn text_round_trip() {
+    fn names_survive_text_form() {
         for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
             for kind in ObjectKind::ALL {
                 let name = ObjectName::new(ContentHash::of(algorithm, b"x"), kind);

@@ -2,7 +2,7 @@
 
 use crate::base64;
 
-/// The decoded blocks whose label is one of `labels`, in their order. Blocks that are not base64 are left out.
+/// Returns the decoded blocks with one of the `labels`, in order. Blocks that are not base64 are left out.
 pub(crate) fn blocks(text: &[u8], labels: &[&str]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_by_label() {
+    fn blocks_are_selected_by_label() {
         let text = b"noise\n-----BEGIN A-----\naGVsbG8=\n-----END A-----\n-----BEGIN B-----\r\naGVs\r\nbG8h\r\n-----END B-----\r\n-----BEGIN A-----\n!!!!\n-----END A-----\n-----BEGIN A-----\naGVs";
         assert_eq!(blocks(text, &["A"]), [b"hello".to_vec()]);
         assert_eq!(blocks(text, &["B"]), [b"hello!".to_vec()]);

@@ -1,8 +1,8 @@
-//! Profiles: what a command read of a repository, in order. Anyone can record one and send it to a publisher, who
-//! makes bundles of it.
+//! Profiles: recordings of the reads of a command in a repository, in order. Users record them, and
+//! publishers build bundles from them.
 //!
-//! The form is ours: JSON for people to look into, one file and one read a line. It holds observations, not
-//! conclusions: which file announces which others is for the publisher to say.
+//! Esker's own format: readable JSON, one file and one read per line. A profile holds observations rather
+//! than conclusions: the publisher decides which file triggers which others.
 
 use std::ops::Range;
 
@@ -12,78 +12,78 @@ use crate::bundle::absolute;
 use crate::name::{NameError, RepositoryName};
 use crate::time::UnixTime;
 
-/// The largest profile that is read: room for 200,000 files.
+/// Maximum length in bytes of a profile that is read: room for 200,000 files.
 pub const BYTES_MAX: usize = 64 << 20;
 
 const FORMAT: &str = "esker-profile";
 const VERSION: u32 = 1;
 
-/// What a command read of a repository.
+/// Recording of a command's reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The repository.
+    /// Name of the repository.
     pub repository: RepositoryName,
-    /// The revision that the command saw.
+    /// Revision that the command used.
     pub revision: u64,
-    /// The command, for people.
+    /// Command line, for information.
     pub command: String,
-    /// When it ran.
+    /// Time of the recording.
     pub recorded: UnixTime,
-    /// Files that whoever recorded it wants to announce others, besides those that are found to do so.
+    /// Files that the user marked as triggers, in addition to detected ones.
     pub triggers: Vec<String>,
-    /// The files that were read, in the order of their first reads.
+    /// Files in the order of their first reads.
     pub files: Vec<ProfileFile>,
-    /// What was read of them, in order.
+    /// Reads in order.
     pub reads: Vec<ProfileRead>,
 }
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProfileFile {
-    /// Its path from the root of the repository.
+    /// Path from the root of the repository.
     pub path: String,
-    /// Its size.
+    /// Size in bytes.
     pub size: u64,
-    /// Whether it may be executed.
+    /// Whether the file is executable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub program: bool,
 }
 
-/// A first look at a file, or at a part of it.
+/// First read of a file, or of a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileRead {
-    /// The number of the file in [`Profile::files`].
+    /// Index of the file in [`Profile::files`].
     pub file: usize,
     /// Milliseconds since the command began.
     pub ms: u64,
-    /// Which bytes were read; none if the file is small enough to be taken whole.
+    /// Byte range of the read; none if the file is small enough to be fetched whole.
     pub range: Option<Range<u64>>,
 }
 
-/// Why a profile can't be used.
+/// Reasons why a profile can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// It is larger than any that is of use.
+    /// The profile is larger than [`BYTES_MAX`].
     #[error("it has {0} bytes, {BYTES_MAX} are allowed")]
     TooLarge(usize),
-    /// It is not JSON, or lacks a member.
+    /// The text is not JSON, or a member is missing.
     #[error("it is not a profile")]
     Syntax(#[from] serde_json::Error),
-    /// It is something else, or of a later version.
+    /// The format or its version is not supported.
     #[error("it has format `{format}`, version {version}; `{FORMAT}`, version {VERSION} is known")]
     Unsupported {
-        /// What it says it is.
+        /// Name of the format.
         format: String,
-        /// Which version.
+        /// Version of the format.
         version: u32,
     },
-    /// The name of the repository is none.
+    /// The repository name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A path in it is none.
+    /// A path is invalid.
     #[error("`{0}` is not the path of a file in a repository")]
     Path(String),
-    /// A read in it makes no sense.
+    /// A read is invalid.
     #[error("read {0} makes no sense")]
     Read(usize),
 }
@@ -171,7 +171,7 @@ impl Profile {
     }
 }
 
-/// Tells whether a text is the path of something in a repository, in the one form that paths have there.
+/// Returns true if a text is a path in a repository, in canonical form.
 pub fn is_path(text: &str) -> bool {
     text.starts_with('/') && absolute(text.as_bytes(), b"").is_some()
 }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_profile_is_parsed_again() {
         let text = profile().to_json();
         assert_eq!(Profile::parse(&text).unwrap(), profile());
         let lines = String::from_utf8(text).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn invalid_profiles_are_rejected() {
         let good = String::from_utf8(profile().to_json()).unwrap();
         for (from, to, expected) in [
             ("esker-profile", "other", "format `other`, version 1"),

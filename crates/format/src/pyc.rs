@@ -1,44 +1,44 @@
-//! What a compiled Python module imports while it is loaded, as its own code tells.
+//! Finds the imports of a compiled Python module.
 //!
-//! A `.pyc` file has a magic number of the interpreter's version, twelve bytes about its source, and a code object in the
-//! form of the module `marshal` (CPython, `Python/marshal.c`; PEP 552 has the twelve bytes). Of the code object only what
-//! runs at once matters, so code of functions is gone through for its length alone. Which of a code's names are imported
-//! its instructions tell, whose numbers change between versions; of a version whose numbers aren't known here all names
-//! may be those of modules.
+//! A `.pyc` file has a magic number of the interpreter's version, twelve bytes about its source, and a code
+//! object in the format of the module `marshal` (CPython, `Python/marshal.c`; PEP 552 describes the twelve
+//! bytes). Only code that runs at import time matters, so code of functions is only skipped. Instructions
+//! show which of a code object's names are imported; their numbers change between versions. For a version
+//! with unknown numbers, all names may be those of modules.
 
 use std::rc::Rc;
 
-/// The magic number, and what follows it.
+/// Length of the header in bytes: the magic number and the twelve bytes about the source.
 const HEADER_LEN: usize = 16;
-/// Code in code, and tuples in tuples, no deeper than this.
+/// Maximum nesting of code in code, and of tuples in tuples.
 const DEPTH_MAX: usize = 48;
-/// Types that can be referred to later have this bit.
-const KEPT: u8 = 0x80;
+/// Type bit of objects that later objects may refer to.
+const REF_FLAG: u8 = 0x80;
 
 /// An import of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import<'a> {
-    /// How many packages further out than its importer it is looked for, the importer's own being 1; 0 if where modules of no
-    /// package lie, and none if that isn't known.
+    /// Number of package levels above the importer, with 1 for the importer's own package; 0 for an absolute
+    /// import, none if unknown.
     pub level: Option<u32>,
-    /// Its dotted name; empty for the package itself, as in `from . import names`.
+    /// Dotted name of the module; empty for the package itself, as in `from . import names`.
     pub module: &'a [u8],
-    /// What is taken of it, which may be modules as well.
+    /// Imported names, which may be modules as well.
     pub names: Rc<Vec<&'a [u8]>>,
 }
 
-/// The imports of a compiled module, in order; none if this isn't one, or of a form that isn't known.
+/// Returns the imports of a compiled module in order; none if the file has another or an unknown format.
 pub fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
     let (header, body) = file.split_at_checked(HEADER_LEN)?;
     let [low, high, b'\r', b'\n', ..] = *header else { return None };
     let version = Version::of(u16::from_le_bytes([low, high]))?;
-    let mut reader = Reader { rest: body, version, items: Vec::new(), kept: Vec::new() };
+    let mut reader = Reader { rest: body, version, items: Vec::new(), referable: Vec::new() };
     let kind = reader.byte()?;
-    if kind & !KEPT != b'c' {
+    if kind & !REF_FLAG != b'c' {
         return None;
     }
-    if kind & KEPT != 0 {
-        reader.keep();
+    if kind & REF_FLAG != 0 {
+        reader.reserve_reference();
     }
     let Code { instructions, constants, names } = reader.code(0)?;
     let names: Vec<&[u8]> = reader.texts(names).collect();
@@ -46,24 +46,25 @@ pub fn imports(file: &[u8]) -> Option<Vec<Import<'_>>> {
     Some(match version.numbers {
         Some(numbers) => imported(instructions, constants, &names, numbers),
         None => {
-            // Constants can be the same tuple over and over, so no more is looked at than the file could hold.
+            // The same tuple may occur in any number of constants, so the total is limited to what the file
+            // could hold.
             let texts = constants.iter().flat_map(|constant| reader.texts(*constant)).take(file.len());
             all(texts, &names)
         }
     })
 }
 
-/// What differs between versions of the interpreter.
+/// Format differences between versions of the interpreter.
 #[derive(Clone, Copy, Debug)]
 struct Version {
-    /// How many numbers a code object begins with.
+    /// Number of integers at the start of a code object.
     counts: usize,
-    /// How many tables of lines and exceptions it ends with.
+    /// Number of tables of lines and exceptions at its end.
     tables: usize,
     numbers: Option<Numbers>,
 }
 
-/// The numbers of instructions.
+/// Numbers of instructions.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     load_const: u8,
@@ -73,8 +74,8 @@ struct Numbers {
 }
 
 impl Version {
-    /// The magic numbers are in CPython's `Lib/importlib/_bootstrap_external.py`, the numbers of instructions in its
-    /// `Lib/opcode.py`.
+    /// Returns the format of a magic number. Sources: CPython's `Lib/importlib/_bootstrap_external.py` for
+    /// magic numbers, its `Lib/opcode.py` for instructions.
     fn of(magic: u16) -> Option<Self> {
         const TO_3_12: Numbers =
             Numbers { load_const: 100, import_name: 108, import_from: 109, extended: 144 };
@@ -94,13 +95,13 @@ impl Version {
     }
 }
 
-/// An object, as far as it matters.
+/// A marshalled object, as far as it is needed.
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     Bytes(&'a [u8]),
     Text(&'a [u8]),
     Number(u32),
-    /// Where among the reader's items its own lie, and how many.
+    /// Index and number of the tuple's items in the reader's list.
     Tuple(usize, usize),
     Other,
 }
@@ -112,14 +113,14 @@ struct Code<'a> {
     names: Value<'a>,
 }
 
-/// Goes through marshalled objects.
+/// Parser of marshalled objects.
 struct Reader<'a> {
     rest: &'a [u8],
     version: Version,
-    /// What tuples hold. They may refer to each other in chains of any length, so none owns another.
+    /// Items of all tuples. Tuples may refer to each other in chains of any length, so none owns another.
     items: Vec<Value<'a>>,
-    /// What can be referred to, by its number.
-    kept: Vec<Value<'a>>,
+    /// Objects that can be referred to, by their number.
+    referable: Vec<Value<'a>>,
 }
 
 impl<'a> Reader<'a> {
@@ -128,7 +129,7 @@ impl<'a> Reader<'a> {
         self.items.get(start..start + len).unwrap_or_default()
     }
 
-    /// The texts of a tuple. What isn't one is an empty text, so that the others keep their places.
+    /// Returns the texts of a tuple. Other items become empty texts, so that positions stay the same.
     fn texts(&self, value: Value<'a>) -> impl Iterator<Item = &'a [u8]> {
         self.items(value).iter().map(|item| if let Value::Text(text) = item { *text } else { &[][..] })
     }
@@ -153,10 +154,10 @@ impl<'a> Reader<'a> {
         usize::try_from(self.number()?).ok()
     }
 
-    /// Makes room for what is referred to by its number, which is given before what it holds is read.
-    fn keep(&mut self) -> usize {
-        self.kept.push(Value::Other);
-        self.kept.len() - 1
+    /// Reserves the number of a referable object, which is assigned before its content is read.
+    fn reserve_reference(&mut self) -> usize {
+        self.referable.push(Value::Other);
+        self.referable.len() - 1
     }
 
     fn value(&mut self, depth: usize) -> Option<Value<'a>> {
@@ -164,14 +165,14 @@ impl<'a> Reader<'a> {
             return None;
         }
         let kind = self.byte()?;
-        let place = (kind & KEPT != 0).then(|| self.keep());
-        let value = match kind & !KEPT {
+        let place = (kind & REF_FLAG != 0).then(|| self.reserve_reference());
+        let value = match kind & !REF_FLAG {
             b'0' | b'N' | b'F' | b'T' | b'S' | b'.' => Value::Other,
             b'i' => Value::Number(self.number()?),
             b'I' | b'g' => self.skip(8)?,
             b'y' => self.skip(16)?,
             b'l' => {
-                // Digits of 15 bits; the number's sign is that of their count.
+                // 15-bit digits; the sign of their count is the sign of the number.
                 let digits = self.number()?.cast_signed().unsigned_abs();
                 self.skip(usize::try_from(digits).ok()?.checked_mul(2)?)?
             }
@@ -203,12 +204,12 @@ impl<'a> Reader<'a> {
             }
             b'r' => {
                 let number = self.len()?;
-                *self.kept.get(number)?
+                *self.referable.get(number)?
             }
             _ => return None,
         };
         if let Some(place) = place {
-            *self.kept.get_mut(place)? = value;
+            *self.referable.get_mut(place)? = value;
         }
         Some(value)
     }
@@ -218,7 +219,7 @@ impl<'a> Reader<'a> {
     }
 
     fn tuple(&mut self, len: usize, depth: usize) -> Option<Value<'a>> {
-        // Each takes a byte or more.
+        // Each item takes at least a byte.
         if len > self.rest.len() {
             return None;
         }
@@ -258,7 +259,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What these instructions import. Before a module is imported, its level and a tuple of the names are put on the stack.
+/// Returns the imports of these instructions. Before an import, its level and a tuple of names are pushed on
+/// the stack.
 fn imported<'a>(
     instructions: &[u8],
     constants: &[Value<'a>],
@@ -293,7 +295,7 @@ fn imported<'a>(
     found
 }
 
-/// Everything that may be an import: all names, and all that may be taken of them.
+/// Returns all possible imports: all names, and all texts that may be imported names.
 fn all<'a>(texts: impl Iterator<Item = &'a [u8]>, names: &[&'a [u8]]) -> Vec<Import<'a>> {
     let taken: Rc<Vec<&[u8]>> = Rc::new(texts.filter(|text| !text.is_empty()).collect());
     let own: &[u8] = &[];

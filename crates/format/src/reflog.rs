@@ -1,4 +1,4 @@
-//! The reflog, `.cvmfsreflog`: the root objects that one server holds, which garbage collection starts from.
+//! Reflog, `.cvmfsreflog`: the root objects on one server, from which garbage collection starts.
 
 use crate::hash::ContentHash;
 use crate::name::{NameError, RepositoryName};
@@ -7,10 +7,10 @@ use crate::sqlite::{Database, SqliteError};
 use crate::stored_properties::StoredProperties;
 use crate::time::UnixTime;
 
-/// Where a server keeps it, below the root of the repository; it is not compressed.
+/// Path of the reflog below the root of the repository; it is not compressed.
 pub const PATH: &str = ".cvmfsreflog";
 
-/// The root objects that one server holds.
+/// Root objects on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reflog {
     name: RepositoryName,
@@ -22,31 +22,31 @@ pub struct Reflog {
 pub struct Reference {
     /// A root catalog, certificate, history or metainfo.
     pub object: ObjectName,
-    /// When it was added on this server.
+    /// Time at which the object was added on this server.
     pub timestamp: UnixTime,
 }
 
-/// Why a reflog can't be read.
+/// Reasons why a reflog can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReflogError {
     /// The database can't be read.
     #[error(transparent)]
     Database(#[from] SqliteError),
-    /// The version of the tables is not known.
+    /// The schema version is not supported.
     #[error("the reflog has a schema other than 1.0, which is not supported")]
     Schema,
-    /// The database does not say whose reflog it is.
+    /// The database does not name its repository.
     #[error("the reflog does not name its repository")]
     NoName,
-    /// The name of its repository is none.
+    /// The repository name is invalid.
     #[error("the reflog names an impossible repository: {0}")]
     Name(#[from] NameError),
-    /// A reference makes no sense.
+    /// A reference has invalid values.
     #[error("row {rowid} of the reflog is damaged: {what}")]
     Reference {
-        /// The row.
+        /// Number of the row.
         rowid: i64,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
 }
@@ -84,17 +84,17 @@ impl Reflog {
         Ok(Self { name, references })
     }
 
-    /// The repository it belongs to.
+    /// Returns the name of the repository.
     pub const fn name(&self) -> &RepositoryName {
         &self.name
     }
 
-    /// The root objects, newest first.
+    /// Returns the root objects, newest first.
     pub fn references(&self) -> &[Reference] {
         &self.references
     }
 
-    /// The root objects that were added strictly before a time, newest first.
+    /// Returns the root objects that were added strictly before a time, newest first.
     pub fn before(&self, time: UnixTime) -> impl Iterator<Item = &Reference> {
         self.references.iter().filter(move |reference| reference.timestamp < time)
     }

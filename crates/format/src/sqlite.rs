@@ -1,4 +1,4 @@
-//! A reader of SQLite files that takes no lock, opens no connection and copies nothing it need not.
+//! Reads SQLite files without locks, connections or unnecessary copies.
 //!
 //! ```text
 //! header (100 bytes of page 1) ── page size, text encoding
@@ -8,9 +8,9 @@
 //! record = header length, a type for each column (varints), then the values
 //! ```
 //!
-//! A [`Database`] lies over bytes that never change (a map or a vector), so any number of threads may read it.
-//! Whatever the bytes are, reading ends: descents have a largest depth, and a cursor gives up when it has seen
-//! more pages than the file has, which only a file with a cycle in it can bring about.
+//! A [`Database`] borrows immutable bytes (a memory map or a vector), so any number of threads may read it.
+//! Reading ends for any bytes: searches have a maximum depth, and a cursor fails when it has read more pages than
+//! the file has, which happens only if the pages form a cycle.
 
 mod btree;
 mod cursor;
@@ -30,13 +30,13 @@ pub(crate) use record::Slot;
 pub use record::{Record, Value};
 pub use table::{Finder, Rows, Table, TableRow};
 
-/// Why a file can't be read as an SQLite database.
+/// Reasons why a file can't be read as an SQLite database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SqliteError {
-    /// The file does not start like a database.
+    /// The file does not start with a database header.
     #[error("the file is not an SQLite database: {0}")]
     NotADatabase(&'static str),
-    /// The file is a database of a kind that is not read here.
+    /// The database uses an unsupported feature.
     #[error("the SQLite database uses {0}, which is not supported")]
     Unsupported(&'static str),
     /// The file is shorter than its header says.
@@ -47,31 +47,31 @@ pub enum SqliteError {
         /// Pages that the header states.
         stated: u32,
     },
-    /// A page breaks the rules.
+    /// A page violates the format.
     #[error("page {page} of the SQLite database is damaged: {what}")]
     Damaged {
-        /// The page, counted from 1.
+        /// Number of the page, counted from 1.
         page: u32,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// The description of a table can't be understood.
+    /// The SQL of a table can't be parsed.
     #[error("the description of `{name}` in the SQLite database can't be read: {what}")]
     Schema {
-        /// The table or index.
+        /// Name of the table or index.
         name: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// A table that must be there is not.
+    /// A required table is missing.
     #[error("the SQLite database has no table `{0}`")]
     NoTable(&'static str),
-    /// A column that must be there is not.
+    /// A required column is missing.
     #[error("table `{table}` of the SQLite database has no column `{column}`")]
     NoColumn {
-        /// The table.
+        /// Name of the table.
         table: &'static str,
-        /// The column.
+        /// Name of the column.
         column: &'static str,
     },
 }

@@ -1,14 +1,14 @@
-//! The table `properties` that catalogs, histories and reflogs share: keys and values as text.
+//! Table `properties`, which catalogs, histories and reflogs share: keys and values as text.
 
 use std::collections::BTreeMap;
 
 use crate::hash::ContentHash;
 use crate::sqlite::{Database, SqliteError, Value};
 
-/// More properties than any database of a repository has.
+/// Maximum number of properties, more than any database of a repository has.
 const PROPERTIES_MAX: usize = 1000;
 
-/// What a database says about itself.
+/// Properties of a database.
 pub(crate) struct StoredProperties(BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl StoredProperties {
@@ -27,7 +27,7 @@ impl StoredProperties {
         Ok(Self(pairs))
     }
 
-    /// A value; an empty one counts as missing.
+    /// Returns a value; an empty value counts as missing.
     pub(crate) fn bytes(&self, key: &str) -> Option<&[u8]> {
         self.0.get(key.as_bytes()).map(Vec::as_slice).filter(|value| !value.is_empty())
     }
@@ -36,24 +36,24 @@ impl StoredProperties {
         std::str::from_utf8(self.bytes(key)?).ok()
     }
 
-    /// A number, or whatever else text can stand for.
+    /// Returns a value parsed from its text.
     pub(crate) fn parsed<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
         self.text(key)?.trim().parse().ok()
     }
 
-    /// A hash; the one of zeros counts as missing.
+    /// Returns a hash; the all-zero hash counts as missing.
     pub(crate) fn hash(&self, key: &str) -> Option<ContentHash> {
         ContentHash::from_text_bytes(self.bytes(key)?).filter(|hash| !hash.is_null())
     }
 
-    /// The version of the tables; none if there is a text that is not a number.
+    /// Returns the schema version; none if the text is not a number.
     pub(crate) fn version(&self) -> Option<f64> {
-        // The first databases did not say.
+        // The first databases had no version.
         if self.bytes("schema").is_none() { Some(1.0) } else { self.parsed("schema") }
     }
 }
 
-/// Columns of text give numbers back as text, but not everybody declares them so.
+/// Returns a value as bytes. Text columns return numbers as text, but some writers declare other columns.
 fn as_bytes(value: Value<'_>) -> Option<Vec<u8>> {
     match value {
         Value::Text(bytes) | Value::Blob(bytes) => Some(bytes.to_vec()),

@@ -1,4 +1,4 @@
-//! Points in time, as the format writes them.
+//! Points in time, in the formats of CernVM-FS.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct UnixTime(pub i64);
 const DAY: i64 = 86_400;
 
 impl UnixTime {
-    /// Reads `YYYYMMDDhhmmss` (UTC).
+    /// Parses `YYYYMMDDhhmmss` (UTC).
     pub fn parse_compact(text: &[u8]) -> Option<Self> {
         let number = |from: usize, to: usize| -> Option<i64> {
             text.get(from..to)?.iter().try_fold(0, |value, digit| {
@@ -29,8 +29,8 @@ impl UnixTime {
         valid.then(|| Self(days_from_civil(year, month, day) * DAY + hour * 3600 + minute * 60 + second))
     }
 
-    /// Reads a date as people write it: `YYYY-MM-DD`, `YYYY-MM-DDThh:mm` or `YYYY-MM-DDThh:mm:ss`, with a `Z` at the end
-    /// or without. All are in UTC; a date alone is its first second.
+    /// Parses an ISO date: `YYYY-MM-DD`, `YYYY-MM-DDThh:mm` or `YYYY-MM-DDThh:mm:ss`, with or without a final
+    /// `Z`. All are in UTC; a date alone is its first second.
     pub fn parse_iso(text: &str) -> Option<Self> {
         let text = text.strip_suffix('Z').unwrap_or(text).as_bytes();
         let mut compact = *b"00000000000000";
@@ -50,7 +50,7 @@ impl UnixTime {
                 return None;
             }
         }
-        // Nothing may stop in the middle of a number.
+        // Other lengths would end within a number.
         matches!(text.len(), 10 | 16 | 19).then(|| Self::parse_compact(&compact)).flatten()
     }
 
@@ -62,7 +62,7 @@ impl UnixTime {
         format!("{year:04}{month:02}{day:02}{hour:02}{minute:02}{second:02}")
     }
 
-    /// The same time with minutes and seconds set to zero.
+    /// Returns the time with minutes and seconds set to zero.
     pub const fn hour(self) -> Self {
         Self(self.0.saturating_sub(self.0.rem_euclid(3600)))
     }
@@ -90,7 +90,8 @@ const fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01 in the proleptic Gregorian calendar; years start in March so that the leap day is last.
+/// Returns days since 1970-01-01 in the proleptic Gregorian calendar; years start in March so that the leap
+/// day is last.
 const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_times() {
+    fn times_equal_known_values() {
         for (text, seconds) in [
             ("19700101000000", 0),
             ("20000229235959", 951_868_799),
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_as_people_write_them() {
+    fn iso_dates_are_parsed() {
         for text in ["2024-10-18T08:01:07Z", "2024-10-18T08:01:07", "2024-10-18 08:01:07Z"] {
             assert_eq!(UnixTime::parse_iso(text), Some(UnixTime(1_729_238_467)), "{text}");
         }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_four_centuries_comes_back() {
+    fn every_day_of_four_centuries_survives_encoding() {
         for day in -10..146_100 {
             let time = UnixTime(day * DAY + 12_345);
             assert_eq!(UnixTime::parse_compact(time.to_compact().as_bytes()), Some(time));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_and_nonsense() {
+    fn extreme_times_are_handled_and_invalid_ones_rejected() {
         let _ = UnixTime(i64::MAX).to_string();
         let _ = UnixTime(i64::MIN).to_string();
         for text in ["", "2024", "20240230000000", "20241301000000", "2024010124000", "2024-1-1 00:00:"] {

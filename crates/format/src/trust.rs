@@ -1,13 +1,13 @@
-//! Why a head of a repository is believed.
+//! Verifies the head of a repository.
 //!
 //! ```text
 //! master keys (the user's) ── sign ──► whitelist ── lists ──► certificate ── signs ──► manifest
 //!                                      name, expiry          not blacklisted           name, root path,
-//!                                                                                      not older than seen
+//!                                                                                      not older than the last accepted
 //! ```
 //!
-//! [`verify`] walks this chain and is the only thing that makes a [`VerifiedHead`]. From there on everything is
-//! believed because of its hash.
+//! [`verify`] checks this chain and is the only function that creates a [`VerifiedHead`]. All other content is
+//! verified by its hash.
 
 use crate::blacklist::Blacklist;
 use crate::canary::skipped;
@@ -21,69 +21,69 @@ use crate::object::{ObjectKind, ObjectName};
 use crate::time::UnixTime;
 use crate::whitelist::{Whitelist, WhitelistError};
 
-/// Why a head is not believed.
+/// Reasons why a head is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
     /// The manifest can't be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The manifest is another repository's.
+    /// The manifest is for another repository.
     #[error("the manifest is for repository `{found}`, not for `{expected}`")]
     ManifestName {
-        /// The repository that was asked for.
+        /// Requested repository.
         expected: RepositoryName,
-        /// The name in the manifest, empty if it has none.
+        /// Name in the manifest, empty if it has none.
         found: String,
     },
-    /// The manifest does not start at the root.
+    /// The manifest is not for the root path.
     #[error("the manifest is for the path with MD5 `{0}`, not for the root of the repository")]
     RootPath(String),
-    /// The manifest was signed before the last one that was accepted.
+    /// The manifest was signed before the last accepted one.
     #[error("the manifest was signed at {offered}, but one that was signed at {seen} has been seen already")]
     OlderTimestamp {
-        /// The time of the offered manifest.
+        /// Time of the offered manifest.
         offered: UnixTime,
-        /// The time of the last accepted one.
+        /// Time of the last accepted manifest.
         seen: UnixTime,
     },
-    /// The manifest has an older revision than the last one that was accepted.
+    /// The manifest has an older revision than the last accepted one.
     #[error("the manifest is of revision {offered}, but revision {seen} has been seen already")]
     OlderRevision {
-        /// The revision of the offered manifest.
+        /// Revision of the offered manifest.
         offered: u64,
-        /// The revision of the last accepted one.
+        /// Revision of the last accepted manifest.
         seen: u64,
     },
-    /// The manifest signs another root catalog for the revision that was accepted last.
+    /// The manifest names another root catalog than the last accepted one of the same revision.
     #[error(
         "the manifest signs another root catalog for revision {revision} than the one seen before ({offered}, not {seen}): \
          two contents were published as one revision, which is a mistake of its publisher or an attack"
     )]
     TwoRoots {
-        /// The revision.
+        /// Number of the revision.
         revision: u64,
-        /// The root catalog of the offered manifest.
+        /// Root catalog of the offered manifest.
         offered: ContentHash,
-        /// The root catalog of the last accepted one.
+        /// Root catalog of the last accepted manifest.
         seen: ContentHash,
     },
-    /// The revision is so far from the last accepted one that no publisher came there by publishing.
+    /// The revision is implausibly far from the last accepted one.
     #[error("the manifest is of revision {offered}, which is absurdly far from revision {seen}, seen before")]
     RevisionJump {
-        /// The revision of the offered manifest.
+        /// Revision of the offered manifest.
         offered: u64,
-        /// The revision of the last accepted one; 0 if there is none.
+        /// Revision of the last accepted manifest; 0 if there is none.
         seen: u64,
     },
-    /// The whitelist was signed before the last one that was accepted.
+    /// The whitelist was signed before the last accepted one.
     #[error("the whitelist was signed at {offered}, but one that was signed at {seen} has been seen already")]
     OlderWhitelist {
-        /// The time of the offered whitelist.
+        /// Time of the offered whitelist.
         offered: UnixTime,
-        /// The time of the last accepted one.
+        /// Time of the last accepted whitelist.
         seen: UnixTime,
     },
-    /// The manifest does not say who signed it.
+    /// The manifest names no certificate.
     #[error("the manifest names no certificate")]
     NoCertificate,
     /// The certificate can't be read.
@@ -92,47 +92,47 @@ pub enum TrustError {
     /// The manifest is not signed.
     #[error("the manifest can't be verified: {0}")]
     ManifestLetter(LetterError),
-    /// The text of the manifest is not what was signed.
+    /// The text of the manifest doesn't match its signed hash.
     #[error(
         "the manifest was changed after it was signed: its text has hash {actual}, the signed one is {signed}"
     )]
     ManifestHash {
-        /// The hash that the signature covers.
+        /// Hash that the signature covers.
         signed: ContentHash,
-        /// The hash of the text.
+        /// Actual hash of the text.
         actual: ContentHash,
     },
-    /// The certificate's key did not make the signature of the manifest.
+    /// The signature of the manifest was not made with the certificate's key.
     #[error("the signature of the manifest was not made by the certificate `{subject}` that it names")]
     ManifestSignature {
-        /// The owner of the certificate.
+        /// Subject of the certificate.
         subject: String,
     },
     /// The whitelist can't be read.
     #[error(transparent)]
     Whitelist(#[from] WhitelistError),
-    /// The whitelist is too old.
+    /// The whitelist has expired.
     #[error(
         "the whitelist expired at {expired} (now it is {now}); the owner of the repository has to sign a new one"
     )]
     WhitelistExpired {
-        /// When it expired.
+        /// Expiry of the whitelist.
         expired: UnixTime,
-        /// The time that was compared.
+        /// Time of the check.
         now: UnixTime,
     },
-    /// The whitelist is another repository's.
+    /// The whitelist is for another repository.
     #[error("the whitelist is for repository `{found}`, not for `{expected}`")]
     WhitelistName {
-        /// The repository that was asked for.
+        /// Requested repository.
         expected: RepositoryName,
-        /// The name in the whitelist.
+        /// Name in the whitelist.
         found: String,
     },
-    /// The whitelist is to be verified with PKCS#7.
+    /// The whitelist requires verification by PKCS#7.
     #[error("the whitelist wants to be verified with PKCS#7, which is not supported")]
     WhitelistPkcs7,
-    /// The whitelist wants more than is checked here.
+    /// The whitelist requires a check against certificate authorities, which is not supported.
     #[error(
         "the whitelist wants the certificate to be verified against certificate authorities, which is not supported"
     )]
@@ -140,75 +140,75 @@ pub enum TrustError {
     /// The whitelist is not signed.
     #[error("the whitelist can't be verified: {0}")]
     WhitelistLetter(LetterError),
-    /// The text of the whitelist is not what was signed.
+    /// The text of the whitelist doesn't match its signed hash.
     #[error(
         "the whitelist was changed after it was signed: its text has hash {actual}, the signed one is {signed}"
     )]
     WhitelistHash {
-        /// The hash that the signature covers.
+        /// Hash that the signature covers.
         signed: ContentHash,
-        /// The hash of the text.
+        /// Actual hash of the text.
         actual: ContentHash,
     },
-    /// There is no key to verify the whitelist with.
+    /// There is no master key to verify the whitelist with.
     #[error("there is no public key to verify the whitelist with")]
     NoMasterKey,
-    /// No master key made the signature of the whitelist.
+    /// The signature of the whitelist was not made with any master key.
     #[error(
         "the signature of the whitelist was not made by any of the {keys} public key(s) given for this repository"
     )]
     WhitelistSignature {
-        /// How many keys were tried.
+        /// Number of keys tried.
         keys: usize,
     },
-    /// The administrator of this client refuses the certificate.
+    /// The certificate is on this client's blacklist.
     #[error("the certificate that signed the manifest is blacklisted here: {fingerprint}")]
     CertificateBlacklisted {
-        /// The fingerprint of the certificate.
+        /// Fingerprint of the certificate.
         fingerprint: String,
     },
-    /// The owner of the repository does not accept the certificate.
+    /// The certificate is not on the whitelist of the repository's owner.
     #[error("the certificate that signed the manifest is not on the whitelist: {fingerprint}")]
     CertificateNotListed {
-        /// The fingerprint of the certificate.
+        /// Fingerprint of the certificate.
         fingerprint: String,
     },
-    /// The administrator of this client refuses the revision.
+    /// The revision is on this client's blacklist.
     #[error("revision {revision} is blacklisted here, as all below {floor} are")]
     RevisionBlacklisted {
-        /// The revision of the manifest.
+        /// Revision of the manifest.
         revision: u64,
-        /// The first revision that is not refused.
+        /// First revision that is not blacklisted.
         floor: u64,
     },
 }
 
 impl TrustError {
-    /// Whether the head is older than one that was accepted: another server, or this one later, may have a newer one.
+    /// Returns true if the head is older than the last accepted one; another server, or this one later, may have a newer one.
     pub fn is_older(&self) -> bool {
         matches!(self, Self::OlderTimestamp { .. } | Self::OlderRevision { .. } | Self::OlderWhitelist { .. })
     }
 }
 
-/// The newest head that was accepted before; older ones are refused.
+/// The last accepted head; older ones are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Its revision.
+    /// Revision of the head.
     pub revision: u64,
-    /// When it was signed.
+    /// Time of the manifest's signature.
     pub timestamp: UnixTime,
-    /// Its root catalog.
+    /// Root catalog of the head.
     pub root: ContentHash,
-    /// When its whitelist was signed, if the whitelist says so.
+    /// Time of the whitelist's signature, if the whitelist records it.
     pub whitelist: Option<UnixTime>,
 }
 
-/// Most revisions between two heads that a client sees one after the other: one each minute for 30 years.
+/// Maximum number of revisions between two consecutive heads of a client: one each minute for 30 years.
 const REVISIONS_SKIPPED_MAX: u64 = 1 << 24;
-/// Highest revision that is believed at first sight: catalogs and histories hold it as a signed number.
+/// Highest revision accepted without an earlier head: catalogs and histories store it as a signed number.
 const REVISION_MAX: u64 = i64::MAX as u64 >> 1;
 
-/// A manifest that nobody has verified; it tells what is needed to do so.
+/// An unverified manifest; names the objects that its verification needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedHead {
     manifest: Manifest,
@@ -216,24 +216,24 @@ pub struct ClaimedHead {
 }
 
 impl ClaimedHead {
-    /// Reads a manifest.
+    /// Parses a manifest.
     pub fn parse(manifest: &[u8]) -> Result<Self, TrustError> {
         let manifest = Manifest::parse(manifest)?;
         let certificate = manifest.certificate.ok_or(TrustError::NoCertificate)?;
         Ok(Self { manifest, certificate: ObjectName::new(certificate, ObjectKind::Certificate) })
     }
 
-    /// The certificate object that the manifest names.
+    /// Returns the certificate object that the manifest names.
     pub const fn certificate(&self) -> ObjectName {
         self.certificate
     }
 
-    /// Where the certificate lies below the root of the repository.
+    /// Returns the path of the certificate below the root of the repository.
     pub fn certificate_path(&self) -> String {
         path(&self.manifest, self.certificate)
     }
 
-    /// The fields, none of which is verified.
+    /// Returns the manifest, none of whose fields is verified.
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -243,24 +243,24 @@ fn path(manifest: &Manifest, object: ObjectName) -> String {
     if manifest.alternative_paths { object.alternative_path() } else { object.path() }
 }
 
-/// Everything that a head is judged by.
+/// All inputs of a head's verification.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {
     /// The manifest as fetched.
     pub manifest: &'a [u8],
     /// The whitelist as fetched.
     pub whitelist: &'a [u8],
-    /// The certificate object that the manifest names, plain: PEM text.
+    /// The certificate object that the manifest names, decompressed: PEM text.
     pub certificate: &'a [u8],
     /// The master public keys.
     pub keys: &'a MasterKeys,
-    /// What the administrator refuses.
+    /// Blacklist of this client.
     pub blacklist: &'a Blacklist,
-    /// The repository that was asked for.
+    /// Requested repository.
     pub name: &'a RepositoryName,
-    /// When the head is (or was) accepted, for the expiry of the whitelist.
+    /// Time at which the head is (or was) accepted, for the expiry of the whitelist.
     pub now: UnixTime,
-    /// The newest head accepted before, if any.
+    /// The last accepted head, if any.
     pub seen: Option<Seen>,
 }
 
@@ -298,7 +298,7 @@ pub fn verify(evidence: &Evidence<'_>) -> Result<VerifiedHead, TrustError> {
     }
 }
 
-/// Checks what the manifest says about itself.
+/// Checks the fields of the manifest.
 fn check_claims(
     manifest: &Manifest,
     expected: &RepositoryName,
@@ -334,8 +334,8 @@ fn check_claims(
     Ok(())
 }
 
-/// Checks what can be checked of a manifest before its certificate is there, to tell early that a proxy or a server
-/// offers something useless. A manifest that passes is as little believed as any other.
+/// Checks everything about a manifest that needs no certificate, to detect early that a proxy or server
+/// returns garbage. A manifest that passes is not yet trusted.
 pub fn check_offered_manifest(
     manifest: &[u8],
     name: &RepositoryName,
@@ -345,7 +345,7 @@ pub fn check_offered_manifest(
     check_manifest_hash(manifest).map(drop)
 }
 
-/// The same for a whitelist.
+/// Checks a whitelist in the same way.
 pub fn check_offered_whitelist(whitelist: &[u8]) -> Result<(), TrustError> {
     Whitelist::parse(whitelist)?;
     check_whitelist_hash(whitelist).map(drop)
@@ -408,7 +408,7 @@ fn check_whitelist(whitelist: &Whitelist, evidence: &Evidence<'_>) -> Result<(),
     Ok(())
 }
 
-/// Compares the certificate to both lists, each fingerprint in its own algorithm.
+/// Checks the certificate against both lists, each fingerprint in its own algorithm.
 fn check_certificate(
     certificate: &Certificate,
     whitelist: &Whitelist,
@@ -430,89 +430,89 @@ fn check_certificate(
     Ok(())
 }
 
-/// Text from outside, cut and without control characters, for messages.
+/// Returns untrusted text for messages: truncated and without control characters.
 fn printable(text: &str) -> String {
     text.chars().take(80).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 impl VerifiedHead {
-    /// The repository.
+    /// Returns the name of the repository.
     pub const fn name(&self) -> &RepositoryName {
         &self.name
     }
 
-    /// All fields of the manifest.
+    /// Returns the verified manifest.
     pub const fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The root catalog.
+    /// Returns the name of the root catalog.
     pub const fn root_catalog(&self) -> ObjectName {
         ObjectName::new(self.manifest.root_catalog, ObjectKind::Catalog)
     }
 
-    /// The size of the root catalog, uncompressed, if the manifest tells.
+    /// Returns the uncompressed size of the root catalog in bytes, if the manifest records it.
     pub fn root_catalog_size(&self) -> Option<u64> {
         Some(self.manifest.root_catalog_size).filter(|size| *size > 0)
     }
 
-    /// The number of the revision.
+    /// Returns the number of the revision.
     pub const fn revision(&self) -> u64 {
         self.manifest.revision
     }
 
-    /// When the manifest was signed.
+    /// Returns the time of the manifest's signature.
     pub const fn timestamp(&self) -> UnixTime {
         self.manifest.timestamp
     }
 
-    /// What to refuse older heads by from now on.
+    /// Returns the state with which later heads are compared.
     pub const fn seen(&self) -> Seen {
         let Manifest { revision, timestamp, root_catalog: root, .. } = self.manifest;
         Seen { revision, timestamp, root, whitelist: self.whitelist_created }
     }
 
-    /// How long to wait before looking for a newer head, in seconds, as the manifest says.
+    /// Returns the seconds after which to look for a newer head, as the manifest states.
     pub const fn ttl(&self) -> u32 {
         self.manifest.ttl
     }
 
-    /// The history database, if there is one.
+    /// Returns the history database, if there is one.
     pub fn history(&self) -> Option<ObjectName> {
         self.manifest.history.map(|hash| ObjectName::new(hash, ObjectKind::History))
     }
 
-    /// The description of the repository, if there is one.
+    /// Returns the description of the repository, if there is one.
     pub fn metainfo(&self) -> Option<ObjectName> {
         self.manifest.metainfo.map(|hash| ObjectName::new(hash, ObjectKind::Metainfo))
     }
 
-    /// The certificate that signed the manifest.
+    /// Returns the certificate that signed the manifest.
     pub fn certificate(&self) -> Option<ObjectName> {
         self.manifest.certificate.map(|hash| ObjectName::new(hash, ObjectKind::Certificate))
     }
 
-    /// Whether root catalog, certificate, history and metainfo lie at alternative paths.
+    /// Returns whether root catalog, certificate, history and metainfo exist at alternative paths.
     pub const fn alternative_paths(&self) -> bool {
         self.manifest.alternative_paths
     }
 
-    /// Whether old content may be collected, so that an old revision may become incomplete.
+    /// Returns whether old content may be collected, so that an old revision may become incomplete.
     pub const fn garbage_collectable(&self) -> bool {
         self.manifest.garbage_collectable
     }
 
-    /// The algorithm of the repository.
+    /// Returns the hash algorithm of the repository.
     pub const fn hash_algorithm(&self) -> HashAlgorithm {
         self.manifest.root_catalog.algorithm()
     }
 
-    /// When the whitelist expires.
+    /// Returns the expiry of the whitelist.
     pub const fn whitelist_expires(&self) -> UnixTime {
         self.whitelist_expires
     }
 
-    /// Where an object that the manifest names lies below the root of the repository.
+    /// Returns the path of an object that the manifest names, below the root of the repository.
     pub fn path(&self, object: ObjectName) -> String {
         path(&self.manifest, object)
     }

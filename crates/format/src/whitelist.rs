@@ -1,42 +1,42 @@
-//! The whitelist, `.cvmfswhitelist`: which publisher certificates the owner of a repository accepts.
+//! The whitelist, `.cvmfswhitelist`: the publisher certificates that the owner of a repository accepts.
 //!
 //! ```text
-//! YYYYMMDDhhmmss     when it was made
-//! EYYYYMMDDhhmmss    when it expires, of which the hour counts
+//! YYYYMMDDhhmmss     creation time
+//! EYYYYMMDDhhmmss    expiry; minutes and seconds are ignored
 //! Nname
 //! Vpkcs7             optional: the signature is a PKCS#7 structure elsewhere
 //! Wcachain           optional: certificates need a chain to a trusted authority too
-//! fingerprints       one a line
+//! fingerprints       one per line
 //! ```
 
 use crate::hash::ContentHash;
 use crate::letter;
 use crate::time::UnixTime;
 
-/// Where a repository keeps its whitelist, below its root.
+/// Path of the whitelist below the root of the repository.
 pub const PATH: &str = ".cvmfswhitelist";
 
-/// The content of a whitelist, parsed but not verified.
+/// Content of a whitelist, parsed but not verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whitelist {
-    /// When it was made, if that can be read.
+    /// Creation time, if it can be parsed.
     pub created: Option<UnixTime>,
-    /// When it expires.
+    /// Expiry time.
     pub expires: UnixTime,
-    /// The repository it is for, as written.
+    /// Name of the repository, as written.
     pub name: String,
-    /// Whether it wants to be verified with PKCS#7.
+    /// Whether the whitelist requires verification with PKCS#7.
     pub pkcs7: bool,
-    /// Whether it wants certificates to be verified against trusted authorities.
+    /// Whether the whitelist requires certificates to be checked against certificate authorities.
     pub ca_chain: bool,
-    /// The accepted certificates.
+    /// Fingerprints of accepted certificates.
     pub fingerprints: Vec<ContentHash>,
 }
 
-/// Why a whitelist can't be read.
+/// Reasons why a whitelist can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WhitelistError {
-    /// There are no bytes.
+    /// The whitelist is empty.
     #[error("the whitelist is empty")]
     Empty,
     /// The first line is not a time.
@@ -51,7 +51,7 @@ pub enum WhitelistError {
 }
 
 impl Whitelist {
-    /// Reads the lines up to the signature.
+    /// Parses the lines up to the signature.
     pub fn parse(bytes: &[u8]) -> Result<Self, WhitelistError> {
         if bytes.is_empty() {
             return Err(WhitelistError::Empty);
@@ -76,8 +76,8 @@ impl Whitelist {
         })
     }
 
-    /// Tells whether it is too old at a time: minutes and seconds don't count, and the hour of its expiry is
-    /// already too late.
+    /// Returns true if the whitelist has expired at `now`. Minutes and seconds are ignored, and it expires at
+    /// the start of its last hour.
     pub fn is_expired(&self, now: UnixTime) -> bool {
         now.hour() >= self.expires.hour()
     }
@@ -98,7 +98,7 @@ mod tests {
         58c341e0979a5cc9ab0280acacce9b364b298350\nsignature";
 
     #[test]
-    fn example() {
+    fn an_example_is_parsed() {
         let whitelist = Whitelist::parse(EXAMPLE.as_bytes()).unwrap();
         assert_eq!(whitelist.name, "test.example.org");
         assert_eq!(whitelist.created, UnixTime::parse_compact(b"20241018080107"));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_is_by_the_hour() {
+    fn expiry_ignores_minutes_and_seconds() {
         let whitelist = Whitelist::parse(EXAMPLE.as_bytes()).unwrap();
         let at = |text: &str| whitelist.is_expired(UnixTime::parse_compact(text.as_bytes()).unwrap());
         assert!(!at("20241117075959"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines() {
+    fn invalid_lines_are_rejected() {
         for (from, to, error) in [
             ("20241018080107\n", "2024101808010\n", WhitelistError::Created),
             ("E20241117080107", "20241117080107", WhitelistError::Expires),
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_change_of_a_whitelist_parses_or_fails(at in 0..EXAMPLE.len(), byte: u8) {
+        fn any_change_of_a_whitelist_is_parsed_or_rejected(at in 0..EXAMPLE.len(), byte: u8) {
             let mut bytes = EXAMPLE.as_bytes().to_vec();
             bytes[at] = byte;
             if let Ok(whitelist) = Whitelist::parse(&bytes) {

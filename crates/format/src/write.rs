@@ -1,13 +1,13 @@
-//! The writing side: databases, heads and whitelists as the reference implementation would have written them.
+//! Writes databases, heads and whitelists as the reference implementation does.
 //!
-//! * [`sqlite`]: makes whole SQLite files, page by page, always the same bytes for the same rows;
+//! * [`sqlite`]: writes whole SQLite files, page by page, with the same bytes for the same rows;
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, written through it;
 //! * [`head`]: manifests and whitelists, signed;
-//! * [`encode`], [`deflate`]: plain bytes become stored ones, the latter as zlib itself writes them;
+//! * [`encode`], [`deflate`]: compression of objects, the latter byte for byte as zlib;
 //! * [`bundle`]: specifications of bundles;
 //! * [`keys`]: the private keys and the certificate of a publisher.
 //!
-//! Nothing here asks for the time or a random number: both come from the caller.
+//! This module reads no clock and no random numbers: both come from the caller.
 
 pub mod bundle;
 pub mod catalog;

@@ -1,4 +1,4 @@
-//! The JSON of a specification.
+//! JSON format of a specification.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,39 +8,39 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use super::{FILES_MAX, READS_MAX};
 
-/// A specification as it is stored.
+/// A specification as stored in JSON.
 #[derive(Deserialize)]
 pub(super) struct Stored {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) encoding: String,
-    pub(super) dependencies: Texts<FILES_MAX>,
+    pub(super) dependencies: FirstTexts<FILES_MAX>,
     #[serde(default, rename = "esker-reads")]
     pub(super) reads: Steps,
 }
 
-pub(super) type Steps = Texts<READS_MAX>;
+pub(super) type Steps = FirstTexts<READS_MAX>;
 
-/// The first texts of a list of any length.
+/// Up to `MAX` texts of a list of any length.
 #[derive(Default)]
-pub(super) struct Texts<const MAX: usize> {
+pub(super) struct FirstTexts<const MAX: usize> {
     pub(super) items: Vec<String>,
     pub(super) left_out: usize,
 }
 
-impl<'de, const MAX: usize> Deserialize<'de> for Texts<MAX> {
+impl<'de, const MAX: usize> Deserialize<'de> for FirstTexts<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visit<const MAX: usize>;
 
         impl<'de, const MAX: usize> Visitor<'de> for Visit<MAX> {
-            type Value = Texts<MAX>;
+            type Value = FirstTexts<MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of texts")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts<MAX>, A::Error> {
-                let mut texts = Texts::default();
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstTexts<MAX>, A::Error> {
+                let mut texts = FirstTexts::default();
                 while texts.items.len() < MAX {
                     match list.next_element()? {
                         Some(text) => texts.items.push(text),
@@ -58,7 +58,7 @@ impl<'de, const MAX: usize> Deserialize<'de> for Texts<MAX> {
     }
 }
 
-/// Reads `DEPENDENCY` or `DEPENDENCY:START-END`.
+/// Parses `DEPENDENCY` or `DEPENDENCY:START-END`.
 pub(super) fn parse_step(text: &str) -> Option<(usize, Option<Range<u64>>)> {
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -16,7 +16,7 @@ fn whole(file: usize) -> BundleRead {
 }
 
 #[test]
-fn the_form_of_the_reference() {
+fn a_specification_of_the_reference_is_parsed() {
     let bundle = Bundle::parse(&spec(r#""/a/b","c/d","./e","/\u00fc""#, ""), b"/dir").unwrap();
     assert_eq!(paths(&bundle), ["/a/b", "/dir/c/d", "/dir/e", "/ü"]);
     assert_eq!(bundle.reads, [whole(0), whole(1), whole(2), whole(3)]);
@@ -26,7 +26,7 @@ fn the_form_of_the_reference() {
 }
 
 #[test]
-fn order_and_ranges() {
+fn order_and_ranges_are_parsed() {
     let steps =
         r#","esker-reads":["2","0:0-10","1:5-5","7","x","0:10-20","0:-3","2:18446744073709551616-1"]"#;
     let bundle = Bundle::parse(&spec(r#""/a","/b","/c""#, steps), b"").unwrap();
@@ -36,7 +36,7 @@ fn order_and_ranges() {
 }
 
 #[test]
-fn paths_that_lead_nowhere_are_left_out() {
+fn paths_outside_of_the_repository_are_left_out() {
     let long = format!("\"/{}\"", "n/".repeat(2048));
     let name = format!("\"/{}\"", "n".repeat(256));
     for bad in [
@@ -57,7 +57,7 @@ fn paths_that_lead_nowhere_are_left_out() {
 }
 
 #[test]
-fn too_much_is_cut_off() {
+fn files_and_steps_beyond_the_limits_are_left_out() {
     let many = vec!["\"/a\""; FILES_MAX + 5].join(",");
     let bundle = Bundle::parse(&spec(&many, ""), b"").unwrap();
     assert_eq!((bundle.files.len(), bundle.reads.len(), bundle.left_out), (FILES_MAX, FILES_MAX, 5));
@@ -74,7 +74,7 @@ fn too_much_is_cut_off() {
 }
 
 #[test]
-fn refused() {
+fn invalid_specifications_are_rejected() {
     let good = String::from_utf8(spec("\"/a\"", "")).unwrap();
     for (from, to) in [
         ("CVMFS_BUNDLE\"", "OTHER\""),
@@ -95,7 +95,7 @@ fn refused() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_written_bundle_is_parsed_again() {
     let mut draft = BundleDraft::new();
     assert!(draft.push(b"/one \"quoted\" \\ \xc3\xbc", None));
     assert!(draft.push(b"/large", Some(0..1 << 20)));
@@ -114,7 +114,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn a_draft_stays_in_the_bounds() {
+fn a_draft_stays_within_the_limits() {
     let mut draft = BundleDraft::new();
     let name = "n".repeat(250);
     let taken =
@@ -126,7 +126,7 @@ fn a_draft_stays_in_the_bounds() {
 }
 
 #[test]
-fn names() {
+fn names_of_specifications_and_triggers_match() {
     assert_eq!(name_for(b"tool").unwrap(), b".cvmfsbundle-tool");
     assert_eq!(name_for(&[b'x'; 242]).unwrap().len(), 255);
     assert_eq!((name_for(&[b'x'; 243]), name_for(b"")), (None, None));

@@ -1,22 +1,22 @@
-//! The chunks of a file.
+//! Chunks of a file.
 
 use crate::hash::{ContentHash, DIGEST_LEN, HashAlgorithm};
 use crate::sqlite::{Database, SqliteError, Table, TableRow, Value};
 
 use super::{CatalogError, PathKey, Row};
 
-/// A piece of a file that is stored as an object of its own.
+/// A part of a file that is stored as a separate object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where the piece starts in the file.
+    /// Offset of the chunk in the file, in bytes.
     pub offset: u64,
-    /// How many bytes of the file it is.
+    /// Length of the chunk in bytes.
     pub size: u64,
-    /// The hash of its object, of kind `Chunk`.
+    /// Hash of the chunk's object, which has kind `Chunk`.
     pub hash: ContentHash,
 }
 
-/// Reads the chunks of a file and checks that they are the file without gap or overlap.
+/// Reads the chunks of a file and checks that they cover it without gap or overlap.
 pub(super) fn read<B: AsRef<[u8]>>(
     database: &Database<B>,
     row: &Row<'_>,

@@ -1,18 +1,18 @@
-//! The flag bits of a catalog entry.
+//! Flag bits of a catalog entry.
 
 use std::fmt;
 
 use crate::compress::Compression;
 use crate::hash::HashAlgorithm;
 
-/// The `flags` column of an entry. Bits that nobody has defined yet are kept and change nothing.
+/// The `flags` column of an entry. Undefined bits are kept and ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u64);
 
 impl Flags {
     /// A directory.
     pub const DIRECTORY: u64 = 1;
-    /// A directory whose contents lie in a nested catalog (entry of the parent catalog).
+    /// A directory whose contents are in a nested catalog (entry of the parent catalog).
     pub const NESTED_MOUNTPOINT: u64 = 1 << 1;
     /// A regular file, symlink or special file.
     pub const FILE: u64 = 1 << 2;
@@ -24,26 +24,26 @@ impl Flags {
     pub const NESTED_ROOT: u64 = 1 << 5;
     /// A file that is stored as chunks.
     pub const CHUNKED: u64 = 1 << 6;
-    /// A file whose content lies outside the repository's objects.
+    /// A file whose content is external data, outside of the repository's objects.
     pub const EXTERNAL: u64 = 1 << 7;
-    /// A directory whose contents are another revision's.
+    /// A directory that shows the contents of another revision.
     pub const BIND_MOUNTPOINT: u64 = 1 << 14;
-    /// Not shown in listings, though found by name.
+    /// An entry that listings omit, but lookups find.
     pub const HIDDEN: u64 = 1 << 15;
-    /// A file to be read past the page cache.
+    /// A file to be read without the page cache.
     pub const DIRECT_IO: u64 = 1 << 16;
-    /// A file whose first use announces the use of others.
+    /// A file whose first use triggers the prefetch of a bundle.
     pub const BUNDLE_TRIGGER: u64 = 1 << 17;
 
     const HASH_SHIFT: u32 = 8;
     const COMPRESSION_SHIFT: u32 = 11;
 
-    /// Tells whether all these bits are set.
+    /// Returns true if all these bits are set.
     pub const fn has(self, bits: u64) -> bool {
         self.0 & bits == bits
     }
 
-    /// The algorithm of the entry's hashes; none if its number is unknown.
+    /// Returns the algorithm of the entry's hashes; none if its number is unknown.
     pub const fn hash_algorithm(self) -> Option<HashAlgorithm> {
         HashAlgorithm::from_flag((self.0 >> Self::HASH_SHIFT & 7) as u8)
     }
@@ -53,7 +53,7 @@ impl Flags {
         Compression::from_flag((self.0 >> Self::COMPRESSION_SHIFT & 7) as u8)
     }
 
-    /// The bits that say this algorithm and compression.
+    /// Returns the flag bits of this algorithm and compression.
     pub const fn storage(algorithm: HashAlgorithm, compression: Compression) -> u64 {
         (algorithm.to_flag() as u64) << Self::HASH_SHIFT
             | (compression.to_flag() as u64) << Self::COMPRESSION_SHIFT
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn storage_bits() {
+    fn storage_bits_encode_algorithm_and_compression() {
         for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
             for compression in [Compression::Zlib, Compression::Stored, Compression::Zstd] {
                 let flags = Flags(Flags::storage(algorithm, compression) | 1 << 40 | Flags::FILE);

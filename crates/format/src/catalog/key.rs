@@ -1,13 +1,13 @@
-//! How catalogs address paths.
+//! Keys of paths in catalogs.
 
 use std::fmt;
 
 use md5::Digest as _;
 
-/// The MD5 of a path, which is how catalogs find entries.
+/// MD5 of a path, by which catalogs find entries.
 ///
 /// Paths start with `/` and have no trailing slash; the root of the repository is the empty path. Keys are
-/// ordered as their two columns are.
+/// ordered like their two columns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathKey {
     first: i64,
@@ -15,15 +15,15 @@ pub struct PathKey {
 }
 
 impl PathKey {
-    /// The parent that the root entry of a repository names.
+    /// Parent key of the root entry of a repository.
     pub const NONE: Self = Self { first: 0, second: 0 };
 
-    /// The key of a path.
+    /// Returns the key of a path.
     pub fn of(path: &[u8]) -> Self {
         Self::from_digest(md5::Md5::digest(path).into())
     }
 
-    /// The key of the entry `name` in the directory `parent`.
+    /// Returns the key of the entry `name` in the directory `parent`.
     pub fn child(parent: &[u8], name: &[u8]) -> Self {
         let mut state = md5::Md5::new();
         state.update(parent);
@@ -32,24 +32,24 @@ impl PathKey {
         Self::from_digest(state.finalize().into())
     }
 
-    /// The key with these columns.
+    /// Returns the key with these columns.
     pub const fn from_columns(first: i64, second: i64) -> Self {
         Self { first, second }
     }
 
-    /// The two columns that a catalog stores.
+    /// Returns the two columns that a catalog stores.
     pub const fn columns(self) -> (i64, i64) {
         (self.first, self.second)
     }
 
-    /// The key with this MD5.
+    /// Returns the key with this MD5.
     pub fn from_digest(digest: [u8; 16]) -> Self {
         let (first, second) = digest.split_at(8);
         let [first, second] = [first, second].map(|half| half.try_into().map_or(0, i64::from_le_bytes));
         Self { first, second }
     }
 
-    /// The MD5 itself.
+    /// Returns the MD5 digest.
     pub fn digest(self) -> [u8; 16] {
         let [first, second] = [self.first, self.second].map(|half| u128::from(half.cast_unsigned()));
         (second << 64 | first).to_le_bytes()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_keys() {
+    fn keys_equal_known_md5_values() {
         for (path, first, second) in [
             ("", 338333539836370388, 9098107892288553193),
             ("/foo", 5745132282796244766, -5819618580357280866),

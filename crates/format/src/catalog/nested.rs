@@ -1,24 +1,24 @@
-//! Catalogs that are mounted inside a catalog.
+//! Catalogs mounted inside another catalog.
 
 use crate::hash::ContentHash;
 use crate::sqlite::{Database, SqliteError, Table, TableRow, Value};
 
-/// A catalog that serves a directory of another one.
+/// A catalog that holds a directory of another catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NestedCatalog {
-    /// The directory, from the root of the repository.
+    /// Path of the directory from the root of the repository.
     pub path: Vec<u8>,
-    /// The catalog's hash; none if the publisher had not stored it yet, or if the text is not a hash.
+    /// Hash of the catalog; none if the publisher had not stored it yet, or if the text is not a hash.
     pub hash: Option<ContentHash>,
-    /// The size of the catalog, uncompressed; older catalogs don't tell.
+    /// Uncompressed size of the catalog in bytes; older catalogs don't record it.
     pub size: Option<u64>,
-    /// Whether it is the root catalog of another revision, bound here.
+    /// Whether it is the root catalog of another revision, mounted here as a bind mountpoint.
     pub bind: bool,
 }
 
 const TABLES: [(&str, bool); 2] = [("nested_catalogs", false), ("bind_mountpoints", true)];
 
-/// Reads both lists; catalogs before revision 4 have no list of bind mountpoints.
+/// Reads both tables; catalogs before revision 4 have no table of bind mountpoints.
 pub(super) fn list<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Vec<NestedCatalog>, SqliteError> {
     let mut found = Vec::new();
     for (name, bind) in TABLES {

@@ -1,10 +1,10 @@
-//! Where a catalog is mounted, if that is not where it was published.
+//! Mount position of a catalog, if it differs from where it was published.
 
 use super::PathKey;
 
-/// The place of a catalog in the tree that a reader sees.
+/// Position of a catalog in the tree that a reader sees.
 ///
-/// A bound catalog was published for one directory (its root prefix) and is shown at another.
+/// A bound catalog was published for one directory (its root prefix) and is mounted at another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     mountpoint: Vec<u8>,
@@ -12,27 +12,29 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Places a catalog with a root prefix at a mountpoint; both are empty for the root of the repository.
+    /// Creates the placement of a catalog with a root prefix at a mountpoint; both are empty for the root of
+    /// the repository.
     pub fn new(mountpoint: impl Into<Vec<u8>>, root_prefix: impl Into<Vec<u8>>) -> Self {
         Self { mountpoint: mountpoint.into(), root_prefix: root_prefix.into() }
     }
 
-    /// Where the catalog is mounted.
+    /// Returns the path at which the catalog is mounted.
     pub fn mountpoint(&self) -> &[u8] {
         &self.mountpoint
     }
 
-    /// Turns a path that a reader sees into the one the catalog knows; none if it is not below the mountpoint.
+    /// Converts a path in the reader's tree to the path in the catalog; none if it is not below the
+    /// mountpoint.
     pub fn stored(&self, seen: &[u8]) -> Option<Vec<u8>> {
         replace_prefix(seen, &self.mountpoint, &self.root_prefix)
     }
 
-    /// Turns a path that the catalog knows into the one a reader sees; none if it is not below the prefix.
+    /// Converts a path in the catalog to the path in the reader's tree; none if it is not below the prefix.
     pub fn seen(&self, stored: &[u8]) -> Option<Vec<u8>> {
         replace_prefix(stored, &self.root_prefix, &self.mountpoint)
     }
 
-    /// The key under which the catalog knows a path that a reader sees.
+    /// Returns the catalog's key of a path in the reader's tree.
     pub fn key(&self, seen: &[u8]) -> Option<PathKey> {
         if self.mountpoint == self.root_prefix {
             return below(seen, &self.mountpoint).map(|_| PathKey::of(seen));
@@ -41,7 +43,7 @@ impl Placement {
     }
 }
 
-/// The rest of a path that is a directory itself or below it.
+/// Returns the rest of a path that is the directory itself or below it.
 fn below<'p>(path: &'p [u8], directory: &[u8]) -> Option<&'p [u8]> {
     path.strip_prefix(directory).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_both_ways() {
+    fn paths_convert_both_ways() {
         let bound = Placement::new("/.cvmfs/snapshots/v1", "");
         assert_eq!(bound.stored(b"/.cvmfs/snapshots/v1/a/b"), Some(b"/a/b".to_vec()));
         assert_eq!(bound.stored(b"/.cvmfs/snapshots/v1"), Some(Vec::new()));

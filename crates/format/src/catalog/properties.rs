@@ -1,4 +1,4 @@
-//! What a catalog says about itself.
+//! Properties of a catalog.
 
 use crate::hash::ContentHash;
 use crate::sqlite::Database;
@@ -7,24 +7,25 @@ use crate::time::UnixTime;
 
 use super::CatalogError;
 
-/// The version of a catalog's tables.
+/// Version of a catalog's schema.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schema {
-    /// The version, 2.5 since 2013.
+    /// Schema version, 2.5 since 2013.
     pub version: f64,
-    /// The backward-compatible revision of the version.
+    /// Backward-compatible revision of the schema version.
     pub revision: u32,
 }
 
 impl Schema {
-    /// Versions are stored as decimal text and compared as the reference implementation does.
+    /// Versions are stored as decimal text and compared with this tolerance, as in the reference
+    /// implementation.
     const TOLERANCE: f64 = 0.0005;
 
     fn is(&self, version: f64) -> bool {
         (self.version - version).abs() < Self::TOLERANCE
     }
 
-    /// Tells whether catalogs of this version are understood.
+    /// Returns true if catalogs of this version are supported.
     fn is_readable(&self) -> bool {
         (self.version > 0.0 && self.version < 2.0 - Self::TOLERANCE) || self.is(2.4) || self.is(2.5)
     }
@@ -39,23 +40,23 @@ impl std::fmt::Display for Schema {
 /// The properties of a catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
-    /// The version of its tables.
+    /// Version of the schema.
     pub schema: Schema,
-    /// How often this catalog was published.
+    /// Revision of the catalog: how often it was published.
     pub revision: u64,
-    /// When it was last published.
+    /// Time of the last publish.
     pub last_modified: Option<UnixTime>,
-    /// The hash of this catalog's previous version.
+    /// Hash of this catalog's previous version.
     pub previous_revision: Option<ContentHash>,
-    /// The directory a nested catalog was published for; empty for root catalogs.
+    /// Directory for which a nested catalog was published; empty for root catalogs.
     pub root_prefix: Vec<u8>,
-    /// How long clients may trust a root catalog before they ask for a newer one, in seconds.
+    /// Seconds for which clients may use a root catalog before they check for a newer one.
     pub ttl: Option<u32>,
-    /// Whether content changes so often that it should not push other content out of caches.
+    /// Whether content changes so often that it should not evict other content from caches.
     pub volatile: bool,
-    /// Who may read a secured repository.
+    /// Authorization of a secured repository.
     pub authorization: Option<String>,
-    /// The branch a root catalog belongs to.
+    /// Branch of a root catalog.
     pub branch: Option<String>,
 }
 

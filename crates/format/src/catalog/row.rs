@@ -1,4 +1,4 @@
-//! Entries of a catalog: how their columns are packed into a row.
+//! Entries of a catalog and the encoding of their columns.
 
 use crate::compress::Compression;
 use crate::hash::{ContentHash, DIGEST_LEN};
@@ -6,7 +6,7 @@ use crate::sqlite::{Record, Slot, SqliteError, Table, TableRow, Value};
 
 use super::{CatalogError, Flags, PathKey, XattrList};
 
-/// What an entry is, from the type bits of its mode.
+/// Type of an entry, from the type bits of its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// A directory.
@@ -26,7 +26,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The kind that the type bits of a `st_mode` say.
+    /// Returns the kind that the type bits of a `st_mode` encode.
     pub const fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & 0o170_000 {
             0o040_000 => Self::Directory,
@@ -40,13 +40,13 @@ impl EntryKind {
         })
     }
 
-    /// Tells whether this is a device.
+    /// Returns true for devices.
     pub const fn is_device(self) -> bool {
         matches!(self, Self::CharDevice | Self::BlockDevice)
     }
 }
 
-/// The columns of table `catalog`, by the order in which rows are decoded here.
+/// Columns of table `catalog`, in the order in which rows are decoded here.
 const COLUMNS: [&str; FIELDS] = [
     "md5path_1",
     "md5path_2",
@@ -66,7 +66,7 @@ const COLUMNS: [&str; FIELDS] = [
     "mtimens",
 ];
 const FIELDS: usize = 16;
-/// The columns from this one on are missing in older catalogs.
+/// First column that is missing in older catalogs.
 const FIRST_OPTIONAL: usize = HARDLINKS;
 
 const KEY: usize = 0;
@@ -84,12 +84,12 @@ const GID: usize = 13;
 const XATTR: usize = 14;
 const MTIMENS: usize = 15;
 
-/// Where each column lies in the rows of one catalog; catalogs that were upgraded in place differ.
+/// Positions of the columns in the rows of one catalog; catalogs that were upgraded in place differ.
 #[derive(Clone, Debug)]
 pub(super) struct RowLayout {
-    /// For each stored column, the field it is.
+    /// Field of each stored column.
     fields: Vec<Option<usize>>,
-    /// For each field, the stored column it is in.
+    /// Stored column of each field.
     columns: [Option<usize>; FIELDS],
 }
 
@@ -106,12 +106,12 @@ impl RowLayout {
         Ok(Self { fields: (0..table.width()).map(field_of).collect(), columns })
     }
 
-    /// The stored columns of the key.
+    /// Returns the stored columns of the key.
     pub(super) fn key_columns(&self) -> [usize; 2] {
         self.pair(KEY)
     }
 
-    /// The stored columns of the parent's key.
+    /// Returns the stored columns of the parent's key.
     pub(super) fn parent_columns(&self) -> [usize; 2] {
         self.pair(PARENT)
     }
@@ -154,7 +154,7 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// An integer; nothing counts as zero.
+    /// Returns an integer; NULL is zero.
     #[inline]
     fn integer(&self, field: usize) -> Result<i64, &'static str> {
         match self.value(field) {
@@ -172,7 +172,7 @@ impl Decoder<'_, '_> {
         Ok(PathKey::from_columns(self.integer(first)?, self.integer(first + 1)?))
     }
 
-    /// Where the bytes of a text or blob lie; nothing for texts that were never there.
+    /// Returns the position of a text or blob; none for texts that never existed.
     fn bytes(&self, field: usize) -> Result<(usize, usize), &'static str> {
         match (self.value(field), self.slots.get(field)) {
             (Value::Text(_) | Value::Blob(_), Some(Some(slot))) => Ok(slot.range()),
@@ -232,12 +232,12 @@ impl Decoder<'_, '_> {
     }
 }
 
-/// Tells whether an entry can have a name; that of the root is empty.
+/// Returns true if an entry can have this name; that of the root is empty.
 pub fn is_name(name: &[u8]) -> bool {
     !name.iter().any(|byte| matches!(byte, b'/' | 0)) && !matches!(name, b"." | b"..")
 }
 
-/// User and group numbers have 32 bits; some writers store them with a sign.
+/// Returns the low 32 bits: user and group numbers have 32 bits, and some writers store them as signed.
 const fn low_half(value: i64) -> u32 {
     (value.cast_unsigned() & 0xffff_ffff) as u32
 }
@@ -262,7 +262,7 @@ struct Parts {
     xattr: Option<(usize, usize)>,
 }
 
-/// An entry of a catalog. Names, targets and attributes lie in the catalog's own bytes where they can.
+/// An entry of a catalog. Names, targets and attributes borrow the catalog's bytes where possible.
 #[derive(Clone)]
 pub struct Row<'a> {
     record: Record<'a>,
@@ -270,7 +270,7 @@ pub struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Gives the entry bytes of its own, so that it can outlive the catalog.
+    /// Copies the entry's bytes, so that it can outlive the catalog.
     pub fn into_owned(self) -> Row<'static> {
         Row { record: self.record.into_owned(), parts: self.parts }
     }
@@ -279,37 +279,38 @@ impl Row<'_> {
         self.record.payload().get(start..end).unwrap_or_default()
     }
 
-    /// The number of the row, from which the reference client makes inode numbers.
+    /// Returns the number of the row, from which the reference client derives inode numbers.
     pub const fn rowid(&self) -> i64 {
         self.parts.rowid
     }
 
-    /// The key of the entry's path.
+    /// Returns the key of the entry's path.
     pub const fn key(&self) -> PathKey {
         self.parts.key
     }
 
-    /// The key of the path of the directory it is in.
+    /// Returns the key of the parent directory's path.
     pub const fn parent(&self) -> PathKey {
         self.parts.parent
     }
 
-    /// The last component of its path; empty for the root of the repository.
+    /// Returns the last component of the path; empty for the root of the repository.
     pub fn name(&self) -> &[u8] {
         self.slice(self.parts.name)
     }
 
-    /// What it is.
+    /// Returns the type of the entry.
     pub const fn kind(&self) -> EntryKind {
         self.parts.kind
     }
 
-    /// Its `st_mode`, type bits included.
+    /// Returns `st_mode`, type bits included.
     pub const fn mode(&self) -> u32 {
         self.parts.mode
     }
 
-    /// The size that `stat` shows; for symlinks that of the target as stored, before variables are replaced.
+    /// Returns the size that `stat` reports; for symlinks the length of the stored target, before variables
+    /// are replaced.
     pub fn size(&self) -> u64 {
         match self.parts.kind {
             EntryKind::Directory | EntryKind::File => self.parts.size,
@@ -318,38 +319,38 @@ impl Row<'_> {
         }
     }
 
-    /// The device number of a device, in the encoding of Linux' `makedev`.
+    /// Returns the device number of a device, encoded as by `makedev` of Linux.
     pub const fn device(&self) -> Option<u64> {
         if self.parts.kind.is_device() { Some(self.parts.size) } else { None }
     }
 
-    /// The seconds of the modification time.
+    /// Returns the seconds of the modification time.
     pub const fn mtime(&self) -> i64 {
         self.parts.mtime
     }
 
-    /// The nanoseconds of the modification time, if the publisher recorded them.
+    /// Returns the nanoseconds of the modification time, if the publisher recorded them.
     pub const fn mtime_ns(&self) -> Option<u32> {
         self.parts.mtime_ns
     }
 
-    /// The owner; catalogs older than 2.1 record none.
+    /// Returns the owner; catalogs before 2.1 have none.
     pub const fn uid(&self) -> Option<u32> {
         self.parts.uid
     }
 
-    /// The group; catalogs older than 2.1 record none.
+    /// Returns the group; catalogs before 2.1 have none.
     pub const fn gid(&self) -> Option<u32> {
         self.parts.gid
     }
 
-    /// The flag bits.
+    /// Returns the flag bits.
     pub const fn flags(&self) -> Flags {
         self.parts.flags
     }
 
-    /// The hash of the whole file's object; none for anything else, for files that are only stored as chunks,
-    /// and if the algorithm is unknown.
+    /// Returns the hash of the whole file's object; none for other types, for files stored only as chunks,
+    /// and for an unknown algorithm.
     pub fn hash(&self) -> Option<ContentHash> {
         let algorithm = self.parts.flags.hash_algorithm()?;
         self.parts.hash.map(|digest| ContentHash::new(algorithm, digest))
@@ -360,29 +361,31 @@ impl Row<'_> {
         self.parts.flags.compression()
     }
 
-    /// The group of hardlinks the entry belongs to, which is only unique in its catalog; zero is no group.
+    /// Returns the hardlink group, which is unique within its catalog only; zero is no group.
     pub const fn hardlink_group(&self) -> u32 {
         (self.parts.hardlinks >> 32) as u32
     }
 
-    /// The link count, at least one.
+    /// Returns the link count, at least one.
     pub const fn link_count(&self) -> u32 {
         let count = (self.parts.hardlinks & 0xffff_ffff) as u32;
         if count == 0 { 1 } else { count }
     }
 
-    /// The target of a symlink as stored, variables included; empty for anything else.
+    /// Returns the target of a symlink as stored, variables included; empty for other types.
     pub fn symlink(&self) -> &[u8] {
         self.slice(self.parts.symlink)
     }
 
-    /// Tells whether the entry has extended attributes.
+    /// Returns true if the entry has extended attributes.
     pub const fn has_xattrs(&self) -> bool {
         self.parts.xattr.is_some()
     }
 
-    /// Unpacks the extended attributes. Those that can't be unpacked are none, as for the reference: the kernel asks
-    /// each program for some before it runs it, and takes an error for the answer that it must not.
+    /// Decodes the extended attributes.
+    ///
+    /// An invalid list counts as empty, as in the reference client: the kernel reads attributes of each
+    /// program before it runs it, and an error would prevent that.
     pub fn xattrs(&self) -> XattrList {
         let unpack = |range| XattrList::parse(self.slice(range)).ok();
         self.parts.xattr.and_then(unpack).unwrap_or_default()

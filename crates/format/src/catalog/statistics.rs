@@ -2,7 +2,7 @@
 
 use crate::sqlite::{Database, SqliteError};
 
-/// What is counted, once for a catalog itself and once for everything nested below it.
+/// Counters of entries, kept separately for a catalog itself and for everything nested below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Regular files, chunked and external ones included.
@@ -25,9 +25,9 @@ pub struct Counters {
     pub chunked_size: u64,
     /// Entries with extended attributes.
     pub xattr: u64,
-    /// Files whose content lies outside the repository's objects.
+    /// Files whose content is external data.
     pub external: u64,
-    /// Bytes of those.
+    /// Bytes of these external files.
     pub external_file_size: u64,
 }
 
@@ -50,18 +50,18 @@ impl Counters {
         })
     }
 
-    /// The number of entries; a directory that is a mountpoint counts in both catalogs.
+    /// Returns the number of entries; a directory that is a mountpoint counts in both catalogs.
     pub const fn entries(&self) -> u64 {
         self.regular.saturating_add(self.symlink).saturating_add(self.special).saturating_add(self.dir)
     }
 }
 
-/// The counters of a catalog; those that an old catalog lacks are zero.
+/// Counters of a catalog; those that an old catalog lacks are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// What the catalog itself holds.
+    /// Counters of the catalog itself.
     pub own: Counters,
-    /// What the catalogs nested below it hold.
+    /// Counters of all catalogs nested below it.
     pub subtree: Counters,
 }
 

@@ -1,10 +1,10 @@
-//! Variant symlinks: targets with `$(NAME)` or `$(NAME:-default)` in them.
+//! Variant symlinks: targets that contain `$(NAME)` or `$(NAME:-default)`.
 
 use std::borrow::Cow;
 
-/// Replaces the variables in a symlink target by what `lookup` says, or by their defaults.
+/// Replaces the variables in a symlink target by the values of `lookup`, or by their defaults.
 ///
-/// An unset variable without default is empty, a set one keeps its value even if empty, values are not
+/// An unset variable without default is empty; a set variable keeps its value even if empty. Values are not
 /// expanded again, and `$(` without a closing parenthesis stands for itself.
 pub fn expand(target: &[u8], lookup: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Cow<'_, [u8]> {
     if !target.contains(&b'$') {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
+    fn variables_and_defaults_are_replaced_once() {
         for (target, result) in [
             ("plain/../target", "plain/../target"),
             ("/sw/$(ARCH)/lib", "/sw/x86_64/lib"),
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn expansion_of_nothing_keeps_the_text(target: Vec<u8>) {
+        fn a_target_without_variables_is_unchanged(target: Vec<u8>) {
             let result = expand(&target, |_| None);
             prop_assert!(result.len() <= target.len());
             if !target.contains(&b')') {

@@ -1,11 +1,11 @@
-//! Walks over the entries of a catalog.
+//! Iterators over the entries of a catalog.
 
 use crate::sqlite::{Finder, Rowids, Rows, Table, Value};
 
 use super::row::RowLayout;
 use super::{CatalogError, PathKey, Row};
 
-/// Reads the row that an index refers to.
+/// Reads the row that an index entry refers to.
 pub(super) fn indexed_row<'a>(
     finder: &mut Finder<'a>,
     layout: &RowLayout,
@@ -17,7 +17,7 @@ pub(super) fn indexed_row<'a>(
     }
 }
 
-/// All entries in the order they are stored.
+/// Iterator over all entries in storage order.
 pub struct Scan<'a> {
     rows: Rows<'a>,
     layout: &'a RowLayout,
@@ -38,7 +38,7 @@ impl<'a> Iterator for Scan<'a> {
     }
 }
 
-/// The entries of a directory.
+/// Iterator over the entries of a directory.
 pub struct Children<'a> {
     directory: PathKey,
     source: ChildSource<'a>,
@@ -94,7 +94,7 @@ impl<'a> Iterator for Children<'a> {
     }
 }
 
-/// All entries in the order of their keys.
+/// Iterator over all entries in the order of their keys.
 pub struct InKeyOrder<'a> {
     finder: Finder<'a>,
     layout: &'a RowLayout,
@@ -142,7 +142,7 @@ impl<'a> Iterator for InKeyOrder<'a> {
             KeySource::Sorted(rowids) => rowids.next()?,
         };
         Some(indexed_row(&mut self.finder, self.layout, rowid).and_then(|row| {
-            // Whoever merges two catalogs relies on the order, so a wrong one must not go unnoticed.
+            // A merge of two catalogs relies on the order, so a violation must be an error.
             if self.last.is_some_and(|last| last >= row.key()) {
                 return Err(CatalogError::Row { rowid, what: "the index lists it out of order" });
             }

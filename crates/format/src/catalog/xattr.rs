@@ -1,4 +1,4 @@
-//! Extended attributes, as a catalog packs them.
+//! Encoding of extended attributes in a catalog.
 //!
 //! ```text
 //! 0  version (1)
@@ -6,11 +6,11 @@
 //! 2  key length, value length, key, value   (for each attribute)
 //! ```
 //!
-//! Lengths are single bytes, so 255 is the most of anything.
+//! Lengths are single bytes, so 255 is the maximum of each.
 
 const VERSION: u8 = 1;
 
-/// A name and a value.
+/// Name and value of an attribute.
 type Attribute = (Box<[u8]>, Box<[u8]>);
 
 /// The extended attributes of an entry, in the order of the blob.
@@ -19,7 +19,7 @@ pub struct XattrList {
     attributes: Vec<Attribute>,
 }
 
-/// Why a blob is not a list of extended attributes.
+/// Reasons why a blob is not a list of extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum XattrError {
     /// The blob ends too early.
@@ -34,7 +34,7 @@ pub enum XattrError {
 }
 
 impl XattrList {
-    /// Unpacks a blob.
+    /// Decodes a blob.
     pub fn parse(blob: &[u8]) -> Result<Self, XattrError> {
         let (&[version, count], mut rest) = blob.split_first_chunk().ok_or(XattrError::Truncated)?;
         if version != VERSION {
@@ -48,7 +48,7 @@ impl XattrList {
             if key.is_empty() || key.contains(&0) {
                 return Err(XattrError::Name);
             }
-            // Of two with the same name the later one counts, as for the reference.
+            // The later one of two equal names wins, as in the reference client.
             match attributes.iter_mut().find(|(known, _)| **known == *key) {
                 Some((_, known)) => *known = value.into(),
                 None => attributes.push((key.into(), value.into())),
@@ -58,7 +58,7 @@ impl XattrList {
         Ok(Self { attributes })
     }
 
-    /// Packs the list; none if it is empty, since an entry without attributes has no blob.
+    /// Encodes the list; none if it is empty, since an entry without attributes has no blob.
     pub fn to_blob(&self) -> Option<Vec<u8>> {
         let count = u8::try_from(self.attributes.len()).ok().filter(|count| *count > 0)?;
         let mut blob = vec![VERSION, count];
@@ -71,22 +71,22 @@ impl XattrList {
         Some(blob)
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter().find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// Names and values.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.attributes.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// The number of attributes.
+    /// Returns the number of attributes.
     pub fn len(&self) -> usize {
         self.attributes.len()
     }
 
-    /// Tells whether there are none.
+    /// Returns true if there are no attributes.
     pub fn is_empty(&self) -> bool {
         self.attributes.is_empty()
     }
@@ -98,7 +98,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn known_blob() {
+    fn a_known_blob_is_decoded() {
         let list = XattrList::parse(b"\x01\x02\x08\x03user.foobar\x06\x00user.a").unwrap();
         assert_eq!(list.get(b"user.foo"), Some(&b"bar"[..]));
         assert_eq!(list.get(b"user.a"), Some(&b""[..]));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_blobs() {
+    fn invalid_blobs_are_rejected() {
         for (blob, error) in [
             (&b""[..], XattrError::Truncated),
             (b"\x01", XattrError::Truncated),
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_parse_or_fail_and_come_back(blob: Vec<u8>) {
+        fn any_bytes_decode_and_encode_again_or_fail(blob: Vec<u8>) {
             if let Ok(list) = XattrList::parse(&blob) {
                 match list.to_blob() {
                     Some(packed) => {

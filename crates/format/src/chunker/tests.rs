@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The rule as the facts about the format state it, one byte after the other.
+/// Naive implementation of the rule, one byte after the other.
 fn reference(bytes: &[u8], min: usize, average: u32, max: usize) -> Vec<usize> {
     let threshold = i64::from(0xffff_ffffu32 / average);
     let mut cuts = Vec::new();
@@ -63,7 +63,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn known_cuts() {
+fn cuts_equal_known_values() {
     let whole = |bytes: &[u8]| cuts(bytes, ChunkSizes::DEFAULT, std::iter::repeat(1 << 20));
     let bytes = noise(64 << 20);
     assert_eq!(bytes[..8], [0x3c, 0x5e, 0x81, 0xb4, 0x0c, 0x5e, 0xc6, 0x8e]);
@@ -77,7 +77,7 @@ fn known_cuts() {
 }
 
 #[test]
-fn no_cut_at_the_end() {
+fn the_end_of_a_file_is_not_reported_as_a_cut() {
     for len in [0, 1, (16 << 20) - 1, 16 << 20] {
         assert!(cuts(&vec![0; len], ChunkSizes::DEFAULT, std::iter::repeat(1 << 20)).is_empty(), "{len}");
     }
@@ -86,14 +86,14 @@ fn no_cut_at_the_end() {
 }
 
 #[test]
-fn sizes_are_checked() {
+fn chunk_sizes_are_validated() {
     assert!(ChunkSizes::new(32, 33, 34).is_ok());
     for (min, average, max) in [(31, 33, 34), (32, 32, 34), (32, 33, 33), (0, 0, 0), (32, 33, u32::MAX)] {
         assert_eq!(ChunkSizes::new(min, average, max), Err(ChunkSizesError { min, average, max }));
     }
 }
 
-/// Bytes in which marks are common: runs of few values besides noise.
+/// Generates bytes with frequent cuts: runs of few values between noise.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..3000),
@@ -106,7 +106,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
-    fn cuts_are_the_references(
+    fn cuts_equal_those_of_the_reference(
         bytes in bytes(),
         min in 32u32..100,
         more in 1u32..200,

@@ -1,4 +1,4 @@
-//! Decompression piece by piece.
+//! Streaming decompression.
 
 use std::io;
 
@@ -6,17 +6,18 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation as _, OutBuffer
 
 use super::{Compression, DecompressError};
 
-/// How many plain bytes the sink gets at once, at most.
+/// Maximum number of bytes passed to the sink at once.
 const PIECE: usize = 64 * 1024;
 
-/// The largest zstd window (2^27 = 128 MiB) that is ever allocated; larger ones need `--long` to be made.
+/// Binary logarithm of the largest zstd window that is allocated (128 MiB); larger ones require `--long` at
+/// compression.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// A window (2^23 = 8 MiB) that small objects may have, too: who compresses without knowing the length beforehand
-/// states the window of the level, and every level up to 19 keeps to this one.
+/// Binary logarithm of a window (8 MiB) that small objects may have, too: a compressor that doesn't know the
+/// length in advance states the window of its level, and levels up to 19 use at most this one.
 const ZSTD_WINDOW_LOG_MIN: u32 = 23;
 
-/// Turns stored bytes into plain ones as they arrive.
+/// Decompresses stored bytes as they arrive.
 pub struct Inflater {
     state: State,
     piece: Vec<u8>,
@@ -31,14 +32,14 @@ enum State {
     Unusable(String),
 }
 
-/// What one step of a decompressor did.
+/// Result of one step of a decompressor.
 struct Step {
     consumed: usize,
     produced: usize,
 }
 
 impl Inflater {
-    /// Starts an object of at most `limit` plain bytes.
+    /// Starts an object of at most `limit` decompressed bytes.
     pub fn new(compression: Compression, limit: u64) -> Self {
         let state = match compression {
             Compression::Stored => State::Stored,
@@ -54,7 +55,7 @@ impl Inflater {
         Self { state, piece, produced: 0, limit }
     }
 
-    /// Takes the next stored bytes and hands the plain bytes they yield to `sink`.
+    /// Processes the next stored bytes and passes decompressed bytes to `sink`.
     pub fn write(
         &mut self,
         stored: &[u8],
@@ -72,7 +73,7 @@ impl Inflater {
             if step.produced > 0 {
                 sink(self.piece.get(..step.produced).unwrap_or_default()).map_err(DecompressError::Sink)?;
             }
-            // A full piece may hide more output, whatever is left of the input.
+            // If the output piece is full, more output may be pending, whatever is left of the input.
             let may_have_more = step.produced == self.piece.len();
             let stuck = step.consumed == 0 && step.produced == 0;
             if stuck || (rest.is_empty() && !may_have_more) {
@@ -81,7 +82,7 @@ impl Inflater {
         }
     }
 
-    /// Ends the object; returns the number of plain bytes.
+    /// Ends the object; returns its decompressed length in bytes.
     pub fn finish(self) -> Result<u64, DecompressError> {
         match self.state {
             State::Zlib { ended: false, .. } => Err(DecompressError::Truncated(Compression::Zlib)),
@@ -124,7 +125,7 @@ impl State {
                     .run(&mut input, &mut output)
                     .map_err(|error| damaged(Compression::Zstd, &error))?;
                 let step = Step { consumed: input.pos(), produced: output.pos() };
-                // Without progress the hint speaks of a next frame that nobody promised.
+                // Without progress the hint refers to a next frame, which need not exist.
                 if step.consumed > 0 || step.produced > 0 {
                     *at_frame_end = hint == 0;
                 }
@@ -149,7 +150,8 @@ fn damaged(compression: Compression, error: &dyn std::fmt::Display) -> Decompres
     DecompressError::Damaged { compression, reason: error.to_string() }
 }
 
-/// A difference of two counters around one call, which moved by no more than the buffers of that call.
+/// Converts the difference of two counters around one call, which is at most the length of that call's
+/// buffers.
 fn length(moved: u64) -> usize {
     usize::try_from(moved).unwrap_or(usize::MAX)
 }

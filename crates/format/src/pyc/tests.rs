@@ -1,6 +1,6 @@
 use super::*;
 
-/// `compiled/imports.py`, compiled by several versions of CPython.
+/// Versions of `compiled/imports.py`, compiled by several versions of CPython.
 const COMPILED: [(&str, &[u8]); 6] = [
     ("3.7", include_bytes!("compiled/python3.7.pyc")),
     ("3.8", include_bytes!("compiled/python3.8.pyc")),
@@ -10,7 +10,7 @@ const COMPILED: [(&str, &[u8]); 6] = [
     ("3.13", include_bytes!("compiled/python3.13.pyc")),
 ];
 
-/// A version whose instructions have other numbers.
+/// Magic number of a version with unknown instruction numbers.
 const UNKNOWN: [u8; 2] = 3627_u16.to_le_bytes();
 
 fn told(file: &[u8]) -> Vec<String> {
@@ -22,7 +22,7 @@ fn told(file: &[u8]) -> Vec<String> {
     imports(file).unwrap().iter().map(import).collect()
 }
 
-/// Code without instructions, up to its constants.
+/// Returns code without instructions, up to its constants.
 fn code() -> Vec<u8> {
     [&COMPILED[3].1[..HEADER_LEN], b"c", &[0; 20], &[b's', 0, 0, 0, 0]].concat()
 }
@@ -32,7 +32,7 @@ fn of_another_version() -> Vec<u8> {
 }
 
 #[test]
-fn what_runs_at_once_is_imported_in_order() {
+fn imports_that_run_at_once_are_found_in_order() {
     let expected =
         ["0 os: ", "0 a.b: ", "0 a.c: c", "1 : own", "2 up.more: name other", "0 maybe: ", "0 d.e: "];
     for (version, file) in COMPILED {
@@ -41,7 +41,7 @@ fn what_runs_at_once_is_imported_in_order() {
 }
 
 #[test]
-fn of_an_unknown_version_all_names_may_be_modules() {
+fn all_names_of_an_unknown_version_may_be_modules() {
     let file = of_another_version();
     let imports = imports(&file).unwrap();
     let modules: Vec<_> = imports.iter().map(|it| str::from_utf8(it.module).unwrap()).collect();
@@ -55,7 +55,7 @@ fn of_an_unknown_version_all_names_may_be_modules() {
 }
 
 #[test]
-fn what_is_cut_off_tells_nothing_or_what_came_before_its_end() {
+fn a_truncated_module_has_no_imports_or_those_before_its_end() {
     for (version, file) in COMPILED {
         let whole = told(file);
         for len in 0..file.len() {
@@ -66,12 +66,12 @@ fn what_is_cut_off_tells_nothing_or_what_came_before_its_end() {
 }
 
 #[test]
-fn damaged_files_tell_something_or_nothing() {
+fn damaged_modules_are_parsed_or_rejected() {
     let other = of_another_version();
     let files = COMPILED.iter().map(|(_, file)| *file).chain([&*other]);
     for file in files {
         for place in 4..file.len() {
-            for byte in [0, 1, b'(', b'r', b'{' | KEPT, b'c' | KEPT, 0x7f, 0xff] {
+            for byte in [0, 1, b'(', b'r', b'{' | REF_FLAG, b'c' | REF_FLAG, 0x7f, 0xff] {
                 let mut damaged = file.to_vec();
                 damaged[place] = byte;
                 imports(&damaged);
@@ -81,24 +81,24 @@ fn damaged_files_tell_something_or_nothing() {
 }
 
 #[test]
-fn what_is_nested_without_an_end_is_no_module() {
+fn endless_nesting_is_rejected() {
     let nested = [code(), [b')', 1].repeat(1 << 19)].concat();
     assert!(imports(&nested).is_none());
-    // So many that they can't be there.
+    // More items than the file can hold.
     let many = [&*code(), &[b'(', 0xff, 0xff, 0xff, 0x7f]].concat();
     assert!(imports(&many).is_none());
 }
 
 #[test]
-fn what_refers_to_itself_ends() {
-    // A tuple of itself, and names that are the same tuple.
-    let tuple = [b')' | KEPT, 1, b'r', 0, 0, 0, 0];
+fn self_references_end() {
+    // A tuple that contains itself, and names that are the same tuple.
+    let tuple = [b')' | REF_FLAG, 1, b'r', 0, 0, 0, 0];
     let file = [&*code(), &tuple, &[b'r', 0, 0, 0, 0]].concat();
     assert_eq!(imports(&file), Some(Vec::new()));
 }
 
 #[test]
-fn what_is_no_module_tells_nothing() {
+fn a_file_that_is_no_module_has_no_imports() {
     for file in [&b""[..], b"\x7fELF", &[0; 64], &[b'\r'; 64]] {
         assert!(imports(file).is_none());
     }
@@ -107,9 +107,9 @@ fn what_is_no_module_tells_nothing() {
 }
 
 #[test]
-fn constants_that_repeat_are_not_multiplied() {
-    // A tuple of 250 texts, and a thousand constants that are that tuple.
-    let texts = [&[b')' | KEPT, 250][..], &[b'z', 1, b'm'].repeat(250)].concat();
+fn repeated_constants_are_not_multiplied() {
+    // A tuple of 250 texts, and a thousand constants that refer to it.
+    let texts = [&[b')' | REF_FLAG, 250][..], &[b'z', 1, b'm'].repeat(250)].concat();
     let constants = [&[b'(', 0xe8, 3, 0, 0][..], &texts, &[b'r', 0, 0, 0, 0].repeat(999)].concat();
     let names = [b')', 1, b'z', 2, b'o', b's'];
     let file = [&UNKNOWN, &code()[2..], &constants, &names].concat();
@@ -119,8 +119,8 @@ fn constants_that_repeat_are_not_multiplied() {
 }
 
 #[test]
-fn chains_of_any_length_end() {
-    let link = |number: u32| [&[b')' | KEPT, 1, b'r'][..], &number.to_le_bytes()].concat();
+fn reference_chains_of_any_length_end() {
+    let link = |number: u32| [&[b')' | REF_FLAG, 1, b'r'][..], &number.to_le_bytes()].concat();
     let count = 200_000_u32;
     let links: Vec<u8> = (0..count).flat_map(|number| link(number.saturating_sub(1))).collect();
     let constants = [&[b'('][..], &count.to_le_bytes(), &links].concat();

@@ -1,4 +1,4 @@
-//! Access to pages by number, and descents from a root to one entry.
+//! Access to pages by number, and searches from a root to one entry.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use super::page::{CellPayload, Page, PageKind};
 use super::record::{Record, Value, leading_integer};
 use super::{Result, damaged};
 
-/// SQLite itself gives up at this depth; a tree of the smallest pages holds 2^64 bytes long before.
+/// Maximum depth of a tree, as in SQLite; a tree of the smallest pages reaches 2^64 bytes long before.
 pub(super) const DEPTH_MAX: usize = 20;
 
 /// All pages of a file.
@@ -19,10 +19,10 @@ pub(super) struct Pages<'a> {
     layout: Layout,
 }
 
-/// How much an operation may still look at: in a sound file it sees no page and no record twice.
+/// Remaining pages and records that an operation may read: in a valid file none is read twice.
 ///
-/// Without it, pages that refer to each other in a cycle would never end, and cells that lie on top of each
-/// other would make much work (and, for who keeps what they hold, much memory) of a small file.
+/// Without it, pages in a reference cycle would never end, and overlapping cells would make much work (and,
+/// for a caller that keeps their contents, much memory) of a small file.
 #[derive(Clone, Copy)]
 pub(super) struct Budget {
     pages: u32,
@@ -30,7 +30,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Takes a page.
+    /// Consumes a page.
     #[inline]
     fn spend_page(&mut self, page: u32) -> Result<()> {
         match self.pages.checked_sub(1) {
@@ -42,7 +42,7 @@ impl Budget {
         }
     }
 
-    /// Takes a record that a walk hands out, with the two bytes of its pointer.
+    /// Consumes a record that an iteration returns, with the two bytes of its pointer.
     #[inline]
     pub(super) fn spend_record(&mut self, page: u32, record: &Record<'_>) -> Result<()> {
         match self.bytes.checked_sub(record.payload().len() as u64 + 2) {
@@ -65,7 +65,7 @@ impl<'a> Pages<'a> {
         Budget { pages: self.layout.page_count, bytes: self.bytes.len() as u64 }
     }
 
-    /// The usable bytes of a page.
+    /// Returns the usable bytes of a page.
     #[inline]
     fn raw(&self, number: u32) -> Result<&'a [u8]> {
         if number == 0 || number > self.layout.page_count {
@@ -78,14 +78,14 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// A page of a table or index.
+    /// Returns a page of a table or index.
     #[inline]
     pub(super) fn page(&self, number: u32, budget: &mut Budget) -> Result<Page<'a>> {
         budget.spend_page(number)?;
         Page::parse(number, self.raw(number)?)
     }
 
-    /// The record of a cell, put together if it does not lie on one page.
+    /// Returns the record of a cell, assembled if it is on several pages.
     #[inline]
     pub(super) fn record(&self, page: u32, cell: CellPayload<'a>, budget: &mut Budget) -> Result<Record<'a>> {
         if cell.overflow == 0 {
@@ -95,7 +95,7 @@ impl<'a> Pages<'a> {
     }
 
     fn follow_overflow(&self, page: u32, cell: CellPayload<'a>, budget: &mut Budget) -> Result<Record<'a>> {
-        // The vector grows with the pages that are found, never by the length that the cell claims.
+        // The vector grows with the pages found, never by the length that the cell states.
         let mut payload = cell.local.to_vec();
         let mut next = cell.overflow;
         loop {
@@ -124,8 +124,8 @@ impl<'a> Pages<'a> {
         IndexCursor::new(self, root)
     }
 
-    /// The row of a table with this rowid. What lies on further pages is taken from the `overflow` budget,
-    /// which a walk shares among its rows.
+    /// Returns the row of a table with this rowid. Overflow pages consume the `overflow` budget, which an
+    /// iteration shares among its rows.
     pub(super) fn find_row(
         &self,
         root: u32,
@@ -134,7 +134,7 @@ impl<'a> Pages<'a> {
     ) -> Result<Option<Record<'a>>> {
         let mut budget = self.budget();
         let mut number = root;
-        let mut between = Between::default();
+        let mut between = RowidRange::default();
         for _ in 0..DEPTH_MAX {
             let page = self.page(number, &mut budget)?;
             let cells = page.cells();
@@ -159,10 +159,9 @@ impl<'a> Pages<'a> {
         damaged(number, "the table is too deep")
     }
 
-    /// An entry of an index that starts with these values.
+    /// Returns an index entry that starts with these values.
     pub(super) fn find_entry(&self, root: u32, key: &[Value<'_>]) -> Result<Option<Record<'a>>> {
-        // The entries that are compared on the way lie on pages of their own, and the one that is found is
-        // read once more.
+        // Compared entries may have overflow pages, and the found one is read once more.
         let (mut budget, mut compared, mut found) = (self.budget(), self.budget(), self.budget());
         let mut number = root;
         for _ in 0..DEPTH_MAX {
@@ -182,7 +181,7 @@ impl<'a> Pages<'a> {
         damaged(number, "the index is too deep")
     }
 
-    /// The first cell of an index page that does not come before the key.
+    /// Returns the first cell of an index page that does not come before the key.
     pub(super) fn seek(&self, page: &Page<'a>, key: &[Value<'_>], budget: &mut Budget) -> Result<usize> {
         if !matches!(page.kind, PageKind::IndexInterior | PageKind::IndexLeaf) {
             return damaged(page.number, "a page of a table lies in an index");
@@ -203,16 +202,16 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// The rowids that the pages above allow on a page, from which the place of one can be guessed, since they are nearly
-/// dense. Guessing right spares looking at cells that are in no cache of the processor.
+/// Range of rowids that the parent pages allow on a page. As rowids are nearly dense, a rowid's position can
+/// be estimated, which avoids cache misses on cells.
 #[derive(Clone, Copy, Default)]
-struct Between {
+struct RowidRange {
     low: Option<i64>,
     high: Option<i64>,
 }
 
-impl Between {
-    /// Where among `places` a rowid is likely to be.
+impl RowidRange {
+    /// Returns the likely index of a rowid among `places` cells.
     fn guess(&self, wanted: i64, places: usize) -> Option<usize> {
         let (low, high) = (self.low?, self.high?);
         // On damaged pages rowids may descend.
@@ -223,7 +222,7 @@ impl Between {
         Some(guess.min(places.saturating_sub(1)))
     }
 
-    /// Goes down to the child left of a cell.
+    /// Narrows the range to the child left of a cell.
     fn narrow(&mut self, page: &Page<'_>, index: usize) {
         if let Some(before) = index.checked_sub(1) {
             self.low = page.rowid(before).ok();
@@ -248,8 +247,8 @@ pub(super) fn compare(entry: &Record<'_>, key: &[Value<'_>]) -> Ordering {
     Ordering::Equal
 }
 
-/// The first of `count` ascending things that is not less than what is sought; if they are `unique`, one that is
-/// equal is as good.
+/// Returns the first of `count` ascending items that is not less than the target; if items are `unique`, an
+/// equal one is as good.
 #[inline]
 fn search(
     count: usize,
@@ -271,7 +270,7 @@ fn search(
         } else {
             high = at;
         }
-        // From a guess on, steps in the same direction become longer until one passes what is sought.
+        // From an estimate on, steps in the same direction grow until one passes the target.
         if guess.is_some() && *rightward.get_or_insert(is_less) == is_less {
             step = 2 * step + 1;
             next = Some(if is_less { low + step - 1 } else { high.saturating_sub(step) });

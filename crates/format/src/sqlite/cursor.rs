@@ -1,22 +1,22 @@
-//! Walks over all rows of a table, or over the entries of an index in order.
+//! Cursors over all rows of a table, or over the entries of an index in order.
 
 use super::btree::{Budget, DEPTH_MAX, Pages};
 use super::page::{Page, PageKind};
 use super::record::{Record, Value};
 use super::{Result, damaged};
 
-/// A page on the way from the root, and the next thing to visit on it.
+/// A page on the path from the root, and the next item to visit on it.
 struct Frame<'a> {
     page: Page<'a>,
     next: usize,
 }
 
-/// Walks over the rows of a table in order of their rowids.
+/// Cursor over the rows of a table in order of their rowids.
 pub struct TableCursor<'a> {
     pages: Pages<'a>,
     stack: Vec<Frame<'a>>,
     budget: Budget,
-    /// The root, until the walk starts.
+    /// The root page, until the cursor starts.
     root: Option<u32>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> TableCursor<'a> {
         Self { pages, stack: Vec::new(), budget: pages.budget(), root: Some(root) }
     }
 
-    /// The next row, with its rowid. After an error there are no more rows.
+    /// Returns the next row with its rowid. After an error there are no more rows.
     pub fn next_record(&mut self) -> Result<Option<(i64, Record<'a>)>> {
         let outcome = self.advance();
         if outcome.is_err() {
@@ -72,13 +72,13 @@ impl<'a> TableCursor<'a> {
     }
 }
 
-/// Walks over the entries of an index in their order.
+/// Cursor over the entries of an index in their order.
 pub struct IndexCursor<'a> {
     pages: Pages<'a>,
-    /// On interior pages even steps are children and odd ones the cells between them.
+    /// On interior pages, even steps are children and odd steps are the cells between them.
     stack: Vec<Frame<'a>>,
     budget: Budget,
-    /// The root, until the walk starts.
+    /// The root page, until the cursor starts.
     root: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> IndexCursor<'a> {
         Self { pages, stack: Vec::new(), budget: pages.budget(), root: Some(root) }
     }
 
-    /// Goes to the first entry that does not come before the key.
+    /// Moves to the first entry that does not come before the key.
     pub(super) fn seek(&mut self, key: &[Value<'_>]) -> Result<()> {
         self.stack.clear();
         let Some(mut number) = self.root.take() else {
@@ -106,7 +106,7 @@ impl<'a> IndexCursor<'a> {
         }
     }
 
-    /// The next entry. After an error there are no more entries.
+    /// Returns the next entry. After an error there are no more entries.
     pub fn next_entry(&mut self) -> Result<Option<Record<'a>>> {
         let outcome = self.advance();
         if outcome.is_err() {

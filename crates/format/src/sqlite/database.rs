@@ -1,4 +1,4 @@
-//! The file as a whole: its header, its pages and its list of tables.
+//! A database file: its header, its pages and its list of tables.
 
 use super::btree::Pages;
 use super::ddl;
@@ -8,24 +8,24 @@ use super::{Result, SqliteError};
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const HEADER_LEN: usize = 100;
 
-/// More tables and indexes than any database of a repository has.
+/// Maximum number of tables and indexes, more than any database of a repository has.
 const SCHEMA_ENTRIES_MAX: usize = 1000;
 
-/// An SQLite database over bytes that do not change.
+/// An SQLite database over immutable bytes.
 pub struct Database<B> {
     bytes: B,
     layout: Layout,
     tables: Vec<TableInfo>,
 }
 
-/// The sizes that the header states.
+/// Sizes that the header states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// Bytes of a page, a power of two from 512 to 65536.
+    /// Length of a page in bytes, a power of two from 512 to 65536.
     pub(super) page_size: usize,
     /// Bytes of a page that SQLite uses, at least 480.
     pub(super) usable: usize,
-    /// Pages in the file.
+    /// Number of pages in the file.
     pub(super) page_count: u32,
 }
 
@@ -37,7 +37,7 @@ impl<B: AsRef<[u8]>> Database<B> {
         Ok(Self { bytes, layout, tables })
     }
 
-    /// The table with this name.
+    /// Returns the table with this name.
     pub fn table(&self, name: &'static str) -> Result<Table<'_>> {
         self.find_table(name)?.ok_or(SqliteError::NoTable(name))
     }
@@ -48,7 +48,7 @@ impl<B: AsRef<[u8]>> Database<B> {
         info.map(|info| Table::new(self.pages(), info)).transpose()
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
     }
@@ -85,8 +85,8 @@ impl Layout {
                 ));
             }
         };
-        // Version 2 is a database that was last written through a write-ahead log; a published file has no
-        // such log beside it, so what is in the file is what counts.
+        // Version 2 marks a database last written in write-ahead log mode. A published file comes without its
+        // log, so the content of the file is valid.
         if !matches!(header[19], 1 | 2) {
             return Err(SqliteError::Unsupported("a read version that is not known"));
         }
@@ -97,7 +97,7 @@ impl Layout {
         if header[21..24] != [64, 32, 32] {
             return Err(SqliteError::NotADatabase("its payload fractions are not 64, 32, 32"));
         }
-        // Zero is a database in which nothing was created yet.
+        // Zero marks a database without any table.
         if number(44) > 4 {
             return Err(SqliteError::Unsupported("a schema format that is not known"));
         }
@@ -105,7 +105,7 @@ impl Layout {
             return Err(SqliteError::Unsupported("UTF-16 text"));
         }
         let present = u32::try_from(bytes.len() / page_size).unwrap_or(u32::MAX);
-        // The stated count is only kept up to date if its own change counter is.
+        // The page count is valid only if its change counter is current.
         let stated = if number(24) == number(92) { number(28) } else { 0 };
         if present == 0 || stated > present {
             return Err(SqliteError::Truncated { present, stated: stated.max(1) });
@@ -131,7 +131,7 @@ fn read_schema(pages: Pages<'_>) -> Result<Vec<TableInfo>> {
         match (kind.as_str(), root) {
             ("table", Some(root)) if root > 0 => tables.push((name, root, sql)),
             ("index", Some(root)) if root > 0 => indexes.push((name, owner, root, sql)),
-            // Views and triggers, and tables that live elsewhere.
+            // Views, triggers and virtual tables.
             _ => {}
         }
     }

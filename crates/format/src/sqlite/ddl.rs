@@ -1,46 +1,46 @@
-//! Understands `CREATE TABLE` and `CREATE INDEX` as far as reading needs it: the order of the columns, which
-//! of them is the rowid, what a column added later defaults to, and which columns each index has.
+//! Parses `CREATE TABLE` and `CREATE INDEX` as far as reading needs it: the order of the columns, the alias
+//! of the rowid, defaults of columns added later, and the columns of each index.
 
 use super::record::Value;
 use super::tokens::{Token, split};
 
-/// The most columns SQLite allows unless it was built otherwise.
+/// Maximum number of columns, as by default in SQLite.
 const COLUMNS_MAX: usize = 2000;
 
-/// The longest statement that is taken apart, in bytes. Those of repositories have less than a thousand; with the
-/// bound, words and constraints need neither much memory nor, being compared with each other, much time.
+/// Maximum length in bytes of a statement that is parsed. Those of repositories have less than a thousand;
+/// the limit bounds memory, and the time to compare constraints with each other.
 const SQL_MAX: usize = 1 << 16;
 
-/// What a `CREATE TABLE` says.
+/// Parsed `CREATE TABLE` statement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) columns: Vec<Column>,
-    /// The column that is another name of the rowid.
+    /// Column that is an alias of the rowid.
     pub(super) rowid_alias: Option<usize>,
-    /// The columns of the index that each constraint makes, in the order in which SQLite numbers them; none
-    /// for an index whose order is not that of the values.
+    /// Columns of the index of each constraint, in the order in which SQLite numbers them; none for an index
+    /// in another order than that of the values.
     pub(super) unique: Vec<Option<Vec<usize>>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: String,
-    pub(super) default: Fallback,
+    pub(super) default: ColumnDefault,
     is_integer: bool,
-    /// Whether texts compare by something else than their bytes.
+    /// Whether texts are compared other than by their bytes.
     collated: bool,
 }
 
-/// The value of a column in rows that are older than the column.
+/// Value of a column in rows that are older than the column.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Fallback {
+pub(super) enum ColumnDefault {
     #[default]
     Null,
     Integer(i64),
     Text(String),
 }
 
-impl Fallback {
+impl ColumnDefault {
     pub(super) fn value(&self) -> Value<'_> {
         match self {
             Self::Null => Value::Null,
@@ -73,7 +73,7 @@ pub(super) fn parse_table(sql: &str) -> Result<Definition, &'static str> {
             definition.add_column(item)?;
         }
     }
-    // Constraints number their indexes in the order of the text, and columns come before table constraints.
+    // Constraints number their indexes in the order of the text, and columns precede table constraints.
     for item in &items {
         if is_table_constraint(item) {
             definition.add_constraints(item);
@@ -83,7 +83,7 @@ pub(super) fn parse_table(sql: &str) -> Result<Definition, &'static str> {
 }
 
 /// Parses a `CREATE INDEX` statement; none if its order is not that of plain values of all rows, or if
-/// that would take too long to find out.
+/// parsing would take too long.
 pub(super) fn parse_index(sql: &str, definition: &Definition) -> Option<Vec<usize>> {
     if sql.len() > SQL_MAX {
         return None;
@@ -117,11 +117,11 @@ impl Definition {
 
     fn add_column_constraints(&mut self, index: usize, tokens: &[Token]) -> Result<(), &'static str> {
         let top_level = top_level(tokens);
-        // The collation decides how the index of a constraint before it is ordered.
+        // The collation determines the order of the index of a constraint before it.
         let collated = top_level
             .windows(2)
             .any(|pair| matches!(pair, [word, name] if word.is("collate") && !is_binary(name)));
-        let mut default = Fallback::Null;
+        let mut default = ColumnDefault::Null;
         for (at, token) in top_level.iter().enumerate() {
             let next = |step: usize| top_level.get(at + step).copied();
             if token.is("generated") || (token.is("as") && next(1) == Some(&Token::Symbol('('))) {
@@ -147,7 +147,7 @@ impl Definition {
         Ok(())
     }
 
-    /// Table constraints may follow each other without a comma.
+    /// Adds table constraints, which may follow each other without a comma.
     fn add_constraints(&mut self, item: &[Token]) {
         let mut rest = item;
         while let Some((token, after)) = rest.split_first() {
@@ -176,14 +176,14 @@ impl Definition {
         }
     }
 
-    /// SQLite makes no second index for the same columns.
+    /// Adds a unique index; SQLite makes no second index for the same columns.
     fn add_unique(&mut self, columns: Option<Vec<usize>>) {
         if columns.is_none() || !self.unique.contains(&columns) {
             self.unique.push(columns);
         }
     }
 
-    /// The columns of an index if each is a plain ascending column without collation.
+    /// Returns the columns of an index if each is a plain ascending column without collation.
     fn plain_columns(&self, body: &[Token]) -> Option<Vec<usize>> {
         let columns = split_commas(body).into_iter().map(|item| {
             let (name, order) = item.split_first()?;
@@ -203,16 +203,17 @@ fn is_binary(name: &Token) -> bool {
     name.name().is_some_and(|name| name.eq_ignore_ascii_case("binary"))
 }
 
-fn literal(first: Option<&Token>, second: Option<&Token>) -> Fallback {
+fn literal(first: Option<&Token>, second: Option<&Token>) -> ColumnDefault {
     let integer = |text: &str, sign: i64| {
-        text.parse::<i64>().map_or(Fallback::Null, |value| Fallback::Integer(value.saturating_mul(sign)))
+        text.parse::<i64>()
+            .map_or(ColumnDefault::Null, |value| ColumnDefault::Integer(value.saturating_mul(sign)))
     };
     match (first, second) {
         (Some(Token::Number(text)), _) => integer(text, 1),
         (Some(Token::Symbol('-')), Some(Token::Number(text))) => integer(text, -1),
         (Some(Token::Symbol('+')), Some(Token::Number(text))) => integer(text, 1),
-        (Some(Token::Quoted(text)), _) => Fallback::Text(text.clone()),
-        _ => Fallback::Null,
+        (Some(Token::Quoted(text)), _) => ColumnDefault::Text(text.clone()),
+        _ => ColumnDefault::Null,
     }
 }
 
@@ -238,7 +239,7 @@ fn starts_constraint(token: &Token) -> bool {
     words.iter().any(|word| token.is(word))
 }
 
-/// The tokens inside the first parentheses, and those after them.
+/// Returns the tokens inside the first parentheses, and those after them.
 fn parenthesised(tokens: &[Token]) -> Option<(&[Token], &[Token])> {
     let start = tokens.iter().position(|token| *token == Token::Symbol('('))?;
     let inner = tokens.get(start + 1..)?;
@@ -254,7 +255,7 @@ fn parenthesised(tokens: &[Token]) -> Option<(&[Token], &[Token])> {
     None
 }
 
-/// Splits at the commas that are not inside parentheses.
+/// Splits at commas outside of parentheses.
 fn split_commas(tokens: &[Token]) -> Vec<&[Token]> {
     let mut depth = 0i64;
     tokens
@@ -269,7 +270,7 @@ fn split_commas(tokens: &[Token]) -> Vec<&[Token]> {
         .collect()
 }
 
-/// The tokens that are not inside parentheses, with the opening ones.
+/// Returns the tokens outside of parentheses, with the opening parentheses.
 fn top_level(tokens: &[Token]) -> Vec<&Token> {
     let mut depth = 0i64;
     let mut kept = Vec::new();

@@ -7,12 +7,12 @@ use super::record::{Record, Value};
 
 use std::cmp::Ordering;
 
-/// An index whose order is that of its values, without collation.
+/// An index in the order of its values, without collation.
 #[derive(Clone, Copy)]
 pub struct Index<'a> {
     pages: Pages<'a>,
     root: u32,
-    /// The number of indexed columns, which the rowid follows.
+    /// Number of indexed columns, which precede the rowid.
     columns: usize,
 }
 
@@ -21,18 +21,18 @@ impl<'a> Index<'a> {
         Self { pages, root, columns }
     }
 
-    /// The rowid of one row whose first indexed columns have these values.
+    /// Returns the rowid of one row whose first indexed columns have these values.
     pub fn find(&self, key: &[Value<'_>]) -> Result<Option<i64>> {
         let entry = self.pages.find_entry(self.root, key)?;
         entry.map(|entry| self.rowid(&entry)).transpose()
     }
 
-    /// The rowids of all rows, in the order of the index.
+    /// Iterates over the rowids of all rows in the order of the index.
     pub fn rowids(&self) -> Rowids<'a> {
         Rowids { index: *self, cursor: self.pages.index_cursor(self.root), prefix: Vec::new(), ended: false }
     }
 
-    /// The rowids of the rows whose first indexed columns have these integers.
+    /// Iterates over the rowids of the rows whose first indexed columns have these integers.
     pub fn rowids_of(&self, prefix: &[i64]) -> Result<Rowids<'a>> {
         let prefix: Vec<Value<'static>> = prefix.iter().map(|value| Value::Integer(*value)).collect();
         let mut cursor = self.pages.index_cursor(self.root);
@@ -48,7 +48,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Walks over rowids in the order of an index.
+/// Iterator over rowids in the order of an index.
 pub struct Rowids<'a> {
     index: Index<'a>,
     cursor: IndexCursor<'a>,

@@ -1,12 +1,12 @@
-//! Pages of a b-tree, and the cells on them.
+//! Pages of a b-tree, and their cells.
 
 use super::{Result, damaged, varint};
 
-/// An entry of this length lies on its page whatever the size of the page: the smallest one that is allowed has
-/// 480 usable bytes, of which an entry may take (480 - 12) * 64 / 255 - 23.
+/// Length in bytes up to which an entry never overflows: the smallest page has 480 usable bytes, of which an
+/// entry may take (480 - 12) * 64 / 255 - 23.
 const SHORT_ENTRY: u8 = 94;
 
-/// What a b-tree page is.
+/// Type of a b-tree page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageKind {
     IndexInterior,
@@ -15,31 +15,31 @@ pub(super) enum PageKind {
     TableLeaf,
 }
 
-/// A b-tree page whose header was checked.
+/// A b-tree page with a validated header.
 #[derive(Clone, Copy)]
 pub(super) struct Page<'a> {
     pub(super) number: u32,
     pub(super) kind: PageKind,
     /// The usable bytes of the page.
     bytes: &'a [u8],
-    /// Where each cell lies, two bytes a cell.
+    /// Offsets of the cells, two bytes each.
     pointers: &'a [u8],
-    /// The last child of an interior page, zero on leaves.
+    /// Last child of an interior page, zero on leaves.
     right: u32,
 }
 
-/// The payload of a cell as far as it lies on the page.
+/// Part of a cell's payload that is on the page itself.
 #[derive(Clone, Copy)]
 pub(super) struct CellPayload<'a> {
     pub(super) local: &'a [u8],
-    /// The length of the whole payload.
+    /// Length of the whole payload in bytes.
     pub(super) len: u64,
-    /// The first page of the rest, zero if there is none.
+    /// First overflow page, zero if there is none.
     pub(super) overflow: u32,
 }
 
 impl<'a> Page<'a> {
-    /// Checks the header of a page; `bytes` are its usable bytes.
+    /// Validates the header of a page; `bytes` are its usable bytes.
     #[inline]
     pub(super) fn parse(number: u32, bytes: &'a [u8]) -> Result<Self> {
         // The first page starts with the header of the file.
@@ -74,12 +74,12 @@ impl<'a> Page<'a> {
         matches!(self.kind, PageKind::IndexLeaf | PageKind::TableLeaf)
     }
 
-    /// The number of cells.
+    /// Returns the number of cells.
     pub(super) const fn cells(&self) -> usize {
         self.pointers.len() / 2
     }
 
-    /// The bytes from the start of a cell to the end of the page.
+    /// Returns the bytes from the start of a cell to the end of the page.
     #[inline]
     fn cell(&self, index: usize) -> Result<&'a [u8]> {
         let pointer = self.pointers.get(2 * index..).and_then(|rest| rest.first_chunk::<2>());
@@ -87,7 +87,8 @@ impl<'a> Page<'a> {
         cell.map_or_else(|| damaged(self.number, "a cell lies outside the page"), Ok)
     }
 
-    /// The child left of a cell of an interior page; past the last cell, the right-most child.
+    /// Returns the child left of a cell of an interior page; for the index after the last cell, the rightmost
+    /// child.
     #[inline]
     pub(super) fn child(&self, index: usize) -> Result<u32> {
         if index >= self.cells() {
@@ -99,7 +100,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The rowid in a cell of a table.
+    /// Returns the rowid in a cell of a table.
     #[inline]
     pub(super) fn rowid(&self, index: usize) -> Result<i64> {
         let cell = self.cell(index)?;
@@ -114,7 +115,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The payload of a cell; interior pages of tables have none.
+    /// Returns the payload of a cell; cells of interior table pages have none.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> Result<CellPayload<'a>> {
         let cell = self.cell(index)?;
@@ -134,7 +135,7 @@ impl<'a> Page<'a> {
         self.split_payload(len, rest)
     }
 
-    /// The payload of an index entry that is so short that it can't continue on another page.
+    /// Returns the payload of an index entry that is too short to overflow.
     #[inline(always)]
     pub(super) fn short_entry(&self, index: usize) -> Option<&'a [u8]> {
         let cell = self.cell(index).ok()?;
@@ -143,7 +144,7 @@ impl<'a> Page<'a> {
         if len > SHORT_ENTRY { None } else { payload.get(..usize::from(len)) }
     }
 
-    /// Tells how much of a payload lies on the page, and where the rest is.
+    /// Splits a payload into its local part and the number of its overflow page.
     #[inline]
     fn split_payload(&self, len: u64, rest: &'a [u8]) -> Result<CellPayload<'a>> {
         let usable = self.bytes.len() as u64;

@@ -21,7 +21,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value as an integer: also a text of decimal digits, since columns of text store numbers so.
+    /// Returns the value as an integer; also parses decimal text, since text columns store numbers so.
     pub fn integer(&self) -> Option<i64> {
         match self {
             Self::Integer(value) => Some(*value),
@@ -30,7 +30,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The bytes of a text or blob.
+    /// Returns the bytes of a text or blob.
     pub const fn bytes(&self) -> Option<&'a [u8]> {
         match self {
             Self::Text(bytes) | Self::Blob(bytes) => Some(bytes),
@@ -38,7 +38,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value as text, numbers in their decimal form.
+    /// Returns the value as text, numbers in decimal.
     pub fn text(&self) -> Option<String> {
         match self {
             Self::Text(bytes) | Self::Blob(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -48,7 +48,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Compares as an index without collation does: nothing, numbers, texts, blobs.
+    /// Compares as an index without collation does: NULL, numbers, texts, blobs.
     pub fn order(&self, other: &Value<'_>) -> Ordering {
         match (self, other) {
             (Self::Integer(left), Value::Integer(right)) => left.cmp(right),
@@ -72,7 +72,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Compares without losing the low digits of large integers.
+/// Compares an integer and a real without losing the low digits of large integers.
 fn order_mixed(integer: i64, real: f64) -> Ordering {
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
     if real >= TWO_TO_63 {
@@ -86,13 +86,13 @@ fn order_mixed(integer: i64, real: f64) -> Ordering {
     integer.cmp(&whole).then_with(|| 0.0.partial_cmp(&real.fract()).unwrap_or(Ordering::Equal))
 }
 
-/// The columns of a row or index entry, still packed.
+/// Columns of a row or index entry, still encoded.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
     payload: Cow<'a, [u8]>,
 }
 
-/// Where a value lies in a payload, and how it is stored there.
+/// Position of a value in a payload, and its encoding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     serial: u64,
@@ -105,37 +105,37 @@ impl<'a> Record<'a> {
         Self { payload }
     }
 
-    /// The packed bytes.
+    /// Returns the encoded bytes.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Gives the record bytes of its own.
+    /// Copies the record's bytes, so that it can outlive the database.
     pub fn into_owned(self) -> Record<'static> {
         Record { payload: Cow::Owned(self.payload.into_owned()) }
     }
 
-    /// The columns in stored order; nothing after the first one that does not fit.
+    /// Iterates over the columns in stored order, up to the first one that is invalid.
     pub(crate) fn slots(&self) -> Slots<'_> {
         Slots::new(&self.payload)
     }
 
-    /// The value at a place of this record.
+    /// Returns the value at a position of this record.
     pub(crate) fn value(&self, slot: Slot) -> Value<'_> {
         slot.read(&self.payload)
     }
 
-    /// All values in stored order.
+    /// Returns all values in stored order.
     pub fn values(&self) -> impl Iterator<Item = Value<'_>> {
         self.slots().map(|slot| self.value(slot))
     }
 
-    /// The value of one column; none if the record has fewer columns.
+    /// Returns the value of a column; none if the record has fewer columns.
     pub fn get(&self, column: usize) -> Option<Value<'_>> {
         self.slots().nth(column).map(|slot| self.value(slot))
     }
 
-    /// Tells whether the header describes exactly the bytes that are there.
+    /// Returns true if the header describes exactly the bytes that exist.
     pub(crate) fn is_complete(&self) -> bool {
         let mut slots = self.slots();
         let end = slots.by_ref().last().map_or(slots.body, |slot| slot.end);
@@ -158,7 +158,7 @@ impl<'p> Slots<'p> {
             let types = rest.get(..header_len.checked_sub(payload.len() - rest.len())?)?;
             Some(Self { types, body: header_len, len: payload.len() })
         });
-        // A header that can't be read leaves a record without columns, and never a complete one.
+        // An unreadable header yields a record without columns that is never complete.
         parsed.unwrap_or(Self { types: &[], body: usize::MAX, len: payload.len() })
     }
 }
@@ -180,7 +180,7 @@ impl Iterator for Slots<'_> {
     }
 }
 
-/// The number of bytes a value of this type takes; none for the types that are reserved.
+/// Returns the length in bytes of a value of this type; none for reserved types.
 #[inline]
 fn stored_len(serial: u64) -> Option<usize> {
     Some(match serial {
@@ -211,15 +211,15 @@ impl Slot {
         }
     }
 
-    /// The bytes this value takes in the payload.
+    /// Returns the range of this value in the payload.
     pub(crate) const fn range(self) -> (usize, usize) {
         (self.start, self.end)
     }
 }
 
-/// The first column of a short index entry, if it is an integer.
+/// Returns the first column of a short index entry, if it is an integer.
 ///
-/// Nearly all comparisons in a catalog end here, so this reads no more than it must.
+/// Nearly all comparisons in a catalog end here, so this reads no more than necessary.
 #[inline(always)]
 pub(super) fn leading_integer(payload: &[u8]) -> Option<i64> {
     let [header_len, serial, ..] = *payload else { return None };
@@ -233,7 +233,7 @@ pub(super) fn leading_integer(payload: &[u8]) -> Option<i64> {
     }
 }
 
-/// A big-endian integer of one to eight bytes with its sign extended.
+/// Decodes a big-endian signed integer of one to eight bytes.
 #[inline]
 fn integer(bytes: &[u8]) -> i64 {
     if let Ok(whole) = bytes.try_into() {
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_of_classes_and_mixed_numbers() {
+    fn values_are_ordered_by_class_and_exactly() {
         use Value::{Blob, Integer, Null, Real, Text};
         let ascending = [
             Null,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_records_have_no_columns_too_many() {
+    fn damaged_records_have_no_additional_columns() {
         for payload in [&b""[..], b"\x05", b"\x02\x0a", b"\x02\x06\x00", b"\x00", b"\xff\xff"] {
             let record = Record::new(Cow::Borrowed(payload));
             assert_eq!(record.values().count(), 0, "{payload:?}");

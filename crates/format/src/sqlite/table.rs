@@ -7,11 +7,11 @@ use super::index::Index;
 use super::record::{Record, Value};
 use super::{Result, SqliteError};
 
-/// What the list of tables says about a table.
+/// Entry of a table in the list of tables.
 pub(super) struct TableInfo {
     pub(super) name: String,
     pub(super) root: u32,
-    /// The description, or why it can't be read, which only matters to who asks for this table.
+    /// Parsed definition, or the reason why it can't be parsed, which is an error only if the table is used.
     pub(super) definition: Result<Definition, &'static str>,
     pub(super) indexes: Vec<IndexInfo>,
 }
@@ -23,10 +23,10 @@ pub(super) struct IndexInfo {
 }
 
 impl IndexInfo {
-    /// Understands an index; none if it is of a kind that is not searched here.
+    /// Parses an index; none if it is of a kind that is not supported.
     pub(super) fn new(name: &str, root: u32, sql: &str, definition: &Definition) -> Option<Self> {
         let columns = if sql.is_empty() {
-            // Made by a UNIQUE or PRIMARY KEY constraint; the name ends in the number of the constraint.
+            // Index of a UNIQUE or PRIMARY KEY constraint; its name ends in the number of the constraint.
             let number: usize = name.rsplit_once('_')?.1.parse().ok()?;
             definition.unique.get(number.checked_sub(1)?)?.clone()?
         } else {
@@ -53,44 +53,44 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The position of a column, if the table has it.
+    /// Returns the position of a column, if the table has it.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.definition.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
     }
 
-    /// The number of columns.
+    /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.definition.columns.len()
     }
 
-    /// The column that stands for the rowid, if there is one.
+    /// Returns the column that is an alias of the rowid, if there is one.
     pub fn rowid_alias(&self) -> Option<usize> {
         self.definition.rowid_alias
     }
 
-    /// An index that starts with these columns, if there is one that can be searched.
+    /// Returns a searchable index that starts with these columns, if there is one.
     pub fn index(&self, columns: &[usize]) -> Option<Index<'a>> {
         let info = self.indexes.iter().find(|index| index.columns.starts_with(columns))?;
         Some(Index::new(self.pages, info.root, info.columns.len()))
     }
 
-    /// The row with this rowid.
+    /// Returns the row with this rowid.
     pub fn row(&self, rowid: i64) -> Result<Option<TableRow<'a>>> {
         self.finder().row(rowid)
     }
 
-    /// Finds one row after the other, for walks along an index.
+    /// Returns a finder of single rows, for iterations along an index.
     pub fn finder(&self) -> Finder<'a> {
         Finder { table: *self, overflow: self.pages.budget() }
     }
 
-    /// All rows, in order of their rowids.
+    /// Iterates over all rows in order of their rowids.
     pub fn rows(&self) -> Rows<'a> {
         Rows { table: *self, cursor: self.pages.table_cursor(self.root), ended: false }
     }
 
     fn wrap(&self, rowid: i64, record: Record<'a>) -> Result<TableRow<'a>> {
-        // A row may have fewer columns than its table, but then because it is older, not because it is cut off.
+        // A row that is older than a column may lack it, but a truncated record is an error.
         if !record.is_complete() {
             return super::damaged(self.root, "a row of the table that starts here is cut off");
         }
@@ -98,14 +98,14 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Finds rows that differ from each other by their rowids.
+/// Finds single rows by rowid, with one budget for all of them.
 pub struct Finder<'a> {
     table: Table<'a>,
     overflow: Budget,
 }
 
 impl<'a> Finder<'a> {
-    /// The row with this rowid.
+    /// Returns the row with this rowid.
     pub fn row(&mut self, rowid: i64) -> Result<Option<TableRow<'a>>> {
         let table = &self.table;
         let record = table.pages.find_row(table.root, rowid, &mut self.overflow)?;
@@ -122,12 +122,12 @@ pub struct TableRow<'a> {
 }
 
 impl<'a> TableRow<'a> {
-    /// The rowid.
+    /// Returns the rowid.
     pub const fn rowid(&self) -> i64 {
         self.rowid
     }
 
-    /// The value of a column. A column that was added after the row was written has its default.
+    /// Returns the value of a column. A column that was added after the row was written has its default.
     pub fn get(&self, column: usize) -> Value<'_> {
         if self.definition.rowid_alias == Some(column) {
             return Value::Integer(self.rowid);
@@ -135,23 +135,23 @@ impl<'a> TableRow<'a> {
         self.record.get(column).unwrap_or_else(|| self.default(column))
     }
 
-    /// The value of a column in rows that were written before the column was added.
+    /// Returns the value of a column in rows that were written before the column was added.
     pub fn default(&self, column: usize) -> Value<'_> {
         self.definition.columns.get(column).map_or(Value::Null, |column| column.default.value())
     }
 
-    /// The packed columns.
+    /// Returns the encoded columns.
     pub const fn record(&self) -> &Record<'a> {
         &self.record
     }
 
-    /// The packed columns without the rest.
+    /// Returns the encoded columns and drops the rest.
     pub fn into_record(self) -> Record<'a> {
         self.record
     }
 }
 
-/// Walks over the rows of a table.
+/// Iterator over the rows of a table.
 pub struct Rows<'a> {
     table: Table<'a>,
     cursor: TableCursor<'a>,

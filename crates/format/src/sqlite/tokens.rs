@@ -1,6 +1,6 @@
-//! Splits the SQL that describes a table into words, names, literals and symbols.
+//! Splits SQL definitions into words, names, literals and symbols.
 
-/// A piece of SQL.
+/// A token of SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// A keyword or a name without quotes.
@@ -9,17 +9,17 @@ pub(super) enum Token {
     Quoted(String),
     /// A number.
     Number(String),
-    /// Anything else, one character at a time.
+    /// Any other single character.
     Symbol(char),
 }
 
 impl Token {
-    /// Tells whether this is a certain keyword.
+    /// Returns true if this is the given keyword.
     pub(super) fn is(&self, keyword: &str) -> bool {
         matches!(self, Self::Word(word) if word.eq_ignore_ascii_case(keyword))
     }
 
-    /// The name this token stands for where a name is expected.
+    /// Returns the name that this token stands for where a name is expected.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::Word(name) | Self::Quoted(name) => Some(name),
@@ -63,7 +63,7 @@ fn take_word<'a>(text: &'a str, tokens: &mut Vec<Token>) -> &'a str {
     rest
 }
 
-/// Takes text up to a quote; a doubled quote stands for one.
+/// Consumes text up to a quote; a doubled quote stands for one.
 fn take_quoted<'a>(text: &'a str, quote: char, tokens: &mut Vec<Token>) -> &'a str {
     let mut name = String::new();
     let mut rest = text;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces() {
+    fn sql_is_split_into_tokens() {
         let word = |text: &str| Token::Word(text.to_owned());
         let quoted = |text: &str| Token::Quoted(text.to_owned());
         assert_eq!(

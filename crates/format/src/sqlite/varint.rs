@@ -1,6 +1,6 @@
-//! Variable-length integers: seven bits a byte, most significant first, the ninth byte with all eight.
+//! Variable-length integers: seven bits per byte, most significant first; the ninth byte has eight bits.
 
-/// Reads an integer; returns it and the bytes after it.
+/// Decodes an integer; returns it and the bytes after it.
 #[inline(always)]
 pub(super) fn read(bytes: &[u8]) -> Option<(u64, &[u8])> {
     match bytes.split_first() {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes() {
+    fn extreme_values_are_decoded() {
         assert_eq!(read(&[0xff; 9]), Some((u64::MAX, &[][..])));
         assert_eq!(read(&[0xff; 8]), None);
         assert_eq!(read(&[]), None);
@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_integers_come_back(value: u64, shift in 0u32..64) {
+        fn written_integers_are_decoded(value: u64, shift in 0u32..64) {
             let value = value >> shift;
             let bytes = write(value);
             prop_assert!(bytes.len() <= 9);

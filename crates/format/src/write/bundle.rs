@@ -8,30 +8,31 @@ use crate::bundle::{
     BYTES_MAX, Bundle, BundleRead, ENCODING, FILES_MAX, NAME, READS, READS_MAX, VERSION, absolute,
 };
 
-/// A bundle that is being put together.
+/// Builder of a bundle.
 #[derive(Clone, Debug, Default)]
 pub struct BundleDraft {
     files: Vec<String>,
     numbers: HashMap<String, usize>,
     reads: Vec<BundleRead>,
-    /// What has been read whole.
+    /// Whether each file has a step that reads it whole.
     whole: Vec<bool>,
     bytes: usize,
 }
 
-/// Room for everything in a specification but paths and steps.
+/// Bytes of a specification apart from paths and steps, at most.
 const FRAME: usize = 512;
-/// The most bytes of a step: a number of 5 digits, two of 20, and what is around them.
+/// Maximum length of a step in bytes: a number of 5 digits, two of 20, and delimiters.
 const STEP: usize = 56;
 
 impl BundleDraft {
-    /// Starts a bundle without files.
+    /// Creates a bundle without files.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a step: a file, absolute from the root of the repository, and the bytes of it that are read. `false` if
-    /// the specification can't say it: its paths are UTF-8, and it has bounds.
+    /// Adds a read step of a file, whose path is absolute from the root of the repository.
+    ///
+    /// Returns false if the specification can't represent it: paths are UTF-8, and sizes are limited.
     pub fn push(&mut self, path: &[u8], range: Option<Range<u64>>) -> bool {
         let sound = absolute(path, b"").is_some_and(|same| same == path);
         let Some(path) = std::str::from_utf8(path).ok().filter(|_| sound) else { return false };
@@ -63,17 +64,17 @@ impl BundleDraft {
         self.files.len() - 1
     }
 
-    /// The number of files so far.
+    /// Returns the number of files so far.
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Tells whether there is no file yet.
+    /// Returns true if there are no files.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// The specification. The same steps always give the same bytes.
+    /// Returns the specification. The same steps always produce the same bytes.
     pub fn finish(&self) -> Vec<u8> {
         let mut text = String::with_capacity(FRAME + self.bytes);
         let head = format!(
@@ -93,7 +94,7 @@ impl BundleDraft {
         text.into_bytes()
     }
 
-    /// The bundle that readers will find.
+    /// Returns the bundle as readers will parse it.
     pub fn bundle(&self) -> Bundle {
         let files = self.files.iter().map(|path| path.clone().into_bytes()).collect();
         Bundle { files, reads: self.reads.clone(), left_out: 0 }

@@ -1,8 +1,8 @@
 //! Writes file catalogs: schema 2.5, revision 7.
 //!
-//! Entries are stored in the order they are pushed. A caller that pushes directory after directory gets what
-//! readers want: the entries of a directory lie side by side, and repeat each other's owners, times and parent
-//! keys where the compression sees it.
+//! Entries are stored in the order in which they are pushed. Pushing whole directories, one after the other,
+//! is best for readers: the entries of a directory are adjacent, and their equal owners, times and parent
+//! keys compress well.
 
 use crate::catalog::{
     Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics, XattrList, is_name,
@@ -14,41 +14,41 @@ use super::sqlite::{DatabaseBuilder, TableWriter, Value};
 
 mod counters;
 
-/// An entry to be written. Bits of `flags` that follow from the other fields need not be set.
+/// An entry to be written. Bits of `flags` that follow from other fields need not be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The last component of the path; empty for the root of the repository.
+    /// Last component of the path; empty for the root of the repository.
     pub name: Vec<u8>,
     /// `st_mode`, type bits included.
     pub mode: u32,
-    /// The size of a regular file or directory, the device number of a device, zero for anything else.
+    /// Size of a regular file or directory in bytes, device number of a device, otherwise zero.
     pub size: u64,
-    /// The modification time in seconds.
+    /// Modification time in seconds since the epoch.
     pub mtime: i64,
-    /// Its nanoseconds, if they are to be recorded.
+    /// Nanoseconds of the modification time, if they are to be recorded.
     pub mtime_ns: Option<u32>,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Flag bits: storage, hidden, direct I/O, nested catalogs, and whatever a newer publisher set.
+    /// Flag bits: storage, hidden, direct I/O, nested catalogs, and unknown bits of newer publishers.
     pub flags: Flags,
-    /// The object of a regular file that is stored whole.
+    /// Hash of the object of a regular file that is stored whole.
     pub hash: Option<ContentHash>,
-    /// The chunks of a regular file that is not.
+    /// Chunks of a regular file that is stored in chunks.
     pub chunks: Vec<Chunk>,
-    /// The target of a symlink.
+    /// Target of a symlink.
     pub symlink: Vec<u8>,
-    /// The packed extended attributes.
+    /// Encoded extended attributes.
     pub xattrs: Option<Vec<u8>>,
-    /// The group of hardlinks in this catalog; zero is none.
+    /// Hardlink group in this catalog; zero is none.
     pub hardlink_group: u32,
     /// The link count.
     pub link_count: u32,
 }
 
 impl Entry {
-    /// An entry of which nothing is known but its mode.
+    /// Creates an entry with only its mode set.
     pub fn of_mode(mode: u32) -> Self {
         Self {
             name: Vec::new(),
@@ -68,7 +68,7 @@ impl Entry {
         }
     }
 
-    /// Takes over an entry of a published catalog; `chunks` are those that the catalog lists for it.
+    /// Copies an entry of a published catalog; `chunks` are those that the catalog lists for it.
     pub fn from_row(row: &Row<'_>, chunks: Vec<Chunk>) -> Self {
         Self {
             name: row.name().to_vec(),
@@ -91,7 +91,8 @@ impl Entry {
         }
     }
 
-    /// Tells why readers would refuse the entry, and with it the catalog that it is in, or pass by what it has.
+    /// Returns an error text if readers would reject the entry, and with it its catalog, or ignore a part of
+    /// it.
     pub fn check(&self) -> Result<(), &'static str> {
         let kind = self.kind().ok_or("its mode has an unknown type")?;
         if i64::try_from(self.size).is_err() && !kind.is_device() {
@@ -109,22 +110,22 @@ impl Entry {
         }
     }
 
-    /// What the entry is; none if the mode says nothing known.
+    /// Returns the type of the entry; none if the mode is invalid.
     pub fn kind(&self) -> Option<EntryKind> {
         EntryKind::from_mode(self.mode)
     }
 
-    /// Tells whether this is a directory.
+    /// Returns true for directories.
     pub fn is_directory(&self) -> bool {
         self.kind() == Some(EntryKind::Directory)
     }
 
-    /// Tells whether this is a regular file.
+    /// Returns true for regular files.
     pub fn is_file(&self) -> bool {
         self.kind() == Some(EntryKind::File)
     }
 
-    /// The bits that the reference demands of entries of this kind, and those that were asked for besides.
+    /// Returns the bits that the reference requires for this type of entry, plus those of `flags`.
     fn stored_flags(&self) -> u64 {
         const DERIVED: u64 =
             Flags::DIRECTORY | Flags::FILE | Flags::SYMLINK | Flags::SPECIAL | Flags::CHUNKED;
@@ -154,7 +155,7 @@ impl Entry {
         }
     }
 
-    /// The stored size, which for symlinks is the length of the target.
+    /// Returns the stored size, which for symlinks is the length of the target.
     fn stored_size(&self) -> i64 {
         match self.kind() {
             Some(EntryKind::Symlink) => i64::try_from(self.symlink.len()).unwrap_or(i64::MAX),
@@ -164,33 +165,33 @@ impl Entry {
     }
 }
 
-/// What a catalog says about itself.
+/// Properties of a catalog to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CatalogHeader {
-    /// The number of this revision of the catalog.
+    /// Revision of the catalog.
     pub revision: u64,
-    /// The time of publishing.
+    /// Time of the publish.
     pub last_modified: UnixTime,
-    /// The previous version of this catalog.
+    /// Hash of this catalog's previous version.
     pub previous: Option<ContentHash>,
-    /// The directory a nested catalog is for; empty for root catalogs.
+    /// Directory of a nested catalog; empty for root catalogs.
     pub root_prefix: Vec<u8>,
-    /// Seconds that clients may trust a root catalog.
+    /// Seconds for which clients may use a root catalog.
     pub ttl: Option<u32>,
     /// Whether content changes often.
     pub volatile: bool,
-    /// Who may read a secured repository.
+    /// Authorization of a secured repository.
     pub authorization: Option<String>,
-    /// The branch a root catalog belongs to.
+    /// Branch of a root catalog.
     pub branch: Option<String>,
 }
 
 /// A finished catalog.
 #[derive(Clone, Debug)]
 pub struct WrittenCatalog {
-    /// The database.
+    /// Bytes of the database.
     pub bytes: Vec<u8>,
-    /// Its counters.
+    /// Counters of the catalog.
     pub statistics: Statistics,
 }
 
@@ -202,7 +203,7 @@ pub struct CatalogWriter {
 }
 
 impl CatalogWriter {
-    /// Starts a catalog without entries.
+    /// Creates a catalog without entries.
     pub fn new() -> Self {
         Self::default()
     }
@@ -217,17 +218,17 @@ impl CatalogWriter {
         self.nested.push(nested);
     }
 
-    /// The number of entries so far.
+    /// Returns the number of entries so far.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Tells whether there is no entry yet.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Writes the catalog; `subtree` counts what the nested catalogs hold.
+    /// Writes the catalog; `subtree` has the counters of the nested catalogs.
     pub fn finish(mut self, header: &CatalogHeader, subtree: Counters) -> WrittenCatalog {
         let own = Counters::of(self.entries.iter().map(|(_, _, entry)| entry), self.nested.iter());
         let statistics = Statistics { own, subtree };
@@ -344,7 +345,8 @@ fn property_rows(header: &CatalogHeader) -> Vec<Vec<Value<'_>>> {
         ("revision", header.revision.to_string().into_bytes()),
         ("last_modified", header.last_modified.0.to_string().into_bytes()),
     ];
-    // The reference writes zeros for a nested catalog without a past, and nothing for a root catalog.
+    // For a nested catalog without an earlier version, the reference writes zeros; for a root catalog,
+    // nothing.
     let none = || (!header.root_prefix.is_empty()).then(|| "0".repeat(40));
     if let Some(previous) = header.previous.map(|hash| hash.to_string()).or_else(none) {
         pairs.push(("previous_revision", previous.into_bytes()));

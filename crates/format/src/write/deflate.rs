@@ -1,21 +1,21 @@
-//! An encoder whose output is, byte for byte, what zlib 1.2 and 1.3 write at level 6.
+//! Encoder whose output equals that of zlib 1.2 and 1.3 at level 6, byte for byte.
 //!
 //! An object is named by the hash of its compressed bytes, and tools of the reference implementation compress content
 //! again to compare names. So the output has to be that of zlib, not only valid. The format is that of RFC 1950 and
 //! RFC 1951; which of the many valid streams zlib chooses follows from its documented parameters for level 6:
 //!
 //! * the hash of three bytes has 15 bits, and every position of the input is entered;
-//! * a search looks at no more than 128 positions, or 32 once a match of 8 bytes is known, the nearest first, and ends at
+//! * a search tests at most 128 positions, or 32 once a match of 8 bytes is known, the nearest first, and ends at
 //!   128 equal bytes; of several matches of one length the nearest wins;
 //! * matches are up to 258 bytes long and up to 32,506 bytes away; those of 3 bytes up to 4,096 bytes;
-//! * a match is used unless one that begins a byte later is longer; after 16 equal bytes that is not looked for;
+//! * a match is used unless one that begins a byte later is longer; after 16 equal bytes no such match is searched;
 //! * a block ends after 16,383 literals and matches, and is stored, or has fixed or its own codes, whatever is shortest.
 //!
-//! What differs is how the same answers are found. The whole input is in memory, so there is no window to move. The
+//! Only the search for the same result differs. The whole input is in memory, so there is no window to move. The
 //! positions with equal hashes are linked ahead of the search, without a branch ([`links`]). A second chain links
 //! positions whose first *four* bytes have equal hashes; the longest match is found there, among far fewer candidates.
-//! As each position also has a rank among those with its three-byte hash, the difference of two ranks says how many
-//! candidates zlib would have looked at by then, and so whether it would have come that far.
+//! As each position also has a rank among those with its three-byte hash, the difference of two ranks is the number
+//! of candidates that zlib would have tested by then, and so shows whether zlib would have reached this one.
 
 #![allow(
     clippy::indexing_slicing,
@@ -30,27 +30,27 @@ mod links;
 use block::Block;
 use links::{Links, MATCH_MIN};
 
-/// The longest match.
+/// Maximum length of a match in bytes.
 const MATCH_MAX: usize = 258;
-/// Matches from this length on are looked for one by one; of shorter ones only the nearest counts.
+/// Minimum length of matches that are searched one by one; of shorter ones only the nearest is used.
 const LONG_MIN: usize = 5;
-/// A match of this length ends a search.
+/// Length of a match that ends a search.
 const NICE_LEN: usize = 128;
-/// From this length on a search looks at fewer candidates.
+/// Length of a match from which on a search tests fewer candidates.
 const GOOD_LEN: usize = 8;
-/// From this length on no better match is looked for at the next position.
+/// Length of a match from which on no better match is searched at the next position.
 const LAZY_LEN: usize = 16;
-/// Candidates of a search, and those of one that began with a match of [`GOOD_LEN`].
+/// Number of candidates of a search, and of one that began with a match of [`GOOD_LEN`].
 const CANDIDATES: u16 = 128;
 const CANDIDATES_GOOD: u16 = CANDIDATES / 4;
-/// The largest distance of a match: zlib's window without room for one match and what is looked at after it.
+/// Maximum distance of a match: zlib's window without room for one match and its lookahead.
 const DISTANCE_MAX: usize = WINDOW - (MATCH_MAX + MATCH_MIN + 1);
-/// The largest distance of a match of three bytes.
+/// Maximum distance of a match of three bytes.
 const SHORT_DISTANCE_MAX: usize = 4096;
-/// zlib's window. The buffer that it keeps it in is twice as large.
+/// Length of zlib's window in bytes. Its buffer is twice as large.
 const WINDOW: usize = 1 << 15;
 
-/// Makes the zlib streams that zlib makes at level 6.
+/// Encoder that produces the streams of zlib at level 6.
 pub struct ExactZlib {
     links: Box<Links>,
     block: Box<Block>,
@@ -68,18 +68,18 @@ impl std::fmt::Debug for ExactZlib {
     }
 }
 
-/// A match in the input: how long it is, and how far back it begins.
+/// Length and distance of a match in the input.
 #[derive(Clone, Copy)]
 struct Match {
     len: usize,
     distance: usize,
 }
 
-/// The result of a search that found nothing of use.
+/// Result of a search without a usable match.
 const NONE: Match = Match { len: MATCH_MIN - 1, distance: 0 };
 
 impl ExactZlib {
-    /// Returns an encoder to be used again and again by one thread.
+    /// Creates an encoder, which one thread may reuse.
     pub fn new() -> Self {
         Self { links: Links::new(), block: Block::new() }
     }
@@ -133,10 +133,10 @@ impl ExactZlib {
     }
 }
 
-/// Where in the input the buffer of zlib would begin.
+/// Start of zlib's buffer in the input.
 ///
-/// It holds two windows and moves by one when it is used up, never reaches back before its beginning, and takes the very
-/// first position in it for "none".
+/// The buffer holds two windows and moves by one when it is full. zlib never searches before its start, and
+/// its very first position stands for "none".
 struct Buffer {
     start: usize,
     moves_at: usize,
@@ -150,13 +150,13 @@ impl Buffer {
         buffer
     }
 
-    /// zlib wants room for one match ahead; at the end of the input it is content with less.
+    /// Computes the next move: zlib keeps room for one match ahead, except at the end of the input.
     fn plan(&mut self) {
         let is_full = self.start + 2 * WINDOW <= self.len;
         self.moves_at = self.start + WINDOW + DISTANCE_MAX + usize::from(is_full);
     }
 
-    /// Moves the buffer if zlib would before it looks at this position.
+    /// Moves the buffer if zlib would, before it reaches this position.
     #[inline]
     fn advance(&mut self, at: usize) {
         if at >= self.moves_at {
@@ -166,10 +166,10 @@ impl Buffer {
     }
 }
 
-/// Finds the match at a position that zlib would find there if it knew one of `known` bytes at the position before.
+/// Finds the match that zlib would find at a position, given a match of `known` bytes at the position before.
 ///
-/// A match that is no longer than the known one is of no use, and may be returned as [`NONE`].
-// A function of its own with all of its parts in it: left to the compiler, it is up to a third slower in some builds.
+/// A match that is no longer than the known one is not used, and may be returned as [`NONE`].
+// Kept as one function: if the compiler decides on inlining, it is up to a third slower in some builds.
 #[inline(never)]
 fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: usize) -> Match {
     let left = plain.len() - at;
@@ -212,14 +212,14 @@ fn search_long(
     let candidates = if known >= GOOD_LEN { CANDIDATES_GOOD } else { CANDIDATES };
     let first = load_u32(plain, at);
     let mut best = Match { len: known.max(LONG_MIN - 1), distance: 0 };
-    // The last four bytes of what a better match has.
+    // Last four bytes that a better match must have.
     let mut last = load_u32(plain, at + best.len - 3);
     let mut distance = usize::from(here.five);
     while distance < reach || distance == nearest {
         let candidate = at - distance;
         let there = links.link_at(candidate);
         if load_u32(plain, candidate) == first {
-            // Equal bytes have equal hashes, so both have ranks of one chain.
+            // Equal bytes have equal hashes, so both ranks are of the same chain.
             if here.rank.wrapping_sub(there.rank) > candidates {
                 break;
             }
@@ -282,7 +282,7 @@ fn load_u32(bytes: &[u8], at: usize) -> u32 {
     }
 }
 
-/// Returns how many bytes are equal at two positions, up to a maximum that is in the input.
+/// Returns how many bytes are equal at two positions, up to `max`, which must be within the input.
 #[inline(always)]
 fn common_len(bytes: &[u8], earlier: usize, later: usize, max: usize) -> usize {
     let (earlier, later) = (&bytes[earlier..earlier + max], &bytes[later..later + max]);

@@ -1,17 +1,17 @@
-//! Turns plain bytes into stored ones, fast.
+//! Fast encoders of stored objects.
 //!
-//! An object's name is the hash of its stored bytes, so an encoder must never change what it gives for the same
-//! bytes without a reason: old and new objects of equal content would be stored side by side.
+//! An object's name is the hash of its stored bytes. So an encoder must not change its output without a
+//! reason: old and new objects of equal content would be stored twice.
 
 use std::fmt;
 
-/// The level of the fast encoder: no larger than what zlib gives at its default level, in a third of the time
-/// (measured in `docs/decisions`).
+/// Level of the fast encoder: its output is no larger than zlib's at the default level, in a third of the
+/// time (measured in `docs/decisions`).
 const FAST_LEVEL: i32 = 6;
-/// The level of zstd: smaller than zlib at a quarter of the time.
+/// Level of zstd: smaller than zlib in a quarter of the time.
 const ZSTD_LEVEL: i32 = 6;
 
-/// Makes zlib streams with libdeflate.
+/// Encoder of zlib streams by libdeflate.
 pub struct FastZlib(libdeflater::Compressor);
 
 impl Default for FastZlib {
@@ -27,7 +27,7 @@ impl fmt::Debug for FastZlib {
 }
 
 impl FastZlib {
-    /// An encoder to be used again and again by one thread.
+    /// Creates an encoder, which one thread may reuse.
     pub fn new() -> Self {
         let level = libdeflater::CompressionLvl::new(FAST_LEVEL)
             .expect("the level is valid because libdeflate has levels up to 12");
@@ -46,7 +46,7 @@ impl FastZlib {
     }
 }
 
-/// Makes zstd frames that state their length and carry a checksum.
+/// Encoder of zstd frames with length and checksum.
 pub struct Zstd(zstd::bulk::Compressor<'static>);
 
 impl fmt::Debug for Zstd {
@@ -56,7 +56,7 @@ impl fmt::Debug for Zstd {
 }
 
 impl Zstd {
-    /// An encoder to be used again and again by one thread.
+    /// Creates an encoder, which one thread may reuse.
     pub fn new() -> std::io::Result<Self> {
         let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL)?;
         compressor.include_checksum(true)?;
@@ -79,7 +79,7 @@ mod tests {
     use crate::compress::{Compression, decompress};
 
     #[test]
-    fn streams_decode_and_stay_the_same() {
+    fn streams_decode_and_do_not_change() {
         let noise: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let (mut fast, mut zstd) = (FastZlib::new(), Zstd::new().unwrap());
         let (mut stored, mut again) = (vec![7; 3], Vec::new());

@@ -1,4 +1,4 @@
-//! Manifests and whitelists, signed.
+//! Writes and signs manifests and whitelists.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,14 @@ use crate::whitelist::Whitelist;
 
 use super::keys::{KeyError, PrivateKey};
 
-/// The bytes of a manifest, signed with the key of the certificate that it names.
+/// Returns the bytes of a manifest, signed with the key of the certificate that it names.
 pub fn sign_manifest(manifest: &Manifest, key: &PrivateKey) -> Result<Vec<u8>, KeyError> {
     let text = manifest.to_text();
     let hash = ContentHash::of(manifest.root_catalog.algorithm(), text.as_bytes());
     Ok(letter(&text, &hash, &key.sign_manifest(&hash)?))
 }
 
-/// The bytes of a whitelist, signed with the master key; `algorithm` is the one of the repository.
+/// Returns the bytes of a whitelist, signed with the master key; `algorithm` is the one of the repository.
 pub fn sign_whitelist(
     whitelist: &Whitelist,
     algorithm: HashAlgorithm,
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_believed() {
+    fn signed_heads_are_verified() {
         let owner = owner();
         let keys = MasterKeys::parse(owner.master.public_pem().unwrap().as_bytes()).unwrap();
         for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {

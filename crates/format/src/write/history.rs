@@ -1,4 +1,4 @@
-//! Writes history databases, and keeps the tags that move with every publish.
+//! Writes history databases, and updates the tags that move with every publish.
 
 use crate::hash::ContentHash;
 use crate::history::{Branch, DEFAULT_BRANCH, History, Tag};
@@ -7,12 +7,12 @@ use crate::name::RepositoryName;
 use super::catalog::PROPERTIES;
 use super::sqlite::{DatabaseBuilder, Value};
 
-/// The tag of the newest revision of the default branch.
+/// Tag of the newest revision of the default branch.
 pub const TRUNK: &str = "trunk";
-/// The tag of the revision before it.
+/// Tag of the revision before the newest.
 pub const TRUNK_PREVIOUS: &str = "trunk-previous";
 
-/// A history that is about to be written.
+/// Builder of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryDraft {
     name: RepositoryName,
@@ -21,19 +21,19 @@ pub struct HistoryDraft {
     branches: Vec<Branch>,
 }
 
-/// Why a tag is refused.
+/// Reasons why a tag is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {
     /// The name can't be used.
     #[error("`{0}` can't be the name of a tag: it is reserved, empty, or has spaces in it")]
     Name(String),
-    /// Another revision has it.
+    /// Another revision has the same tag.
     #[error("there is a tag `{0}` already")]
     Exists(String),
 }
 
 impl HistoryDraft {
-    /// Starts a history without tags.
+    /// Creates a history without tags.
     pub fn new(name: RepositoryName) -> Self {
         let trunk = Branch { name: DEFAULT_BRANCH.to_owned(), parent: None, initial_revision: 0 };
         Self { name, previous: None, tags: Vec::new(), branches: vec![trunk] }
@@ -50,12 +50,12 @@ impl HistoryDraft {
         draft
     }
 
-    /// The tags as they are now.
+    /// Returns the current tags.
     pub fn tags(&self) -> &[Tag] {
         &self.tags
     }
 
-    /// Adds a tag with a name of the publisher's choice.
+    /// Adds a tag with a name that the publisher chose.
     pub fn add(&mut self, tag: Tag) -> Result<(), TagError> {
         let reserved = [TRUNK, TRUNK_PREVIOUS].contains(&tag.name.as_str());
         if reserved || tag.name.is_empty() || tag.name.contains(char::is_whitespace) {
@@ -68,7 +68,7 @@ impl HistoryDraft {
         Ok(())
     }
 
-    /// A name of the form `generic-…` that no tag has yet.
+    /// Returns an unused tag name of the form `generic-…`.
     pub fn automatic_name(&self, time: crate::time::UnixTime) -> String {
         let compact = time.to_compact();
         let part = |from: usize, to: usize| compact.get(from..to).unwrap_or_default();
@@ -88,7 +88,7 @@ impl HistoryDraft {
             .unwrap_or_default()
     }
 
-    /// Moves the two tags that lead to the newest revision and the one before it.
+    /// Moves the tags of the newest and the previous revision.
     ///
     /// `head` is the new revision; its name and description are replaced.
     pub fn advance(&mut self, head: &Tag) {
@@ -105,7 +105,7 @@ impl HistoryDraft {
         });
     }
 
-    /// The bytes of the database.
+    /// Returns the bytes of the database.
     pub fn finish(mut self) -> Vec<u8> {
         self.tags.sort_by(|a, b| (a.revision, a.timestamp, &a.name).cmp(&(b.revision, b.timestamp, &b.name)));
         let mut database = DatabaseBuilder::new();
@@ -114,7 +114,7 @@ impl HistoryDraft {
         let rows: Vec<_> = self.tags.iter().map(tag_row).collect();
         database.keyed_table("tags", TAGS, "sqlite_autoindex_tags_1", &rows);
         database.keyed_table("recycle_bin", RECYCLE_BIN, "sqlite_autoindex_recycle_bin_1", &[]);
-        // A history without a past says so with the text of a hash of zeros.
+        // A history without an earlier version records the all-zero hash.
         let previous = self.previous.map_or_else(|| "0".repeat(40), |hash| hash.to_string());
         let name = self.name.as_str().to_owned();
         let pairs =
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_move_and_read_back() {
+    fn tags_move_and_are_read_back() {
         let mut draft = HistoryDraft::new(RepositoryName::parse("a.test").unwrap());
         let time = UnixTime(1_729_238_467);
         for revision in 1..=3 {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_tags() {
+    fn invalid_tags_are_rejected() {
         let mut draft = HistoryDraft::new(RepositoryName::parse("a.test").unwrap());
         draft.add(tag("v1", 1)).unwrap();
         assert_eq!(draft.add(tag("v1", 2)), Err(TagError::Exists("v1".to_owned())));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn sqlite_agrees() {
+    fn sqlite_reads_the_same_history() {
         let mut draft = HistoryDraft::new(RepositoryName::parse("a.test").unwrap());
         draft.branches.push(Branch {
             name: "dev".to_owned(),

@@ -1,8 +1,8 @@
-//! The keys of a repository: who may publish, and who says so.
+//! Keys of a repository.
 //!
 //! The master key signs the whitelist, the publisher's key signs manifests, and the certificate carries the
-//! publisher's public key. Both keys are RSA, as PEM text. Every signature is blinded with random numbers, so that its
-//! duration tells nothing about the key (RUSTSEC-2023-0071, see SECURITY.md).
+//! publisher's public key. Both keys are RSA, as PEM text. Every signature is blinded with random numbers, so
+//! that its duration reveals nothing about the key (RUSTSEC-2023-0071, see SECURITY.md).
 
 use std::fmt;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::hash::{ContentHash, HashAlgorithm};
 use crate::name::RepositoryName;
 use crate::time::UnixTime;
 
-/// The size of keys made here, which is what the reference makes.
+/// Size in bits of generated keys, as in the reference implementation.
 const KEY_BITS: usize = 2048;
 const DAY: i64 = 86_400;
 
-/// Why a key or certificate can't be used.
+/// Reasons why a key or certificate can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The text is not a private key.
@@ -38,13 +38,13 @@ pub enum KeyError {
     /// The text is not a certificate.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The certificate holds the public key of another private key.
+    /// The certificate belongs to another private key.
     #[error("the certificate belongs to another key")]
     Mismatch,
-    /// A key could not be made or used.
+    /// An operation with a key failed.
     #[error("the RSA operation failed")]
     Rsa(#[source] rsa::Error),
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("the certificate could not be made: {0}")]
     Building(String),
 }
@@ -60,12 +60,12 @@ impl fmt::Debug for PrivateKey {
 }
 
 impl PrivateKey {
-    /// Makes a new key.
+    /// Generates a key.
     pub fn generate(random: &mut impl CryptoRngCore) -> Result<Self, KeyError> {
         RsaPrivateKey::new(random, KEY_BITS).map(Self).map_err(KeyError::Rsa)
     }
 
-    /// Reads a key in either of the forms that OpenSSL writes.
+    /// Parses a key in either of the PEM forms that OpenSSL writes.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
         RsaPrivateKey::from_pkcs8_pem(text)
             .or_else(|_| RsaPrivateKey::from_pkcs1_pem(text))
@@ -73,13 +73,13 @@ impl PrivateKey {
             .map_err(|_| KeyError::PrivateKey)
     }
 
-    /// The key as PEM text.
+    /// Returns the key as PEM text.
     pub fn to_pem(&self) -> Result<String, KeyError> {
         let pem = self.0.to_pkcs8_pem(LineEnding::LF).map_err(|_| KeyError::PrivateKey)?;
         Ok(pem.as_str().to_owned())
     }
 
-    /// The public key as PEM text, which is what clients get of a master key.
+    /// Returns the public key as PEM text, which clients of a master key need.
     pub fn public_pem(&self) -> Result<String, KeyError> {
         self.0.to_public_key().to_public_key_pem(LineEnding::LF).map_err(|_| KeyError::PrivateKey)
     }
@@ -90,7 +90,8 @@ impl PrivateKey {
         self.0.sign_with_rng(&mut OsRng, Pkcs1v15Sign::new::<Sha1>(), &digest).map_err(KeyError::Rsa)
     }
 
-    /// Signs the text of a whitelist's hash itself, without a second hash and without naming an algorithm.
+    /// Signs the text of a whitelist's hash itself, without a second hash and without the name of an
+    /// algorithm.
     pub(super) fn sign_whitelist(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
         self.0
             .sign_with_rng(&mut OsRng, Pkcs1v15Sign::new_unprefixed(), hash.to_string().as_bytes())
@@ -98,7 +99,7 @@ impl PrivateKey {
     }
 }
 
-/// Makes a certificate that is signed by the key it is for, as PEM text.
+/// Creates a self-signed certificate of the key, as PEM text.
 pub fn self_signed(
     name: &RepositoryName,
     key: &PrivateKey,
@@ -127,7 +128,7 @@ pub fn self_signed(
     certificate.to_pem(LineEnding::LF).map_err(failed)
 }
 
-/// What a publisher signs with, and the certificate that says so, as PEM text that is kept to the byte.
+/// Key and certificate of a publisher. The certificate's PEM text is kept unchanged.
 #[derive(Clone, Debug)]
 pub struct Publisher {
     key: PrivateKey,
@@ -136,7 +137,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Puts a key and its certificate together.
+    /// Combines a key and its certificate.
     pub fn new(key: PrivateKey, certificate_pem: &str) -> Result<Self, KeyError> {
         let certificate = Certificate::parse(certificate_pem.as_bytes())?;
         let probe = ContentHash::of(HashAlgorithm::Sha1, b"");
@@ -146,23 +147,23 @@ impl Publisher {
         Ok(Self { key, pem: certificate_pem.to_owned(), certificate })
     }
 
-    /// The private key.
+    /// Returns the private key.
     pub fn key(&self) -> &PrivateKey {
         &self.key
     }
 
-    /// The certificate.
+    /// Returns the certificate.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
-    /// The text of the certificate, which repositories store.
+    /// Returns the text of the certificate, which repositories store.
     pub fn certificate_pem(&self) -> &str {
         &self.pem
     }
 }
 
-/// How much of a repository's name the subject of a certificate keeps.
+/// Maximum length in bytes of the repository's name in the subject of a certificate.
 const SUBJECT_NAME_MAX: usize = 30;
 
 fn subject(name: &RepositoryName) -> Result<Name, KeyError> {

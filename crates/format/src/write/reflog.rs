@@ -8,7 +8,7 @@ use crate::time::UnixTime;
 use super::catalog::PROPERTIES;
 use super::sqlite::{DatabaseBuilder, Value};
 
-/// A reflog that is about to be written.
+/// Builder of a reflog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReflogDraft {
     name: RepositoryName,
@@ -16,7 +16,7 @@ pub struct ReflogDraft {
 }
 
 impl ReflogDraft {
-    /// Starts a reflog without references.
+    /// Creates a reflog without references.
     pub fn new(name: RepositoryName) -> Self {
         Self { name, references: Vec::new() }
     }
@@ -26,13 +26,13 @@ impl ReflogDraft {
         Self { name: reflog.name().clone(), references: reflog.references().to_vec() }
     }
 
-    /// Adds a root object, or gives it a new time.
+    /// Adds a root object, or updates its time.
     pub fn add(&mut self, object: ObjectName, timestamp: UnixTime) {
         self.references.retain(|known| known.object.hash != object.hash);
         self.references.push(Reference { object, timestamp });
     }
 
-    /// The bytes of the database; objects that no reflog lists, such as files, are left out.
+    /// Returns the bytes of the database; objects that reflogs don't list, such as files, are left out.
     pub fn finish(mut self) -> Vec<u8> {
         self.references.sort_by_key(|reference| (reference.timestamp, reference.object));
         let rows: Vec<_> = self.references.iter().filter_map(reference_row).collect();
@@ -68,7 +68,7 @@ mod tests {
     use crate::hash::{ContentHash, HashAlgorithm};
 
     #[test]
-    fn references_read_back() {
+    fn references_are_read_back() {
         let name = RepositoryName::parse("a.test").unwrap();
         let object =
             |text: &str, kind| ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, text.as_bytes()), kind);

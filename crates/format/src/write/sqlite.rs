@@ -1,4 +1,4 @@
-//! Makes SQLite files in one go.
+//! Writes whole SQLite files.
 //!
 //! ```text
 //! page 1         header (100 bytes), then sqlite_schema as one leaf
@@ -19,13 +19,13 @@ use page::Pages;
 pub use record::Value;
 use record::encode;
 
-/// The size of every page.
+/// Length of every page in bytes.
 ///
-/// Larger than the reference's 1024: descents are shorter, fewer rows are split from their neighbours, and
-/// compressed files get smaller (measured in `docs/decisions`); readers have to take any size.
+/// Larger than the reference's 1024: searches are shorter, fewer rows overflow, and compressed files get
+/// smaller (measured in `docs/decisions`); readers must support any size.
 const PAGE_SIZE: usize = 4096;
 
-/// A database that is being made.
+/// Builder of a database.
 #[derive(Debug)]
 pub struct DatabaseBuilder {
     pages: Pages,
@@ -51,12 +51,12 @@ impl Default for DatabaseBuilder {
 }
 
 impl DatabaseBuilder {
-    /// Starts an empty database.
+    /// Creates an empty database.
     pub fn new() -> Self {
         Self { pages: Pages::new(PAGE_SIZE), schema: Vec::new() }
     }
 
-    /// Adds a table; `fill` hands every row to the writer it is given, which numbers them from 1.
+    /// Adds a table; `fill` passes all rows to the given writer, which numbers them from 1.
     pub fn table(&mut self, name: &'static str, sql: &'static str, fill: impl FnOnce(&mut TableWriter<'_>)) {
         let mut writer =
             TableWriter { builder: TableBuilder::new(&mut self.pages), rowid: 0, record: Vec::new() };
@@ -65,7 +65,7 @@ impl DatabaseBuilder {
         self.schema.push(SchemaRow { kind: "table", name, table: name, root, sql: Some(sql) });
     }
 
-    /// Adds an index over rows that [`Self::table`] got; entries are `(columns, rowid)` in ascending order.
+    /// Adds an index over rows of [`Self::table`]; entries are `(columns, rowid)` in ascending order.
     ///
     /// `sql` is none for the index that a `PRIMARY KEY` of the table implies.
     pub fn index<'a>(
@@ -86,9 +86,9 @@ impl DatabaseBuilder {
         self.schema.push(SchemaRow { kind: "index", name, table, root, sql });
     }
 
-    /// Adds a table with a primary key of one text column, the first, and the index for it.
+    /// Adds a table with a text column as primary key, which must be the first, and its index.
     ///
-    /// Rows keep their order; no two may have the same key.
+    /// Rows keep their order; keys must be unique.
     pub fn keyed_table(
         &mut self,
         name: &'static str,
@@ -110,7 +110,7 @@ impl DatabaseBuilder {
         self.index(index, name, None, entries);
     }
 
-    /// The bytes of the database.
+    /// Returns the bytes of the database.
     pub fn finish(self) -> Vec<u8> {
         let mut rows: Vec<Vec<u8>> = Vec::new();
         for row in &self.schema {
@@ -131,7 +131,7 @@ impl DatabaseBuilder {
     }
 }
 
-/// Takes the rows of one table.
+/// Writer of the rows of one table.
 #[derive(Debug)]
 pub struct TableWriter<'p> {
     builder: TableBuilder<'p>,
@@ -148,7 +148,7 @@ impl TableWriter<'_> {
         self.builder.push(self.rowid, &self.record);
     }
 
-    /// The number of the last row.
+    /// Returns the number of the last row.
     pub fn rowid(&self) -> i64 {
         self.rowid
     }

@@ -1,4 +1,4 @@
-//! Catalogs of every schema and of every kind of damage, made with SQLite.
+//! Catalogs of every schema version and with every kind of damage, created with SQLite.
 
 use esker_format::catalog::{
     Catalog, CatalogError, Counters, EntryKind, Flags, PathKey, Row, Statistics, XattrList,
@@ -59,7 +59,7 @@ fn row<'c>(catalog: &'c Catalog<Vec<u8>>, path: &str) -> Row<'c> {
 const DIGEST: [u8; 20] = [7; 20];
 
 #[test]
-fn every_column_means_what_it_should() {
+fn every_column_is_decoded() {
     let xattrs = b"\x01\x01\x08\x03user.foobar";
     let catalog = open(current(|connection| {
         insert(connection, "", 0o040_755, 4096, 1, "");
@@ -115,7 +115,7 @@ fn every_column_means_what_it_should() {
 }
 
 #[test]
-fn properties_and_placement() {
+fn properties_and_placement_are_read() {
     let catalog = open(current(|connection| {
         connection
             .execute_batch(
@@ -144,7 +144,7 @@ fn with_schema(version: Option<&str>) -> Result<Catalog<Vec<u8>>, CatalogError> 
 }
 
 #[test]
-fn which_schemas_are_readable() {
+fn schemas_are_accepted_by_version() {
     for readable in [None, Some("0.9"), Some("1.0"), Some("1.9"), Some("2.4"), Some("2.5"), Some("2.5002")] {
         assert!(with_schema(readable).is_ok(), "{readable:?}");
     }
@@ -156,7 +156,7 @@ fn which_schemas_are_readable() {
     }
 }
 
-/// Before 2.1: no owners, an unused column instead of hardlinks, no chunks, no statistics.
+/// Schema before 2.1: no owners, an unused column instead of hardlinks, no chunks, no statistics.
 const LEGACY: &str = "
     CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
         inode INTEGER, hash BLOB, size INTEGER, mode INTEGER, mtime INTEGER, flags INTEGER, name TEXT,
@@ -166,7 +166,7 @@ const LEGACY: &str = "
 ";
 
 #[test]
-fn the_oldest_catalogs() {
+fn the_oldest_catalogs_are_read() {
     let hash = "1537bc934a79e999ee0d9e719240fe0ff2150b34";
     for (columns, expected) in [("path TEXT, sha1 TEXT", Some(hash)), ("path TEXT", None)] {
         let catalog = open(build(1024, |connection| {
@@ -198,9 +198,9 @@ fn the_oldest_catalogs() {
     }
 }
 
-/// A catalog that was upgraded step by step has its newer columns last, and rows that are older than they are.
+/// A catalog upgraded in place has its newer columns last, and rows that are older than these.
 #[test]
-fn catalogs_upgraded_in_place() {
+fn catalogs_upgraded_in_place_are_read() {
     let catalog = open(build(512, |connection| {
         connection
             .execute_batch(
@@ -260,7 +260,7 @@ fn catalogs_upgraded_in_place() {
 }
 
 #[test]
-fn bind_mountpoints_and_nested_catalogs() {
+fn bind_mountpoints_and_nested_catalogs_are_listed() {
     let catalog = open(current(|connection| {
         connection
             .execute_batch(
@@ -277,7 +277,7 @@ fn bind_mountpoints_and_nested_catalogs() {
 }
 
 #[test]
-fn counters_by_name() {
+fn counters_are_read_by_name() {
     let catalog = open(current(|connection| {
         connection
             .execute_batch(
@@ -308,7 +308,7 @@ fn add_chunks(connection: &Connection, path: &str, chunks: &[(i64, i64)]) {
 }
 
 #[test]
-fn chunks_are_the_file_without_gap() {
+fn chunks_must_cover_the_file_without_gap() {
     let files: [(&str, i64, Pieces, bool); 7] = [
         ("/good", 60, &[(20, 20), (0, 20), (40, 20)], true),
         ("/gap", 60, &[(0, 20), (21, 39)], false),
@@ -343,9 +343,9 @@ fn chunks_are_the_file_without_gap() {
     }
 }
 
-/// A database without an index that a catalog should have is slow, not wrong.
+/// Without an index that it should have, a catalog is slow but still correct.
 #[test]
-fn missing_indexes() {
+fn catalogs_without_indexes_are_read() {
     let catalog = open(current(|connection| {
         for path in ["", "/d", "/d/a", "/d/b", "/e"] {
             insert(connection, path, 0o040_755, 0, 1, "");
@@ -370,7 +370,7 @@ fn missing_indexes() {
 }
 
 #[test]
-fn rows_that_make_no_sense() {
+fn invalid_rows_are_errors() {
     for (column, value) in [
         ("mode", rusqlite::types::Value::Integer(0o644)),
         ("mode", rusqlite::types::Value::Integer(-1)),
@@ -397,7 +397,7 @@ fn rows_that_make_no_sense() {
         assert_eq!(listed.iter().filter(|row| row.is_ok()).count(), 1);
         assert_eq!(listed.len(), 2);
     }
-    // No name at all is only right for the root, which is in no directory.
+    // An empty name is valid only for the root, which has no parent directory.
     let catalog = open(current(|connection| {
         insert(connection, "/bad", 0o100_644, 1, 4, "");
         set(connection, "/bad", "name", "");
@@ -406,7 +406,7 @@ fn rows_that_make_no_sense() {
 }
 
 #[test]
-fn unknown_storage_is_no_error_until_it_is_needed() {
+fn unknown_storage_is_an_error_only_when_it_is_used() {
     let catalog = open(current(|connection| {
         insert(connection, "/future", 0o100_644, 1, 4 | 5 << 8 | 6 << 11, "");
         set(connection, "/future", "hash", DIGEST);
@@ -418,7 +418,7 @@ fn unknown_storage_is_no_error_until_it_is_needed() {
 }
 
 #[test]
-fn tables_and_columns_that_must_be_there() {
+fn missing_tables_and_columns_are_errors() {
     let without = |sql: &str| {
         Catalog::open(current(|connection| connection.execute_batch(sql).unwrap())).map(|_| ()).unwrap_err()
     };
@@ -430,9 +430,9 @@ fn tables_and_columns_that_must_be_there() {
     );
 }
 
-/// One directory with very many entries costs one step of the index an entry, and any thread may look.
+/// A directory with very many entries takes one index step per entry, and many threads may read it.
 #[test]
-fn large_directories_from_many_threads() {
+fn large_directories_are_read_by_many_threads() {
     const ENTRIES: u32 = 50_000;
     let catalog = open(current(|connection| {
         for number in 0..ENTRIES {
@@ -454,10 +454,10 @@ fn large_directories_from_many_threads() {
     });
 }
 
-/// As with the reference client. Asked for its capabilities, a program that gave an error could not be run, and an entry
-/// that can't be taken over would stop every publish of its catalog.
+/// As in the reference client: an error for the capabilities attribute would prevent a program from running,
+/// and an entry that can't be copied would stop every publish of its catalog.
 #[test]
-fn attributes_that_cannot_be_unpacked_are_none() {
+fn invalid_attribute_lists_count_as_empty() {
     let catalog = open(current(|connection| {
         for (path, blob) in [
             ("/nameless", &b"\x01\x01\x00\x01x"[..]),

@@ -1,4 +1,4 @@
-//! Our reader of SQLite files against SQLite itself, on databases that nobody thought of.
+//! Compares our SQLite reader with SQLite on random databases.
 
 mod sys;
 
@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use rusqlite::{Connection, params_from_iter, types::Value as Theirs};
 
-/// Makes a database with SQLite and returns the bytes of its file.
+/// Creates a database with SQLite and returns the bytes of its file.
 pub(crate) fn build(page_size: u32, fill: impl FnOnce(&Connection)) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("database");
@@ -25,7 +25,7 @@ fn same(ours: Value<'_>, theirs: &Theirs) -> bool {
         (Value::Null, Theirs::Null) => true,
         (Value::Integer(ours), Theirs::Integer(theirs)) => ours == *theirs,
         (Value::Real(ours), Theirs::Real(theirs)) => ours.to_bits() == theirs.to_bits(),
-        // An integral number in a column for real ones is stored as an integer.
+        // SQLite stores an integral number in a real column as an integer.
         (Value::Text(ours), Theirs::Text(theirs)) => ours == theirs.as_bytes(),
         (Value::Blob(ours), Theirs::Blob(theirs)) => ours == theirs.as_slice(),
         _ => false,
@@ -86,7 +86,7 @@ fn run(plan: &Plan, connection: &Connection) {
         )
         .unwrap();
     for (at, row) in plan.rows.iter().enumerate() {
-        // Rowids of one to nine bytes, in no order.
+        // Rowids of one to nine bytes, in random order.
         let rowid = (at as i64).wrapping_mul(0x5851_f42d_4c95_7f2d) >> (at % 60);
         if plan.rowids {
             let values = [Theirs::Integer(rowid)].into_iter().chain(row.iter().cloned());
@@ -140,9 +140,9 @@ fn ours<'a>(value: &'a Theirs) -> Value<'a> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// The same rows by walking, by rowid and through both indexes, in the same orders.
+    /// Compares rows by iteration, by rowid and through both indexes, in the same orders.
     #[test]
-    fn reads_what_sqlite_reads(plan in plan()) {
+    fn our_reader_and_sqlite_return_the_same_rows(plan in plan()) {
         let (mut by_rowid, mut by_pair, mut by_c) = (Vec::new(), Vec::new(), Vec::new());
         let bytes = build(plan.page_size, |connection| {
             run(&plan, connection);
@@ -172,7 +172,7 @@ proptest! {
         prop_assert_eq!(in_order, by_pair.iter().map(|(rowid, _)| *rowid).collect::<Vec<_>>());
         for (rowid, [a, b, _, _]) in &by_pair {
             let found = pair.find(&[ours(a), ours(b)]).unwrap();
-            // Nothing is equal to nothing, so several rows may have it.
+            // NULL is not equal to NULL, so several rows may have it.
             let unique = *a != Theirs::Null && *b != Theirs::Null;
             prop_assert!(found == Some(*rowid) || (!unique && found.is_some()));
         }
@@ -196,9 +196,9 @@ proptest! {
         }
     }
 
-    /// Any change of a sound database is read to some end.
+    /// Reading a changed database always ends.
     #[test]
-    fn damaged_databases_end(plan in plan(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
+    fn reading_a_damaged_database_ends(plan in plan(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
         let mut bytes = build(plan.page_size, |connection| run(&plan, connection));
         for (at, byte) in &changes {
             let at = at.index(bytes.len());
@@ -226,13 +226,13 @@ fn open_error(bytes: &[u8]) -> SqliteError {
 }
 
 #[test]
-fn many_rows_make_deep_trees() {
+fn deep_trees_are_read() {
     for page_size in [512, 1024, 65_536] {
         let bytes = build(page_size, |connection| {
             connection.execute_batch("CREATE TABLE t (a TEXT PRIMARY KEY, b); BEGIN").unwrap();
             let mut insert = connection.prepare("INSERT INTO t VALUES (?, ?)").unwrap();
             for number in 0..20_000i64 {
-                // Long keys leave few to a page, so the index becomes deep.
+                // Long keys leave room for few entries per page, so the index becomes deep.
                 insert.execute((format!("{:0>90}", number * 7919 % 20_000), number)).unwrap();
             }
             drop(insert);
@@ -252,7 +252,7 @@ fn many_rows_make_deep_trees() {
 }
 
 #[test]
-fn other_kinds_of_databases_are_refused_by_name() {
+fn unsupported_databases_are_rejected_by_name() {
     let sound = build(512, |connection| connection.execute_batch("CREATE TABLE t (a)").unwrap());
     assert!(Database::open(&sound).is_ok());
     assert!(matches!(open_error(b""), SqliteError::NotADatabase(_)));
@@ -276,7 +276,7 @@ fn other_kinds_of_databases_are_refused_by_name() {
 }
 
 #[test]
-fn databases_that_were_written_through_a_log_are_read() {
+fn databases_written_in_wal_mode_are_read() {
     let bytes = build(4096, |connection| {
         connection.pragma_update(None, "journal_mode", "WAL").unwrap();
         connection.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (5)").unwrap();
@@ -288,7 +288,7 @@ fn databases_that_were_written_through_a_log_are_read() {
 }
 
 #[test]
-fn reserved_bytes_are_not_content() {
+fn reserved_bytes_are_not_read_as_content() {
     let plain = build(512, |connection| {
         // Long values, so that every page is full and overflow pages are used.
         connection.execute_batch("CREATE TABLE t (a); BEGIN").unwrap();
@@ -314,7 +314,7 @@ fn reserved_bytes_are_not_content() {
 }
 
 #[test]
-fn tables_of_every_shape() {
+fn tables_of_every_shape_are_read() {
     let bytes = build(1024, |connection| {
         connection
             .execute_batch(
@@ -358,10 +358,10 @@ fn tables_of_every_shape() {
     assert!(database.find_table("nothing").unwrap().is_none());
 }
 
-/// A description is taken apart into words when the file is opened, whoever made it: a small object may inflate to one
-/// of gigabytes, and each pair of columns is compared with all before it.
+/// Definitions are parsed when a file is opened, before it is trusted: a small object may expand to a
+/// definition of gigabytes, and each pair of columns is compared with all earlier ones.
 #[test]
-fn endless_descriptions_are_not_taken_apart() {
+fn very_long_definitions_are_not_parsed() {
     let columns: Vec<String> = (0..1000).map(|number| format!("c{number}")).collect();
     let pairs =
         columns.iter().flat_map(|a| columns.iter().take(300).map(move |b| format!(", UNIQUE({a},{b})")));

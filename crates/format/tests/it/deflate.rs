@@ -1,10 +1,10 @@
-//! Our encoder against zlib itself.
+//! Compares our encoder with zlib itself.
 
 use esker_testkit::soak::Random;
 
 use crate::targets::deflate::{compare, described};
 
-/// Content of many kinds: what compresses well, hardly, not at all, and what is at the edge of the window.
+/// Returns content that compresses well, hardly or not at all, and content at the edge of the window.
 fn kinds(len: usize, random: &mut Random) -> Vec<Vec<u8>> {
     let mut noise =
         |bits: u32| (0..len).map(|_| (random.draw() as u32 >> (32 - bits)) as u8).collect::<Vec<u8>>();
@@ -12,13 +12,13 @@ fn kinds(len: usize, random: &mut Random) -> Vec<Vec<u8>> {
     let numbers: Vec<u8> =
         (0..len).flat_map(|number| (number * number % 977).to_string().into_bytes()).take(len).collect();
     let counted: Vec<u8> = (0..len as u32).flat_map(u32::to_le_bytes).take(len).collect();
-    // Noise that comes again as far back as a match may begin, and around that.
+    // Noise that repeats at the maximum distance of a match, and around it.
     let again =
         |distance: usize| bytes.iter().copied().cycle().take(distance).cycle().take(len).collect::<Vec<u8>>();
     let mut kinds = vec![vec![0; len], vec![b'x'; len], bit, letters, numbers, counted];
     kinds.extend([2, 3, 258, 259, 4096, 4097].map(again));
     kinds.extend((32_504..=32_508).chain(32_766..=32_769).map(again));
-    // Three equal bytes at the largest distance where they still count, and beyond it.
+    // Three equal bytes at the maximum distance for such a match, and beyond it.
     for gap in [4095, 4096, 4097] {
         let mut rare = bytes.clone();
         for at in (0..len.saturating_sub(3)).step_by(gap) {
@@ -31,7 +31,7 @@ fn kinds(len: usize, random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_kind_of_content_is_encoded_as_zlib_does() {
+fn content_of_every_kind_is_encoded_as_by_zlib() {
     let mut random = Random(7);
     for len in [0, 1, 2, 3, 4, 5, 258, 262, 16_383, 40_000, 65_275, 150_001] {
         for plain in kinds(len, &mut random) {
@@ -40,9 +40,9 @@ fn every_kind_of_content_is_encoded_as_zlib_does() {
     }
 }
 
-/// The search looks at fewer and fewer bytes near the end, and zlib's buffer moves by another rule there.
+/// Near the end of the input, searches test fewer bytes, and zlib's buffer moves by another rule.
 #[test]
-fn every_end_is_encoded_as_zlib_does() {
+fn every_end_of_input_is_encoded_as_by_zlib() {
     let mut random = Random(8);
     let noise: Vec<u8> = (0..70_000).map(|_| (random.draw() >> 61) as u8).collect();
     for len in (65_265..65_285).chain(65_520..65_545).chain(0..300) {
@@ -60,7 +60,7 @@ fn every_end_is_encoded_as_zlib_does() {
 }
 
 #[test]
-fn random_descriptions_are_encoded_as_zlib_does() {
+fn random_content_is_encoded_as_by_zlib() {
     let mut random = Random(9);
     for _ in 0..100 {
         let len = 4 * random.below(200);

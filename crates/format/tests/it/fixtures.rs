@@ -1,4 +1,4 @@
-//! Every revision of every fixture, entry by entry, against its listing.
+//! Compares every revision of every fixture with its listing, entry by entry.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use esker_testkit::fixture::{self, Fixture, Repository, TAGS};
 use esker_testkit::listing::Entry;
 use esker_testkit::object::sha256;
 
-/// Fetches an object of a repository, checks its hash and decompresses it.
+/// Fetches an object of a repository, verifies its hash and decompresses it.
 fn fetch(repository: &Repository, name: ObjectName, compression: Compression, size: Option<u64>) -> Vec<u8> {
     let stored = repository.read(&name.path());
     assert_eq!(ContentHash::of(name.hash.algorithm(), &stored), name.hash, "{name}");
@@ -27,7 +27,7 @@ fn history(repository: &Repository) -> History {
     History::parse(&fetch(repository, name, Compression::Zlib, None)).unwrap()
 }
 
-/// Reads a revision the way a client does: from the root catalog down, directory by directory.
+/// Reads a revision as a client does: from the root catalog down, directory by directory.
 struct Revision<'r> {
     repository: &'r Repository,
     read: BTreeMap<Vec<u8>, Entry>,
@@ -116,7 +116,7 @@ impl Revision<'_> {
     }
 }
 
-/// The counters of a catalog are what its rows add up to.
+/// Compares the counters of a catalog with the sums of its rows.
 fn check_counters(catalog: &Catalog<Vec<u8>>) {
     let own = catalog.statistics().unwrap().own;
     let rows: Vec<_> = catalog.scan().unwrap().map(Result::unwrap).collect();
@@ -155,21 +155,21 @@ fn check_every_revision(fixture: Fixture) {
 }
 
 #[test]
-fn full_reads_as_listed() {
+fn the_sha1_fixture_equals_its_listing() {
     check_every_revision(fixture::FULL);
 }
 
 #[test]
-fn rmd_reads_as_listed() {
+fn the_ripemd_fixture_equals_its_listing() {
     check_every_revision(fixture::RMD);
 }
 
 #[test]
-fn shake_reads_as_listed() {
+fn the_shake_fixture_equals_its_listing() {
     check_every_revision(fixture::SHAKE);
 }
 
-/// The newest tags are what the manifest says, and each tag is what SQLite says.
+/// Compares the newest tags with the manifest, and every tag with SQLite's result.
 fn check_history(repository: &Repository, history: &History) {
     let manifest = Manifest::parse(&repository.read(".cvmfspublished")).unwrap();
     assert_eq!(history.name().as_str(), repository.fixture().name());

@@ -1,6 +1,6 @@
-//! The fuzz targets on the stable toolchain: the committed seeds, then random changes of them.
+//! Runs the fuzz targets on the stable toolchain: the committed seeds, and random mutations of them.
 //!
-//! libFuzzer finds more (see `fuzz/`); this makes sure that the targets are run at all, everywhere.
+//! libFuzzer finds more (see `fuzz/`); this test makes sure that the targets run everywhere.
 #![allow(clippy::print_stdout, reason = "seed and file needed to repeat a random test")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -20,7 +20,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn seeds_hold_what_the_targets_promise() {
+fn all_targets_accept_their_seeds() {
     for (target, check) in targets::TARGETS {
         for seed in seeds(target) {
             check(&seed);
@@ -32,9 +32,9 @@ fn seeds_hold_what_the_targets_promise() {
     targets::catalog::check_sound(include_bytes!("../../../../fuzz/seeds/catalog/two-levels"));
 }
 
-/// A heap bound that nothing could exceed would be worth nothing.
+/// Without this test, an ineffective heap limit would not be noticed.
 #[test]
-fn heap_is_counted() {
+fn heap_use_is_counted() {
     let (kept, peak) = targets::sys::peak_heap(|| {
         drop(vec![1u8; 3 << 20]);
         vec![1u8; 1 << 20]
@@ -43,7 +43,7 @@ fn heap_is_counted() {
     assert!((3 << 20..4 << 20).contains(&peak), "{peak}");
 }
 
-/// Changes some bytes the way file formats hate it.
+/// Mutates bytes in ways that parsers handle badly.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const NASTY: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'\n', b'-', 0x0d];
     let at = random.below(bytes.len() + 1);
@@ -60,7 +60,7 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         }
         5 if end > at => drop(bytes.drain(at..end)),
         6 => bytes.insert(at, random.draw() as u8),
-        // Something of another seed in the same place keeps page numbers and offsets meaningful.
+        // Bytes of another seed at the same offset keep page numbers and offsets valid.
         _ => {
             let end = (at + random.below(64)).min(bytes.len()).min(other.len());
             if at < end {
@@ -78,7 +78,7 @@ fn soak(name: &'static str, target: &str) {
     let mut random = Random(seed);
     let mut runs = 0u64;
     while soak.goes_on() {
-        // A round is many inputs, so that asking for the time costs nothing.
+        // A round has many inputs, so that reading the clock costs little.
         for _ in 0..64 {
             let mut bytes = seeds[random.below(seeds.len())].clone();
             let other = &seeds[random.below(seeds.len())];

@@ -1,4 +1,4 @@
-//! Histories of every revision of their tables, and reflogs, made with SQLite.
+//! Histories of every schema revision, and reflogs, created with SQLite.
 
 use esker_format::history::{History, HistoryError};
 use esker_format::object::ObjectKind;
@@ -13,7 +13,7 @@ const PROPERTIES: &str =
      INSERT INTO properties VALUES ('schema', '1.0'), ('fqrn', 'full.test'),
         ('previous_revision', '58c341e0979a5cc9ab0280acacce9b364b298350');";
 
-/// What each revision of the tables added.
+/// Additions of each schema revision.
 const REVISIONS: [&str; 4] = [
     "CREATE TABLE tags (name TEXT, hash TEXT, revision INTEGER, timestamp INTEGER, channel INTEGER,
         description TEXT, CONSTRAINT pk_tags PRIMARY KEY (name));
@@ -43,7 +43,7 @@ fn history_of(revision: usize, also: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_revision() {
+fn histories_of_every_schema_revision_are_read() {
     for revision in 0..REVISIONS.len() {
         let history = History::parse(&history_of(revision, "")).unwrap();
         assert_eq!(history.schema_revision() as usize, revision);
@@ -64,10 +64,10 @@ fn every_revision() {
 }
 
 #[test]
-fn queries() {
+fn tags_are_found_by_name_time_and_branch() {
     let history = History::parse(&history_of(3, "")).unwrap();
     assert_eq!(history.find("second").unwrap().size, Some(4096));
-    // The side branch does not count, though its revision is higher.
+    // The side branch is ignored, although its revision is higher.
     assert_eq!(history.at(UnixTime(1999)).unwrap().name, "first");
     assert_eq!(history.at(UnixTime(2000)).unwrap().name, "second");
     assert_eq!(history.at(UnixTime(999)), None);
@@ -80,7 +80,7 @@ fn queries() {
 }
 
 #[test]
-fn histories_that_are_refused() {
+fn invalid_histories_are_rejected() {
     let error = |also: &str| History::parse(&history_of(3, also)).unwrap_err();
     assert_eq!(error("DELETE FROM properties WHERE key = 'fqrn'"), HistoryError::NoName);
     assert!(matches!(error("UPDATE properties SET value = '/' WHERE key = 'fqrn'"), HistoryError::Name(_)));
@@ -111,7 +111,7 @@ fn reflog(also: &str) -> Vec<u8> {
 }
 
 #[test]
-fn references() {
+fn references_of_a_reflog_are_read() {
     let log = Reflog::parse(&reflog("")).unwrap();
     let kinds: Vec<_> = log.references().iter().map(|reference| reference.object.kind).collect();
     let newest_first =
@@ -122,7 +122,7 @@ fn references() {
 }
 
 #[test]
-fn reflogs_that_are_refused() {
+fn invalid_reflogs_are_rejected() {
     let error = |also: &str| Reflog::parse(&reflog(also)).unwrap_err();
     assert_eq!(error("DELETE FROM properties WHERE key = 'fqrn'"), ReflogError::NoName);
     assert!(matches!(error("UPDATE properties SET value = '/' WHERE key = 'fqrn'"), ReflogError::Name(_)));

@@ -1,4 +1,4 @@
-//! Tests of the format against the reference implementation's repositories and against SQLite itself.
+//! Tests of the format against repositories of the reference implementation and against SQLite.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod catalogs;
@@ -9,7 +9,7 @@ mod fuzz_corpus;
 mod histories;
 mod trust;
 
-/// The bodies of the fuzz targets, which need no nightly toolchain themselves.
+/// Bodies of the fuzz targets, which run here without a nightly toolchain.
 #[allow(unreachable_pub, reason = "they are public in the crate that libFuzzer runs")]
 #[path = "../../../../fuzz/src/lib.rs"]
 mod targets;

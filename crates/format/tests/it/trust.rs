@@ -1,4 +1,4 @@
-//! The chain from the master key to a verified head: what holds, and each way in which it breaks.
+//! Tests of the trust chain from the master key to a verified head: valid chains, and each kind of violation.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::object::Algorithm;
 use esker_testkit::signing::{ManifestDraft, WhitelistDraft};
 
-/// All that a head is judged by, to be broken in one place by each test.
+/// All inputs of a head's verification; each test breaks one of them.
 #[derive(Clone)]
 struct Case {
     manifest: Vec<u8>,
@@ -31,7 +31,7 @@ struct Case {
 }
 
 impl Case {
-    /// The head that the reference implementation published.
+    /// Returns the head that the reference implementation published.
     fn published(fixture: Fixture) -> Self {
         let repository = fixture.unpack();
         let manifest = repository.read(".cvmfspublished");
@@ -51,7 +51,7 @@ impl Case {
     }
 
     fn full() -> Self {
-        // Unpacking is slow and most tests start from the same head.
+        // Unpacking is slow, and most tests start from the same head.
         static FULL: LazyLock<Case> = LazyLock::new(|| Case::published(fixture::FULL));
         FULL.clone()
     }
@@ -69,12 +69,12 @@ impl Case {
         })
     }
 
-    /// Why the head is not believed.
+    /// Returns the reason why the head is rejected.
     fn error(&self) -> TrustError {
         self.verify().expect_err("this head must not be believed")
     }
 
-    /// Signs the manifest again after a change.
+    /// Changes the manifest and signs it again.
     fn resign(&mut self, change: impl FnOnce(&mut ManifestDraft)) {
         let mut draft = ManifestDraft::parse(&self.manifest);
         change(&mut draft);
@@ -97,7 +97,7 @@ fn replace(bytes: &mut Vec<u8>, from: &[u8], to: &[u8]) {
 }
 
 #[test]
-fn published_heads_are_believed() {
+fn published_heads_are_accepted() {
     for fixture in fixture::ALL {
         let case = Case::published(fixture);
         let head = case.verify().unwrap();
@@ -117,7 +117,7 @@ fn published_heads_are_believed() {
 }
 
 #[test]
-fn heads_and_whitelists_of_our_own_making_are_believed() {
+fn heads_and_whitelists_signed_by_us_are_accepted() {
     let mut case = Case::full();
     case.rewhitelist(|_| {});
     case.resign(|draft| {
@@ -131,7 +131,7 @@ fn heads_and_whitelists_of_our_own_making_are_believed() {
 }
 
 #[test]
-fn the_same_head_again_and_newer_ones_are_believed() {
+fn the_same_head_and_newer_heads_are_accepted() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
     case.seen = Some(seen);
@@ -141,7 +141,7 @@ fn the_same_head_again_and_newer_ones_are_believed() {
 }
 
 #[test]
-fn incomplete_manifest() {
+fn an_incomplete_manifest_is_rejected() {
     let mut case = Case::full();
     case.resign(|draft| {
         draft.remove('S');
@@ -151,7 +151,7 @@ fn incomplete_manifest() {
 }
 
 #[test]
-fn manifest_of_another_repository() {
+fn a_manifest_of_another_repository_is_rejected() {
     let mut case = Case::full();
     case.resign(|draft| {
         draft.set('N', "other.test");
@@ -165,7 +165,7 @@ fn manifest_of_another_repository() {
 }
 
 #[test]
-fn manifest_of_another_path() {
+fn a_manifest_of_another_path_is_rejected() {
     let mut case = Case::full();
     case.resign(|draft| {
         draft.set('R', "00000000000000000000000000000000");
@@ -174,7 +174,7 @@ fn manifest_of_another_path() {
 }
 
 #[test]
-fn older_heads_are_refused_with_both_numbers() {
+fn older_heads_are_rejected_with_both_numbers() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
     case.seen = Some(Seen { timestamp: UnixTime(seen.timestamp.0 + 1), ..seen });
@@ -191,7 +191,7 @@ fn older_heads_are_refused_with_both_numbers() {
 }
 
 #[test]
-fn two_roots_of_one_revision_are_an_attack() {
+fn two_root_catalogs_of_one_revision_are_rejected() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
     case.seen = Some(seen);
@@ -213,7 +213,7 @@ fn two_roots_of_one_revision_are_an_attack() {
 }
 
 #[test]
-fn absurd_revisions_are_refused() {
+fn implausible_revisions_are_rejected() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
     for revision in [u64::MAX, i64::MAX as u64] {
@@ -239,7 +239,7 @@ fn absurd_revisions_are_refused() {
 }
 
 #[test]
-fn an_older_whitelist_does_not_come_back() {
+fn an_older_whitelist_is_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|draft| draft.created = "20260301000000".to_owned());
     let seen = case.verify().unwrap().seen();
@@ -254,7 +254,7 @@ fn an_older_whitelist_does_not_come_back() {
 }
 
 #[test]
-fn manifest_without_certificate() {
+fn a_manifest_without_certificate_is_rejected() {
     let mut case = Case::full();
     case.resign(|draft| {
         draft.remove('X');
@@ -264,7 +264,7 @@ fn manifest_without_certificate() {
 }
 
 #[test]
-fn unreadable_certificates() {
+fn unreadable_certificates_are_rejected() {
     let mut case = Case::full();
     let pem = std::mem::replace(&mut case.certificate, b"no PEM".to_vec());
     assert_eq!(case.error(), TrustError::Certificate(CertificateError::NoPem));
@@ -274,7 +274,7 @@ fn unreadable_certificates() {
     case.certificate = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n".to_vec();
     assert!(matches!(case.error(), TrustError::Certificate(CertificateError::NotX509(_))));
 
-    // The identifier of RSA keys, made into that of another kind of key.
+    // Replaces the identifier of RSA keys by that of another kind of key.
     let mut der = der_of(&pem);
     replace(&mut der, b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01", b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x07");
     case.certificate = pem_of("CERTIFICATE", &der);
@@ -291,11 +291,11 @@ fn pem_of(label: &str, der: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn certificates_that_openssl_wrote_with_trust_data_are_read() {
+fn certificates_with_openssl_trust_settings_are_read() {
     let mut case = Case::full();
     let plain = Certificate::parse(&case.certificate).unwrap();
     let mut der = der_of(&case.certificate);
-    // An empty SEQUENCE of trust settings behind the certificate.
+    // An empty SEQUENCE of trust settings after the certificate.
     der.extend_from_slice(&[0x30, 0x00]);
     case.certificate = pem_of("TRUSTED CERTIFICATE", &der);
     let trusted = Certificate::parse(&case.certificate).unwrap();
@@ -306,7 +306,7 @@ fn certificates_that_openssl_wrote_with_trust_data_are_read() {
 }
 
 #[test]
-fn unsigned_manifests() {
+fn unsigned_manifests_are_rejected() {
     let mut case = Case::full();
     let published = case.manifest.clone();
     case.manifest = ManifestDraft::parse(&published).text();
@@ -321,14 +321,14 @@ fn unsigned_manifests() {
 }
 
 #[test]
-fn manifest_changed_after_signing() {
+fn a_manifest_changed_after_signing_is_rejected() {
     let mut case = Case::full();
     replace(&mut case.manifest, b"D240\n", b"D241\n");
     assert!(matches!(case.error(), TrustError::ManifestHash { signed, actual } if signed != actual));
 }
 
 #[test]
-fn manifest_signed_by_somebody_else() {
+fn a_manifest_signed_with_another_key_is_rejected() {
     let mut case = Case::full();
     let draft = ManifestDraft::parse(&case.manifest);
     case.manifest = draft.sign(&fixture::RMD.keys());
@@ -336,11 +336,11 @@ fn manifest_signed_by_somebody_else() {
         matches!(case.error(), TrustError::ManifestSignature { subject } if subject.contains("full.test"))
     );
 
-    // One flipped bit of the right signature is as bad.
+    // A single flipped bit invalidates the right signature.
     let mut case = Case::full();
     *case.manifest.last_mut().unwrap() ^= 1;
     assert!(matches!(case.error(), TrustError::ManifestSignature { .. }));
-    // So is the signature of the manifest before the change, with a hash that fits the change.
+    // So does the signature of the original manifest, with the hash of the changed one.
     let mut case = Case::full();
     let published = case.manifest.clone();
     let old = esker_format::letter::Letter::split(&published).unwrap();
@@ -355,7 +355,7 @@ fn manifest_signed_by_somebody_else() {
 }
 
 #[test]
-fn malformed_whitelists() {
+fn malformed_whitelists_are_rejected() {
     let mut case = Case::full();
     case.whitelist.clear();
     assert_eq!(case.error(), TrustError::Whitelist(WhitelistError::Empty));
@@ -368,7 +368,7 @@ fn malformed_whitelists() {
 }
 
 #[test]
-fn expired_whitelist() {
+fn an_expired_whitelist_is_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|draft| draft.expires = "20270101120000".to_owned());
     let expired = UnixTime::parse_compact(b"20270101120000").unwrap();
@@ -382,14 +382,14 @@ fn expired_whitelist() {
 }
 
 #[test]
-fn whitelist_of_another_repository() {
+fn a_whitelist_of_another_repository_is_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|draft| draft.name = "rmd.test".to_owned());
     assert!(matches!(case.error(), TrustError::WhitelistName { found, .. } if found == "rmd.test"));
 }
 
 #[test]
-fn whitelists_that_want_more_than_we_check() {
+fn whitelists_with_unsupported_requirements_are_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|draft| draft.lines.insert(0, "Vpkcs7".to_owned()));
     assert_eq!(case.error(), TrustError::WhitelistPkcs7);
@@ -398,7 +398,7 @@ fn whitelists_that_want_more_than_we_check() {
 }
 
 #[test]
-fn unsigned_whitelists() {
+fn unsigned_whitelists_are_rejected() {
     let mut case = Case::full();
     let keys = fixture::FULL.keys();
     case.whitelist = WhitelistDraft::listing(&keys, "full.test", Algorithm::Sha1).text();
@@ -408,7 +408,7 @@ fn unsigned_whitelists() {
 }
 
 #[test]
-fn whitelist_changed_after_signing() {
+fn a_whitelist_changed_after_signing_is_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|_| {});
     replace(&mut case.whitelist, b"20260101", b"20260102");
@@ -416,7 +416,7 @@ fn whitelist_changed_after_signing() {
 }
 
 #[test]
-fn whitelist_signed_by_somebody_else() {
+fn a_whitelist_signed_with_another_key_is_rejected() {
     let mut case = Case::full();
     let draft = WhitelistDraft::listing(&fixture::FULL.keys(), "full.test", Algorithm::Sha1);
     case.whitelist = draft.sign(&fixture::SHAKE.keys());
@@ -426,7 +426,7 @@ fn whitelist_signed_by_somebody_else() {
 }
 
 #[test]
-fn any_one_of_several_keys_is_enough_and_none_is_not() {
+fn one_of_several_master_keys_suffices_and_is_required() {
     let mut case = Case::full();
     let own = case.keys.clone();
     case.keys = MasterKeys::default();
@@ -446,14 +446,14 @@ fn any_one_of_several_keys_is_enough_and_none_is_not() {
 }
 
 #[test]
-fn unreadable_public_keys() {
+fn unreadable_public_keys_are_rejected() {
     assert_eq!(MasterKeys::parse(b"not a key"), Err(KeyError::NoPem));
     let pem = b"-----BEGIN PUBLIC KEY-----\nMAA=\n-----END PUBLIC KEY-----\n";
     assert!(matches!(MasterKeys::parse(pem), Err(KeyError::Key(_))));
 }
 
 #[test]
-fn blacklisted_certificates() {
+fn blacklisted_certificates_are_rejected() {
     for algorithm in [Algorithm::Sha1, Algorithm::Rmd160, Algorithm::Shake128] {
         let mut case = Case::full();
         let fingerprint = fixture::FULL.keys().fingerprint(algorithm);
@@ -466,12 +466,12 @@ fn blacklisted_certificates() {
 }
 
 #[test]
-fn certificates_that_are_not_listed() {
+fn certificates_not_on_the_whitelist_are_rejected() {
     let mut case = Case::full();
     case.rewhitelist(|draft| draft.lines = vec![fixture::RMD.keys().fingerprint(Algorithm::Sha1)]);
     let fingerprint = fixture::FULL.keys().fingerprint(Algorithm::Sha1);
     assert_eq!(case.error(), TrustError::CertificateNotListed { fingerprint });
-    // A listed fingerprint counts in any algorithm.
+    // A listed fingerprint may be of any algorithm.
     case.rewhitelist(|draft| {
         draft.lines = vec!["# comment".to_owned(), fixture::FULL.keys().fingerprint(Algorithm::Rmd160)];
     });
@@ -479,7 +479,7 @@ fn certificates_that_are_not_listed() {
 }
 
 #[test]
-fn blacklisted_revisions() {
+fn blacklisted_revisions_are_rejected() {
     let mut case = Case::full();
     let revision = case.verify().unwrap().revision();
     let floor = revision + 1;
@@ -489,10 +489,10 @@ fn blacklisted_revisions() {
     assert!(case.verify().is_ok());
 }
 
-/// Checks come in the order of the reference implementation, so that a head with several faults is reported
-/// the same everywhere.
+/// Checks run in the order of the reference implementation, so that a head with several faults is reported in
+/// the same way.
 #[test]
-fn the_first_fault_is_the_one_that_is_told() {
+fn the_first_fault_in_reference_order_is_reported() {
     let mut case = Case::full();
     case.whitelist.clear();
     case.certificate.clear();

@@ -1,10 +1,10 @@
-//! The counters of a catalog: counted, added up, written.
+//! Counting, adding and writing of a catalog's counters.
 
 use crate::catalog::{Counters, EntryKind, Flags, NestedCatalog, Statistics};
 
 use super::{Entry, Value};
 
-/// A counter by its name and how to reach it.
+/// Name of a counter and its accessors.
 type Field = (&'static str, fn(&Counters) -> u64, fn(&mut Counters) -> &mut u64);
 
 macro_rules! fields {
@@ -36,7 +36,7 @@ impl Counters {
         }
     }
 
-    /// Takes other counters away from these; no counter falls below zero, even if one was wrong before.
+    /// Subtracts other counters; no counter falls below zero, even if one was wrong before.
     pub fn subtract(&mut self, other: &Self) {
         for (_, get, get_mut) in FIELDS {
             *get_mut(self) = get(self).saturating_sub(get(other));
@@ -78,7 +78,7 @@ impl Counters {
 }
 
 impl Statistics {
-    /// What the catalog and everything nested below it hold together.
+    /// Returns the counters of the catalog and everything nested below it together.
     pub fn total(&self) -> Counters {
         let mut total = self.own;
         total.add(&self.subtree);
@@ -86,7 +86,7 @@ impl Statistics {
     }
 }
 
-/// The rows of table `statistics`.
+/// Returns the rows of table `statistics`.
 pub(super) fn rows(statistics: &Statistics) -> Vec<Vec<Value<'static>>> {
     let of = |prefix: &'static str, counters: &Counters| {
         let counters = *counters;

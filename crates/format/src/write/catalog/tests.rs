@@ -52,7 +52,7 @@ fn every_kind() -> Vec<Entry> {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn a_written_catalog_is_read_back() {
     let mut writer = CatalogWriter::new();
     let root = PathKey::of(b"/top");
     let top = Entry { flags: Flags(Flags::NESTED_ROOT), ..entry("top", 0o040_755) };
@@ -101,7 +101,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn sqlite_finds_nothing_wrong() {
+fn sqlite_accepts_a_written_catalog() {
     let mut writer = CatalogWriter::new();
     for n in 0..5000u32 {
         let mut entry =
@@ -141,7 +141,7 @@ fn sqlite_finds_nothing_wrong() {
 }
 
 #[test]
-fn what_readers_would_refuse_or_pass_by_is_told_before() {
+fn entries_that_readers_would_reject_or_ignore_are_detected() {
     let bad = [
         Entry { symlink: b"a\0b".to_vec(), ..entry("target", 0o120_777) },
         Entry { xattrs: Some(b"\x01\x01\x00\x01x".to_vec()), ..entry("attributes", 0o100_644) },

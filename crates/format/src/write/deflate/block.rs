@@ -1,32 +1,32 @@
-//! Blocks of RFC 1951: literals and matches are collected, and written in whatever form is shortest.
+//! Blocks of RFC 1951: collects literals and matches, and writes them in the shortest form.
 
 use super::codes::{Code, DISTANCES, LENGTHS, LITERALS};
 
-/// Literals and matches of a full block.
+/// Number of literals and matches in a full block.
 const SYMBOLS_MAX: usize = (1 << 14) - 1;
-/// The symbol that ends a block.
+/// Symbol that ends a block.
 const END: usize = 256;
-/// The symbol of the shortest match, in the alphabet of literals.
+/// Symbol of the shortest match, in the alphabet of literals.
 const FIRST_LENGTH: usize = END + 1;
-/// Lengths of matches.
+/// Number of match lengths.
 const MATCH_LENS: usize = 256;
-/// The longest code of literals and distances, and of lengths of codes.
+/// Maximum length in bits of a code of literals and distances, and of code lengths.
 const LEN_MAX: usize = 15;
 const LENGTHS_LEN_MAX: usize = 7;
 
-/// The types of blocks.
+/// Types of blocks.
 const STORED: u64 = 0;
 const FIXED: u64 = 1;
 const DYNAMIC: u64 = 2;
 
-/// In what order the lengths of the codes for lengths are written.
+/// Order in which the lengths of the length codes are written.
 const LENGTHS_ORDER: [usize; LENGTHS] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
-/// Symbols for repetitions among lengths of codes: of the last length, and of zeros, few and many.
+/// Symbols for repetitions among code lengths: of the last length, and of few or many zeros.
 const REPEAT: usize = 16;
 const ZEROS: usize = 17;
 const MANY_ZEROS: usize = 18;
 
-/// A symbol of a match's length: which, and how many bits say more exactly which length.
+/// Symbol of a match length, with the extra bits that select the length.
 #[derive(Clone, Copy)]
 struct LengthSymbol {
     symbol: u16,
@@ -34,7 +34,7 @@ struct LengthSymbol {
     extra: u8,
 }
 
-/// The symbols of all lengths, by length less 3.
+/// Symbols of all lengths, indexed by length less 3.
 const LENGTH_SYMBOLS: [LengthSymbol; MATCH_LENS] = {
     let mut symbols = [LengthSymbol { symbol: 0, extra_bits: 0, extra: 0 }; MATCH_LENS];
     let mut len = 0;
@@ -50,7 +50,7 @@ const LENGTH_SYMBOLS: [LengthSymbol; MATCH_LENS] = {
         }
         symbol += 1;
     }
-    // The longest has a symbol of its own.
+    // The longest length has a symbol of its own.
     symbols[MATCH_LENS - 1] = LengthSymbol { symbol: LITERALS as u16 - 1, extra_bits: 0, extra: 0 };
     symbols
 };
@@ -66,7 +66,7 @@ const FIXED_LITERALS: Code<288> = Code::with_lens({
 });
 const FIXED_DISTANCES: Code<DISTANCES> = Code::with_lens([5; DISTANCES]);
 
-/// Returns the symbol of a distance and how many bits follow it.
+/// Returns the symbol of a distance and the number of its extra bits.
 #[inline]
 fn distance_symbol(distance: u32) -> (usize, u32) {
     let below = distance - 1;
@@ -76,12 +76,12 @@ fn distance_symbol(distance: u32) -> (usize, u32) {
     }
 }
 
-/// A literal, or the length and the distance of a match.
+/// A literal, or the length and distance of a match.
 #[derive(Clone, Copy)]
 struct Symbol {
-    /// The literal, or the length less 3.
+    /// Literal, or length less 3.
     value: u16,
-    /// 0 for a literal.
+    /// Distance of a match; 0 for a literal.
     distance: u16,
 }
 
@@ -90,12 +90,12 @@ pub(super) struct Block {
     symbols: Vec<Symbol>,
     literals: [u16; LITERALS],
     distances: [u16; DISTANCES],
-    /// Where in the input it begins.
+    /// Offset of the block in the input.
     start: usize,
     bits: Bits,
 }
 
-/// Bits that don't make a byte yet.
+/// Bits that don't fill a byte yet.
 #[derive(Default)]
 struct Bits {
     bits: u64,
@@ -103,7 +103,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// Appends up to 32 bits, the lowest first.
+    /// Appends up to 32 bits, lowest first.
     #[inline]
     fn put(&mut self, bits: u64, len: u32, out: &mut Vec<u8>) {
         self.bits |= bits << self.len;
@@ -115,7 +115,7 @@ impl Bits {
         }
     }
 
-    /// Fills the last byte.
+    /// Pads the last byte.
     fn align(&mut self, out: &mut Vec<u8>) {
         let bytes = self.bits.to_le_bytes();
         out.extend_from_slice(&bytes[..self.len.div_ceil(8) as usize]);
@@ -134,7 +134,7 @@ impl Block {
         })
     }
 
-    /// Begins a stream.
+    /// Starts a stream.
     pub(super) fn begin(&mut self) {
         self.bits = Bits::default();
         self.clear(0);
@@ -166,9 +166,9 @@ impl Block {
         self.symbols.push(Symbol { value: value as u16, distance: distance as u16 });
     }
 
-    /// Writes the block, which ends at a position of the input, and begins the next one there.
+    /// Writes the block, which ends at position `at` of the input, and starts the next one there.
     ///
-    /// zlib can only store what is still in its buffer, which begins at `buffer_start`.
+    /// zlib can only store bytes that are still in its buffer, which starts at `buffer_start`.
     pub(super) fn write(
         &mut self,
         plain: &[u8],
@@ -183,7 +183,7 @@ impl Block {
         let extra = self.extra_bits();
         let dynamic = header.cost() + literals.cost(&self.literals) + distances.cost(&self.distances) + extra;
         let fixed = self.fixed_cost() + extra;
-        // In bytes, with the three bits that every block begins with.
+        // In bytes, with the three bits at the start of each block.
         let (dynamic, fixed) = ((dynamic + 3).div_ceil(8), (fixed + 3).div_ceil(8));
         let content = &plain[self.start..end];
         // Every symbol takes less than eight bytes.
@@ -192,7 +192,7 @@ impl Block {
         if content.len() + 4 <= dynamic.min(fixed) && self.start >= buffer_start {
             self.bits.put(STORED << 1 | last, 3, out);
             self.bits.align(out);
-            // Never more than two bytes count: where codes don't help there are hardly any matches.
+            // Never exceeds two bytes: content that codes don't compress has hardly any matches.
             let len = content.len() as u16;
             out.extend_from_slice(&len.to_le_bytes());
             out.extend_from_slice(&(!len).to_le_bytes());
@@ -211,7 +211,7 @@ impl Block {
         self.clear(end);
     }
 
-    /// Returns how many bits follow the symbols of lengths and distances.
+    /// Returns the number of extra bits of all lengths and distances.
     fn extra_bits(&self) -> usize {
         let lengths: usize =
             (8..28).map(|number| (number / 4 - 1) * usize::from(self.literals[FIRST_LENGTH + number])).sum();
@@ -233,7 +233,7 @@ impl Block {
         out: &mut Vec<u8>,
     ) {
         let bits = &mut self.bits;
-        // Symbol and further bits of each length in one.
+        // Symbol and extra bits of each length, combined.
         let lengths: [(u32, u32); MATCH_LENS] = std::array::from_fn(|value| {
             let LengthSymbol { symbol, extra_bits, extra } = LENGTH_SYMBOLS[value];
             let len = u32::from(literals.lens[usize::from(symbol)]);
@@ -257,18 +257,18 @@ impl Block {
     }
 }
 
-/// What a block with codes of its own begins with: the lengths of these codes.
+/// Header of a block with its own codes: the lengths of these codes.
 struct Header {
     literals: usize,
     distances: usize,
     code: Code<LENGTHS>,
     counts: [u16; LENGTHS],
-    /// How many lengths of the code for lengths are written.
+    /// Number of length codes written.
     lengths: usize,
     runs: Vec<Run>,
 }
 
-/// A symbol of the header, and the bits that follow it.
+/// A symbol of the header with its extra bits.
 #[derive(Clone, Copy)]
 struct Run {
     symbol: usize,
@@ -295,7 +295,7 @@ impl Header {
         Self { literals: literals.used, distances: distances.used, code, counts, lengths, runs }
     }
 
-    /// Returns its bits.
+    /// Returns the length of the header in bits.
     fn cost(&self) -> usize {
         let extra: usize = self.runs.iter().map(|run| run.extra_bits as usize).sum();
         5 + 5 + 4 + 3 * self.lengths + self.code.cost(&self.counts) + extra
@@ -315,7 +315,7 @@ impl Header {
     }
 }
 
-/// Turns the lengths of a code into symbols and repetitions, as zlib does.
+/// Encodes the lengths of a code as symbols and repetitions, as zlib does.
 fn push_runs(lens: &[u8], runs: &mut Vec<Run>) {
     for same in lens.chunk_by(|one, next| one == next) {
         let (len, mut left) = (same[0], same.len());

@@ -1,32 +1,33 @@
 //! Prefix codes of RFC 1951, built as zlib builds them.
 //!
-//! Of the many optimal codes zlib chooses one by how it breaks ties, which is repeated here: nodes leave a binary heap
-//! ordered by count and then by height, and where a code gets too long the rarest symbols are moved first.
+//! zlib chooses one of many optimal codes by its rules for ties, which this module repeats: nodes leave a
+//! binary heap ordered by count and then by height, and where a code gets too long the rarest symbols are
+//! moved first.
 
-/// Symbols of the alphabet of literals and lengths, of which the last two are never used.
+/// Number of literal and length symbols, of which the last two are never used.
 pub(super) const LITERALS: usize = 286;
-/// Symbols of the alphabet of distances.
+/// Number of distance symbols.
 pub(super) const DISTANCES: usize = 30;
-/// Symbols of the alphabet that lengths of codes are written in.
+/// Number of symbols of the alphabet for code lengths.
 pub(super) const LENGTHS: usize = 19;
-/// The nodes of the largest tree.
+/// Number of nodes of the largest tree.
 const NODES: usize = 2 * LITERALS - 1;
-/// Bits of the longest code of any alphabet.
+/// Maximum length of a code in bits, for all alphabets.
 const LEN_MAX: usize = 15;
 
 /// A prefix code for the symbols of an alphabet.
 #[derive(Clone, Copy)]
 pub(super) struct Code<const N: usize> {
-    /// How many bits each symbol takes; 0 for those that are not used.
+    /// Length of each symbol's code in bits; 0 for unused symbols.
     pub(super) lens: [u8; N],
-    /// The bits of each symbol, the first one lowest.
+    /// Code of each symbol, first bit lowest.
     pub(super) bits: [u16; N],
-    /// Symbols up to the last one that is used.
+    /// Number of symbols up to the last used one.
     pub(super) used: usize,
 }
 
 impl<const N: usize> Code<N> {
-    /// Returns the code that zlib makes for these counts, with no code longer than `len_max`.
+    /// Returns zlib's code for these counts, with no code longer than `len_max` bits.
     pub(super) fn for_counts(counts: &[u16; N], len_max: usize) -> Self {
         let mut code = Self { lens: [0; N], bits: [0; N], used: 0 };
         let mut tree = Tree::new();
@@ -53,7 +54,7 @@ impl<const N: usize> Code<N> {
         code
     }
 
-    /// Gives symbols their bits: by length, and then by number (RFC 1951, 3.2.2).
+    /// Assigns codes to symbols: by length, then by number (RFC 1951, 3.2.2).
     const fn assign(&mut self) {
         let mut next = [0u16; LEN_MAX + 2];
         let mut symbol = 0;
@@ -79,26 +80,26 @@ impl<const N: usize> Code<N> {
         }
     }
 
-    /// Returns how many bits symbols take that come so often.
+    /// Returns the number of bits of symbols with these counts.
     pub(super) fn cost(&self, counts: &[u16; N]) -> usize {
         counts.iter().zip(&self.lens).map(|(count, len)| usize::from(*count) * usize::from(*len)).sum()
     }
 }
 
-/// The tree of a code while it is built.
+/// Tree of a code during construction.
 struct Tree {
-    /// What nodes are ordered by: count, and then height.
+    /// Order of nodes: count, then height.
     keys: [u32; NODES],
     parents: [u16; NODES],
-    /// The nodes without a parent, the lowest first; the heap begins at 1.
+    /// Min-heap of nodes without a parent; its indexes start at 1.
     heap: [u16; LITERALS + 1],
     heap_len: usize,
-    /// The nodes in the order in which they got a parent, the root last.
+    /// Nodes in the order in which they got a parent, root last.
     order: [u16; NODES],
     order_len: usize,
 }
 
-/// Height in a key, below the count.
+/// Bits of the height in a key, below the count.
 const HEIGHT_BITS: u32 = 8;
 
 impl Tree {
@@ -123,7 +124,7 @@ impl Tree {
         self.keys[usize::from(self.heap[place])]
     }
 
-    /// Lets the node at a place of the heap sink to where it belongs.
+    /// Moves the node at index `place` down the heap to its position.
     fn sink(&mut self, mut place: usize) {
         let node = self.heap[place];
         let key = self.keys[usize::from(node)];
@@ -149,7 +150,7 @@ impl Tree {
         self.order_len += 1;
     }
 
-    /// Joins the two lowest nodes until there is one; new nodes are numbered from `next` on.
+    /// Joins the two lowest nodes until one is left; new nodes are numbered from `next` on.
     fn join(&mut self, mut next: usize) {
         for place in (1..=self.heap_len / 2).rev() {
             self.sink(place);
@@ -175,13 +176,13 @@ impl Tree {
         self.settle(self.heap[1]);
     }
 
-    /// Finds the lengths of the codes of the symbols, which are the nodes below `symbols`.
+    /// Computes the code lengths of the symbols, which are the nodes below `symbols`.
     fn lens(&self, symbols: usize, len_max: usize, lens: &mut [u8]) {
         let order = &self.order[..self.order_len];
         let mut depths = [0u8; NODES];
         let mut with_len = [0u16; LEN_MAX + 1];
         let mut too_long = 0isize;
-        // Parents come before their children here.
+        // Parents precede their children here.
         for node in order.iter().rev().skip(1).map(|node| usize::from(*node)) {
             let mut depth = usize::from(depths[usize::from(self.parents[node])]) + 1;
             if depth > len_max {
@@ -197,7 +198,8 @@ impl Tree {
         if too_long == 0 {
             return;
         }
-        // Two symbols that are too long at a time take the place of a shorter one, which goes one further down.
+        // Each step puts two symbols that are too long in the place of a shorter one, which moves one level
+        // down.
         while too_long > 0 {
             let mut len = len_max - 1;
             while with_len[len] == 0 {

@@ -2,42 +2,43 @@
 
 use super::DISTANCE_MAX;
 
-/// The shortest match, which is what zlib's hash covers.
+/// Minimum length of a match, which zlib's hash covers.
 pub(super) const MATCH_MIN: usize = 3;
 
-/// Bytes that hashes are made of at once.
+/// Number of bytes loaded at once for hashes.
 const WORD_LEN: usize = 8;
-/// Bits of all hashes, and by how many zlib's hash of three bytes shifts for each of them.
+/// Bits of all hashes, and the shift per byte of zlib's three-byte hash.
 const HASH_BITS: u32 = 15;
 const THREE_SHIFT: u32 = 5;
-/// An odd number whose multiples spread well.
+/// Odd multiplier with good distribution.
 const FACTOR: u64 = 0x9e37_79b1_85eb_ca87;
 
-/// Positions that are remembered: those that a match can reach, and those linked ahead of the search.
+/// Number of remembered positions: those in reach of a match, and those linked ahead of the search.
 const RING: usize = 1 << 15;
-/// Positions linked at once. The ring has room for them beside those that a match can reach.
+/// Number of positions linked at once. The ring has room for them beside those in reach of a match.
 const AHEAD: usize = 256;
 const _: () = assert!(DISTANCE_MAX + AHEAD <= RING);
-/// The number of the first position of an input, and of every `RING`th after it; numbers below are of those before.
+/// Number of the first position of an input, and of every `RING`th after it; lower numbers are of earlier
+/// positions.
 const FIRST: u16 = 1 << 15;
 
-/// How far back the last position with an equal hash is; more than [`DISTANCE_MAX`] if there is none in reach.
+/// Distance to the previous position with an equal hash; more than [`DISTANCE_MAX`] if none is in reach.
 pub(super) type Step = u16;
 
-/// What searches need of a candidate.
+/// Data of a candidate that searches need.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(4))]
 pub(super) struct Link {
-    /// The step in the chain of five bytes.
+    /// Step in the chain of five bytes.
     pub(super) five: Step,
-    /// How many positions with the same hash of three bytes there were before, wrapping around.
+    /// Number of earlier positions with the same three-byte hash, wrapping around.
     pub(super) rank: u16,
 }
 
-/// The last position with each hash, as a number from 1 on; 0 where there is none in reach.
+/// Last position with each hash, as a number from 1 on; 0 where none is in reach.
 type Heads = Box<[u16; 1 << HASH_BITS]>;
 
-/// The chains of an input.
+/// Chains of an input.
 pub(super) struct Links {
     three_heads: Heads,
     four_heads: Heads,
@@ -45,7 +46,7 @@ pub(super) struct Links {
     links: Box<[Link; RING]>,
     threes: Box<[Step; RING]>,
     fours: Box<[Step; RING]>,
-    /// Positions that are linked already.
+    /// Number of positions linked already.
     linked: usize,
 }
 
@@ -66,7 +67,7 @@ impl Links {
         })
     }
 
-    /// Begins an input.
+    /// Starts an input.
     pub(super) fn begin(&mut self) {
         if self.linked > 0 {
             self.heads().for_each(|heads| heads.fill(0));
@@ -128,7 +129,7 @@ impl Links {
             entry.enter(at, u64::from_le_bytes(*word));
             at += 1;
         }
-        // What the last positions lack is in no match.
+        // The missing hashes of the last positions are not needed for any match.
         while at < end {
             let mut word = [0; WORD_LEN];
             word[..plain.len() - at].copy_from_slice(&plain[at..]);
@@ -138,7 +139,7 @@ impl Links {
     }
 }
 
-/// The tables of [`Links`] with their addresses at hand.
+/// Addresses of the tables of [`Links`], loaded once.
 struct Entry<'l> {
     three_heads: &'l mut [u16; 1 << HASH_BITS],
     four_heads: &'l mut [u16; 1 << HASH_BITS],
@@ -152,7 +153,7 @@ impl Entry<'_> {
     #[inline(always)]
     fn enter(&mut self, at: usize, word: u64) {
         let place = at % RING;
-        // No head is above it, and 0 is out of reach of it.
+        // No head is above it, and 0 is out of its reach.
         let number = FIRST + place as u16;
         let step = |head: &mut u16| number - std::mem::replace(head, number);
         let byte = |number: u32| (word >> (8 * number)) as usize & 0xff;

@@ -1,19 +1,19 @@
-//! B-trees, built from the leaves upwards.
+//! Builds b-trees from the leaves upwards.
 //!
-//! A table keeps every row in a leaf, and its interior pages say the largest rowid of each child. An index
-//! keeps each entry once: the one that did not fit a page any more moves up and separates it from the next.
-//! Either way every finished page comes with a *separator*, which goes into a cell of its parent, or further up
-//! if the page is the last child there.
+//! A table keeps every row in a leaf, and its interior pages have the largest rowid of each child. An index
+//! keeps each entry once: an entry that no longer fits a page moves up and separates it from the next. In
+//! both cases every finished page comes with a *separator*, which goes into a cell of its parent, or further
+//! up if the page is the last child there.
 
 use super::page::{Cells, Kind, Pages};
 use super::record::push_varint;
 
-/// A finished page and what separates it from its right neighbour.
+/// A finished page and its separator from the right neighbour.
 type Child = (u32, Vec<u8>);
 
 const ROOM: &str = "an empty page takes any cell because longer payloads overflow";
 
-/// Builds the b-tree of a table.
+/// Builder of a table's b-tree.
 #[derive(Debug)]
 pub(super) struct TableBuilder<'p> {
     pages: &'p mut Pages,
@@ -46,19 +46,19 @@ impl<'p> TableBuilder<'p> {
         self.children.push((self.pages.write(&mut self.leaf, None), separator));
     }
 
-    /// Writes what is left and returns the root page.
+    /// Writes the remaining pages and returns the root page.
     pub(super) fn finish(mut self) -> u32 {
         self.end_leaf();
         grow(self.pages, Kind::InteriorTable, self.children)
     }
 }
 
-/// Builds the b-tree of an index.
+/// Builder of an index's b-tree.
 #[derive(Debug)]
 pub(super) struct IndexBuilder<'p> {
     pages: &'p mut Pages,
     leaf: Cells,
-    /// The entry that did not fit `leaf`. It separates two leaves if another entry follows.
+    /// Entry that did not fit `leaf`. It separates two leaves if another entry follows.
     waiting: Option<Vec<u8>>,
     children: Vec<Child>,
 }
@@ -80,10 +80,10 @@ impl<'p> IndexBuilder<'p> {
         }
     }
 
-    /// Writes what is left and returns the root page.
+    /// Writes the remaining pages and returns the root page.
     pub(super) fn finish(mut self) -> u32 {
         if let Some(last) = self.waiting.take() {
-            // Nothing follows the last entry, so the one before it becomes the separator.
+            // No entry follows the last one, so the one before it becomes the separator.
             let separator =
                 self.leaf.pop().expect("a full page has cells because each takes a quarter at most");
             self.children.push((self.pages.write(&mut self.leaf, None), separator));
@@ -109,7 +109,7 @@ fn interior(pages: &mut Pages, kind: Kind, mut children: &[Child]) -> Vec<Child>
     let mut parents = Vec::new();
     let mut cells = Cells::new(kind);
     while !children.is_empty() {
-        // All children of a page but the last have a cell.
+        // All children of a page except the last have a cell.
         let mut count = 1;
         for (page, separator) in children.iter().take(children.len() - 1) {
             let cell = [&page.to_be_bytes()[..], separator].concat();
@@ -118,7 +118,7 @@ fn interior(pages: &mut Pages, kind: Kind, mut children: &[Child]) -> Vec<Child>
             }
             count += 1;
         }
-        // A page with one child would have no cell at all, so the last page gets a second one.
+        // A page with one child would have no cell, so the last page gets a second child.
         if children.len() - count == 1 {
             cells.pop();
             count -= 1;

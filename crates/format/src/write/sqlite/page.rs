@@ -1,8 +1,8 @@
-//! Pages: the file as it grows, cells on their way into a page, and the header of the file.
+//! Pages under construction: the growing file, the cells of a page, and the file header.
 
 use super::record::{push_varint, varint_len};
 
-/// The kinds of b-tree pages, by the byte they start with.
+/// Types of b-tree pages, by their first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     InteriorIndex = 0x02,
@@ -19,7 +19,7 @@ impl Kind {
         }
     }
 
-    /// The largest payload that stays in the cell whole, as the file format defines it.
+    /// Returns the maximum payload in bytes that stays in the cell, as the file format defines it.
     const fn payload_max(self, usable: usize) -> usize {
         match self {
             Self::LeafTable => usable - 35,
@@ -28,17 +28,17 @@ impl Kind {
     }
 }
 
-/// Length of the file header that precedes the first page's own.
+/// Length in bytes of the file header, which precedes the first page's own.
 const FILE_HEADER_LEN: usize = 100;
 
-/// The pages written so far; the first is reserved for the header and the schema.
+/// Pages written so far; the first is reserved for the header and the schema.
 #[derive(Debug)]
 pub(super) struct Pages {
     size: usize,
     bytes: Vec<u8>,
 }
 
-/// Cells that will share a page.
+/// Cells of a page.
 #[derive(Debug)]
 pub(super) struct Cells {
     kind: Kind,
@@ -55,7 +55,7 @@ impl Cells {
         self.starts.len()
     }
 
-    /// Takes the last cell out again.
+    /// Removes the last cell and returns it.
     pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
         let start = self.starts.pop()?;
         Some(self.content.split_off(start))
@@ -67,13 +67,13 @@ impl Pages {
         Self { size, bytes: vec![0; size] }
     }
 
-    /// The number that the next page will get.
+    /// Returns the number of the next page.
     pub(super) fn next(&self) -> u32 {
         u32::try_from(self.bytes.len() / self.size + 1)
             .expect("a database has fewer than 2^32 pages because its rows were in memory")
     }
 
-    /// Adds a cell unless it would not fit.
+    /// Adds a cell if it fits; returns false otherwise.
     pub(super) fn try_push(&self, cells: &mut Cells, cell: &[u8]) -> bool {
         let used = cells.kind.header_len() + 2 * (cells.len() + 1) + cells.content.len() + cell.len();
         if used > self.size {
@@ -84,7 +84,7 @@ impl Pages {
         true
     }
 
-    /// Writes cells as the next page and forgets them; `right` is the last child of an interior page.
+    /// Writes the cells as the next page and clears them; `right` is the last child of an interior page.
     pub(super) fn write(&mut self, cells: &mut Cells, right: Option<u32>) -> u32 {
         let number = self.next();
         let mut page = Vec::with_capacity(self.size);
@@ -95,7 +95,7 @@ impl Pages {
         number
     }
 
-    /// Appends what of a payload stays in its cell, and moves the rest to pages of its own.
+    /// Appends the local part of a payload to its cell, and writes the rest to overflow pages.
     pub(super) fn push_payload(&mut self, kind: Kind, payload: &[u8], cell: &mut Vec<u8>) {
         let usable = self.size;
         let most = kind.payload_max(usable);
@@ -119,7 +119,7 @@ impl Pages {
         }
     }
 
-    /// Fills in the first page and returns the file.
+    /// Writes the first page and returns the file.
     pub(super) fn finish(mut self, schema: &[Vec<u8>]) -> Vec<u8> {
         let mut cells = Cells::new(Kind::LeafTable);
         for (record, rowid) in schema.iter().zip(1..) {
@@ -138,7 +138,7 @@ impl Pages {
     }
 }
 
-/// Appends a page, the first `page.len()` bytes of which are there already.
+/// Appends a page whose first `page.len()` bytes exist already.
 fn push_cells(page: &mut Vec<u8>, size: usize, cells: &Cells, right: Option<u32>) {
     let content_start = size
         .checked_sub(cells.content.len())
@@ -162,7 +162,7 @@ fn push_cells(page: &mut Vec<u8>, size: usize, cells: &Cells, right: Option<u32>
     page.extend_from_slice(&cells.content);
 }
 
-/// The version that the header names as the last writer; a constant, so that bytes stay the same.
+/// SQLite version in the header; a constant, so that the bytes don't depend on a library.
 const WRITER_VERSION: u32 = 3_040_001;
 
 fn file_header(page_size: usize, page_count: u32) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! Records: how SQLite packs the columns of a row.
+//! Encodes records: the columns of a row.
 
 use std::borrow::Cow;
 
@@ -7,26 +7,26 @@ use std::borrow::Cow;
 pub enum Value<'a> {
     /// No value.
     Null,
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// A text; never checked to be UTF-8, since names of files need not be.
+    /// A text; need not be UTF-8, since file names need not be.
     Text(Cow<'a, [u8]>),
     /// Bytes.
     Blob(Cow<'a, [u8]>),
 }
 
 impl<'a> Value<'a> {
-    /// A text.
+    /// Creates a text value.
     pub fn text(text: impl Into<Cow<'a, [u8]>>) -> Self {
         Self::Text(text.into())
     }
 
-    /// Bytes.
+    /// Creates a blob value.
     pub fn blob(bytes: impl Into<Cow<'a, [u8]>>) -> Self {
         Self::Blob(bytes.into())
     }
 
-    /// The number that says type and length in the header of a record.
+    /// Returns the number that encodes type and length in the header of a record.
     fn serial_type(&self) -> u64 {
         match self {
             Self::Null => 0,
@@ -37,7 +37,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The shortest form of an integer.
+/// Shortest encoding of an integer.
 struct IntegerForm {
     serial_type: u64,
     len: usize,
@@ -45,7 +45,7 @@ struct IntegerForm {
 
 impl IntegerForm {
     fn of(number: i64) -> Self {
-        // The sign bit has to fit too, so a number counts as its magnitude in one's complement.
+        // The sign bit has to fit too, so the magnitude is taken in one's complement.
         let magnitude = if number < 0 { !number } else { number };
         let (serial_type, len) = match magnitude {
             _ if number == 0 => (8, 0),
@@ -64,7 +64,7 @@ impl IntegerForm {
 /// Appends a variable-length integer.
 pub(super) fn push_varint(out: &mut Vec<u8>, number: u64) {
     if number >> 56 != 0 {
-        // Nine bytes: eight groups of seven bits, then the low eight bits whole.
+        // Nine bytes: eight groups of seven bits, then the low eight bits.
         for group in (0..8).rev() {
             out.push(low_byte(number >> (8 + 7 * group)) | 0x80);
         }
@@ -82,7 +82,7 @@ fn low_byte(number: u64) -> u8 {
     number.to_be_bytes()[7]
 }
 
-/// The length of a variable-length integer.
+/// Returns the encoded length of a variable-length integer in bytes.
 pub(super) fn varint_len(number: u64) -> usize {
     if number >> 56 != 0 { 9 } else { (64 - number.leading_zeros()).div_ceil(7).max(1) as usize }
 }
@@ -90,7 +90,7 @@ pub(super) fn varint_len(number: u64) -> usize {
 /// Appends a record with these columns.
 pub(super) fn encode(columns: &[Value<'_>], out: &mut Vec<u8>) {
     let types: usize = columns.iter().map(|column| varint_len(column.serial_type())).sum();
-    // The length of the header counts itself, so one more byte may make it one byte longer.
+    // The header length includes itself, so one more byte may lengthen it by a byte.
     let mut header = types + 1;
     while types + varint_len(header as u64) > header {
         header += 1;

@@ -43,7 +43,7 @@ fn read_back(connection: &rusqlite::Connection) -> Vec<Sample> {
 }
 
 #[test]
-fn every_count_around_the_page_limits() {
+fn row_counts_around_the_page_limits_are_read_back() {
     let rows: Vec<_> = (0..1200i64)
         .map(|n| {
             (format!("key-{:08x}", n.wrapping_mul(0x9e37_79b9) & 0xffff_ffff).into_bytes(), n * 7919, None)
@@ -56,7 +56,7 @@ fn every_count_around_the_page_limits() {
 }
 
 #[test]
-fn many_levels() {
+fn trees_with_many_levels_are_read_back() {
     let rows: Vec<_> = (0..60_000i64)
         .map(|n| {
             (
@@ -78,7 +78,7 @@ fn many_levels() {
 }
 
 #[test]
-fn what_is_written_can_be_changed_by_sqlite() {
+fn a_written_database_can_be_changed_by_sqlite() {
     let rows: Vec<_> = (0..3000i64).map(|n| (format!("{n:09}").into_bytes(), n, None)).collect();
     let (file, connection) = open(&sample(&rows));
     connection.execute("UPDATE t SET bytes = zeroblob(300) WHERE number % 3 = 0", []).unwrap();
@@ -93,14 +93,14 @@ fn what_is_written_can_be_changed_by_sqlite() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_rows_read_back(
+    fn any_rows_are_read_back(
         rows in proptest::collection::btree_map(
             proptest::collection::vec(1u8..=255, 0..2500),
             (any::<i64>(), any::<u8>(), proptest::option::of(proptest::collection::vec(any::<u8>(), 0..9000))),
             0..40,
         ),
     ) {
-        // Shifting spreads the numbers over all the lengths that integers have.
+        // Shifts cover all encoded lengths of integers.
         let rows: Vec<_> = rows
             .into_iter()
             .map(|(key, (number, shift, bytes))| (key, number >> (shift & 63), bytes))

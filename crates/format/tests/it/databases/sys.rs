@@ -1,9 +1,9 @@
-//! Calls of SQLite that rusqlite does not offer.
+//! SQLite calls that rusqlite does not offer.
 #![allow(unsafe_code)]
 
 use rusqlite::{Connection, ffi};
 
-/// Makes SQLite leave out some bytes of each page when it builds the file the next time.
+/// Makes SQLite reserve bytes of each page when it next builds the file.
 pub(super) fn reserve_bytes(connection: &Connection, bytes: u8) {
     let mut bytes = std::ffi::c_int::from(bytes);
     // SAFETY: the handle belongs to an open connection, the name is terminated, and this control takes a pointer
