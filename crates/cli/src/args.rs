@@ -24,7 +24,7 @@ use crate::publisher::PublisherArgs;
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 
-/// How to reach and trust a repository.
+/// Options for reaching and trusting a repository.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct RepositoryArgs {
     /// Master public key: a file, a folder of *.pub files, or a CernVM-FS keys folder [default: as configured, or
@@ -32,92 +32,91 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) public_key: Vec<PathBuf>,
 
-    /// Another server that has the repository, for when those named before fail; with a NAME, in place of those configured
+    /// Further server of the repository, tried when those before it fail; with a NAME, replaces the configured servers
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
 
-    /// Proxies on the way: `|` between those that share the work, `;` before those for when they fail, DIRECT for none;
-    /// `http://USER:PASSWORD@HOST:PORT` for one that wants a password
+    /// Proxies: `|` separates proxies that share the load, `;` separates groups tried in order, DIRECT means no proxy;
+    /// `http://USER:PASSWORD@HOST:PORT` authenticates
     #[arg(long, value_name = "GROUPS")]
     pub(crate) proxy: Option<String>,
 
-    /// Certificates of authorities whose word is taken for who a server is that is spoken to over https, beside those of
-    /// the system: a file, or a folder of files
+    /// Additional CA certificates for TLS, beside those of the system: a file or a folder of files
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) ca: Vec<PathBuf>,
 
-    /// A server that has content which lies outside of the repository, below the path of each file
+    /// Server for external data, which is requested by the path of its file
     #[arg(long, value_name = "URL")]
     pub(crate) external: Vec<String>,
 
-    /// Speak HTTP/1.1 over kept connections also with servers that offer HTTP/2 over https
+    /// Use HTTP/1.1 even with servers that offer HTTP/2 over TLS
     #[arg(long)]
     pub(crate) no_http2: bool,
 
-    /// In which order servers are asked: as they stand, the one that answers soonest first, or as one of them says that they
-    /// are near (Geo-API) [default: as configured, or given]
+    /// Order in which servers are tried: as given, by measured round-trip time, or by distance (Geo-API of a server)
+    /// [default: as configured, or given]
     #[arg(long, value_name = "given|round-trip|geo")]
     pub(crate) server_order: Option<Order>,
 
-    /// Name of the repository, where it isn't the last part of the URL
+    /// Fully qualified name of the repository, if the URL does not end with it
     #[arg(long, value_name = "NAME")]
     pub(crate) fqrn: Option<String>,
 
-    /// Cache folder; mounts of the same user may share it; or ram, for one in memory that ends with the mount [default:
-    /// $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR, /var/tmp or /tmp; for root /var/lib/esker]
+    /// Cache folder, which mounts of one user may share, or `ram` for a cache in memory that ends with the mount
+    /// [default: $ESKER_CACHE, or a folder in $SLURM_TMPDIR, $TMPDIR, /var/tmp or /tmp; for root /var/lib/esker]
     #[arg(long, value_name = "DIR|ram")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// Accept a cache on a network file system
+    /// Allow a cache folder on a network file system
     #[arg(long)]
     pub(crate) cache_on_network: bool,
 
     #[command(flatten)]
     pub(crate) tiers: TierArgs,
 
-    /// Keep no content of files in the cache, nor fetch any ahead: for what is read once; the process that opens a cache
-    /// first decides for all that share it
+    /// Stream file contents: neither cache nor prefetch them, for data that is read once; the process that opens a
+    /// cache first decides for all that share it
     #[arg(long)]
     pub(crate) streaming: bool,
 
-    /// Use the cache of the broker that listens here [default: the one of root at /run/esker-broker/socket, if it is
-    /// there and no --cache is named]
+    /// Socket of the broker whose cache to use [default: /run/esker-broker/socket of root, if it exists and no --cache
+    /// is given]
     #[arg(long, value_name = "SOCKET")]
     broker: Option<PathBuf>,
 
-    /// The broker may be run by this user, not by root alone
+    /// User id under which the broker may run, beside root
     #[arg(long, value_name = "UID")]
     broker_user: Option<u32>,
 
-    /// Use no broker
+    /// Do not use a broker
     #[arg(long, conflicts_with_all = ["broker", "broker_user"])]
     no_broker: bool,
 
-    /// Say where the cache is and why
+    /// Print the cache folder and the reason for choosing it
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
-    /// Size to keep the cache below, like 500M or 20GiB
+    /// Largest size of the cache, like 500M or 20GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) quota: Option<u64>,
 
-    /// Don't look for a new revision, use the last accepted one
+    /// Mount the last accepted revision without asking a server for a newer one
     #[arg(long)]
     pub(crate) offline: bool,
 
-    /// Accept a repository that was created anew and is older than the one seen before
+    /// Accept a repository that was created again and is older than the revision seen before
     #[arg(long)]
     pub(crate) forget_history: bool,
 
-    /// Seconds after which a proxy or a server that is silent or slow is left for another
+    /// Seconds without progress after which a request moves to another proxy or server
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) timeout: Option<Duration>,
 
-    /// Seconds after which what was left is tried again
+    /// Seconds after which a failed proxy or server is tried again
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) reset_after: Option<Duration>,
 
-    /// Seconds after which reads give up waiting for a server
+    /// Seconds without progress after which a read fails
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) deadline: Option<Duration>,
 }
@@ -159,19 +158,19 @@ impl RepositoryArgs {
     }
 }
 
-/// Which revision to show; the newest unless one of these is given.
+/// Options that select the revision to show; the newest by default.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(multiple = false)]
 pub(crate) struct PinArgs {
-    /// The revision that its publisher gave this name; `esker revision --list` lists them
+    /// Mount the revision with this tag; `esker revision --list` lists the tags
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
 
-    /// The newest revision of this date (UTC) that has a name, like 2026-01-31 or 2026-01-31T12:00:00Z
+    /// Mount the newest tagged revision of this date (UTC), like 2026-01-31 or 2026-01-31T12:00:00Z
     #[arg(long, value_name = "DATE", value_parser = date)]
     date: Option<UnixTime>,
 
-    /// The revision with this root catalog, on your own word
+    /// Mount this root catalog hash, without checking that it was published
     #[arg(long, value_name = "HASH")]
     root_hash: Option<ContentHash>,
 }
@@ -200,23 +199,22 @@ fn date(text: &str) -> Result<UnixTime, String> {
     UnixTime::parse_iso(text).ok_or_else(bad)
 }
 
-/// What a mount shows, and what it fetches for it.
+/// Options for the revision that a mount shows and for what it fetches.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ViewArgs {
     #[command(flatten)]
     pin: PinArgs,
 
-    /// Stay at the revision found now, whatever is published later; starts of programs cost less then, because the
-    /// kernel may answer more by itself
+    /// Stay at the current revision; programs start faster, because the kernel can answer more by itself
     #[arg(long)]
     pub(crate) fixed: bool,
 
-    /// Where to hear of new revisions at once: `server` is the repository's own, if it is asked directly and tells; a URL
-    /// is a notification server of CernVM-FS [default: as configured, or server]
+    /// Source of revision events: `server` is the repository's own server, if it is reached directly and sends them; a
+    /// URL is a CernVM-FS notification server [default: as configured, or server]
     #[arg(long, value_name = "server|off|URL", value_parser = push)]
     pub(crate) push: Option<Push>,
 
-    /// Fetch nothing ahead of its use
+    /// Disable prefetching
     #[arg(long)]
     pub(crate) no_prefetch: bool,
 }
@@ -240,27 +238,27 @@ impl ViewArgs {
     }
 }
 
-/// How a mount behaves; for tests.
+/// Options for tests.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct TestingArgs {
-    /// Use no feature of newer kernels than this one
+    /// Use only features of this kernel version
     #[arg(long, value_name = "4.18|5.14|6.18", hide = true)]
     pub(crate) kernel: Option<KernelMask>,
 
-    /// Seconds between two looks for a new revision
+    /// Seconds between two checks for a new revision
     #[arg(long, value_name = "SECONDS", hide = true, value_parser = seconds)]
     pub(crate) ttl: Option<Duration>,
 }
 
-/// A path in a repository, for the commands that read without mounting.
+/// Path in a repository, for the commands that read without mounting.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
-    /// The repository, with a path in it after a colon: http://server/cvmfs/NAME:/path, NAME:/path or NAME@TAG:/path; a NAME is
-    /// one that is configured, or published from this machine
+    /// Repository and path, separated by a colon: http://server/cvmfs/NAME:/path, NAME:/path or NAME@TAG:/path; NAME is
+    /// configured, or published from this machine
     #[arg(value_name = "URL|NAME[@TAG][:/PATH]")]
     place: OsString,
 
-    /// The path, if it isn't part of the first argument
+    /// Path, if the first argument has none
     #[arg(value_name = "PATH")]
     path: Option<OsString>,
 

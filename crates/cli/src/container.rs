@@ -24,68 +24,68 @@ use crate::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
 
-/// How a container looks.
+/// Options of containers.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ContainerArgs {
-    /// In a container: show this file or directory of the host at DST (or the same path), as in
-    /// `--bind /scratch/data:/data:ro,noexec`; several are separated by commas
+    /// Bind mount of a host file or directory at DST (default SRC), as in `--bind /scratch/data:/data:ro,noexec`;
+    /// several are separated by commas
     #[arg(long, short = 'B', value_name = "SRC[:DST[:OPT,…]]", help_heading = HEADING)]
     bind: Vec<OsString>,
 
-    /// Show the image at this path of the host's own root directory, for a stack of programs that is no system, as in
-    /// `esker run stack.sqfs --at /opt/stack -- /opt/stack/bin/tool`
+    /// Mount the image at this path of the host's root directory, for software stacks, as in `esker run stack.sqfs --at
+    /// /opt/stack -- /opt/stack/bin/tool`
     #[arg(long, value_name = "PATH", help_heading = HEADING)]
     at: Option<PathBuf>,
 
-    /// Let the command write everywhere in the image, into memory; gone when it ends
+    /// Make the whole image writable, in memory; changes are lost at the end
     #[arg(long, help_heading = HEADING)]
     writable_tmpfs: bool,
 
-    /// Set a variable; ESKER_ENV_NAME=VALUE in the environment does the same
+    /// Environment variable to set; ESKER_ENV_NAME=VALUE in the environment does the same
     #[arg(long, value_name = "NAME=VALUE", help_heading = HEADING)]
     env: Vec<OsString>,
 
-    /// Take over no more of the environment than who you are and the terminal
+    /// Start with a clean environment
     #[arg(long, help_heading = HEADING)]
     cleanenv: bool,
 
-    /// Another home directory: this one of the host, at DST (or where yours is)
+    /// Home directory: SRC of the host, at DST [default: the user's own]
     #[arg(long, value_name = "SRC[:DST]", conflicts_with = "no_home", help_heading = HEADING)]
     home: Option<OsString>,
 
-    /// Don't show your home directory
+    /// Do not mount the home directory
     #[arg(long, help_heading = HEADING)]
     no_home: bool,
 
-    /// Show neither /tmp, /var/tmp, your home nor the current directory, only what --bind names
+    /// Mount only what --bind names: neither /tmp, /var/tmp, home nor the current directory
     #[arg(long, help_heading = HEADING)]
     no_bind: bool,
 
-    /// Empty directories in memory in place of /tmp, /var/tmp and home; the current directory isn't shown
+    /// Use empty directories in memory for /tmp, /var/tmp and home, and do not mount the current directory
     #[arg(long, help_heading = HEADING)]
     contain: bool,
 
-    /// Start in this directory of the image [default: the current one if it is shown, the image's, home]
+    /// Working directory [default: the current one if it is mounted, the image's, home]
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
     pwd: Option<PathBuf>,
 
-    /// Look like root to the command; files that it makes are yours
+    /// Run as root of a user namespace; the user owns the files that the command creates
     #[arg(long, help_heading = HEADING)]
     fakeroot: bool,
 
-    /// Start the image's own entry point, with COMMAND as its arguments
+    /// Run the image's entry point, with COMMAND as its arguments
     #[arg(long, help_heading = HEADING)]
     entrypoint: bool,
 
-    /// Show the host's GPUs and their libraries
+    /// Mount the host's GPU devices and libraries
     #[arg(long, help_heading = HEADING)]
     gpu: bool,
 
-    /// Show the host's MPI and network libraries, and the devices they use
+    /// Mount the host's MPI and network libraries, and their devices
     #[arg(long, help_heading = HEADING)]
     mpi: bool,
 
-    /// Show what the rules in /etc/esker/hooks/NAME.hook (or in this FILE) name
+    /// Mount what the rules in /etc/esker/hooks/NAME.hook, or in this FILE, list
     #[arg(long, value_name = "NAME|FILE", help_heading = HEADING)]
     hook: Vec<String>,
 }

@@ -20,18 +20,18 @@ use crate::named;
 use crate::output::parse_size;
 use crate::settings::Settings;
 
-/// How an image is read.
+/// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ImageArgs {
-    /// Of an image: where in the file it begins, if it isn't found by itself
+    /// Offset of the image in the file, if it is not detected
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     offset: Option<u64>,
 
-    /// Of an image: read so much at once, aligned; the stripe of a parallel file system, like 1M
+    /// Size and alignment of reads, such as the stripe of a parallel file system, like 1M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     stripe: Option<u64>,
 
-    /// Of an image on a server: what `esker image digest` said of it; every block is checked by that
+    /// Root digest from `esker image digest`, with which every block of an image on a server is checked
     #[arg(long, value_name = "ROOT", value_parser = digest)]
     digest: Option<Digest>,
 }

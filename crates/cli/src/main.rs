@@ -45,7 +45,7 @@ use crate::exit::Failure;
 use crate::limits::OpenFiles;
 use crate::settings::Settings;
 
-/// Mounts CernVM-FS repositories and runs programs from them, verified, with or without root.
+/// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]

@@ -28,11 +28,11 @@ pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use storage::refuse_address;
 
-/// Where a repository and its keys are.
+/// Options for the storage and the keys of a repository.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PublisherArgs {
-    /// Folder of repositories, each in a folder of its name; or the folder of this one [default: /srv/cvmfs for
-    /// root, else ~/.local/share/esker/repositories]
+    /// Folder of repositories, each below its name, or the folder of this one [default: /srv/cvmfs for root, else
+    /// ~/.local/share/esker/repositories]
     #[arg(long, value_name = "DIR")]
     storage: Option<PathBuf>,
 
@@ -103,39 +103,40 @@ impl Place {
     }
 }
 
-/// How a publish is done and told of.
+/// Options of publishing commands.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct HowArgs {
-    /// Name of a tag for the new revision, or for the published one if nothing changed [default: generic-TIME]
+    /// Tag for the new revision, or for the published one if nothing changed [default: generic-TIME]
     #[arg(long, value_name = "NAME")]
     pub(crate) tag: Option<String>,
 
-    /// Description of the revision, kept with its tag
+    /// Description of the revision, stored with its tag
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
-    /// A profile to keep with the repository: its bundles are written now and in every later revision
+    /// Profile to add to the repository: its bundles are written in this and each later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
 
-    /// Say what would be done and which paths would change (the first 50; --json: all), and do nothing
+    /// Print the changes (the first 50 paths; with --json all), and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Remove more than half of the repository's entries without being asked; fewer than 10 never need this
+    /// Allow removing more than half of the repository's entries without confirmation; fewer than 10 never need it
     #[arg(long)]
     pub(crate) allow_shrink: bool,
 
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// The zlib encoder of this publish: stock, as CernVM-FS, or fast, which `cvmfs_fsck` calls corrupt
+    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt [default: as set
+    /// by `repo create`]
     ///
-    /// Without it the encoder is the one that `repo create` was told. See `esker repo create --help`.
+    /// See `esker repo create --help`.
     #[arg(long, value_name = "stock|fast")]
     pub(crate) deflate: Option<DeflateArg>,
 
-    /// Number of threads that compress [default: one for each core]
+    /// Number of compression threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
 
@@ -152,7 +153,7 @@ pub(crate) struct HowArgs {
 pub(crate) enum DeflateArg {
     Stock,
     Fast,
-    /// For measurements: zlib itself, which writes what `stock` writes.
+    /// zlib itself, which writes the same bytes as `stock`; for measurements.
     #[value(hide = true)]
     Zlib,
 }

@@ -7,16 +7,16 @@ use esker_store::{Lower, LowerForm, make_alien};
 use crate::exit::Failure;
 use crate::settings::Settings;
 
-/// Folders that are asked before the network.
+/// Options for cache tiers below the node's own cache.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct TierArgs {
-    /// A folder that is read before the network is asked: a cache of CernVM-FS (like /var/lib/cvmfs/shared), one of Esker,
-    /// or one that was filled beforehand; may be given several times
+    /// Folder that is read before the network: a cache of CernVM-FS (like /var/lib/cvmfs/shared) or Esker, or a
+    /// preloaded one; may be repeated
     #[arg(long, value_name = "DIR")]
     lower: Vec<PathBuf>,
 
-    /// A folder on a shared file system that is read before the network is asked, and to which what is fetched is written
-    /// for other nodes; its layout is CernVM-FS's
+    /// Folder on a shared file system in the layout of CernVM-FS's alien caches: read before the network, and written
+    /// with fetched objects for other nodes
     #[arg(long, value_name = "DIR")]
     alien: Option<PathBuf>,
 }

@@ -13,10 +13,10 @@ use crate::privileges;
 use crate::settings::{BROKER_SOCKET, Settings, default_quota};
 use crate::tiers::tier;
 
-/// Keeps one cache for all users of this node, and serves their mounts from it.
+/// Runs the cache broker: one cache for all users of this node.
 ///
-/// Runs until it is interrupted. Mounts use it by themselves if it is run by root and listens at the usual place; with
-/// `--broker SOCKET --broker-user UID` wherever and by whomever it is run.
+/// Runs until it is interrupted. Mounts use it by default if root runs it and it listens at the default socket; another
+/// broker is chosen with `--broker SOCKET --broker-user UID`.
 ///
 /// Example: esker broker --quota 50G --allow secret.example.org=gid:2000
 #[derive(clap::Args, Debug)]
@@ -25,42 +25,43 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Accept a cache on a network file system
+    /// Allow a cache folder on a network file system
     #[arg(long)]
     cache_on_network: bool,
 
-    /// Size to keep the cache below, like 50G
+    /// Largest size of the cache, like 50G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     quota: Option<u64>,
 
-    /// A folder that is read before the network is asked: a cache of CernVM-FS (like /var/lib/cvmfs/shared), one of Esker,
-    /// or one that was filled beforehand; not where some repositories are for some users only
+    /// Folder that is read before the network: a cache of CernVM-FS (like /var/lib/cvmfs/shared) or Esker, or a
+    /// preloaded one; not allowed when some repositories are restricted to some users
     #[arg(long, value_name = "DIR")]
     lower: Vec<PathBuf>,
 
-    /// Where to listen, in a folder that only this user may write to; it is made if need be
+    /// Socket to listen on, in a folder that only this user may write to; the folder is created if needed
     #[arg(long, value_name = "SOCKET", default_value = BROKER_SOCKET)]
     socket: PathBuf,
 
-    /// Certificates of authorities whose word is taken for who a server is that is spoken to over https, beside those of
-    /// the system: a file, or a folder of files
+    /// Additional CA certificates for TLS, beside those of the system: a file or a folder of files
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
 
-    /// What the broker connects to for its users: any, which is every address but those of this node and its links, or addresses,
-    /// networks and names of servers; several are possible, like `--connect any --connect 127.0.0.1` with a proxy on this node
+    /// Addresses that the broker may connect to: `any` for all but those of this node and link-local ones, or
+    /// addresses, networks and host names; may be repeated, like `--connect any --connect 127.0.0.1` with a proxy on
+    /// this node
     #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
     connect: Vec<Reachable>,
 
-    /// The user to run as once it listens, if it is started by root; the cache becomes that user's [default: root]
+    /// User to run as after binding the socket, if root starts it; the cache folder must belong to that user [default:
+    /// root]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// Who may read a repository: all, none, or numbers of users and groups; root always may
+    /// Users who may read a repository: all, none, or user and group ids; root always may
     #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
     allow: Vec<(String, Readers)>,
 
-    /// Who may read repositories that no --allow names
+    /// Users who may read repositories that no --allow names
     #[arg(long, value_name = "all|none|uid:N,gid:N,…", default_value = "all", value_parser = parse_readers)]
     others: Readers,
 }

@@ -17,9 +17,9 @@ use crate::output::{JsonArray, Output, parse_size, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::{Settings, default_quota};
 
-/// Looks after the cache: what is in it, what stays in it, whether it is sound.
+/// Shows, fills, checks and empties the cache.
 ///
-/// Works while repositories are mounted and while none is.
+/// Works with and without mounts.
 ///
 /// Example: esker cache status
 #[derive(clap::Args, Debug)]
@@ -40,7 +40,7 @@ enum Command {
     Preload(fill::PreloadArgs),
 }
 
-/// Shows how full the cache is, and what is wrong with it.
+/// Shows the size, limit and faults of the cache.
 ///
 /// Example: esker cache status --json
 #[derive(clap::Args, Debug)]
@@ -54,7 +54,7 @@ struct FolderArgs {
     json: bool,
 }
 
-/// Lists the objects in the cache, the longest unread first, or what is pinned.
+/// Lists the objects in the cache, least recently used first, or the pinned files and folders.
 ///
 /// Example: esker cache list --pins
 #[derive(clap::Args, Debug)]
@@ -62,17 +62,17 @@ struct ListArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
-    /// The pinned files and folders in place of the objects
+    /// List pinned files and folders in place of objects
     #[arg(long)]
     pins: bool,
 }
 
-/// Lets what was pinned be evicted again.
+/// Unpins files and folders, so that they can be evicted.
 ///
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
 struct UnpinArgs {
-    /// What was pinned, as `esker cache list --pins` says it, or as it was said to `esker cache pin`
+    /// Pinned file or folder, as `esker cache list --pins` prints it or as it was given to `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
 
@@ -81,18 +81,18 @@ struct UnpinArgs {
     cache: Option<PathBuf>,
 }
 
-/// Makes room: evicts what was not read for longest, or what a file or folder consists of.
+/// Evicts the least recently used objects, or those of a file or folder.
 ///
-/// What is in use or pinned stays.
+/// Objects in use and pinned objects stay.
 ///
 /// Example: esker cache evict --to 2G
 #[derive(clap::Args, Debug)]
 struct EvictArgs {
-    /// A file or folder: http://server/cvmfs/NAME:/path
+    /// File or folder: http://server/cvmfs/NAME:/path
     #[arg(value_name = "URL:/PATH", required_unless_present = "to")]
     place: Option<String>,
 
-    /// Evict until the cache takes no more than this, like 500M or 2GiB
+    /// Size of the cache to evict down to, like 500M or 2GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "place")]
     to: Option<u64>,
 
@@ -104,9 +104,9 @@ struct EvictArgs {
     json: bool,
 }
 
-/// Evicts everything that is not in use or pinned.
+/// Evicts all objects that are neither in use nor pinned.
 ///
-/// The last accepted revision of each repository stays known, unless --heads is said.
+/// The last accepted revision of each repository is kept unless --heads is given.
 ///
 /// Example: esker cache wipe
 #[derive(clap::Args, Debug)]
@@ -114,19 +114,19 @@ struct WipeArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
-    /// What is pinned, too
+    /// Evict pinned objects too
     #[arg(long)]
     pinned: bool,
 
-    /// Forget the last accepted revisions as well, and with them the protection against older ones
+    /// Forget the last accepted revisions too, and with them the protection against rollback
     #[arg(long)]
     heads: bool,
 }
 
-/// Compares every object with the digest that was noted when it was verified.
+/// Compares every object with the digest recorded when it was verified.
 ///
-/// A damaged object is never shown to anybody: without --remove it is found out again when it is read next, and fetched
-/// anew. Ends with code 4 if anything is damaged.
+/// A read never returns a damaged object: the next read finds it and fetches it again, with or without --remove. Exit
+/// code 4 reports damage.
 ///
 /// Example: esker cache check --remove
 #[derive(clap::Args, Debug)]
@@ -134,7 +134,7 @@ struct CheckArgs {
     #[command(flatten)]
     folder: FolderArgs,
 
-    /// Remove what is damaged
+    /// Remove damaged objects
     #[arg(long)]
     remove: bool,
 

@@ -6,9 +6,7 @@ use crate::exit::Failure;
 use crate::meter::Meter;
 use crate::output::{JsonArray, Output};
 
-/// Compares what two directories show, such as mounts of one repository by two clients.
-///
-/// Names, types, modes, sizes, times, targets of links and extended attributes count; exit code 1 says that they differ.
+/// Compares two directory trees, such as mounts of one repository by two clients.
 ///
 /// Example: esker compare /mnt/sw /mnt/sw
 #[derive(clap::Args, Debug)]
@@ -17,7 +15,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR_A")]
     a: PathBuf,
 
-    /// The second
+    /// Second image or folder
     #[arg(value_name = "DIR_B")]
     b: PathBuf,
 

@@ -7,9 +7,9 @@ use crate::exit::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Says what is wrong on this node and how to mend it, within ten seconds whatever is broken.
+/// Finds faults of this node and suggests corrections, within ten seconds.
 ///
-/// Exits with 0 if mounts work and with 1 if not, for use as a health check of nodes.
+/// Exit code 0 reports that mounts work, 1 that they don't, for use as a health check of nodes.
 ///
 /// Example: esker doctor
 #[derive(clap::Args, Debug)]
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Show what is well, too
+    /// Show passed checks too
     #[arg(long, short)]
     verbose: bool,
 
-    /// Touch something that may hang; how a doctor is started who can be left behind
+    /// Probe a path that may hang; the doctor starts itself with this option
     #[arg(long, hide = true, value_name = "WHAT", requires = "path")]
     touch: Option<Touch>,
 

@@ -12,7 +12,7 @@ use crate::output::{JsonArray, Output};
 use crate::settings::Settings;
 use crate::walk::Walk;
 
-/// Lists everything below a directory of a repository without mounting it.
+/// Lists all entries below a directory of a repository without mounting it.
 ///
 /// Example: esker find http://server/cvmfs/sw.example.org:/lib --name '*.so*' --type f --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
@@ -20,15 +20,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Only names that match this pattern; *, ? and [abc] are known
+    /// Pattern that names must match, with *, ? and [abc]
     #[arg(long, value_name = "PATTERN")]
     name: Option<OsString>,
 
-    /// Only entries of this type: f file, d directory, l symlink, p fifo, s socket, c and b devices
+    /// Type of entries to list: f file, d directory, l symlink, p fifo, s socket, c and b devices
     #[arg(long = "type", value_name = "TYPE", value_parser = parse_type)]
     kind: Option<NodeKind>,
 
-    /// Go at most this many levels down
+    /// Largest depth below the directory
     #[arg(long, value_name = "LEVELS")]
     max_depth: Option<usize>,
 

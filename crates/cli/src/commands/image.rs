@@ -13,7 +13,7 @@ use esker_squashfs::writer::WriteError;
 use crate::exit::{Failure, Kind, chain_after};
 use crate::settings::Settings;
 
-/// Makes squashfs images, and looks into them without mounting.
+/// Builds, reads, verifies and compares squashfs images without mounting them.
 ///
 /// Example: esker image inspect stack.sqfs
 #[derive(clap::Args, Debug)]

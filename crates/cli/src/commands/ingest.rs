@@ -6,9 +6,9 @@ use crate::exit::{Context as _, Failure, Kind};
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
-/// Unpacks an archive into a directory of a repository.
+/// Publishes the entries of an archive below a directory of a repository.
 ///
-/// What has the same name is replaced, everything else stays.
+/// Entries with the same name are replaced; all others stay.
 ///
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
@@ -17,27 +17,27 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The archive: tar, plain or compressed; - for standard input
+    /// Tar archive, plain or compressed; - for standard input
     #[arg(value_name = "FILE")]
     archive: PathBuf,
 
-    /// The directory of the repository
+    /// Directory of the repository
     #[arg(long, value_name = "/PATH")]
     to: PathBuf,
 
-    /// A path in the repository to delete first, with all below it; may be given many times
+    /// Path in the repository to delete first, with all entries below it; may be repeated
     #[arg(long, value_name = "/PATH")]
     delete: Vec<PathBuf>,
 
-    /// A file with such paths, one a line
+    /// File with paths to delete first, one a line
     #[arg(long, value_name = "FILE")]
     delete_list: Option<PathBuf>,
 
-    /// Owner of all that is added, by number [default: as in the archive]
+    /// Owner of all added entries, as ids UID[:GID] [default: as in the archive]
     #[arg(long, value_name = "UID[:GID]", value_parser = owner)]
     owner: Option<Owner>,
 
-    /// Make the directory a nested catalog
+    /// Make the directory the root of a nested catalog
     #[arg(long)]
     nested: bool,
 

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 
-    /// Show type, permissions, owner, size and time, too
+    /// Show type, permissions, owner, size and time too
     #[arg(short, long)]
     long: bool,
 

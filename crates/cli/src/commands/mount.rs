@@ -31,17 +31,17 @@ use crate::settings::Settings;
 use crate::stop::Stop;
 use crate::tuning;
 
-/// Mounts a repository or an image; returns once the mount answers.
+/// Mounts a repository or an image, and returns once the mount answers.
 ///
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured; or a
-    /// squashfs image: a file (also SIF or AppImage), http://host/image.sqfs, or a file of a repository as NAME:/path
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a squashfs image:
+    /// a file (also SIF or AppImage), http://host/image.sqfs, or a file of a repository as NAME:/path
     #[arg(value_name = "URL|NAME|IMAGE")]
     url: String,
 
-    /// An existing directory
+    /// Existing directory
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
 
@@ -64,27 +64,27 @@ pub(crate) struct Args {
     #[arg(long)]
     foreground: bool,
 
-    /// Report to this descriptor; how a daemon is started
+    /// Descriptor to report to; a daemon is started with it
     #[arg(long, hide = true, value_name = "FD")]
     daemon: Option<RawFd>,
 
-    /// Read the value of --proxy from the standard input; how a daemon is told passwords
+    /// Read the value of --proxy from standard input; keeps passwords out of command lines
     #[arg(long, hide = true, requires = "daemon")]
     proxy_from_input: bool,
 }
 
-/// Who may do what with a mount, and what it is called.
+/// Options for access to a mount and for its labels.
 #[derive(clap::Args, Debug)]
 struct AccessArgs {
-    /// Let other users in too; always so for root, and for others where /etc/fuse.conf allows it
+    /// Allow other users to access the mount; always on for root, for others where /etc/fuse.conf allows it
     #[arg(long)]
     allow_other: bool,
 
-    /// Start no program from it
+    /// Forbid executing programs from the mount
     #[arg(long)]
     noexec: bool,
 
-    /// Label everything in it for SELinux with this context, for instance system_u:object_r:httpd_sys_content_t:s0
+    /// SELinux context of all files, for instance system_u:object_r:httpd_sys_content_t:s0
     #[arg(long, value_name = "CONTEXT")]
     context: Option<String>,
 
@@ -97,13 +97,13 @@ struct AccessArgs {
     #[arg(long, value_name = "CONTEXT", hide = true)]
     rootcontext: Option<String>,
 
-    /// As root, of an image or a fixed revision: what programs see it with. EROFS of the kernel (Linux 6.15) keeps all it was
-    /// told, and is what an image is shown with; an overlay answers ioctls, for which Python asks of each file, and is what a
-    /// revision is shown with; FUSE is how everybody else's mounts are
+    /// Kernel file system to present the mount through, for images and fixed revisions of root: erofs (Linux 6.15,
+    /// default for images) keeps names, attributes and pages; overlay (default for revisions) answers ioctls in the
+    /// kernel; fuse is the only choice of other users
     #[arg(long, value_name = "FILE SYSTEM", value_enum)]
     show_with: Option<FileSystem>,
 
-    /// What `mount` and `df` show as its source, if it isn't the URL
+    /// Source that `mount` and `df` show [default: the URL]
     #[arg(long, value_name = "TEXT", hide = true)]
     source: Option<String>,
 }

@@ -15,7 +15,7 @@ use crate::output::{Output, size};
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin};
 use crate::settings::Settings;
 
-/// Records what programs read, so that others have it fetched ahead.
+/// Records and keeps profiles: which files programs read, for prefetching.
 ///
 /// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls -R /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
@@ -33,23 +33,23 @@ enum Command {
     Remove(RemoveArgs),
 }
 
-/// Says what is in a profile, and which files would announce which others.
+/// Shows the content of a profile, and the bundles that publishing would make of it.
 ///
 /// Example: esker profile show tool.profile.json
 #[derive(clap::Args, Debug)]
 struct ShowArgs {
-    /// The profile
+    /// Profile
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Print it as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Keeps profiles for a repository: every later publish writes bundles of them.
+/// Adds profiles to a repository: each later publish writes bundles of them.
 ///
-/// A profile is known by the name of its file, without the ending `.profile.json`; one of the same name is replaced.
+/// The name of a profile is its file name without `.profile.json`; a profile of the same name is replaced.
 ///
 /// Example: esker profile add sw.example.org tool.profile.json
 #[derive(clap::Args, Debug)]
@@ -58,7 +58,7 @@ struct AddArgs {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The profiles
+    /// Profiles
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -69,7 +69,7 @@ struct AddArgs {
     lock: LockArgs,
 }
 
-/// Lists the profiles that are kept for a repository.
+/// Lists the profiles of a repository.
 ///
 /// Example: esker profile list sw.example.org
 #[derive(clap::Args, Debug)]
@@ -89,7 +89,7 @@ struct ListArgs {
     json: bool,
 }
 
-/// Gives profiles of a repository up; the next publish takes their bundles back.
+/// Removes profiles from a repository; the next publish removes their bundles.
 ///
 /// Example: esker profile remove sw.example.org tool
 #[derive(clap::Args, Debug)]
@@ -98,7 +98,7 @@ struct RemoveArgs {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The names of the profiles, as `esker profile list` says them
+    /// Names of profiles, as `esker profile list` prints them
     #[arg(value_name = "PROFILE", required = true)]
     profiles: Vec<String>,
 

@@ -6,7 +6,7 @@ use crate::exit::Failure;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
-/// Makes a repository, or a directory of it, equal to a folder.
+/// Publishes a folder: makes a repository, or a directory of it, equal to it.
 ///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
@@ -15,11 +15,11 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The folder
+    /// Folder
     #[arg(value_name = "DIR")]
     source: PathBuf,
 
-    /// The directory of the repository that becomes equal to the folder
+    /// Directory of the repository to make equal to the folder
     #[arg(long, value_name = "/PATH", default_value = "/")]
     to: PathBuf,
 

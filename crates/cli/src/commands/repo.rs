@@ -14,7 +14,7 @@ use crate::output::{Output, parse_size};
 use crate::publisher::{DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin};
 use crate::settings::Settings;
 
-/// Makes repositories, and keeps them in order.
+/// Creates repositories, renews their whitelists and rebuilds their content index.
 ///
 /// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
@@ -30,9 +30,9 @@ enum Command {
     Resign(resign::Args),
 }
 
-/// Computes anew which object holds which content, so that no content is stored twice.
+/// Rebuilds the content index, with which publishing stores no content twice.
 ///
-/// Needed once for a repository that others published.
+/// Needed once for a repository that another program published.
 ///
 /// Example: esker repo reindex sw.example.org
 #[derive(clap::Args, Debug)]
@@ -52,9 +52,9 @@ struct ReindexArgs {
     json: bool,
 }
 
-/// Makes a repository: keys, whitelist, and an empty first revision.
+/// Creates a repository: keys, whitelist, and an empty first revision.
 ///
-/// Keys that are there already are used.
+/// Existing keys are used.
 ///
 /// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
@@ -66,44 +66,42 @@ struct CreateArgs {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Folder for the master key, which is needed to sign the whitelist again and by nothing else, such as one on a medium that is
-    /// kept elsewhere [default: the keys folder]
+    /// Folder for the master key, which only signs whitelists; may be on a removable medium [default: the keys folder]
     #[arg(long, value_name = "DIR")]
     master_key: Option<PathBuf>,
 
-    /// Algorithm that names content
+    /// Hash algorithm of object names
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
     hash: HashArg,
 
-    /// Compression of files: zstd is the quickest and smallest; clients of CernVM-FS read only zlib and none
+    /// Compression of files: zlib, none or zstd; CernVM-FS 2.12 and older read only zlib and none
     ///
-    /// CernVM-FS 2.12 and older know no zstd; where all clients are Esker's, or of a version of CernVM-FS that reads it,
-    /// zstd is the better choice.
+    /// zstd is the fastest and smallest choice if all clients are Esker or a version of CernVM-FS that reads it.
     #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib")]
     compress: CompressArg,
 
-    /// The zlib encoder of files: stock, as CernVM-FS, or fast, which `cvmfs_fsck` calls corrupt
+    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt
     ///
-    /// Stock writes byte for byte what zlib writes at level 6, so that equal content has one name whoever publishes it, and
-    /// `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast takes 0.6 of the time, and every
-    /// client can read it; but `cvmfs_fsck` calls all of its objects corrupt, and with -p removes them from the caches of
-    /// CernVM-FS's clients, which fetch them again. Replicas work with both.
+    /// Stock writes byte for byte what zlib writes at level 6, so that equal content has the same name whoever
+    /// publishes it, and `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast takes 0.6 of
+    /// the time, and every client reads it; but `cvmfs_fsck` reports all of its objects as corrupt, and with -p removes
+    /// them from the caches of CernVM-FS clients, which fetch them again. Replicas work with both.
     #[arg(long, value_name = "stock|fast", default_value = "stock")]
     deflate: DeflateArg,
 
-    /// Smallest, average and largest size of the chunks that large files are cut into
+    /// Smallest, average and largest size of the chunks of large files
     #[arg(long, value_name = "MIN,AVERAGE,MAX", value_delimiter = ',', num_args = 1, value_parser = parse_size)]
     chunks: Vec<u64>,
 
-    /// Seconds after which clients ask for a newer revision
+    /// Seconds after which clients check for a newer revision
     #[arg(long, value_name = "SECONDS", default_value_t = esker_admin::TTL)]
     ttl: u32,
 
-    /// Days that the whitelist is valid
+    /// Days for which the whitelist is valid
     #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = whitelist_days())]
     whitelist_days: u32,
 
-    /// Never collect old revisions
+    /// Keep old revisions: mark the repository as not garbage-collectable
     #[arg(long)]
     keep_all: bool,
 

@@ -14,20 +14,20 @@ use crate::join::Checked;
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Shows which revision is mounted, which its server has, and which have names.
+/// Shows the mounted revision, the server's newest revision, and tagged revisions.
 ///
 /// Example: esker revision /mnt/sw
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A mount point, or a repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
+    /// Mount point, or repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
     #[arg(value_name = "MOUNTPOINT|URL")]
     place: OsString,
 
-    /// List the revisions that have names, newest first
+    /// List tagged revisions, newest first
     #[arg(long)]
     list: bool,
 
-    /// Have the mount look for a new revision now and move to it
+    /// Make the mount check for a new revision now and move to it
     #[arg(long)]
     update: bool,
 

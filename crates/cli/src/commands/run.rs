@@ -12,16 +12,16 @@ use crate::limits::OpenFiles;
 use crate::named::hint_at_colon;
 use crate::settings::Settings;
 
-/// Runs a command that sees a repository below /cvmfs, or has an image as its root directory.
+/// Runs a command with a repository mounted below /cvmfs, or with an image as its root directory.
 ///
-/// Neither root nor fusermount3 is needed.
+/// Needs neither root nor fusermount3.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of one that is configured. Or what becomes
-    /// the root directory: a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a
-    /// system in it (with a `/` in its name), or a folder of a repository, as NAME:/path
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a root directory:
+    /// a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a system in it
+    /// (written with a `/`), or a folder of a repository as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE")]
     what: OsString,
 
@@ -40,11 +40,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     testing: TestingArgs,
 
-    /// Started by `esker run` itself: keep the image, and report to this descriptor
+    /// Keep the image mounted and report to this descriptor; `esker run` starts itself with this option
     #[arg(long, hide = true, value_name = "FD")]
     keep: Option<RawFd>,
 
-    /// The command and its arguments; for an image its own, if none is named
+    /// Command and its arguments [default for an image: its own command]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

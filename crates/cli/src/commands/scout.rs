@@ -7,10 +7,10 @@ use crate::exit::{Context, Failure, Kind};
 /// The name of the hidden subcommand.
 pub(crate) const SCOUT: &str = "scout";
 
-/// Goes ahead of programs through a mount, where its standard input tells; not for use by hand.
+/// Replays recorded reads through a mount; not for use by hand.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Of a command that this user runs, and whose namespaces have the mount
+    /// Process whose namespaces have the mount
     #[arg(long, value_name = "PROCESS")]
     beside: Option<u32>,
 

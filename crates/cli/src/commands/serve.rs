@@ -14,36 +14,36 @@ use crate::output::{Output, size};
 use crate::privileges;
 use crate::publisher::refuse_address;
 
-/// Serves repositories over HTTP, to Esker and CernVM-FS clients and to browsers.
+/// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
 ///
-/// A folder is one repository or holds several; one that is added later is served without a restart. Only what
-/// clients need can be reached. Ctrl-C or SIGTERM finishes the answers under way, a second one ends at once.
+/// A folder is a repository or holds several; one added later is served without a restart. Only the files that clients
+/// need can be reached. Ctrl-C or SIGTERM finishes the responses under way, a second signal ends at once.
 ///
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A repository, or a folder of repositories
+    /// Repository, or folder of repositories
     #[arg(value_name = "DIR", required = true)]
     folders: Vec<PathBuf>,
 
-    /// Where to listen; 0.0.0.0 or [::] is every address of this machine, port 0 any free one
+    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 
-    /// A folder outside of the repositories that links in them may lead into, such as the disk that data/ is a link to; links
-    /// that lead elsewhere are not followed
+    /// Folder outside of the repositories that their links may lead into, such as the disk behind a linked data/; other
+    /// links that lead out are not followed
     #[arg(long, value_name = "DIR")]
     follow: Vec<PathBuf>,
 
-    /// Connections at the same time
+    /// Largest number of open connections
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
     connections: usize,
 
-    /// Seconds that answers under way get when the server is stopped
+    /// Seconds for responses under way to finish when the server stops
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
     grace: u64,
 
-    /// The user to run as once it listens, if it is started by root [default: esker, if there is such a user, else root]
+    /// User to run as after binding the address, if root starts it [default: esker if there is such a user, else root]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 

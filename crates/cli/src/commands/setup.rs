@@ -10,52 +10,51 @@ use crate::settings::Settings;
 use crate::setup::content::{self, With};
 use crate::setup::{Item, Left, Machine, Plan, undo};
 
-/// Writes what autofs, systemd or fstab need to mount repositories, or imports domains.
+/// Writes the files with which autofs, systemd or fstab mount repositories, or imports domains.
 ///
-/// To import a domain is to take over where its repositories are and who signs for them. `--undo` takes back what was
-/// written.
+/// Importing a domain adds the servers and public keys of its repositories. `--undo` removes what was written.
 ///
 /// Example: esker setup --with autofs --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repositories to mount; the automounter needs none, it mounts what the configuration knows. With --import the
-    /// domains and repositories to take over, if not all
+    /// Repositories to mount; none for autofs, which mounts all configured ones. With --import: domains and
+    /// repositories to import [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Who mounts
+    /// Program that mounts
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 
-    /// The folder below which repositories appear [default: /cvmfs, with --side-by-side /esker]
+    /// Folder for the mount points of repositories [default: /cvmfs, with --side-by-side /esker]
     #[arg(long, value_name = "DIR")]
     mount_dir: Option<PathBuf>,
 
-    /// Leave what CernVM-FS uses to CernVM-FS, and appear beside it
+    /// Leave /cvmfs and its configuration to CernVM-FS, and mount beside it
     #[arg(long)]
     side_by_side: bool,
 
-    /// Take over the servers and keys of domains from a file, a folder or an archive, or from the URL of one: for all
-    /// users where root calls it, for yourself otherwise
+    /// File, folder, archive or URL to import servers and keys of domains from: for all users as root, for this user
+    /// otherwise
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["with", "mount_dir", "side_by_side", "program"])]
     import: Option<String>,
 
     #[command(flatten)]
     consent: import::Consent,
 
-    /// Set up the machine whose root this folder is
+    /// Root directory of the machine to set up
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
-    /// Where esker is on that machine [default: this program; with --root /usr/bin/esker]
+    /// Path of esker on that machine [default: this program; with --root /usr/bin/esker]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
-    /// Only tell what would be done
+    /// Print what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Take back what was set up; what somebody changed since is left
+    /// Remove what was set up; files that were changed since stay
     #[arg(long, conflicts_with_all = ["names", "with", "mount_dir", "side_by_side", "program", "import"])]
     undo: bool,
 }

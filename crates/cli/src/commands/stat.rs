@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use crate::output::{Output, lossy};
 use crate::settings::Settings;
 
-/// Shows everything that a repository records of one path, without mounting it.
+/// Shows all metadata of a path in a repository without mounting it.
 ///
 /// Example: esker stat http://server/cvmfs/sw.example.org:/bin/tool --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]

@@ -16,14 +16,14 @@ use crate::exit::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::settings::Settings;
 
-/// Shows what is mounted, from where, at which revision, and the last errors.
+/// Shows mounts with their servers, revisions and last errors.
 ///
-/// Root sees the mounts of all users, other users their own and, in short, those of root.
+/// Root sees the mounts of all users; other users see their own and a summary of root's.
 ///
 /// Example: esker status
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only this mount
+    /// Show only this mount
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: Option<PathBuf>,
 

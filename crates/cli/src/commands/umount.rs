@@ -9,16 +9,16 @@ use esker_node::registry::{self, Registered};
 use crate::exit::{Context, Failure, Kind};
 use crate::settings::Settings;
 
-/// Unmounts a repository; returns once its daemon is gone.
+/// Unmounts a repository, and returns once its daemon has ended.
 ///
 /// Example: esker umount /mnt/sw
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where it is mounted
+    /// Mount point
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
 
-    /// Even if programs use it: out of sight at once, gone with its last user
+    /// Detach at once even if programs use the mount; it ends with its last user
     #[arg(long)]
     lazy: bool,
 }

@@ -12,11 +12,11 @@ use crate::output::parse_duration;
 /// How often the lock is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// What to do while another process publishes to the repository.
+/// Options for waiting for another publisher.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct LockArgs {
-    /// Wait while another process publishes to the repository, at most so long, like 90s or 10m [default: don't wait;
-    /// without a DURATION: for ever]
+    /// Wait for another publisher of the repository, at most this long, like 90s or 10m [default: don't wait; without a
+    /// DURATION: no limit]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "",
         value_parser = patience)]
     wait: Option<Patience>,

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::Item;
 
-/// How repositories come to be mounted.
+/// Program that mounts repositories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum With {
-    /// By the automounter, any repository that the configuration knows, at first use
+    /// autofs: mounts any configured repository at first access
     Autofs,
-    /// By systemd, each at first use
+    /// systemd: mounts each repository at first access
     Systemd,
-    /// By lines in /etc/fstab, when the machine starts
+    /// /etc/fstab: mounts at boot
     Fstab,
 }
 

@@ -17,14 +17,14 @@ use crate::meter::Meter;
 use crate::output::{lossy, size};
 use crate::settings::Settings;
 
-/// Keeps a file or folder in the cache, whatever else is read: brings it in, and has eviction spare it.
+/// Fetches a file or folder into the cache and protects it from eviction.
 ///
-/// What is meant is its present content; after a new revision pin it again.
+/// The pin covers the present content; pin again after a new revision.
 ///
 /// Example: esker cache pin http://server/cvmfs/sw.example.org:/gcc/14.2 --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(super) struct PinArgs {
-    /// The file or folder: http://server/cvmfs/NAME:/path
+    /// File or folder: http://server/cvmfs/NAME:/path
     #[arg(value_name = "URL:/PATH")]
     place: String,
 
@@ -35,16 +35,16 @@ pub(super) struct PinArgs {
     telling: Telling,
 }
 
-/// Brings a file, a folder, or what a recorded program read into the cache.
+/// Fetches a file, a folder, or the files of a profile into the cache.
 ///
 /// Example: esker cache preload http://server/cvmfs/sw.example.org:/gcc/14.2 --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(super) struct PreloadArgs {
-    /// The file or folder: http://server/cvmfs/NAME:/path; with --profile the repository alone
+    /// File or folder: http://server/cvmfs/NAME:/path; with --profile only the repository
     #[arg(value_name = "URL[:/PATH]")]
     place: String,
 
-    /// What `esker profile record` recorded
+    /// Profile that `esker profile record` wrote
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 

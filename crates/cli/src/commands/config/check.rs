@@ -13,16 +13,16 @@ use crate::settings::Settings;
 /// For all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Checks files, keys, cache and mount points, asks every server and proxy, and says what to mend.
+/// Checks configuration files, keys, cache and mount points, contacts each server and proxy, and suggests corrections.
 ///
 /// Example: esker config check sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repositories; without any, those in CVMFS_REPOSITORIES, or what holds for all
+    /// Repositories [default: those in CVMFS_REPOSITORIES, or the settings common to all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Ask no server and no proxy
+    /// Do not contact servers and proxies
     #[arg(long)]
     offline: bool,
 

@@ -9,16 +9,16 @@ use crate::exit::{Failure, warn};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Prints every parameter that is set, and tells which lines have no effect.
+/// Prints the parameters that are set, and the lines that have no effect.
 ///
 /// Example: esker config show sw.example.org --origin
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository; without it, what holds for all
+    /// Repository [default: settings common to all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// Say which line each value comes from
+    /// Print the file and line that each value comes from
     #[arg(long)]
     origin: bool,
 

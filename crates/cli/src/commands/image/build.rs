@@ -26,91 +26,92 @@ use crate::settings::Settings;
 use super::of_write;
 use from::{From, Opening};
 
-/// Makes a squashfs image of a folder, a tar archive, a container image, or a folder of a repository.
+/// Builds a squashfs image from a folder, a tar archive, a container image, or a folder of a repository.
 ///
-/// The same input makes the same bytes, whatever the number of threads. The image has its name only once it is complete.
+/// The image depends on the input alone, not on the number of threads. The file appears under its name once it is
+/// complete.
 ///
 /// Example: esker image build stack.sqfs /build/software
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The image
+    /// Image file to write
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
 
-    /// What the image is made of: a folder; a tar archive, plain or compressed; - for one on standard input; oci:FOLDER[:TAG],
-    /// oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image; docker://NAME[:TAG] for one in Docker Hub,
-    /// docker://REGISTRY/NAME[:TAG] for one in another registry, with the credentials that `docker login` or `podman login`
-    /// keeps; a folder of a repository, as http://server/cvmfs/NAME:/path or NAME:/path
+    /// Input: a folder; a tar archive, plain or compressed; - for an archive on standard input; oci:FOLDER[:TAG],
+    /// oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME:TAG] for a container image; docker://NAME[:TAG] for an image
+    /// in Docker Hub, docker://REGISTRY/NAME[:TAG] for one in another registry, with the credentials of `docker login`
+    /// or `podman login`; a folder of a repository as http://server/cvmfs/NAME:/path or NAME:/path
     #[arg(value_name = "FROM")]
     from: String,
 
-    /// Speak http with the registry of docker://…, which anybody on the way can then take the place of
+    /// Use plain HTTP with the registry of docker://…, which any host on the route can impersonate
     #[arg(long)]
     insecure_http: bool,
 
-    /// Replace an image that is there
+    /// Replace an existing image
     #[arg(long)]
     force: bool,
 
-    /// How blocks are compressed: gzip, lz4, xz or zstd, perhaps with a level, like zstd:19
+    /// Compression of blocks: gzip, lz4, xz or zstd, with a level if wanted, like zstd:19
     #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", value_parser = compression)]
     codec: Compression,
 
-    /// Length of a block, from 4K to 1M: longer ones are smaller, shorter ones faster to read a little of
+    /// Size of a block, from 4K to 1M: larger blocks compress better, smaller ones make short reads faster
     #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = block_size)]
     block_size: u32,
 
-    /// Give every file blocks of its own
+    /// Store no fragments: no two files share a block
     #[arg(long)]
     no_fragments: bool,
 
-    /// Let the ends of large files share blocks, too
+    /// Store the tail ends of large files as fragments too
     #[arg(long, conflicts_with = "no_fragments")]
     tail_ends: bool,
 
-    /// Store files with equal content each
+    /// Store duplicate files separately
     #[arg(long)]
     no_duplicates: bool,
 
-    /// Leave out extended attributes
+    /// Omit extended attributes
     #[arg(long)]
     no_xattrs: bool,
 
-    /// Leave out the table that file servers find inodes with
+    /// Omit the export table, which NFS servers need
     #[arg(long)]
     no_export: bool,
 
-    /// Leave out what matches: a pattern with a slash is a path from the top, another one a name anywhere
+    /// Pattern of entries to omit: one with a slash is a path from the top, another one a name at any depth
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
 
-    /// Owner of everything, by number
+    /// Owner of all entries, as ids UID[:GID]
     #[arg(long, value_name = "UID[:GID]", value_parser = owners, conflicts_with = "all_root")]
     owner: Option<(u32, Option<u32>)>,
 
-    /// Everything belongs to root
+    /// Make root the owner of all entries
     #[arg(long)]
     all_root: bool,
 
-    /// Owners that become others; may be given many times
+    /// Range of user ids to map to others; may be repeated
     #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = id_range)]
     uid_map: Vec<IdRange>,
 
-    /// Groups that become others; may be given many times
+    /// Range of group ids to map to others; may be repeated
     #[arg(long, value_name = "FROM:TO[:COUNT]", value_parser = id_range)]
     gid_map: Vec<IdRange>,
 
-    /// The time of every entry and of the image, in seconds since 1970. Otherwise entries keep theirs, but none is later
-    /// than $SOURCE_DATE_EPOCH if that is set, and the image has the latest of them
+    /// Time of all entries and of the image, in seconds since 1970 [default: entries keep their times, none later than
+    /// $SOURCE_DATE_EPOCH if that is set; the image has the latest of them]
     #[arg(long, value_name = "SECONDS")]
     mtime: Option<u32>,
 
-    /// A profile that `esker profile record` made: what was read comes first, in that order, so that the next cold start
-    /// reads the image from its start on
+    /// Profile from `esker profile record`: its files come first, in the order of their first reads, so that a cold
+    /// start reads the image from the beginning
     #[arg(long, value_name = "PROFILE")]
     sort: Option<PathBuf>,
 
-    /// Number of threads that compress [default: one for each core]
+    /// Number of compression threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 

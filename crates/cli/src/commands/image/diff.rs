@@ -14,23 +14,23 @@ use crate::entry::kind_name;
 use crate::exit::{Context as _, Failure, Kind};
 use crate::output::{JsonArray, Output, lossy};
 
-/// Says what differs between two images, or between an image and a folder.
+/// Compares two images, or an image and a folder.
 ///
-/// Names, types, modes, sizes, times in seconds, targets of links, extended attributes and content count. Exit code 1 says
-/// that they differ.
+/// Compares names, types, modes, sizes, times in seconds, link targets, extended attributes and contents. Exit code 1
+/// reports a difference.
 ///
 /// Example: esker image diff stack.sqfs /build/software
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The first image or folder
+    /// First image or folder
     #[arg(value_name = "A")]
     a: PathBuf,
 
-    /// The second
+    /// Second image or folder
     #[arg(value_name = "B")]
     b: PathBuf,
 
-    /// Don't compare the bytes of files of the same size
+    /// Skip the comparison of contents of files with equal size
     #[arg(long)]
     no_content: bool,
 

@@ -12,10 +12,10 @@ use crate::output::{Output, parse_size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
-/// Writes a list of the digests of an image's blocks, and prints the list's own digest.
+/// Writes the digests of an image's blocks to a list, and prints the digest of the list.
 ///
-/// Whoever knows that digest, the root, can check every block that any server sends. It is what `sha256sum` says of the
-/// list.
+/// With that root digest a client checks every block that a server sends. `sha256sum` of the list prints the same
+/// digest.
 ///
 /// Example: esker image digest stack.sqfs
 #[derive(clap::Args, Debug)]
@@ -23,11 +23,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     image: NamedArgs,
 
-    /// The list [default: IMAGE.digests]
+    /// List to write [default: IMAGE.digests]
     #[arg(short, long, value_name = "LIST")]
     output: Option<PathBuf>,
 
-    /// Length of a block, from 4K to 16M: what is fetched and checked at once
+    /// Size of a block, from 4K to 16M: the unit in which a client fetches and checks
     #[arg(long, value_name = "SIZE", default_value_t = BLOCK_SIZE, value_parser = block_size)]
     block_size: u32,
 

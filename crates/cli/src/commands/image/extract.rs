@@ -13,10 +13,10 @@ use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
-/// Makes a folder of an image, or of a directory in it.
+/// Extracts an image, or a directory of it, to a folder.
 ///
-/// Root gives every entry its owner; for others everything is theirs. No name and no link in the image leads out of the
-/// folder.
+/// As root, entries keep their owners; otherwise the user owns all of them. No name and no link of the image leads out
+/// of the folder.
 ///
 /// Example: esker image extract stack.sqfs unpacked
 #[derive(clap::Args, Debug)]
@@ -24,11 +24,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     image: NamedArgs,
 
-    /// The folder, which must be empty or not there
+    /// Folder to extract to; it must be empty or missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 
-    /// The directory of the image
+    /// Directory of the image
     #[arg(long, value_name = "PATH", default_value = "/")]
     path: OsString,
 
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
 
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -15,7 +15,7 @@ use crate::image::brought;
 use crate::output::{Output, size};
 use crate::settings::Settings;
 
-/// Shows what an image says of itself: codec, block size, counts, tables.
+/// Shows the properties of an image: compression, block size, counts, tables.
 ///
 /// Example: esker image inspect stack.sqfs
 #[derive(clap::Args, Debug)]

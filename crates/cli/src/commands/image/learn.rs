@@ -13,24 +13,24 @@ use crate::image::{self, ImageArgs, ImageNamed, brought};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Keeps in an image what this machine has seen of how programs start from it.
+/// Appends to an image which parts programs read when they start.
 ///
-/// Mount the image, start what its users will start, unmount it, and call this. Whoever mounts the image then starts the
-/// same programs as fast the first time as otherwise the second. It is kept behind the image, where no other reader
-/// looks; the list of `esker image digest` has to be made after it.
+/// Mount the image, start the programs that its users will start, unmount it, and run this command. The first start on
+/// another machine is then as fast as a second one. The data stands behind the image, where other readers ignore it;
+/// run `esker image digest` afterwards.
 ///
 /// Example: esker image learn stack.sqfs
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The image: a file
+    /// Image file
     #[arg(value_name = "IMAGE")]
     image: String,
 
-    /// Take what this image brings instead, like an older one of the same software
+    /// Copy the data from another image, such as an older one of the same software
     #[arg(long, value_name = "IMAGE", conflicts_with = "forget")]
     from: Option<String>,
 
-    /// Take away what the image brings
+    /// Remove the data from the image
     #[arg(long)]
     forget: bool,
 

@@ -19,7 +19,7 @@ use crate::walk::Walk;
 /// An image, wherever it is.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct NamedArgs {
-    /// The image: a file, its URL, or a file of a repository, as NAME:/path
+    /// Image: a file, a URL, or a file of a repository as NAME:/path
     #[arg(value_name = "IMAGE")]
     pub(super) image: String,
 
@@ -72,11 +72,11 @@ pub(crate) struct LsArgs {
     #[command(flatten)]
     image: NamedArgs,
 
-    /// The directory
+    /// Directory
     #[arg(value_name = "PATH", default_value = "/")]
     path: OsString,
 
-    /// Show type, permissions, owner, size and time, too
+    /// Show type, permissions, owner, size and time too
     #[arg(short, long)]
     long: bool,
 
@@ -98,7 +98,7 @@ pub(crate) struct CatArgs {
     #[command(flatten)]
     image: NamedArgs,
 
-    /// The files
+    /// Files
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 }

@@ -16,10 +16,10 @@ use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
-/// Reads everything in an image, and says what can't be read.
+/// Reads all metadata and contents of an image, and reports what is damaged.
 ///
-/// Squashfs has no checksums: what decompresses to the right length passes. With a list that `esker image digest` made,
-/// every byte is checked. Exit code 4 says that something is damaged.
+/// Squashfs has no checksums: a block that decompresses to the right length passes. With a list from `esker image
+/// digest` every byte is checked. Exit code 4 reports damage.
 ///
 /// Example: esker image verify stack.sqfs
 #[derive(clap::Args, Debug)]
@@ -27,11 +27,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     image: NamedArgs,
 
-    /// A list that `esker image digest` made of the image as it should be
+    /// List from `esker image digest` to check the image with
     #[arg(long, value_name = "LIST")]
     digests: Option<PathBuf>,
 
-    /// What that list's own digest is to be
+    /// Digest that the list must have
     #[arg(long, value_name = "ROOT", requires = "digests", value_parser = digest)]
     root: Option<Digest>,
 

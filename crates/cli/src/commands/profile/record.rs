@@ -19,31 +19,31 @@ use crate::publisher::now;
 use crate::recorder::{Recorded, Recorder};
 use crate::settings::Settings;
 
-/// Runs a command like `esker run` does, and writes down what it reads of the repository.
+/// Runs a command as `esker run` does, and records the files that it reads from the repository.
 ///
-/// The profile can be sent to the publisher of the repository. It holds the command line, and names of files with the
-/// order in which they were read.
+/// Send the profile to the publisher of the repository. It contains the command line, and file names in the order of
+/// their reads.
 ///
 /// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -o tool.profile.json -- /cvmfs/sw.example.org/bin/tool
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// The repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
+    /// Repository: http://host[:port]/cvmfs/NAME or file:///…/NAME
     #[arg(value_name = "URL")]
     url: String,
 
-    /// Where to write the profile [default: PROGRAM.profile.json]
+    /// Profile to write [default: PROGRAM.profile.json]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// A file of the repository that announces what is read after it, like a script; programs and packages are found
-    /// without being named
+    /// File of the repository whose read announces the reads after it, like a script; programs and packages are found
+    /// without this option
     #[arg(long, value_name = "/PATH")]
     trigger: Vec<String>,
 
     #[command(flatten)]
     repository: RepositoryArgs,
 
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -9,9 +9,9 @@ use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;
 
-/// Signs the whitelist again, which says until when and whose revisions clients accept.
+/// Renews the signature of the whitelist, which states the accepted certificates and an expiry date.
 ///
-/// Needs the master key. The certificate in the keys folder is put on the whitelist if it is not there yet.
+/// Needs the master key. Adds the certificate in the keys folder to the whitelist if it is missing.
 ///
 /// Example: esker repo resign sw.example.org
 #[derive(clap::Args, Debug)]
@@ -26,19 +26,19 @@ pub(super) struct Args {
     #[command(flatten)]
     lock: LockArgs,
 
-    /// The master key [default: NAME.masterkey in the keys folder]
+    /// Master key [default: NAME.masterkey in the keys folder]
     #[arg(long, value_name = "FILE")]
     master_key: Option<PathBuf>,
 
-    /// Days that the whitelist is valid
+    /// Days for which the whitelist is valid
     #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = super::whitelist_days())]
     whitelist_days: u32,
 
-    /// Take all certificates off the whitelist but the one in the keys folder
+    /// Remove all certificates from the whitelist but the one in the keys folder
     #[arg(long)]
     only_own: bool,
 
-    /// Say what would be signed, and sign nothing
+    /// Print the whitelist that would be signed, and sign nothing
     #[arg(long)]
     dry_run: bool,
 

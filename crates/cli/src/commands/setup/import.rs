@@ -13,15 +13,15 @@ use crate::setup::{Machine, Plan};
 /// How the user says that keys are the right ones.
 #[derive(clap::Args, Debug)]
 pub(super) struct Consent {
-    /// Trust the keys that --import finds without being asked
+    /// Trust the keys that --import finds without confirmation
     #[arg(long, requires = "import")]
     yes: bool,
 
-    /// With --import, a key that is trusted, by the SHA-256 of its DER form; every key that is found has to be named
+    /// With --import: SHA-256 of a trusted key in DER form; each found key must be listed
     #[arg(long, value_name = "SHA256", requires = "import", value_parser = fingerprint)]
     fingerprint: Vec<String>,
 
-    /// Seconds that a server may take
+    /// Seconds to wait for a server
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60.0)]
     patience: f64,
 }

@@ -1,6 +1,6 @@
 //! Documents agree with each other and with the tests that quote them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use esker_testkit::promises::{self, Test};
