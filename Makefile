@@ -7,7 +7,7 @@ endif
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 ESKER := $(TARGET_DIR)/$(TRIPLE)/release/esker
 
-.PHONY: demo test lint soak canary release
+.PHONY: demo check test lint soak canary release
 
 # Publishes a folder, serves it, mounts it, times a command from it, cleans up: make demo [DIR=… CMD=… VIA=mount|run].
 # The shell of the command sees what was typed, dollar signs included.
@@ -16,6 +16,11 @@ demo: export DEMO_CMD = $(value CMD)
 demo: export DEMO_VIA = $(value VIA)
 demo: release
 	scripts/demo.sh $(ESKER)
+
+# The tests that need neither root nor programs of others: libraries, formats, documents, rules of the source tree.
+check:
+	cargo test --locked --workspace --lib --bins
+	cargo test --locked -p esker-format -p esker-testkit --test it
 
 # Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly wait, for disks and for
 # each other's programs: two at a time left two cores idle for half of the time.

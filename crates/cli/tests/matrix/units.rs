@@ -3,7 +3,7 @@
 use std::fs;
 
 use esker_testkit::fixture;
-use esker_testkit::skip;
+use esker_testkit::{skip, skip_optional};
 
 use crate::machine::Machine;
 use crate::person::Person;
@@ -104,7 +104,9 @@ fn systemd_mounts_at_first_use() {
     ));
     let cleaned = machine.output(&format!("{names}\n{CLEAN}"));
     if let Ok(why) = fs::read_to_string(results.join("impossible")) {
-        skip!("systemd can't be started here: {}", why.trim());
+        // A second systemd needs control groups that not every virtual machine delegates.
+        skip_optional!("systemd can't be started here: {}", why.trim());
+        return;
     }
     let said = fs::read_to_string(results.join("said")).unwrap_or_else(|_| panic!("{}", words(&output)));
     let lines: Vec<_> = said.lines().collect();
