@@ -225,6 +225,17 @@ impl ViewArgs {
         self.pin.pin().or(self.fixed.then_some(Pin::Head))
     }
 
+    /// Refuses options that name a revision of one repository where several are mounted.
+    pub(crate) fn refuse_single_revision(&self) -> Result<(), Failure> {
+        let option = match self.pin.pin() {
+            Some(Pin::Tag(_)) => "--tag",
+            Some(Pin::Root(_)) => "--root-hash",
+            Some(Pin::Date(_) | Pin::Head) | None => return Ok(()),
+        };
+        Err(Failure::usage(format!("{option} names a revision of one repository, and several are mounted"))
+            .hint("use --date, which selects a revision of each"))
+    }
+
     /// Refuses options that name a revision of something else than a repository; an image in one is that of its head.
     pub(crate) fn refuse_revision(&self, what: &str) -> Result<(), Failure> {
         let option = match self.pin.pin() {

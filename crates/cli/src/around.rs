@@ -1,4 +1,4 @@
-//! A command with a repository around it: the machinery of `run`, which others use too.
+//! Runs a command with repositories mounted below /cvmfs, for `run` and `profile record`.
 
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use esker_fuse::{MountOptions, SessionOptions};
 use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
+use esker_node::repository::Repository;
 use esker_node::status::{MountStatus, ShownWith, seconds};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
@@ -31,8 +32,6 @@ pub(crate) struct Around<'a> {
     pub(crate) command: Vec<OsString>,
     pub(crate) view: ViewOptions,
     pub(crate) session: SessionOptions,
-    /// Where to hear of new revisions.
-    pub(crate) push: Push,
     /// Put an overlay of the kernel above the mount.
     pub(crate) shield: bool,
     /// Whether somebody goes ahead of the command.
@@ -45,62 +44,100 @@ pub(crate) fn take_signals() -> Result<Forwarding, Failure> {
     Forwarding::begin().map_err(|error| of_run(&error))
 }
 
+/// A repository to mount for the command.
+pub(crate) struct ToMount {
+    pub(crate) checked: Checked,
+    /// Source of revision events.
+    pub(crate) push: Push,
+}
+
+/// An opened repository and the options of its mount.
+struct Opened {
+    repository: Repository,
+    view: Arc<View>,
+    plan: MountPlan,
+}
+
 impl Around<'_> {
-    /// Runs the command. `before` sees the view before anything is read, `after` once the command has ended.
+    /// Runs the command with the repositories mounted. `before` sees the view of the first one before any read, `after` once
+    /// the command has ended.
     pub(crate) fn run<T>(
         self,
-        checked: Checked,
+        repositories: Vec<ToMount>,
         forwarding: Forwarding,
         before: impl FnOnce(&View),
         after: impl FnOnce(&View) -> T,
     ) -> Result<(Ending, T), Failure> {
         let started = seconds(SystemTime::now());
-        let session = checked.configured.session(self.session);
-        // An overlay would ask in the name of whoever mounted, whoever asks it.
-        let shield = self.shield && session.xattr_guard.is_none();
-        let (path, source) =
-            (PathBuf::from("/cvmfs").join(&checked.address.name), checked.address.url.clone());
-        let (repository, view) = checked.open(&self.view)?;
-        let point = Point { path, source, shield: shield.then(|| trusted(&view)) };
-        warn(offline_warning(&view.status()).as_deref());
-        before(&view);
+        let mut opened: Vec<Opened> = Vec::new();
+        let mut points = Vec::new();
+        for repository in repositories {
+            match self.open(repository) {
+                Ok((one, point)) => {
+                    opened.push(one);
+                    points.push(point);
+                }
+                Err(failure) => {
+                    opened.iter().for_each(|one| one.repository.close());
+                    return Err(failure);
+                }
+            }
+        }
+        let views: Vec<Arc<View>> = opened.iter().map(|one| Arc::clone(&one.view)).collect();
+        let first = views.first().ok_or_else(|| Failure::usage("no repository is named"))?;
+        before(first);
         let mut launcher = Command::new("/proc/self/exe");
         launcher.arg0("esker").arg(INSIDE);
-        let mut plan = MountPlan {
-            mountpoint: point.path.clone(),
+        let failed = |error: RunError| of_run(&error);
+        let mut outside =
+            Outside::start(launcher, points, self.command, self.files.before, forwarding).map_err(failed)?;
+        let devices = outside.devices().map_err(failed)?;
+        let mut mounts = Vec::new();
+        for (Opened { repository, view, mut plan }, device) in opened.into_iter().zip(devices) {
+            plan.scout = self.scout.then(|| scout::launch_beside(outside.id(), &plan.mountpoint));
+            let (mounted, unregistered) = Mounted::attach(plan, device, repository, view)
+                .map_err(|error| Failure::failed(chain(&error)))?;
+            let unregistered =
+                unregistered.map(|error| format!("`esker status` won't show it: {}", chain(&error)));
+            warn(unregistered.as_deref());
+            mounts.push(mounted);
+        }
+        let ending = outside.go().and_then(|()| outside.wait());
+        let seen = after(first);
+        for (mounted, view) in mounts.iter().zip(&views) {
+            let unknown = || MountStatus { repository: view.name().to_string(), ..MountStatus::default() };
+            let status = mounted.status().unwrap_or_else(unknown);
+            let failed_reads = failures::lines(&view.failure_causes(), &status, started);
+            failed_reads.iter().for_each(|line| warn(Some(line)));
+        }
+        // Processes that the command left running lose their mounts when this process ends.
+        mounts.iter().for_each(|mounted| _ = mounted.abandon());
+        Ok((ending.map_err(failed)?, seen))
+    }
+
+    /// Opens a repository, and returns it with its mount point.
+    fn open(&self, ToMount { checked, push }: ToMount) -> Result<(Opened, Point), Failure> {
+        let session = checked.configured.session(self.session.clone());
+        // An overlay would ask in the name of the user who mounted, whichever user reads.
+        let shield = self.shield && session.xattr_guard.is_none();
+        let path = PathBuf::from("/cvmfs").join(&checked.address.name);
+        let source = checked.address.url.clone();
+        let (repository, view) = checked.open(&self.view)?;
+        let point = Point { path: path.clone(), source, shield: shield.then(|| trusted(&view)) };
+        warn(offline_warning(&view.status()).as_deref());
+        let plan = MountPlan {
+            mountpoint: path,
             runtime: self.settings.runtime.clone(),
             options: MountOptions::default(),
             session,
             command: self.command.first().map(|program| program.to_string_lossy().into_owned()),
-            push: self.push,
+            push,
             telemetry: None,
             talk: None,
             shown_with: if shield { ShownWith::Overlay } else { ShownWith::Fuse },
             scout: None,
         };
-        let failed = |error: RunError| of_run(&error);
-        let mut outside = Outside::start(launcher, vec![point], self.command, self.files.before, forwarding)
-            .map_err(failed)?;
-        // There is one point, so there is one device.
-        let device = outside
-            .devices()
-            .and_then(|mut devices| devices.pop().ok_or(RunError::NoDevice))
-            .map_err(failed)?;
-        plan.scout = self.scout.then(|| scout::launch_beside(outside.id(), &plan.mountpoint));
-        let (mounted, unregistered) = Mounted::attach(plan, device, repository, Arc::clone(&view))
-            .map_err(|error| Failure::failed(chain(&error)))?;
-        let unregistered =
-            unregistered.map(|error| format!("`esker status` won't show it: {}", chain(&error)));
-        warn(unregistered.as_deref());
-        let ending = outside.go().and_then(|()| outside.wait());
-        let seen = after(&view);
-        let unknown = || MountStatus { repository: view.name().to_string(), ..MountStatus::default() };
-        let status = mounted.status().unwrap_or_else(unknown);
-        let failed_reads = failures::lines(&view.failure_causes(), &status, started);
-        failed_reads.iter().for_each(|line| warn(Some(line)));
-        // What the command left running loses its mount when this process ends.
-        mounted.abandon();
-        Ok((ending.map_err(failed)?, seen))
+        Ok((Opened { repository, view, plan }, point))
     }
 }
 

@@ -3,7 +3,7 @@ use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::around::{Around, end_as, take_signals};
+use crate::around::{Around, ToMount, end_as, take_signals};
 use crate::container::{self, ContainerArgs, Inside, Kept, Root};
 use crate::exit::{Failure, warn};
 use crate::image::ImageArgs;
@@ -12,9 +12,10 @@ use crate::limits::OpenFiles;
 use crate::named::hint_at_colon;
 use crate::settings::Settings;
 
-/// Runs a command with a repository mounted below /cvmfs, or with an image as its root directory.
+/// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///
-/// Needs neither root nor fusermount3.
+/// Needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker run A --repo B -- CMD` or
+/// `esker run --repo A --repo B -- CMD`.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
@@ -22,8 +23,12 @@ pub(crate) struct Args {
     /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a root directory:
     /// a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a system in it
     /// (written with a `/`), or a folder of a repository as NAME:/path
-    #[arg(value_name = "REPOSITORY|IMAGE")]
-    what: OsString,
+    #[arg(value_name = "REPOSITORY|IMAGE", required_unless_present = "repo")]
+    what: Option<OsString>,
+
+    /// Repository to mount below /cvmfs, beside REPOSITORY if that is given; may be repeated
+    #[arg(long, value_name = "REPOSITORY")]
+    repo: Vec<String>,
 
     #[command(flatten)]
     container: ContainerArgs,
@@ -55,24 +60,37 @@ pub(crate) fn run(
     files: OpenFiles,
     line: &[OsString],
 ) -> Result<ExitCode, Failure> {
-    let what = args.what.clone();
-    if let Some(root) = Root::of(&what, &args.image)? {
-        return in_container(root, args, settings, files, line);
+    if let Some(what) = &args.what
+        && let Some(root) = Root::of(what, &args.image)?
+    {
+        if let Some(repo) = args.repo.first() {
+            let message = format!("--repo {repo}: {} becomes the root directory", what.display());
+            return Err(Failure::usage(message)
+                .hint("mount the repository with `esker mount`, and show it in the image with --bind"));
+        }
+        let what = what.clone();
+        return in_container(root, what, args, settings, files, line);
     }
     if args.command.is_empty() {
         return Err(Failure::usage("a COMMAND is missing").hint("as in: esker run NAME -- ls /cvmfs/NAME"));
     }
-    let url = what
-        .to_str()
-        .ok_or_else(|| Failure::usage(format!("{} is no name of a repository", what.display())))?;
+    let urls = repositories(&args)?;
     let forwarding = take_signals()?;
-    let at_colon = |failure| hint_at_colon(url, failure);
-    let checked = Checked::new(url, &args.repository, settings).map_err(at_colon)?;
-    if let Some(option) = args.container.given() {
-        return Err(Failure::usage(format!(
-            "{option} is for an image as the root directory, and {url} is a repository, which appears below /cvmfs"
-        ))
-        .hint("leave it out, or name what becomes the root directory: a folder of the repository is NAME:/path"));
+    let mut to_mount: Vec<ToMount> = Vec::new();
+    for url in &urls {
+        let checked = Checked::new(url, &args.repository, settings).map_err(|f| hint_at_colon(url, f))?;
+        let name = &checked.address.name;
+        if to_mount.iter().any(|other| other.checked.address.name == *name) {
+            return Err(Failure::usage(format!("{name} is named twice")).hint("name each repository once"));
+        }
+        if let Some(option) = args.container.given() {
+            return Err(Failure::usage(format!(
+                "{option} is for an image as the root directory, and {url} is a repository, which appears below /cvmfs"
+            ))
+            .hint("leave it out, or name what becomes the root directory: a folder of the repository is NAME:/path"));
+        }
+        let push = checked.push(args.view.push.as_ref());
+        to_mount.push(ToMount { checked, push });
     }
     let around = Around {
         settings,
@@ -80,25 +98,49 @@ pub(crate) fn run(
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        push: checked.push(args.view.push.as_ref()),
         shield: args.view.pin().is_some(),
         scout: !args.view.no_prefetch,
     };
-    let (ending, ()) = around.run(checked, forwarding, |_| (), |_| ()).map_err(at_colon)?;
+    let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
+    let (ending, ()) = around.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;
     Ok(end_as(ending))
+}
+
+/// Returns the repositories to mount. Refuses options that mean a single one if there are several.
+fn repositories(args: &Args) -> Result<Vec<String>, Failure> {
+    let first = args.what.as_ref().map(|what| {
+        let text = what.to_str().map(str::to_owned);
+        text.ok_or_else(|| Failure::usage(format!("{} is no name of a repository", what.display())))
+    });
+    let urls: Vec<String> =
+        first.into_iter().chain(args.repo.iter().cloned().map(Ok)).collect::<Result<_, _>>()?;
+    if urls.len() > 1 {
+        args.view.refuse_single_revision()?;
+        let named =
+            [(args.repository.fqrn.is_some(), "--fqrn"), (!args.repository.server.is_empty(), "--server")];
+        if let Some((_, option)) = named.iter().find(|(given, _)| *given) {
+            return Err(Failure::usage(format!(
+                "{option} is for one repository, and {} are named",
+                urls.len()
+            ))
+            .hint("leave it out: give each repository by its URL, or configure it and give its name"));
+        }
+    }
+    Ok(urls)
 }
 
 fn in_container(
     root: Root,
+    what: OsString,
     args: Args,
     settings: &Settings,
     files: OpenFiles,
     line: &[OsString],
 ) -> Result<ExitCode, Failure> {
     if !matches!(root, Root::Repository(..)) {
-        args.view.refuse_revision(&args.what.to_string_lossy())?;
+        args.view.refuse_revision(&what.to_string_lossy())?;
     }
-    let inside = Inside { args: args.container, image: args.what, command: args.command, files };
+    let inside = Inside { args: args.container, image: what, command: args.command, files };
     let is_image = match &root {
         Root::Directory(path) => return container::directory(inside, path),
         Root::Image(image) => {

@@ -9,7 +9,7 @@ use esker_testkit::mirror::Fault;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::person::Person;
-use crate::world::{PATIENCE, World, mountinfo, words};
+use crate::world::{PATIENCE, World, complaint, mountinfo, words};
 
 /// Tells whether anything is mounted where `esker run` mounts, as seen from outside.
 fn mounted_outside() -> bool {
@@ -50,6 +50,46 @@ fn sees_the_repository(person: Person, fixture: Fixture, options: &[&str], kind:
     assert!(found == expected, "{name} as {person:?} {options:?}: {seen} files of {all}");
     assert!(!mounted_outside(), "no mount is left");
     assert_eq!(processes_naming(&world.mirror.url("")), [0; 0], "no process is left");
+}
+
+/// One call mounts several repositories, named in either way, and leaves nothing.
+#[test]
+fn a_command_sees_several_repositories() {
+    for person in Person::all() {
+        let world = World::new(person, fixture::RMD);
+        let second = fixture::FULL.unpack();
+        let key = world.path("second.pub");
+        fs::copy(fixture::FULL.public_key(), &key).expect("copying a key");
+        let (first_url, second_url) = (world.url(), second.file_url());
+        let script = "cat /cvmfs/rmd.test/.cvmfs* /cvmfs/full.test/.cvmfs* 2>/dev/null; \
+            find /cvmfs/rmd.test | wc -l; find /cvmfs/full.test | wc -l; grep -c ' /cvmfs/' /proc/mounts";
+        let listed = |fixture: Fixture| fixture.listing("v3").len();
+        let expected = [listed(fixture::RMD), listed(fixture::FULL), 2].map(|count| format!("{count}\n"));
+        for repositories in
+            [&[&first_url, "--repo", &second_url] as &[&str], &["--repo", &first_url, "--repo", &second_url]]
+        {
+            let mut command = world.esker(&["run"]);
+            command.args(repositories).arg("--public-key").arg(world.path("key.pub"));
+            command.arg("--public-key").arg(&key).arg("--cache").arg(world.cache());
+            let output = command.args(["--", "sh", "-c", script]).output().expect("running esker");
+            assert!(output.status.success(), "{}", words(&output));
+            let printed = String::from_utf8_lossy(&output.stdout);
+            assert!(printed.ends_with(&expected.concat()), "{person:?} {repositories:?}: {printed}");
+            assert!(!mounted_outside(), "no mount is left");
+        }
+        let refused = |arguments: &[&str], text: &str| {
+            let mut command = world.esker(&["run"]);
+            command.args(arguments).arg("--public-key").arg(world.path("key.pub"));
+            let said = complaint(command.args(["--", "true"]), 2);
+            assert!(said.contains(text), "{said}");
+        };
+        refused(&[&first_url, "--repo", &first_url], "rmd.test is named twice");
+        refused(
+            &[&first_url, "--repo", &second_url, "--tag", "v1"],
+            "--tag names a revision of one repository",
+        );
+        refused(&[&first_url, "--repo", &second_url, "--fqrn", "a.b"], "--fqrn is for one repository");
+    }
 }
 
 /// A signal that was to be ignored doesn't end what comes before the command either, as under `nohup`.

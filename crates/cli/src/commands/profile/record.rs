@@ -11,7 +11,7 @@ use esker_store::{RealDisk, persist};
 use esker_view::{Pin, ViewOptions};
 
 use crate::args::RepositoryArgs;
-use crate::around::{Around, end_as, take_signals};
+use crate::around::{Around, ToMount, end_as, take_signals};
 use crate::exit::{Context, Failure, Kind, warn};
 use crate::join::{Checked, session_options, view_options};
 use crate::limits::OpenFiles;
@@ -73,7 +73,6 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         // At one revision, so that every name is from the same tree.
         view: ViewOptions { pin: Some(Pin::Head), ..view_options(settings) },
         session: session_options(&args.repository, None),
-        push: Push::Off,
         // What an overlay answers from the kernel's memory would not be seen.
         shield: false,
         // And what somebody else has read, neither.
@@ -82,7 +81,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());
     let (ending, (recorded, revision)) = around.run(
-        checked,
+        vec![ToMount { checked, push: Push::Off }],
         forwarding,
         |view| view.observe(theirs),
         |view| (recorder.finish(view), view.status().revision),

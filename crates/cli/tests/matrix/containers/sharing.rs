@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use esker_testkit::fixture;
-use esker_testkit::{skip, skip_optional};
 use esker_testkit::waiting::until;
+use esker_testkit::{skip, skip_optional};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rootfs::Rootfs;
