@@ -43,8 +43,8 @@ impl<'b> Header<'b> {
         let bytes = || block.iter().enumerate().map(|(at, byte)| if is_sum(&at) { b' ' } else { *byte });
         let sum: Number = bytes().map(Number::from).sum();
         let signed: Number = bytes().map(|byte| Number::from(byte.cast_signed())).sum();
-        let told = octal(block.get(148..156)?).ok()?;
-        (told == sum || told == signed).then_some(Self(block))
+        let recorded = octal(block.get(148..156)?).ok()?;
+        (recorded == sum || recorded == signed).then_some(Self(block))
     }
 
     pub(crate) fn field(&self, at: usize, len: usize) -> &'b [u8] {

@@ -194,7 +194,7 @@ impl<R: Read> Reader<R> {
             }
         };
         if path.is_empty() && kind != Kind::Directory {
-            return Err(fail("it has the name of the folder itself, and is no directory".to_owned()));
+            return Err(fail("it has the name of the folder itself, but is not a directory".to_owned()));
         }
         if let (Some(current), Kind::File(data)) = (&mut self.current, &kind) {
             current.data = data.clone();
@@ -241,7 +241,7 @@ impl<R: Read> Reader<R> {
             }
             let real = real_size(header).map_err(fail)?;
             if map.end() > real {
-                return Err(fail(format!("its sparse map leads behind its end at byte {real}")));
+                return Err(fail(format!("its sparse map extends beyond its end at byte {real}")));
             }
             map.data(self.position, size).map_err(fail)?
         } else if sparse.real_size.is_some() {
@@ -414,7 +414,7 @@ impl<R: Read> Reader<R> {
         if at == 0 {
             return ArchiveError::NoArchive { what: explained(block) };
         }
-        ArchiveError::refused(at, "a header", "its checksum is wrong, or it is none")
+        ArchiveError::refused(at, "a header", "its checksum is wrong, or it is no header")
     }
 }
 

@@ -88,7 +88,7 @@ impl SparseMap {
         if offset < self.end {
             return Err("the regions of its sparse map are not in order".to_owned());
         }
-        let too_large = || format!("its sparse map leads behind byte {SIZE_MAX}, which no file has");
+        let too_large = || format!("its sparse map extends beyond byte {SIZE_MAX}, the maximum");
         let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or_else(too_large)?;
         let stored = blocks(len).and_then(|len| self.stored.checked_add(len)).ok_or_else(too_large)?;
         if len > 0 {

@@ -43,7 +43,7 @@ fn list(
     mut all: Vec<DirEntry>,
     then: Callback<Vec<DirEntry>>,
 ) {
-    let asked = Arc::clone(&tree);
+    let tree_clone = Arc::clone(&tree);
     let reply = Reply::new(move |listing: Result<Listing, TreeError>| {
         let listing = match listing {
             Ok(listing) => listing,
@@ -60,7 +60,7 @@ fn list(
             }
         }
     });
-    asked.list(&dir, after, reply);
+    tree_clone.list(&dir, after, reply);
 }
 
 /// Sorts entries by the bytes of their names, which the kernel's lookup requires. An invalid name is damage.
@@ -128,13 +128,13 @@ fn with_attributes(tree: &Arc<dyn Tree>, entries: Vec<DirEntry>, then: Callback<
     let all = PendingXattrs { entries, found, missing: nodes.len() + 1, failed: None, then: Some(then) };
     let pending = Arc::new(Mutex::new(all));
     for (number, node) in nodes.into_iter().enumerate() {
-        let (asked, pending) = (Arc::clone(tree), Arc::clone(&pending));
+        let (tree_clone, pending) = (Arc::clone(tree), Arc::clone(&pending));
         tree.xattr_names(
             &node,
             Reply::new(move |names: Result<Vec<Vec<u8>>, TreeError>| {
                 let names = names.map(|names| {
                     pending.lock().missing += names.len();
-                    names.into_iter().for_each(|name| value(&*asked, &node, number, name, &pending));
+                    names.into_iter().for_each(|name| value(&*tree_clone, &node, number, name, &pending));
                 });
                 PendingXattrs::finish_one(&pending, |_| names);
             }),
@@ -144,10 +144,10 @@ fn with_attributes(tree: &Arc<dyn Tree>, entries: Vec<DirEntry>, then: Callback<
 }
 
 fn value(tree: &dyn Tree, node: &Node, number: usize, name: Vec<u8>, pending: &Arc<Mutex<PendingXattrs>>) {
-    let (asked, pending) = (name.clone(), Arc::clone(pending));
+    let (requested_name, pending) = (name.clone(), Arc::clone(pending));
     tree.xattr(
         node,
-        &asked,
+        &requested_name,
         Reply::new(move |value: Result<Vec<u8>, TreeError>| {
             PendingXattrs::finish_one(&pending, |all| {
                 let value = value?;

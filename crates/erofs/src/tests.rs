@@ -64,10 +64,10 @@ impl Tree for HardLinkTree {
     }
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
         let is_short = SHORT.iter().any(|name| self.named(name).is_some_and(|short| short.node == *node));
-        let told = Reply::new(move |target: Result<Vec<u8>, TreeError>| {
+        let short_reply = Reply::new(move |target: Result<Vec<u8>, TreeError>| {
             reply.give(target.map(|target| if is_short { target[1..].to_vec() } else { target }));
         });
-        self.0.link_target(node, told);
+        self.0.link_target(node, short_reply);
     }
     fn xattr(&self, node: &Node, name: &[u8], reply: Reply<Vec<u8>>) {
         self.0.xattr(node, name, reply);
@@ -120,8 +120,8 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Reader {
-    fn new(tree: &Arc<MemoryTree>, told: XattrPolicy, keep: usize) -> Self {
-        let tree = ErofsTree::new(Arc::new(HardLinkTree(Arc::clone(tree))), b"esker+http://a/b", told);
+    fn new(tree: &Arc<MemoryTree>, policy: XattrPolicy, keep: usize) -> Self {
+        let tree = ErofsTree::new(Arc::new(HardLinkTree(Arc::clone(tree))), b"esker+http://a/b", policy);
         let tree = tree.expect("an image").with_cache_bytes(keep);
         let mut image = tree.root();
         for name in [&b"esker+http:"[..], b"a", b"b"] {
@@ -439,10 +439,10 @@ fn a_failed_read_is_reported_and_can_be_repeated() {
         // A failure reported for the image is passed on to the tree's own node.
         let error = reader.try_block(reader.last).map(drop).expect_err("it still fails");
         reader.tree.failed(&reader.image, &error, Some(7));
-        let told = tree.failures().split_off(before.1);
+        let reported = tree.failures().split_off(before.1);
         let of = if matches!(call, Call::XattrNames) { "" } else { path };
         let of = if path == "dir/file" && call == Call::XattrNames { "dir" } else { of };
-        assert_eq!(told, [(of.to_owned(), ErrorKind::Unavailable, Some(7))]);
+        assert_eq!(reported, [(of.to_owned(), ErrorKind::Unavailable, Some(7))]);
         assert!(tree.script().calls(call, path) > before.0, "the fault was met");
         tree.script().clear(call, path);
         reader.compare_all(false);
@@ -452,16 +452,16 @@ fn a_failed_read_is_reported_and_can_be_repeated() {
 #[test]
 fn attributes_may_be_left_out_except_some_of_the_root() {
     let tree = Arc::new(MemoryTree::new());
-    tree.alter("", |root| *root = root.clone().xattr("user.told", b"1").xattr("user.untold", b"2"));
+    tree.alter("", |root| *root = root.clone().xattr("user.listed", b"1").xattr("user.unlisted", b"2"));
     tree.put("file", Entry::file(b"").xattr("user.a", b"b"));
-    let told = XattrPolicy::Some { of_root: &["user.told", "user.none"], of_others: false };
-    let mut reader = Reader::new(&tree, told, 0);
+    let policy = XattrPolicy::Some { of_root: &["user.listed", "user.none"], of_others: false };
+    let mut reader = Reader::new(&tree, policy, 0);
     let root = reader.root();
-    assert_eq!(reader.attributes(root), [(b"user.told".to_vec(), b"1".to_vec())]);
+    assert_eq!(reader.attributes(root), [(b"user.listed".to_vec(), b"1".to_vec())]);
     let names = reader.names(root);
     let (_, file, _) = names.iter().find(|(name, ..)| name == b"file").expect("there");
     assert_eq!(reader.attributes(*file), []);
-    assert_eq!(tree.script().calls(Call::XattrNames, "file"), 0, "nobody asked");
+    assert_eq!(tree.script().calls(Call::XattrNames, "file"), 0, "no request was made");
 }
 
 #[test]

@@ -48,7 +48,7 @@ struct Core {
     /// The first block.
     first: Vec<u8>,
     allocator: Mutex<Allocator>,
-    kept: DirectoryCache,
+    directories: DirectoryCache,
     /// Recent read failures, each with its node.
     failures: Mutex<Vec<(TreeError, Node)>>,
 }
@@ -56,11 +56,11 @@ struct Core {
 impl ErofsTree {
     /// Creates an image of `tree` at `path`, given as names. Waits until the tree has answered with the
     /// extended attributes of its root.
-    pub fn new(tree: Arc<dyn Tree>, path: &[u8], told: XattrPolicy) -> Result<Self, TreeError> {
+    pub fn new(tree: Arc<dyn Tree>, path: &[u8], policy: XattrPolicy) -> Result<Self, TreeError> {
         let root = tree.root();
-        let of_root = root_xattrs(&*tree, &root.node, told)?;
+        let of_root = root_xattrs(&*tree, &root.node, policy)?;
         let may_have_xattrs =
-            of_root.is_some() && !matches!(told, XattrPolicy::Some { of_others: false, .. });
+            of_root.is_some() && !matches!(policy, XattrPolicy::Some { of_others: false, .. });
         let attributes = of_root.unwrap_or_default();
         let (allocator, root) = Allocator::new((root.node, root.attr), &layout::attributes(&attributes));
         let all = tree.statfs();
@@ -69,7 +69,7 @@ impl ErofsTree {
             may_have_xattrs,
             first: layout::first_block(root, all.total_bytes.div_ceil(BLOCK).max(1), all.files),
             allocator: Mutex::new(allocator),
-            kept: DirectoryCache::new(CACHE_BYTES),
+            directories: DirectoryCache::new(CACHE_BYTES),
             failures: Mutex::default(),
         };
         let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
@@ -85,7 +85,8 @@ impl ErofsTree {
     /// Sets the size of the directory cache to about `bytes` bytes.
     #[cfg(test)]
     pub(crate) fn with_cache_bytes(mut self, bytes: usize) -> Self {
-        Arc::get_mut(&mut self.core).expect("nobody else's").kept = DirectoryCache::new(bytes);
+        Arc::get_mut(&mut self.core).expect("the tree is not shared yet").directories =
+            DirectoryCache::new(bytes);
         self
     }
 
@@ -126,8 +127,8 @@ impl ErofsTree {
 }
 
 /// Returns the extended attributes of the root; none if no node has any.
-fn root_xattrs(tree: &dyn Tree, root: &Node, told: XattrPolicy) -> Result<Option<Attributes>, TreeError> {
-    let names = match told {
+fn root_xattrs(tree: &dyn Tree, root: &Node, policy: XattrPolicy) -> Result<Option<Attributes>, TreeError> {
+    let names = match policy {
         XattrPolicy::Some { of_root, .. } => of_root.iter().map(|name| name.as_bytes().to_vec()).collect(),
         XattrPolicy::All => match Reply::wait(|reply| tree.xattr_names(root, reply)) {
             Err(error) if error.kind == ErrorKind::Unsupported => return Ok(None),
@@ -169,7 +170,7 @@ fn fill_up(data: &mut Data, len: usize) {
 impl Core {
     /// Passes on an encoded directory, from the cache or from the tree.
     fn contents(self: &Arc<Self>, directory: &Arc<Directory>, then: Callback<Arc<EncodedDirectory>>) {
-        if let Some(contents) = self.kept.get(directory.block) {
+        if let Some(contents) = self.directories.get(directory.block) {
             return then(Ok(contents));
         }
         let (core, of) = (Arc::clone(self), Arc::clone(directory));
@@ -180,7 +181,7 @@ impl Core {
                     core.failed(&of.node, &error);
                     return then(Err(error));
                 };
-                core.kept.put(of.block, Arc::clone(&contents));
+                core.directories.put(of.block, Arc::clone(&contents));
                 then(Ok(contents));
             }
             Err(error) => {
@@ -261,7 +262,7 @@ impl Core {
         match place {
             Some(Location::FileExtent(stored)) => Some(Some(stored)),
             Some(Location::FileData(directory)) => {
-                self.kept.get(directory.block).map(|contents| contents.stored_at(block))
+                self.directories.get(directory.block).map(|contents| contents.stored_at(block))
             }
             _ => Some(None),
         }

@@ -4,7 +4,7 @@
 //!   GET <repository>/.esker/batch/<name>,<name>,…
 //!
 //!   0  "ESKERBA1"
-//!   8  for each name, in the order asked:
+//!   8  for each name, in the order of the request:
 //!        length of its stored bytes (8, little endian); all ones: not in this batch, request it alone
 //!        the stored bytes
 //! ```

@@ -355,9 +355,9 @@ mod tests {
         let table: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         assert_eq!(relocated.relocated(&layout, &table, 0), [1001..1002, 1003..1004]);
         for into in 1..table.len() {
-            let told = relocated.relocated(&layout, &table[into..], into as u64);
+            let found = relocated.relocated(&layout, &table[into..], into as u64);
             let rest = (into <= 48).then_some(1003..1004);
-            assert!(told.into_iter().eq(rest), "what begins before {into} isn't whole");
+            assert!(found.into_iter().eq(rest), "what begins before {into} isn't whole");
         }
         assert!(relocated.relocated(&layout, &table[..23], 0).is_empty());
     }
@@ -365,15 +365,15 @@ mod tests {
     #[test]
     fn needed_libraries_and_their_folders_are_found() {
         let layout = library();
-        let told = |entries: &[(u64, u64)]| {
+        let found = |entries: &[(u64, u64)]| {
             let dynamic = Dynamic::of(&section(&[&[(5, 100), (10, 50)], entries].concat()));
             (layout.needed(&dynamic), layout.searched(&dynamic))
         };
         let old = [(1, 1), (15, 20), (1, 49), (1, 50), (1, u64::MAX)];
         let folders = |start: u64| Vec::from_iter(std::iter::once(start..150));
-        assert_eq!(told(&old), (vec![101..150, 149..150], folders(120)), "none beyond the table");
-        assert_eq!(told(&[(15, 20), (29, 30)]).1, folders(130));
-        assert_eq!(told(&[]), (Vec::new(), Vec::new()));
+        assert_eq!(found(&old), (vec![101..150, 149..150], folders(120)), "none beyond the table");
+        assert_eq!(found(&[(15, 20), (29, 30)]).1, folders(130));
+        assert_eq!(found(&[]), (Vec::new(), Vec::new()));
         assert_eq!(text(b"libm.so.6\0libc"), Some(&b"libm.so.6"[..]));
         assert_eq!((text(b"\0"), text(b"libc"), text(b"")), (Some(&b""[..]), None, None));
     }

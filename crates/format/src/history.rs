@@ -63,7 +63,7 @@ pub enum HistoryError {
     #[error("the history does not name its repository")]
     NoName,
     /// The repository name is invalid.
-    #[error("the history names an impossible repository: {0}")]
+    #[error("the history names an invalid repository: {0}")]
     Name(#[from] NameError),
     /// A tag has invalid values.
     #[error("tag `{name}` of the history is damaged: {what}")]

@@ -84,7 +84,7 @@ pub enum ProfileError {
     #[error("`{0}` is not the path of a file in a repository")]
     Path(String),
     /// A read is invalid.
-    #[error("read {0} makes no sense")]
+    #[error("read {0} is invalid")]
     Read(usize),
 }
 
@@ -224,8 +224,8 @@ mod tests {
             ("sw.example.org", "/", "not a repository name"),
             ("/lib/ü.py", "/lib/../x", "`/lib/../x` is not the path"),
             ("/app/main.py", "main.py", "`main.py` is not the path"),
-            ("\"file\":1", "\"file\":2", "read 1 makes no sense"),
-            ("[0,1048576]", "[5,5]", "read 0 makes no sense"),
+            ("\"file\":1", "\"file\":2", "read 1 is invalid"),
+            ("[0,1048576]", "[5,5]", "read 0 is invalid"),
             ("\"reads\"", "\"read\"", "not a profile"),
         ] {
             let bad = good.replacen(from, to, 1);

@@ -39,7 +39,7 @@ pub enum ReflogError {
     #[error("the reflog does not name its repository")]
     NoName,
     /// The repository name is invalid.
-    #[error("the reflog names an impossible repository: {0}")]
+    #[error("the reflog names an invalid repository: {0}")]
     Name(#[from] NameError),
     /// A reference has invalid values.
     #[error("row {rowid} of the reflog is damaged: {what}")]

@@ -68,7 +68,9 @@ pub enum TrustError {
         seen: ContentHash,
     },
     /// The revision is implausibly far from the last accepted one.
-    #[error("the manifest is of revision {offered}, which is absurdly far from revision {seen}, seen before")]
+    #[error(
+        "the manifest is of revision {offered}, which is implausibly far from the last accepted revision {seen}"
+    )]
     RevisionJump {
         /// Revision of the offered manifest.
         offered: u64,

@@ -168,7 +168,7 @@ impl Image {
             ));
         }
         if !first.layers.iter().chain([&first.config]).all(|name| is_within(name)) {
-            return Err(OciError::refused(what, "it names files outside of itself"));
+            return Err(OciError::refused(what, "it refers to files outside of itself"));
         }
         let config = files.read(&first.config, Config::LEN_MAX)?;
         let layers =
@@ -187,9 +187,9 @@ impl Image {
     }
 
     fn new(what: &str, config: Vec<u8>, mut layers: Vec<LayerRef>, files: Files) -> Result<Self, OciError> {
-        let vouching: ConfigDigests =
+        let digests: ConfigDigests =
             serde_json::from_slice(&config).map_err(|error| OciError::refused(what, error.to_string()))?;
-        let plain = vouching.rootfs.map(|rootfs| rootfs.diff_ids).unwrap_or_default();
+        let plain = digests.rootfs.map(|rootfs| rootfs.diff_ids).unwrap_or_default();
         if plain.len() != layers.len() {
             let reason =
                 format!("it has {} layers, but its configuration knows {}", layers.len(), plain.len());
@@ -206,14 +206,14 @@ impl Image {
         &self,
         folder: &Path,
         limits: &Limits,
-        told: &mut ProgressFn<'_>,
+        report: &mut ProgressFn<'_>,
     ) -> Result<Merged, OciError> {
         let mut merged = Merged::default();
         let mut left = *limits;
         let mut progress = Unpacking { layer: 0, layers: self.layers.len(), bytes: 0 };
         for layer in &self.layers {
             progress.layer += 1;
-            let file = Arc::new(self.unpack(layer, folder, &mut left, (&mut progress, told))?);
+            let file = Arc::new(self.unpack(layer, folder, &mut left, (&mut progress, report))?);
             let what = format!("layer {}", layer.name);
             let reader = Reader::of_file(file.clone());
             let mut reader = reader.map_err(OciError::io("look at an unpacked layer"))?;
@@ -235,7 +235,7 @@ impl Image {
         layer: &LayerRef,
         folder: &Path,
         left: &mut Limits,
-        (progress, told): (&mut Unpacking, &mut ProgressFn<'_>),
+        (progress, report): (&mut Unpacking, &mut ProgressFn<'_>),
     ) -> Result<File, OciError> {
         let what = format!("layer {}", layer.name);
         let mut stopped = false;
@@ -243,7 +243,7 @@ impl Image {
             Some((digest, size)) => self.files.blob(digest, *size)?,
             None => self.files.stream(&layer.name)?,
         };
-        let stored = ProgressReader { inner: stored, progress, told, stopped: &mut stopped };
+        let stored = ProgressReader { inner: stored, progress, report, stopped: &mut stopped };
         let file = unnamed_file(folder)?;
         let written = match &layer.digest {
             Some((digest, _)) => {
@@ -264,13 +264,13 @@ impl Image {
 struct ProgressReader<'w, 't> {
     inner: Box<dyn Read + Send>,
     progress: &'w mut Unpacking,
-    told: &'w mut ProgressFn<'t>,
+    report: &'w mut ProgressFn<'t>,
     stopped: &'w mut bool,
 }
 
 impl Read for ProgressReader<'_, '_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        if (self.told)(*self.progress).is_break() {
+        if (self.report)(*self.progress).is_break() {
             *self.stopped = true;
             return Err(io::Error::other("interrupted"));
         }

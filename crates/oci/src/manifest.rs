@@ -155,8 +155,8 @@ mod tests {
             panic!()
         };
         assert_eq!(choose("it", &index, None, "arm64").expect("one").digest, "sha256:b");
-        let told = choose("it", &index, None, "riscv64").expect_err("none").to_string();
-        assert!(told.contains("linux/riscv64") && told.contains("amd64, arm64"), "{told}");
+        let error = choose("it", &index, None, "riscv64").expect_err("none").to_string();
+        assert!(error.contains("linux/riscv64") && error.contains("amd64, arm64"), "{error}");
         let names = r#"{"manifests":[
             {"digest":"sha256:a","size":1,"annotations":{"org.opencontainers.image.ref.name":"one"}},
             {"digest":"sha256:b","size":1,"annotations":{"org.opencontainers.image.ref.name":"two"}}]}"#;

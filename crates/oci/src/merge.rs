@@ -102,7 +102,7 @@ impl Layer {
             // Metadata of aufs, an obsolete file system.
         } else if let Some(name) = name.strip_prefix(WHITEOUT_PREFIX) {
             if matches!(name, b"" | b"." | b"..") {
-                let reason = "it is a whiteout that doesn't name what is gone";
+                let reason = "it is a whiteout without the name of an entry";
                 return Err(OciError::refused(shown(&member.path), reason));
             }
             self.gone.push(joined(folder, name));
@@ -309,7 +309,7 @@ impl Merged {
         let (folder, name) = split(path);
         let found = joined(&self.resolved(folder)?, name);
         if found.len() > PATH_MAX {
-            return Err(OciError::refused(shown(path), "links lead it to a longer path than there can be"));
+            return Err(OciError::refused(shown(path), "its symlinks resolve to a path that is too long"));
         }
         Ok(found)
     }
@@ -332,7 +332,7 @@ impl Merged {
             };
             links += 1;
             if links > LINKS || target.len() > PATH_MAX {
-                return Err(OciError::refused(shown(path), "too many links lead there"));
+                return Err(OciError::refused(shown(path), "it follows too many symlinks"));
             }
             found.pop();
             if target.first() == Some(&b'/') {
@@ -514,9 +514,9 @@ mod tests {
         put(&mut merged, &[(b'0', "etc/passwd", ""), (b'0', "f", "")]).expect("a layer");
         put(&mut merged, &[(b'0', "etc/passwd/deep/x", "")]).expect("below a file of a lower layer");
         assert_eq!(paths(&merged), ["etc", "etc/passwd", "etc/passwd/deep", "etc/passwd/deep/x", "f"]);
-        let told =
+        let error =
             put(&mut merged, &[(b'0', "f", ""), (b'0', "f/x", "")]).expect_err("a file of the same layer");
-        assert!(told.to_string().contains("/f/x: its parent is not a directory"), "{told}");
+        assert!(error.to_string().contains("/f/x: its parent is not a directory"), "{error}");
         put(&mut merged, &[(b'0', "f", ""), (b'5', "f", ""), (b'0', "f/x", "")])
             .expect("a directory came later");
     }

@@ -52,14 +52,14 @@ impl RecentSet {
 
 /// Hints to an image's source which bytes around a block will be read.
 pub(crate) struct SourceHints {
-    told: RecentSet,
+    hinted: RecentSet,
     end: u64,
 }
 
 impl SourceHints {
     /// Creates the hints for the first `end` bytes of an image.
     pub(crate) fn new(end: u64) -> Self {
-        Self { told: RecentSet::new(), end }
+        Self { hinted: RecentSet::new(), end }
     }
 
     /// Records that the block at `start` was read, and hints at the bytes around it.
@@ -67,15 +67,15 @@ impl SourceHints {
         // Alignment counts from the start of the file, not of the image.
         let skew = image.origin() % AROUND;
         let number = (start + skew) / AROUND;
-        if self.told.has(number) {
+        if self.hinted.has(number) {
             return;
         }
-        let goes_on = number.checked_sub(1).is_some_and(|before| self.told.has(before));
+        let goes_on = number.checked_sub(1).is_some_and(|before| self.hinted.has(before));
         let last = if goes_on { number + DEPTH } else { number };
         for number in number..=last {
             let from = (number * AROUND).saturating_sub(skew);
             let until = ((number + 1) * AROUND - skew).min(self.end);
-            if from < until && !self.told.note(number) {
+            if from < until && !self.hinted.note(number) {
                 image.will_read(from, until - from);
             }
         }
@@ -128,7 +128,7 @@ mod tests {
 
     impl Image for RecordingImage {
         fn name(&self) -> Arc<str> {
-            "told".into()
+            "recording".into()
         }
 
         fn len(&self) -> u64 {
@@ -152,25 +152,25 @@ mod tests {
 
     #[test]
     fn the_source_gets_each_hint_once_and_more_for_a_sequential_reader() {
-        let (told, around) = (RecordingImage::default(), SourceHints::new(8 * MIB + 5));
+        let (image, hints) = (RecordingImage::default(), SourceHints::new(8 * MIB + 5));
         for start in [5 * MIB + 9, 5 * MIB + 100_000, 2 * MIB] {
-            around.read(&told, start);
+            hints.read(&image, start);
         }
-        assert_eq!(std::mem::take(&mut *told.1.lock().unwrap()), [(5 * MIB, MIB), (2 * MIB, MIB)]);
-        around.read(&told, 6 * MIB);
+        assert_eq!(std::mem::take(&mut *image.1.lock().unwrap()), [(5 * MIB, MIB), (2 * MIB, MIB)]);
+        hints.read(&image, 6 * MIB);
         let on = [(6 * MIB, MIB), (7 * MIB, MIB), (8 * MIB, 5)];
-        assert_eq!(*told.1.lock().unwrap(), on);
+        assert_eq!(*image.1.lock().unwrap(), on);
     }
 
     #[test]
     fn hints_are_aligned_to_the_file_around_the_image() {
-        let (told, around) = (RecordingImage(4096, Mutex::default()), SourceHints::new(8 * MIB));
-        around.read(&told, 0);
-        around.read(&told, MIB - 4096);
+        let (image, hints) = (RecordingImage(4096, Mutex::default()), SourceHints::new(8 * MIB));
+        hints.read(&image, 0);
+        hints.read(&image, MIB - 4096);
         let first = MIB - 4096;
         let on = (0..4).map(|n| (first + n * MIB, MIB));
         let expected: Vec<_> = [(0, first)].into_iter().chain(on).collect();
-        assert_eq!(*told.1.lock().unwrap(), expected);
+        assert_eq!(*image.1.lock().unwrap(), expected);
     }
 
     #[test]

@@ -130,17 +130,17 @@ mod tests {
     #[test]
     fn a_demand_promotes_a_queued_prefetch() {
         let single_flight = SingleFlight::<u8, u8>::new();
-        let nobody = || -> Waiter<u8> { Box::new(|_| {}) };
+        let waiter = || -> Waiter<u8> { Box::new(|_| {}) };
         assert_eq!(single_flight.join(1, None), Joined::MustLoad);
         assert_eq!(single_flight.join(1, None), Joined::Pending);
-        assert_eq!(single_flight.join(1, Some(nobody())), Joined::Promoted);
-        assert_eq!(single_flight.join(1, Some(nobody())), Joined::Pending);
+        assert_eq!(single_flight.join(1, Some(waiter())), Joined::Promoted);
+        assert_eq!(single_flight.join(1, Some(waiter())), Joined::Pending);
         assert!(single_flight.cancel_prefetch(1));
         let taken = single_flight.take(1).unwrap();
         assert!(single_flight.take(1).is_none());
         drop(taken);
         assert_eq!(single_flight.join(1, None), Joined::MustLoad);
         assert!(!single_flight.cancel_prefetch(1));
-        assert_eq!(single_flight.join(1, Some(nobody())), Joined::MustLoad);
+        assert_eq!(single_flight.join(1, Some(waiter())), Joined::MustLoad);
     }
 }

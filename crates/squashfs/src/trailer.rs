@@ -162,7 +162,7 @@ mod tests {
             file.as_file().set_len(len as u64).expect("cutting it");
             assert_eq!(read(&whole[..len].to_vec(), &superblock), None);
         }
-        write(file.path(), 0, &superblock, Some(b"again")).expect("half of one is in nobody's way");
+        write(file.path(), 0, &superblock, Some(b"again")).expect("a truncated trailer is replaced");
         let mut endless = whole;
         endless[8192 + 8..8192 + 16].fill(0xff);
         assert_eq!(read(&endless, &superblock), None);

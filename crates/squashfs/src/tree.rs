@@ -212,7 +212,7 @@ impl Tree for ImageTree {
         let node = *node;
         let plan = reply.through(move |plan: Result<Plan, TreeError>, reply| match plan {
             Ok(Plan { pieces, ahead, next }) => {
-                gather(&core, &pieces, reply);
+                reply_with_pieces(&core, &pieces, reply);
                 if let Some(Piece::Block { extent, .. }) = next {
                     core.blocks.guess(extent);
                 }
@@ -296,7 +296,7 @@ struct ReadState {
 }
 
 /// Replies with the pieces once the blocks they need are loaded.
-fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
+fn reply_with_pieces(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
     let mut found = Vec::with_capacity(pieces.len());
     let mut wanted = Vec::new();
     for (number, piece) in pieces.iter().enumerate() {
@@ -319,14 +319,14 @@ fn gather(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
     }
     core.follow(reply.requester());
     let state = Mutex::new(ReadState { pieces: found, missing: wanted.len(), reply: Some(reply) });
-    let gathering = Arc::new(PendingRead { state });
+    let pending = Arc::new(PendingRead { state });
     for (number, extent, from, len) in wanted {
-        let (gathering, name) = (Arc::clone(&gathering), Arc::clone(core));
+        let (pending, name) = (Arc::clone(&pending), Arc::clone(core));
         core.blocks.get(
             extent,
             Box::new(move |block| {
                 let arrived = block.and_then(|block| segment(&name, extent.start, block, from, len));
-                gathering.arrived(number, arrived);
+                pending.arrived(number, arrived);
             }),
         );
     }

@@ -160,7 +160,7 @@ impl Decoder<'_, '_> {
         match self.value(field) {
             Value::Integer(value) => Ok(value),
             Value::Null => Ok(0),
-            _ => Err("a column that holds numbers holds something else"),
+            _ => Err("a number column has a value of another type"),
         }
     }
 
@@ -177,7 +177,7 @@ impl Decoder<'_, '_> {
         match (self.value(field), self.slots.get(field)) {
             (Value::Text(_) | Value::Blob(_), Some(Some(slot))) => Ok(slot.range()),
             (Value::Null, _) | (Value::Text(b"") | Value::Blob(b""), _) => Ok((0, 0)),
-            _ => Err("a column that holds text or bytes holds something else"),
+            _ => Err("a text or blob column has a value of another type"),
         }
     }
 

@@ -13,7 +13,7 @@ const COMPILED: [(&str, &[u8]); 6] = [
 /// Magic number of a version with unknown instruction numbers.
 const UNKNOWN: [u8; 2] = 3627_u16.to_le_bytes();
 
-fn told(file: &[u8]) -> Vec<String> {
+fn import_names(file: &[u8]) -> Vec<String> {
     let join = |names: &[&[u8]]| String::from_utf8(names.join(&b' ')).unwrap();
     let import = |it: &Import<'_>| {
         let level = it.level.unwrap();
@@ -36,7 +36,7 @@ fn imports_that_run_at_once_are_found_in_order() {
     let expected =
         ["0 os: ", "0 a.b: ", "0 a.c: c", "1 : own", "2 up.more: name other", "0 maybe: ", "0 d.e: "];
     for (version, file) in COMPILED {
-        assert_eq!(told(file), expected, "{version}");
+        assert_eq!(import_names(file), expected, "{version}");
     }
 }
 
@@ -57,10 +57,10 @@ fn all_names_of_an_unknown_version_may_be_modules() {
 #[test]
 fn a_truncated_module_has_no_imports_or_those_before_its_end() {
     for (version, file) in COMPILED {
-        let whole = told(file);
+        let whole = import_names(file);
         for len in 0..file.len() {
-            let told = imports(&file[..len]).map(|it| it.len());
-            assert!(told.is_none_or(|count| count == whole.len()), "{version}, {len} bytes");
+            let count = imports(&file[..len]).map(|it| it.len());
+            assert!(count.is_none_or(|len| len == whole.len()), "{version}, {len} bytes");
         }
     }
 }

@@ -50,7 +50,7 @@ impl Budget {
                 self.bytes = left;
                 Ok(())
             }
-            None => damaged(page, "its cells lie on top of each other"),
+            None => damaged(page, "its cells overlap"),
         }
     }
 }

@@ -53,7 +53,7 @@ impl ColumnDefault {
 /// Parses a `CREATE TABLE` statement.
 pub(super) fn parse_table(sql: &str) -> Result<Definition, &'static str> {
     if sql.len() > SQL_MAX {
-        return Err("it is longer than any that is of use");
+        return Err("it is too long");
     }
     let tokens = split(sql);
     if !tokens.first().is_some_and(|token| token.is("create")) {

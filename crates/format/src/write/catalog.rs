@@ -129,26 +129,26 @@ impl Entry {
     fn stored_flags(&self) -> u64 {
         const DERIVED: u64 =
             Flags::DIRECTORY | Flags::FILE | Flags::SYMLINK | Flags::SPECIAL | Flags::CHUNKED;
-        let asked = self.flags.0 & !DERIVED;
+        let requested = self.flags.0 & !DERIVED;
         let directory_only = Flags::NESTED_MOUNTPOINT | Flags::NESTED_ROOT | Flags::BIND_MOUNTPOINT;
         let file_only = Flags::EXTERNAL | Flags::DIRECT_IO | Flags::BUNDLE_TRIGGER;
         let compression_bits = 7 << 11;
         let hash_bits = 7 << 8;
         match self.kind() {
             Some(EntryKind::Directory) => {
-                asked & !(file_only | compression_bits | hash_bits) | Flags::DIRECTORY
+                requested & !(file_only | compression_bits | hash_bits) | Flags::DIRECTORY
             }
             Some(EntryKind::File) => {
                 let chunked = if self.chunks.is_empty() { 0 } else { Flags::CHUNKED };
-                asked & !directory_only | Flags::FILE | chunked
+                requested & !directory_only | Flags::FILE | chunked
             }
             Some(EntryKind::Symlink) => {
-                asked & !(directory_only | file_only | compression_bits | hash_bits)
+                requested & !(directory_only | file_only | compression_bits | hash_bits)
                     | Flags::FILE
                     | Flags::SYMLINK
             }
             _ => {
-                asked & !(directory_only | file_only | compression_bits | hash_bits)
+                requested & !(directory_only | file_only | compression_bits | hash_bits)
                     | Flags::FILE
                     | Flags::SPECIAL
             }

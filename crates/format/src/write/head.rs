@@ -31,8 +31,8 @@ fn whitelist_text(whitelist: &Whitelist) -> String {
     let created = whitelist.created.unwrap_or(UnixTime(0));
     let mut text =
         format!("{}\nE{}\nN{}\n", created.to_compact(), whitelist.expires.to_compact(), whitelist.name);
-    for (asked, line) in [(whitelist.pkcs7, "Vpkcs7\n"), (whitelist.ca_chain, "Wcachain\n")] {
-        if asked {
+    for (is_required, line) in [(whitelist.pkcs7, "Vpkcs7\n"), (whitelist.ca_chain, "Wcachain\n")] {
+        if is_required {
             text.push_str(line);
         }
     }

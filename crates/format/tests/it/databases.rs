@@ -380,7 +380,7 @@ fn very_long_definitions_are_not_parsed() {
     });
     let database = Database::open(bytes).unwrap();
     let refused = database.table("t").err();
-    let what = "it is longer than any that is of use";
+    let what = "it is too long";
     assert_eq!(refused, Some(SqliteError::Schema { name: "t".to_owned(), what }));
     let other = database.table("u").unwrap();
     assert!(other.index(&[0]).is_none());

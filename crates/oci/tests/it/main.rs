@@ -113,25 +113,25 @@ fn an_image_beyond_the_limits_is_rejected() {
         })
     };
     with(3 << 20, 2).expect("within bounds");
-    let told = with((1 << 20) + 4096, 2).expect_err("too many bytes").to_string();
-    assert!(told.contains("more than is allowed"), "{told}");
-    let told = with(3 << 20, 1).expect_err("too many entries").to_string();
-    assert!(told.contains("too many entries"), "{told}");
+    let error = with((1 << 20) + 4096, 2).expect_err("too many bytes").to_string();
+    assert!(error.contains("more than is allowed"), "{error}");
+    let error = with(3 << 20, 1).expect_err("too many entries").to_string();
+    assert!(error.contains("too many entries"), "{error}");
 }
 
 #[test]
 fn an_image_for_another_machine_or_name_is_rejected() {
     let samples = SampleImages::new(&[&[("a", "one")]], Packing::Plain);
-    let told =
+    let error =
         Image::in_layout(&samples.path().join("layout"), Some("none")).expect_err("no such tag").to_string();
-    assert!(told.contains("none") && told.contains("latest"), "{told}");
-    let told = Image::in_docker_archive(&samples.docker_archive(), Some("other:1"))
+    assert!(error.contains("none") && error.contains("latest"), "{error}");
+    let error = Image::in_docker_archive(&samples.docker_archive(), Some("other:1"))
         .expect_err("no such name")
         .to_string();
-    assert!(told.contains("no image of that name"), "{told}");
+    assert!(error.contains("no image of that name"), "{error}");
     let with_escaping_names = samples.with_escaping_names();
-    let told = Image::in_docker_archive(&with_escaping_names.docker_archive(), None)
+    let error = Image::in_docker_archive(&with_escaping_names.docker_archive(), None)
         .expect_err("outside")
         .to_string();
-    assert!(told.contains("outside of itself"), "{told}");
+    assert!(error.contains("outside of itself"), "{error}");
 }

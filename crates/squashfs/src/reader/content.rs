@@ -194,8 +194,10 @@ impl<'a> Access<'a> {
         let room = ((stream.end - stream.start) / 3 + 1).saturating_mul(METADATA_BLOCK as u64);
         let blocks = file.blocks(self.core.superblock.block_size);
         if blocks.checked_mul(4).is_none_or(|len| len > room) {
-            let what =
-                format!("inode {} has {} bytes, for which there is no room", inode.header.number, file.size);
+            let what = format!(
+                "inode {} has {} bytes, more than the image can hold",
+                inode.header.number, file.size
+            );
             return Err(self.core.fault(self.at(inode.place), what).into());
         }
         Ok(())

@@ -147,7 +147,7 @@ impl<'a> Access<'a> {
         let fault = |what: String| Err(self.core.fault(self.at(place), what).into());
         if inode.header.kind.basic() != entry.kind {
             return fault(format!(
-                "directory {} takes inode {} for another type than it has",
+                "directory {} lists inode {} with another type",
                 parent.header.number, inode.header.number
             ));
         }

@@ -28,7 +28,7 @@ pub struct TreeBuilder<'r, 'w> {
     pub(super) counters: &'r Counters,
     pub(super) feed: Feed<'r>,
     pub(super) begun: Instant,
-    pub(super) told: Instant,
+    pub(super) last_report: Instant,
     pub(super) collected: Collected,
     later: Vec<DeferredFile>,
     /// Number of files of each size in bytes.
@@ -77,7 +77,7 @@ impl<'r, 'w> TreeBuilder<'r, 'w> {
             counters,
             feed,
             begun: now,
-            told: now,
+            last_report: now,
             collected,
             later: Vec::new(),
             sizes: HashMap::new(),
@@ -207,8 +207,8 @@ impl<'r, 'w> TreeBuilder<'r, 'w> {
         if self.watch.stop.load(Ordering::Relaxed) {
             return Err(WriteError::Interrupted);
         }
-        if self.told.elapsed() >= TICK {
-            self.told = Instant::now();
+        if self.last_report.elapsed() >= TICK {
+            self.last_report = Instant::now();
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             (self.watch.progress)(Progress {
                 entries: self.collected.tree.nodes.len() as u64,

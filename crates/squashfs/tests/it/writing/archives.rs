@@ -204,11 +204,11 @@ fn an_archive_of_a_container_image_is_rejected_unless_requested() {
     });
     image.write_docker_archive(&fixture.path("docker.tar"), "it:1");
     image.write_layout_archive(&fixture.path("oci.tar"), "latest");
-    for (name, told) in [("docker.tar", "docker-archive:"), ("oci.tar", "oci-archive:")] {
+    for (name, hint) in [("docker.tar", "docker-archive:"), ("oci.tar", "oci-archive:")] {
         let mut archive = Archive::open(&fixture.path(name)).expect("an archive");
         archive.refuse_container_images();
         let error = fixture.build_of(&mut archive, &quick()).expect_err("refused").to_string();
-        assert!(error.contains(told) && error.contains("container image"), "{error}");
+        assert!(error.contains(hint) && error.contains("container image"), "{error}");
         assert!(!fixture.path("image").exists());
         let mut archive = Archive::open(&fixture.path(name)).expect("an archive");
         fixture.build_of(&mut archive, &quick()).expect("an image of its parts");

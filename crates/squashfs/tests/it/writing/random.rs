@@ -18,7 +18,7 @@ use super::options;
 
 /// Type and content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Thing {
+enum ItemKind {
     Directory,
     File(Vec<u8>),
     Symlink(Vec<u8>),
@@ -29,7 +29,7 @@ enum Thing {
 /// An entry with its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Item {
-    thing: Thing,
+    kind: ItemKind,
     permissions: u16,
     uid: u32,
     gid: u32,
@@ -51,13 +51,13 @@ fn content() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
 }
 
-fn thing() -> impl Strategy<Value = Thing> {
+fn kind() -> impl Strategy<Value = ItemKind> {
     prop_oneof![
-        2 => Just(Thing::Directory),
-        6 => content().prop_map(Thing::File),
-        1 => prop::collection::vec(1u8..255, 1..300).prop_map(Thing::Symlink),
-        1 => (0u32..4096, 0u32..(1 << 20)).prop_map(|(major, minor)| Thing::Device(major, minor)),
-        1 => Just(Thing::Fifo),
+        2 => Just(ItemKind::Directory),
+        6 => content().prop_map(ItemKind::File),
+        1 => prop::collection::vec(1u8..255, 1..300).prop_map(ItemKind::Symlink),
+        1 => (0u32..4096, 0u32..(1 << 20)).prop_map(|(major, minor)| ItemKind::Device(major, minor)),
+        1 => Just(ItemKind::Fifo),
     ]
 }
 
@@ -65,8 +65,8 @@ fn item() -> impl Strategy<Value = Item> {
     let name = prop_oneof![Just("user."), Just("trusted."), Just("security.")]
         .prop_flat_map(|prefix| "[a-c]{1,3}".prop_map(move |rest| format!("{prefix}{rest}").into_bytes()));
     let xattrs = prop::collection::btree_map(name, prop::collection::vec(any::<u8>(), 0..50), 0..3);
-    (thing(), 0u16..0o10000, 0u32..5, any::<u32>(), 0i64..=u32::MAX.into(), xattrs).prop_map(
-        |(thing, permissions, uid, gid, mtime, xattrs)| Item { thing, permissions, uid, gid, mtime, xattrs },
+    (kind(), 0u16..0o10000, 0u32..5, any::<u32>(), 0i64..=u32::MAX.into(), xattrs).prop_map(
+        |(kind, permissions, uid, gid, mtime, xattrs)| Item { kind, permissions, uid, gid, mtime, xattrs },
     )
 }
 
@@ -75,7 +75,7 @@ fn model() -> impl Strategy<Value = Model> {
     let place = ("[a-e]{1,2}", prop::option::of("[a-zé]{1,40}"));
     prop::collection::vec((place, item()), 0..60).prop_map(|entries| {
         let plain = |path: &[u8]| Item {
-            thing: Thing::Directory,
+            kind: ItemKind::Directory,
             permissions: 0o755,
             uid: 0,
             gid: 0,
@@ -89,7 +89,7 @@ fn model() -> impl Strategy<Value = Model> {
                 None => _ = model.entry(above).or_insert(item),
                 Some(below) => {
                     let directory = model.entry(above.clone()).or_insert_with(|| plain(&above));
-                    if directory.thing == Thing::Directory {
+                    if directory.kind == ItemKind::Directory {
                         model.insert([&above[..], b"/", below.as_bytes()].concat(), item);
                     }
                 }
@@ -123,17 +123,17 @@ impl Input for Given<'_> {
                 mtime: item.mtime,
                 xattrs: item.xattrs.clone().into_iter().collect(),
             };
-            match &item.thing {
-                Thing::Directory => intake.add(head, Kind::Directory)?,
-                Thing::Symlink(target) => intake.add(head, Kind::Symlink(target.clone()))?,
-                Thing::Device(major, minor) => {
+            match &item.kind {
+                ItemKind::Directory => intake.add(head, Kind::Directory)?,
+                ItemKind::Symlink(target) => intake.add(head, Kind::Symlink(target.clone()))?,
+                ItemKind::Device(major, minor) => {
                     intake.add(head, Kind::BlockDevice(Device { major: *major, minor: *minor }))?;
                 }
-                Thing::Fifo => intake.add(head, Kind::Fifo)?,
-                Thing::File(bytes) if self.now => {
+                ItemKind::Fifo => intake.add(head, Kind::Fifo)?,
+                ItemKind::File(bytes) if self.now => {
                     intake.file_now(head, bytes.len() as u64, &mut Plain(bytes.as_slice()))?;
                 }
-                Thing::File(bytes) => {
+                ItemKind::File(bytes) => {
                     intake.file(head, bytes.len() as u64, Box::new(Bytes(bytes.clone())))?;
                 }
             }
@@ -170,18 +170,18 @@ fn image(model: &Model, options: &Options, now: bool) -> Vec<u8> {
 }
 
 fn read(tree: &ImageTree, node: &Node, attr: &Attr) -> Item {
-    let thing = match attr.kind {
-        NodeKind::Directory => Thing::Directory,
+    let kind = match attr.kind {
+        NodeKind::Directory => ItemKind::Directory,
         NodeKind::File => {
             let len = usize::try_from(attr.size).expect("a small file") + 1;
             let data = Reply::wait(|reply| tree.read(node, 0, len, reply)).expect("content");
-            Thing::File(data.to_vec().expect("bytes"))
+            ItemKind::File(data.to_vec().expect("bytes"))
         }
         NodeKind::Symlink => {
-            Thing::Symlink(Reply::wait(|reply| tree.link_target(node, reply)).expect("a target"))
+            ItemKind::Symlink(Reply::wait(|reply| tree.link_target(node, reply)).expect("a target"))
         }
-        NodeKind::BlockDevice => Thing::Device(attr.rdev.major, attr.rdev.minor),
-        NodeKind::Fifo => Thing::Fifo,
+        NodeKind::BlockDevice => ItemKind::Device(attr.rdev.major, attr.rdev.minor),
+        NodeKind::Fifo => ItemKind::Fifo,
         kind => panic!("{kind:?} was not written"),
     };
     let names = crate::walk::xattr_names(tree, node).expect("names");
@@ -190,7 +190,7 @@ fn read(tree: &ImageTree, node: &Node, attr: &Attr) -> Item {
         (name, value)
     };
     Item {
-        thing,
+        kind,
         permissions: attr.permissions,
         uid: attr.uid,
         gid: attr.gid,
