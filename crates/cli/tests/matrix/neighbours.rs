@@ -173,7 +173,7 @@ fn soak_hostile_neighbours() {
     let evil_mount = evil.mount(&world, &words);
     world.mirror.narrow(SPEED);
     let withheld = Held::withheld(&world.mirror);
-    let held_back = [&withheld, &evil_withheld, &stalled];
+    let held_back = [&stalled, &withheld, &evil_withheld];
     let readers = Readers::new(world.mountpoint(), files);
     let hostile = Hostile::new(HOSTILE.map(user), &world, &readers, (&broker, &evil));
     let (mut filled, mut requests) = (0u64, 0);

@@ -27,6 +27,8 @@ pub(super) const UNREADABLE: [&str; 5] = ["bomb", "bomb-small", "bomb-empty", "a
 pub(super) const ZEROS: &str = "zeros";
 /// Heads with absurd sizes.
 pub(super) const HEADS: usize = 6;
+/// How many of them, the first ones, name the right catalog.
+pub(super) const HARMLESS_HEADS: usize = 2;
 
 /// The digest of an object that exists nowhere.
 pub(super) fn withheld(number: u64) -> [u8; 20] {

@@ -159,7 +159,7 @@ impl<'t> Hostile<'t> {
         failed.not();
     }
 
-    /// Has hundreds of reads wait: first those of what is held back, which would wait behind the others.
+    /// Has hundreds of reads wait: one kind after the other is begun, or its requests would wait behind those of the next.
     fn wait(&self, held_back: &[&Held<'_>]) {
         let withheld = WITHHELD.map(|(threads, folder)| {
             let paths = (0..threads).map(|number| self.world.path(&format!("{folder}/withheld{number}")));
@@ -177,9 +177,11 @@ impl<'t> Hostile<'t> {
                 let reads = move || self.read_on(&paths, Random(number));
                 reader.spawn_scoped(scope, reads).expect("a thread");
             };
-            let first = stalled.chain([zeros]).chain(withheld.into_iter().flatten());
-            (0..).zip(first).for_each(|(number, paths)| start(number, paths));
-            held_back.iter().for_each(|held| held.wait_for_hit());
+            let (stalls, withholds) = held_back.split_at(1);
+            (0..).zip(stalled.chain([zeros])).for_each(|(number, paths)| start(number, paths));
+            stalls.iter().for_each(|held| held.wait_for_hit());
+            (0..).zip(withheld.into_iter().flatten()).for_each(|(number, paths)| start(number, paths));
+            withholds.iter().for_each(|held| held.wait_for_hit());
             (0..FLOODING).for_each(|number| start(number, flood.clone()));
         });
     }
@@ -236,10 +238,17 @@ impl<'t> Hostile<'t> {
             if !self.readers.wait_for_reads(1) {
                 return;
             }
-            if fs::read(self.world.path("evil/soak").join(name)).is_err() {
-                count(&self.counts.refused[0]);
-            } else if *name != "bomb-empty" {
-                panic!("{name} was read");
+            // Nobody makes room for as many bytes as the file is said to have.
+            let since = Instant::now();
+            let read = File::open(self.world.path("evil/soak").join(name))
+                .and_then(|mut file| file.read(&mut [0; 512]));
+            match read {
+                Ok(len) => assert!(len == 0 && *name == "bomb-empty", "{len} bytes of {name} were read"),
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    // One that took longer may have failed for another reason.
+                    self.counts.refused[0].fetch_add((since.elapsed() < LISTENING).into(), Ordering::Relaxed);
+                }
+                Err(error) => panic!("{name}: {error}"),
             }
         }
     }
@@ -250,18 +259,29 @@ impl<'t> Hostile<'t> {
             if !self.readers.wait_for_reads(1) {
                 return;
             }
+            // Without a memory of heads: with one a head is refused for what was seen before, and its catalog never fetched.
+            let cache = self.home.join("cache");
+            match fs::remove_dir_all(&cache) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    panic!("emptying the cache: {error}")
+                }
+                _ => {}
+            }
             let mut cat = Command::new(&self.program);
-            cat.arg("cat").arg(format!("{}:data/hex.txt", self.evil.url(Some(head)))).arg("--public-key");
+            cat.arg("cat").arg(format!("{}:/data/hex.txt", self.evil.url(Some(head)))).arg("--public-key");
             cat.arg(self.world.path("key.pub"))
                 .args(self.broker.options())
                 .env_clear()
                 .env("HOME", &self.home);
             cat.env("XDG_RUNTIME_DIR", &self.home).env("ESKER_CONFIG_ROOT", self.world.config_root());
-            cat.env("ESKER_CACHE", self.home.join("cache")).current_dir("/").stdin(Stdio::null());
+            cat.env("ESKER_CACHE", &cache).current_dir("/").stdin(Stdio::null());
             let output = cat.output().expect("esker cat");
-            if !output.status.success() {
-                count(&self.counts.refused[1]);
-            }
+            // Absurd sizes of the right catalog lead nowhere else; the others lead to bombs, or to an absurd revision.
+            let said = String::from_utf8_lossy(&output.stderr);
+            let is_bad = head >= evil::HARMLESS_HEADS;
+            assert!(!is_bad || !output.status.success(), "head {head} was taken");
+            let is_refused = ["plain bytes", "absurdly far"].iter().any(|reason| said.contains(reason));
+            self.counts.refused[1].fetch_add((is_bad && is_refused).into(), Ordering::Relaxed);
         }
     }
 
@@ -295,7 +315,10 @@ impl<'t> Hostile<'t> {
             for client in [&evil, &good] {
                 while let Some((answer, descriptor)) = client.hear() {
                     let absurd = answer["failed"]["id"].as_u64().is_some_and(|id| id >= ABSURD);
-                    self.counts.refused[2].fetch_add(absurd.into(), Ordering::Relaxed);
+                    let said = answer["failed"]["error"]["text"].as_str().unwrap_or_default();
+                    let is_refused =
+                        ["plain bytes", "larger quota"].iter().any(|reason| said.contains(reason));
+                    self.counts.refused[2].fetch_add((absurd && is_refused).into(), Ordering::Relaxed);
                     if let Some(descriptor) = descriptor {
                         let all = OFlags::DIRECT | OFlags::APPEND | OFlags::NONBLOCK;
                         // Whatever the file system makes of it.
