@@ -32,6 +32,30 @@ struct Command {
     inside: bool,
 }
 
+/// What is printed. A line that its file leaves without an end gets one once something follows it.
+#[derive(Default)]
+struct Output {
+    text: String,
+    lacks_end: bool,
+}
+
+impl Output {
+    fn line(&mut self, line: &str, ends: bool) {
+        self.end_line();
+        self.text.push_str(line);
+        self.lacks_end = true;
+        if ends {
+            self.end_line();
+        }
+    }
+
+    fn end_line(&mut self) {
+        if std::mem::take(&mut self.lacks_end) {
+            self.text.push('\n');
+        }
+    }
+}
+
 pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     let long = [("quiet", 'n'), ("silent", 'n'), ("expression", 'e'), ("regexp-extended", 'E')];
     let options = Options::parse("sed", arguments, ("nErsu", "e"), &long)?;
@@ -53,19 +77,19 @@ pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
         None => Obstacle::new(format!("`sed {script}`")),
     })?;
     let (texts, all) = contents(shell, operands)?;
-    let text: String = texts.into_iter().map(|(_, text)| text).collect();
-    let mut output = String::new();
-    let mut lines = text.split_inclusive('\n').enumerate().peekable();
+    let mut output = Output::default();
+    let mut lines = texts.iter().flat_map(|(_, text)| text.split_inclusive('\n')).enumerate().peekable();
     while let Some((at, whole)) = lines.next() {
-        let (line, end) = whole.strip_suffix('\n').map_or((whole, ""), |line| (line, "\n"));
-        let mut space = line.to_owned();
+        let line = whole.strip_suffix('\n');
+        let ends = line.is_some();
+        let mut space = line.unwrap_or(whole).to_owned();
         let (mut deleted, mut quit) = (false, false);
         for command in &mut commands {
             if !command.selects(shell, &space, at + 1, lines.peek().is_none())? {
                 continue;
             }
             match &command.action {
-                Action::Print => output.push_str(&format!("{space}{end}")),
+                Action::Print => output.line(&space, ends),
                 Action::Delete => deleted = true,
                 Action::Quit => quit = true,
                 Action::Substitute { search, replacement, global, print, nth } => {
@@ -73,7 +97,7 @@ pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
                     if let Some(replaced) = substitute(&space, search, replacement, *global, *nth) {
                         space = replaced;
                         if *print {
-                            output.push_str(&format!("{space}{end}"));
+                            output.line(&space, ends);
                         }
                     }
                 }
@@ -83,16 +107,17 @@ pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
             }
         }
         if !deleted && !options.has('n') {
-            output.push_str(&format!("{space}{end}"));
+            output.line(&space, ends);
         }
-        if output.len() > INPUT_MAX || space.len() > INPUT_MAX {
+        if output.text.len() > INPUT_MAX || space.len() > INPUT_MAX {
             return Err(Obstacle::new(format!("`sed {script}` with so much output")));
         }
         if quit {
+            output.end_line();
             break;
         }
     }
-    Ok(Outcome { output, code: if all { 0 } else { 2 } })
+    Ok(Outcome { output: output.text, code: if all { 0 } else { 2 } })
 }
 
 fn substitute(text: &str, search: &Search, replacement: &[Part], global: bool, nth: usize) -> Option<String> {
