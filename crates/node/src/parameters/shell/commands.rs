@@ -35,12 +35,13 @@ impl Shell<'_> {
                 Ok(Status::TRUE)
             }
             "unset" => {
-                for name in arguments.iter().filter(|name| is_variable(name)) {
-                    self.unset(name, line);
-                    if arguments[0] == "-f" {
-                        self.functions.remove(name);
-                    }
+                if let [option, names @ ..] = arguments
+                    && option == "-f"
+                {
+                    names.iter().for_each(|name| _ = self.functions.remove(name));
+                    return Ok(Status::TRUE);
                 }
+                arguments.iter().filter(|name| is_variable(name)).for_each(|name| self.unset(name, line));
                 Ok(Status::TRUE)
             }
             "test" => self.tested(arguments),

@@ -64,6 +64,10 @@ fn words_expand() {
         ("readonly A=x", "x"),
         ("eval A=x", "x"),
         ("A=1; unset A", "(unset)"),
+        ("A=1; unset -v A", "(unset)"),
+        ("A=1; unset -f A", "1"),
+        ("f() { echo x; }; unset -f f; A=1$(command -v f)", "1"),
+        ("f() { echo x; }; f=1; unset -v f; A=1$(f)", "1x"),
         ("A=1 : nothing", "1"),
         ("A=1 echo nothing", "(unset)"),
         ("A=$$", "4711"),
@@ -87,6 +91,31 @@ fn words_expand() {
         ("if [ x -eq 5 ]; then A=1; else A=2; fi", "2"),
     ] {
         assert_eq!(value(text), expected, "{text}");
+    }
+}
+
+/// `sed` ends a line that its file leaves without an end once something follows it.
+#[test]
+fn sed_ends_lines_that_something_follows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, content) in [("one", "a"), ("two", "b"), ("none", "")] {
+        std::fs::write(folder.path().join(name), content).expect("a file");
+    }
+    for (script, expected) in [
+        ("sed '' one two", "a\nb"),
+        ("sed 1p one", "a\na"),
+        ("sed -n p one none two", "a\nb"),
+        ("sed '$d' one two", "a"),
+        ("sed 's/$/\\n/' one two", "a\n\nb\n"),
+        ("sed '' one none", "a"),
+        ("sed 2q one two one", "a\nb\n"),
+        ("sed q one", "a\n"),
+    ] {
+        // A shell drops the ends of lines at the end of a text.
+        let text = format!("cd {}; A=\"$({script}; printf .)\"", folder.path().display());
+        let (mut values, problems) = evaluated(folder.path(), &text);
+        assert_eq!(problems, Vec::<String>::new(), "{script}");
+        assert_eq!(values.remove("A"), Some(format!("{expected}.")), "{script}");
     }
 }
 
