@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use esker_format::name::RepositoryName;
 use esker_node::memory;
 use esker_node::place::{self, Candidate, Place, Wish};
-use esker_node::runtime::RuntimeDir;
+use esker_node::runtime::{RuntimeDir, SHARED};
 use rustix::fs::{Access, access};
 
 use crate::args::RepositoryArgs;
@@ -205,7 +205,7 @@ pub(crate) fn default_quota(place: &Place) -> u64 {
 /// The runtime directory where no session names one: none that another user has made in a folder of all users.
 fn runtime_without_session(uid: u32, own: Option<PathBuf>) -> PathBuf {
     let session = PathBuf::from(format!("/run/user/{uid}/esker"));
-    let shared = ["/tmp", "/var/tmp", "/dev/shm"].map(|base| Path::new(base).join(format!("esker-{uid}")));
+    let shared = SHARED.map(|base| Path::new(base).join(format!("esker-{uid}")));
     // The path of a home folder may be too long for a socket, or on a file system without them.
     let own = own.map(|folder| folder.join(".esker-run"));
     let choices: Vec<PathBuf> = std::iter::once(session).chain(shared.clone()).chain(own).collect();

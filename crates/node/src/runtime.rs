@@ -21,6 +21,9 @@ use rustix::fs::{Access, access};
 
 use crate::FileError;
 
+/// Folders of all users, below which a user without a session has a runtime directory `esker-UID`; in the order of choice.
+pub const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
 /// Longest path of a socket: `sun_path` has 108 bytes, the last of them zero.
 const SOCKET_PATH_MAX: usize = 107;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /run/user/UID/esker/   where $XDG_RUNTIME_DIR is what login services make of it
-//!  /tmp/esker-UID/        without one
+//!  /tmp/esker-UID/        without one, or in another folder of all users
 //! ```
 //!
 //! A user may put anything there: links, pipes, other file systems, sockets that don't answer, entries that lie. So nothing
@@ -14,7 +14,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,6 +23,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::{ENTRY_MAX, Entry, try_lock};
 use crate::control::{self, Request, Response};
+use crate::runtime::SHARED;
 use crate::{mounts, peer};
 
 /// Entries read of one user.
@@ -38,13 +38,13 @@ const SLOW: [&str; 8] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "autofs", "
 pub struct Places {
     /// Has a folder for each user, named by number.
     pub run: PathBuf,
-    /// Has folders `esker-UID`.
-    pub temporary: PathBuf,
+    /// Have folders `esker-UID`.
+    pub temporary: Vec<PathBuf>,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { run: "/run/user".into(), temporary: "/tmp".into() }
+        Self { run: "/run/user".into(), temporary: SHARED.map(PathBuf::from).into() }
     }
 }
 
@@ -70,9 +70,11 @@ pub fn of_users(places: &Places) -> Vec<UserMount> {
             found.extend(of_user(user, &places.run.join(name), OsStr::new("esker")));
         }
     }
-    for name in names(&places.temporary) {
-        if let Some(user) = number(&name, "esker-").filter(|user| *user != me) {
-            found.extend(of_user(user, &places.temporary, OsStr::from_bytes(name.as_bytes())));
+    for folder in &places.temporary {
+        for name in names(folder) {
+            if let Some(user) = number(&name, "esker-").filter(|user| *user != me) {
+                found.extend(of_user(user, folder, OsStr::new(&name)));
+            }
         }
     }
     found.sort_by(|a, b| (a.user, &a.entry.mountpoint).cmp(&(b.user, &b.entry.mountpoint)));

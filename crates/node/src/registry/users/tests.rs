@@ -26,9 +26,10 @@ impl Machine {
             skip!("only root can give files to users");
         }
         let base = tempfile::tempdir().expect("a directory");
-        let places = Places { run: base.path().join("run"), temporary: base.path().join("tmp") };
+        let temporary = ["tmp", "other-tmp"].map(|name| base.path().join(name)).into();
+        let places = Places { run: base.path().join("run"), temporary };
         let machine = Self { base, places };
-        for folder in [machine.own("run"), machine.own("tmp")] {
+        for folder in ["run", "tmp", "other-tmp"].map(|place| machine.own(place)) {
             fs::create_dir_all(&folder).expect("a folder");
             machine.give(&folder);
         }
@@ -39,7 +40,7 @@ impl Machine {
     fn own(&self, place: &str) -> PathBuf {
         match place {
             "run" => self.places.run.join(USER.to_string()).join("esker"),
-            _ => self.places.temporary.join(format!("esker-{USER}")),
+            _ => self.base.path().join(place).join(format!("esker-{USER}")),
         }
     }
 
@@ -70,13 +71,15 @@ impl Machine {
 }
 
 #[test]
-fn registries_of_users_are_read_in_both_places() {
+fn registries_of_users_are_read_in_all_places() {
     let Some(machine) = Machine::new() else { return };
     let first = machine.write("run", "/one");
     machine.write("tmp", "/two");
+    machine.write("other-tmp", "/three");
     let lock = File::open(first).expect("opening");
     flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("free");
-    assert_eq!(machine.found(), [(USER, "/one".to_owned(), true), (USER, "/two".to_owned(), false)]);
+    let expected = [("/one", true), ("/three", false), ("/two", false)];
+    assert_eq!(machine.found(), expected.map(|(place, alive)| (USER, place.to_owned(), alive)));
 }
 
 /// Nothing that a user puts in the place of a registry is followed, waited for or believed.
