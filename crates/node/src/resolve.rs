@@ -1,21 +1,35 @@
-//! The full name of a host, as the system's resolver knows it.
+//! The full name of a host, as name servers know it.
 
-use std::sync::mpsc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::sys;
+use parking_lot::Mutex;
 
-/// A resolver whose servers do not answer takes many times as long.
+/// Name servers that do not answer are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Returns the full name of a host; `None` if the resolver finds none in time.
+/// What was found, also that nothing was: several files ask, and each wait for a silent name server is long.
+static FOUND: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
+
+/// Returns the full name of a host; `None` if name servers tell none in time. They are asked once.
 pub(crate) fn full_name(host: &str) -> Option<String> {
-    let host = std::ffi::CString::new(host).ok()?;
-    let (sender, receiver) = mpsc::channel();
-    let thread = std::thread::Builder::new().name("resolve".into()).spawn(move || {
-        // The receiver is gone if it took too long.
-        let _ = sender.send(sys::canonical_name(&host));
-    });
-    thread.ok()?;
-    receiver.recv_timeout(PATIENCE).ok().flatten().filter(|name| name.contains('.'))
+    once(host, || esker_store::full_name(host, PATIENCE).filter(|name| name.contains('.')))
+}
+
+fn once(host: &str, ask: impl FnOnce() -> Option<String>) -> Option<String> {
+    FOUND.lock().entry(host.to_owned()).or_insert_with(ask).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_asked_once() {
+        for answer in [Some("wn12.example.org".to_owned()), None] {
+            let host = format!("test-of-{answer:?}");
+            assert_eq!(once(&host, || answer.clone()), answer);
+            assert_eq!(once(&host, || panic!("asked again")), answer);
+        }
+    }
 }

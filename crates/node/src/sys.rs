@@ -45,29 +45,6 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The canonical name of a host, as `getaddrinfo` finds it.
-pub(crate) fn canonical_name(host: &std::ffi::CStr) -> Option<String> {
-    // SAFETY: all fields of an `addrinfo` may be zero.
-    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
-    hints.ai_flags = libc::AI_CANONNAME;
-    hints.ai_socktype = libc::SOCK_DGRAM;
-    let mut found = std::ptr::null_mut();
-    // SAFETY: the name ends with a zero byte, the hints are initialized, and the result goes to a pointer of ours.
-    let failed =
-        unsafe { libc::getaddrinfo(host.as_ptr(), std::ptr::null(), &raw const hints, &raw mut found) };
-    if failed != 0 || found.is_null() {
-        return None;
-    }
-    // SAFETY: it succeeded, so the list has an entry, whose name is null or ends with a zero byte.
-    let name = unsafe {
-        let name = (*found).ai_canonname;
-        (!name.is_null()).then(|| std::ffi::CStr::from_ptr(name).to_string_lossy().into_owned())
-    };
-    // SAFETY: the list is from `getaddrinfo` and is not used any more.
-    unsafe { libc::freeaddrinfo(found) };
-    name
-}
-
 /// Linux lets nobody be in more groups.
 const GROUPS_MAX: usize = 65_536;
 

@@ -48,6 +48,7 @@ pub(crate) use counts::Counts;
 pub use datagrams::{Compose, Datagrams, Destination};
 pub use listen::{Heard, Listen, ListenStatus, Listening};
 pub(crate) use names::Resolved;
+pub use names::full_name;
 pub(crate) use network::Network;
 pub use tls::TlsProblem;
 pub use url::host_of;

@@ -61,7 +61,8 @@ pub use file_lock::{FileLock, LockHolder, Locking};
 pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use http::{
-    Compose, Datagrams, Destination, Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem, host_of,
+    Compose, Datagrams, Destination, Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem,
+    full_name, host_of,
 };
 pub use objects::Objects;
 pub use parts::{PartCache, Parts};

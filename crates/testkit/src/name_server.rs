@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Known {
     /// These addresses.
     At(Vec<Ipv4Addr>),
+    /// That it is an alias of a name that has these addresses.
+    Alias(String, Vec<Ipv4Addr>),
     /// That there is no such name.
     Nowhere,
     /// Nothing at all.
@@ -127,21 +129,38 @@ impl State {
         }
         let addresses: Vec<Vec<u8>> = match &known {
             Known::Silence => return None,
-            Known::At(addresses) if is_v4 => addresses.iter().map(|it| it.octets().to_vec()).collect(),
-            Known::At(_) => self.v6.as_ref()?.iter().map(|it| it.octets().to_vec()).collect(),
+            Known::At(addresses) | Known::Alias(_, addresses) if is_v4 => {
+                addresses.iter().map(|it| it.octets().to_vec()).collect()
+            }
+            Known::At(_) | Known::Alias(..) => {
+                self.v6.as_ref()?.iter().map(|it| it.octets().to_vec()).collect()
+            }
             Known::Nowhere => Vec::new(),
         };
         let code = if known == Known::Nowhere { 3 } else { 0 };
         let mut reply = query.get(..2)?.to_vec();
         reply.extend([0x81, 0x80 | code, 0, 1]);
-        reply.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
+        // A record: kind and content.
+        let alias = match &known {
+            Known::Alias(target, _) => Some((5, encoded(target)?)),
+            _ => None,
+        };
+        let kind = if is_v4 { 1 } else { 28 };
+        let records: Vec<(u8, Vec<u8>)> =
+            alias.into_iter().chain(addresses.into_iter().map(|address| (kind, address))).collect();
+        reply.extend(u16::try_from(records.len()).ok()?.to_be_bytes());
         reply.extend([0, 0, 0, 0]);
         reply.extend(question);
-        for address in addresses {
-            reply.extend([0xc0, 12, 0, if is_v4 { 1 } else { 28 }, 0, 1]);
+        for (kind, content) in records {
+            match &known {
+                Known::Alias(target, _) if kind != 5 => reply.extend(encoded(target)?),
+                // Where the name of the question is.
+                _ => reply.extend([0xc0, 12]),
+            }
+            reply.extend([0, kind, 0, 1]);
             reply.extend(self.ttl.to_be_bytes());
-            reply.extend(u16::try_from(address.len()).ok()?.to_be_bytes());
-            reply.extend(address);
+            reply.extend(u16::try_from(content.len()).ok()?.to_be_bytes());
+            reply.extend(content);
         }
         Some(reply)
     }
@@ -160,4 +179,15 @@ fn name_of(query: &[u8]) -> Option<(String, usize)> {
         labels.push(String::from_utf8_lossy(query.get(at..at + len)?).to_lowercase());
         at += len;
     }
+}
+
+/// Returns the bytes of a name, each label behind its length.
+fn encoded(name: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for label in name.split('.') {
+        bytes.push(u8::try_from(label.len()).ok()?);
+        bytes.extend(label.as_bytes());
+    }
+    bytes.push(0);
+    Some(bytes)
 }

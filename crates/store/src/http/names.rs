@@ -240,3 +240,62 @@ fn clamped(until: Instant, dns: &Dns) -> Instant {
     let least = now + dns.least_ttl;
     until.max(least).min(now + dns.longest_ttl.max(dns.least_ttl))
 }
+
+/// Returns the full name of a host, as the name servers of this machine know it: with the domain in which it was found, and
+/// that of the host itself for an alias. `None` if they tell no address of it in time. Blocks.
+pub fn full_name(host: &str, patience: Duration) -> Option<String> {
+    full_name_by(host, patience, builder(&Dns::default()).ok()?)
+}
+
+fn full_name_by(
+    host: &str,
+    patience: Duration,
+    mut builder: ResolverBuilder<TokioRuntimeProvider>,
+) -> Option<String> {
+    let options = builder.options_mut();
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let asked = async {
+        let resolver = builder.build().ok()?;
+        timeout(patience, resolver.lookup_ip(host)).await.ok()?.ok()
+    };
+    let found = runtime.block_on(asked)?;
+    let records = found.as_lookup().answers();
+    let name = &records.iter().rfind(|record| record.data.ip_addr().is_some())?.name;
+    Some(name.to_string().trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use esker_testkit::name_server::{Known, NameServer};
+
+    use super::*;
+
+    #[test]
+    fn full_names_are_what_name_servers_say() {
+        let server = NameServer::start(60);
+        let here = vec![Ipv4Addr::LOCALHOST];
+        server.tell("node.cluster.test", Known::At(here.clone()));
+        server.tell("head.cluster.test", Known::Alias("server.other.test".to_owned(), here));
+        server.tell("silent.cluster.test", Known::Silence);
+        let ask = |host: &str, patience: Duration| {
+            let domain = Name::from_str("cluster.test.").expect("a name");
+            let config = ResolverConfig::from_parts(None, vec![domain], vec![name_server(server.address())]);
+            let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+            full_name_by(host, patience, builder)
+        };
+        let long = Duration::from_secs(60);
+        for (host, name) in [
+            ("node", Some("node.cluster.test")),
+            ("node.cluster.test", Some("node.cluster.test")),
+            ("head", Some("server.other.test")),
+            ("none", None),
+        ] {
+            assert_eq!(ask(host, long).as_deref(), name, "{host}");
+        }
+        assert_eq!(ask("silent", Duration::from_millis(100)), None);
+    }
+}
