@@ -1,6 +1,7 @@
 //! The binary `esker`: resolves settings and joins the other crates.
 #![deny(unsafe_code)]
 
+mod again;
 mod args;
 mod around;
 mod browse;

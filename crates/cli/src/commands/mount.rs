@@ -1,22 +1,20 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use esker_fuse::MountOptions;
 use esker_fuse::mount::Label;
-use esker_node::daemon::{self, Report, Reporter};
+use esker_node::daemon::{Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
 use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 use esker_node::status::ShownWith;
-use esker_store::without_passwords;
 
+use crate::again::{Again, read_proxies, start_again};
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::scout;
 use crate::config_repository;
@@ -176,65 +174,20 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     let runtime =
         RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
-    let outcome = start_daemon(&log, line, called);
+    let again = Again { name: called, option: "--daemon", failed: "can't mount" };
+    let outcome = start_again(&again, &log, line);
     let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {
         // What it says has been read. (Another's, who was faster, stays.)
         let _ = std::fs::remove_file(&log);
         runtime.leave();
     }
-    outcome?;
+    warn(outcome?.as_deref());
     // The daemon says that it serves; this is the proof.
     std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
         Failure::failed(format!("{name} is mounted at {}, but can't be read: {error}", mountpoint.display()))
             .hint("`esker status` says more")
     })
-}
-
-/// The same command line again, in a process of its own that stays.
-fn start_daemon(log: &Path, line: &[OsString], name: &str) -> Result<(), Failure> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(name);
-    let (line, proxies) = without_passwords_in(line);
-    let report = daemon::spawn(command, log, proxies.as_deref(), |fd| {
-        let mut given = line.into_iter();
-        let subcommand = given.next();
-        let hidden = [format!("--daemon={fd}").into()];
-        let from_input = proxies.as_ref().map(|_| "--proxy-from-input".into());
-        subcommand.into_iter().chain(hidden).chain(from_input).chain(given).collect()
-    });
-    match report.context(Kind::Failed, "can't mount")? {
-        Report::Ready { warning } => {
-            warn(warning.as_deref());
-            Ok(())
-        }
-        Report::Failed { code, message, hint } => {
-            let failure = Failure::new(Kind::from_code(code), message).with_code(code);
-            Err(hint.into_iter().fold(failure, Failure::hint))
-        }
-    }
-}
-
-/// Returns a command line with the passwords of its proxies masked, and the proxies if they have some.
-fn without_passwords_in(line: &[OsString]) -> (Vec<OsString>, Option<String>) {
-    let mut proxies = None;
-    let mut is_next = false;
-    let masked = line.iter().map(|argument| {
-        let is_value = std::mem::replace(&mut is_next, argument == "--proxy");
-        let text = argument.to_str().unwrap_or_default();
-        let (before, value) = match text.strip_prefix("--proxy=") {
-            Some(value) => ("--proxy=", value),
-            None if is_value => ("", text),
-            None => return argument.clone(),
-        };
-        let shown = without_passwords(value);
-        if shown == value {
-            return argument.clone();
-        }
-        proxies = Some(value.to_owned());
-        format!("{before}{shown}").into()
-    });
-    (masked.collect(), proxies)
 }
 
 fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
@@ -243,8 +196,7 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
     let reporter = Reporter::adopt(fd)
         .map_err(|error| Failure::usage(format!("--daemon is not for use by hand: {error}")))?;
     if args.proxy_from_input {
-        let text = std::io::read_to_string(std::io::stdin());
-        args.repository.proxy = Some(text.context(Kind::Failed, "can't read the proxies")?);
+        read_proxies(&mut args.repository)?;
     }
     let mut reporter = Some(reporter);
     let mut report = |report: &Report| match reporter.take() {
@@ -255,10 +207,8 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
         serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
     });
     if let Err(failure) = &outcome {
-        let Failure { message, hint, .. } = failure;
-        let failed = Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
         // If nobody waits for it any more, it is in the log.
-        let _ = report(&failed);
+        let _ = report(&failure.into());
     }
     outcome
 }
@@ -502,31 +452,5 @@ fn of_mounted(what: &str, error: &MountedError) -> Failure {
             }
         }
         _ => Failure::failed(format!("{what}: {}", chain_after(what, error))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_of_proxies_are_taken_out_of_a_command_line() {
-        let line = |words: &str| words.split(' ').map(OsString::from).collect::<Vec<_>>();
-        for (given, masked, proxies) in [
-            ("mount u m --proxy http://p:1;DIRECT", "mount u m --proxy http://p:1;DIRECT", None),
-            (
-                "mount --proxy http://me:s@p:1 u m",
-                "mount --proxy http://me:***@p:1 u m",
-                Some("http://me:s@p:1"),
-            ),
-            ("mount --proxy=me:s@p:1|q:1 u m", "mount --proxy=me:***@p:1|q:1 u m", Some("me:s@p:1|q:1")),
-            ("mount --source me:s@p u m", "mount --source me:s@p u m", None),
-        ] {
-            assert_eq!(
-                without_passwords_in(&line(given)),
-                (line(masked), proxies.map(String::from)),
-                "{given}"
-            );
-        }
     }
 }

@@ -2,6 +2,7 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::process::ExitCode;
 
+use crate::again::read_proxies;
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::around::{Around, ToMount, end_as, take_signals};
 use crate::container::{self, ContainerArgs, Inside, Kept, Root};
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     /// Keep the image mounted and report to this descriptor; `esker run` starts itself with this option
     #[arg(long, hide = true, value_name = "FD")]
     keep: Option<RawFd>,
+
+    /// Read the value of --proxy from standard input; keeps passwords out of command lines
+    #[arg(long, hide = true, requires = "keep")]
+    proxy_from_input: bool,
 
     /// Command and its arguments [default for an image: its own command]
     #[arg(last = true, value_name = "COMMAND")]
@@ -132,7 +137,7 @@ fn repositories(args: &Args) -> Result<Vec<String>, Failure> {
 fn in_container(
     root: Root,
     what: OsString,
-    args: Args,
+    mut args: Args,
     settings: &Settings,
     files: OpenFiles,
     line: &[OsString],
@@ -151,6 +156,9 @@ fn in_container(
         }
         Root::Repository(..) => false,
     };
+    if args.proxy_from_input {
+        read_proxies(&mut args.repository)?;
+    }
     // Who keeps it is in another directory by the time that it reads them.
     let repository = args.repository.absolute()?;
     let kept = Kept {

@@ -6,13 +6,11 @@ use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use esker_fuse::SessionOptions;
-use esker_node::daemon::{self, Report, Reporter};
+use esker_node::daemon::{Report, Reporter};
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
 use esker_node::scouting;
@@ -25,6 +23,7 @@ use esker_view::{View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
+use crate::again::{Again, start_again};
 use crate::args::{RepositoryArgs, split_path};
 use crate::commands::scout;
 use crate::exit::{Context, Failure, Kind, chain};
@@ -164,11 +163,8 @@ impl Kept<'_> {
         };
         let outcome = self.serve(starter, || report(&Report::Ready { warning: None }));
         if let Err(failure) = &outcome {
-            let Failure { message, hint, .. } = failure;
-            let failed =
-                Report::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() };
             // If nobody waits for it any more, it is in the log.
-            let _ = report(&failed);
+            let _ = report(&failure.into());
         }
         outcome
     }
@@ -261,23 +257,12 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 
 /// Starts the process that keeps the image, and waits until it does.
 fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("esker");
-    let report = daemon::spawn(command, log, None, |fd| {
-        let mut given = line.iter().cloned();
-        let subcommand = given.next();
-        let hidden = format!("--keep={fd}").into();
-        subcommand.into_iter().chain([hidden]).chain(given).collect()
-    });
+    let again =
+        Again { name: "esker", option: "--keep", failed: "can't start a process that keeps the image" };
+    let outcome = start_again(&again, log, line);
     // What was started has started another and ended: the command must not find a child that it doesn't know.
     let _ = waitpid(None, WaitOptions::empty());
-    match report.context(Kind::Failed, "can't start a process that keeps the image")? {
-        Report::Ready { .. } => Ok(()),
-        Report::Failed { code, message, hint } => {
-            let failure = Failure::new(Kind::from_code(code), message).with_code(code);
-            Err(hint.into_iter().fold(failure, Failure::hint))
-        }
-    }
+    outcome.map(drop)
 }
 
 impl From<KeeperError> for Failure {

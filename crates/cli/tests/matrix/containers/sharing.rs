@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::Mirror;
 use esker_testkit::waiting::until;
 use esker_testkit::{skip, skip_optional};
 use rustix::process::{Pid, Signal, kill_process};
@@ -187,6 +188,33 @@ fn commands_of_a_job_share_one_mount() {
     drop(go);
     let lines: Vec<String> = BufReader::new(reader).lines().map(|line| line.expect("a line")).collect();
     assert_eq!(lines, ["left", "a system"]);
+    images.is_released();
+}
+
+/// All users see command lines: the keeper gets the password of a proxy another way, and uses it.
+#[test]
+fn a_keeper_shows_no_password_of_a_proxy() {
+    let mut images = Images::new();
+    let proxy = Mirror::serve(images.world.path("home"));
+    let image = fs::read(&images.image).expect("the image");
+    proxy.make(move |path| path.ends_with("/it.sqfs").then(|| image.clone()));
+    images.image = "http://images.invalid/it.sqfs".to_owned();
+    proxy.say("ETag", "\"one\"");
+    let given = format!("http://me:not-to-be-seen@127.0.0.1:{}", proxy.port());
+    images.options = vec![format!("--proxy={given}")];
+    let waiting = images.waiting();
+    let another = images.waiting();
+    assert_eq!(another.line, waiting.line, "one mount");
+    let [keeper] = images.keepers()[..] else { panic!("one keeper: {:?}", images.keepers()) };
+    let line = fs::read(format!("/proc/{keeper}/cmdline")).expect("its command line");
+    let line = String::from_utf8_lossy(&line);
+    assert!(line.contains("http://me:***@127.0.0.1") && !line.contains("not-to-be-seen"), "{line}");
+    let requests = proxy.requests();
+    let field = "Basic bWU6bm90LXRvLWJlLXNlZW4=";
+    assert!(!requests.is_empty());
+    assert!(requests.iter().all(|request| request.header("proxy-authorization") == Some(field)));
+    another.end();
+    waiting.end();
     images.is_released();
 }
 
