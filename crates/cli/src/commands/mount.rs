@@ -153,7 +153,8 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         return run_as_daemon(args, settings, fd);
     }
     args.access.labels()?;
-    let mountpoint = directory(&args.mountpoint, settings)?;
+    remove_dead(&canonical(&args.mountpoint)?, settings)?;
+    let mountpoint = directory(&args.mountpoint)?;
     if named::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
         config_repository::mount_first(&args.url, settings);
     }
@@ -203,7 +204,7 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
         Some(reporter) => reporter.report(report),
         None => Ok(()),
     };
-    let outcome = directory(&args.mountpoint, settings).and_then(|mountpoint| {
+    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
         serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
     });
     if let Err(failure) = &outcome {
@@ -326,11 +327,19 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
     }
 }
 
-/// The mount point with its links resolved. A mount of ours there whose daemon was killed is unmounted.
-fn directory(named: &Path, settings: &Settings) -> Result<PathBuf, Failure> {
-    let failed = |why: &str| Failure::failed(format!("can't mount on {}: {why}", named.display()));
-    let path = mounts::canonical(named).map_err(|error| failed(&error.to_string()))?;
-    remove_dead(&path, settings)?;
+fn failed_on(named: &Path, why: &str) -> Failure {
+    Failure::failed(format!("can't mount on {}: {why}", named.display()))
+}
+
+/// The mount point with its links resolved.
+fn canonical(named: &Path) -> Result<PathBuf, Failure> {
+    mounts::canonical(named).map_err(|error| failed_on(named, &error.to_string()))
+}
+
+/// The same, if something can be mounted there.
+fn directory(named: &Path) -> Result<PathBuf, Failure> {
+    let failed = |why: &str| failed_on(named, why);
+    let path = canonical(named)?;
     match std::fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => Ok(path),
         Ok(_) => Err(failed("it is not a directory").hint("name an existing directory")),
@@ -362,9 +371,10 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     let Some(line) = line.filter(|line| line.is_ours() && line.user.unwrap_or(0) == me) else {
         return Ok(());
     };
-    // Without an entry, only a connection without a daemon is known to be dead. An entry whose daemon is gone says so for
-    // a file system above it, too, which still answers from what it keeps.
-    if !left_by_killed && !is_disconnected(mountpoint) {
+    // A mount of FUSE is known to be dead by its connection; one that another session made after the daemon was killed lives.
+    // A file system above it still answers from what it keeps, or makes its caller wait: for it the entry counts.
+    let is_left = left_by_killed && line.kind != "fuse.esker";
+    if !is_left && !is_disconnected(mountpoint) {
         return Ok(());
     }
     esker_fuse::mount::unmount(mountpoint, esker_fuse::Unmount::Lazy).map_err(|error| {

@@ -310,6 +310,28 @@ fn a_killed_daemon_of_another_session_is_replaced() {
     assert!(!world.is_mounted());
 }
 
+/// The entry of a killed daemon says nothing of what another session mounts at that place afterwards.
+#[test]
+fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
+    let world = World::new(Person::ordinary(), fixture::RMD);
+    let mounted = world.mount(&[]);
+    let pid = daemon_of(&world, &mounted);
+    signal(pid, Signal::KILL);
+    wait_until_gone(pid);
+    std::mem::forget(mounted);
+    printed(world.person.command("fusermount3").args(["-u", "-z"]).arg(world.mountpoint()));
+    let elsewhere = world.path("home");
+    let mut mount = world.esker(&["mount", &world.url()]);
+    mount.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
+    printed(mount.arg("--cache").arg(world.cache()).env("XDG_RUNTIME_DIR", &elsewhere));
+    let refused = world.try_mount_over().expect_err("something is mounted there");
+    assert!(words(&refused).contains("still mounted"), "{}", words(&refused));
+    world.person.does(|| fs::read_dir(world.mountpoint()).map(drop)).expect("it is alive");
+    let mut umount = world.esker(&["umount"]);
+    printed(umount.arg(world.mountpoint()).env("XDG_RUNTIME_DIR", &elsewhere));
+    assert!(!world.is_mounted());
+}
+
 /// What another user or another program mounted stays, dead or not.
 #[test]
 fn a_mount_of_others_is_never_unmounted() {
