@@ -109,7 +109,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     });
     if settings.root {
         let of_others = strangers.iter();
-        shown.extend(of_others.map(|line| Shown { user: line.user, mount: unregistered(line) }));
+        shown.extend(of_others.map(|line| Shown { user: line.user, mount: others::unregistered(line) }));
     }
     let mut out = Output::new();
     if args.json {

@@ -63,6 +63,12 @@ fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
     Some(Shown { user: Some(one.user), mount })
 }
 
+/// What is shown of a user's mount of which no registry tells.
+pub(super) fn unregistered(line: &MountLine) -> Mount {
+    let mountpoint = plain(&line.mountpoint.to_string_lossy());
+    Mount::Unregistered { mountpoint, source: plain(&line.source_text()) }
+}
+
 /// A text without what a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
@@ -138,5 +144,18 @@ mod tests {
         let text = serde_json::to_string(&plain).expect("JSON");
         assert!(!text.contains("\\u00") && !text.contains("\\r"), "{text}");
         assert_eq!(plain.repository, "a\u{fffd}[2Jb");
+    }
+
+    #[test]
+    fn what_users_mount_does_not_reach_the_terminal() {
+        let line = MountLine {
+            mountpoint: "/m\u{1b}[2J\n".into(),
+            kind: "fuse.esker".to_owned(),
+            source: "http://x\r\u{7}".into(),
+            user: Some(1),
+        };
+        let Mount::Unregistered { mountpoint, source } = unregistered(&line) else { panic!("another state") };
+        assert_eq!(mountpoint, "/m\u{fffd}[2J\u{fffd}");
+        assert_eq!(source, "http://x\u{fffd}\u{fffd}");
     }
 }
