@@ -53,6 +53,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // Before there are threads: each has privileges of its own.
     let account = privileges::named_or_usual(args.user.as_deref())?;
     let listener = Server::listen(args.listen).map_err(|error| {
@@ -61,7 +62,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })?;
     privileges::become_user(account.as_ref(), CapabilitySet::empty())?;
     let signals = signals()?;
-    args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     let repositories = Repositories::following(&args.folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -198,5 +198,22 @@ mod tests {
         ] {
             assert_eq!(url(address.parse().expect("an address")), expected);
         }
+    }
+
+    /// Nothing is opened for a command line that is wrong.
+    #[test]
+    fn an_address_as_a_folder_is_told_before_anything_is_opened() {
+        let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let args = Args {
+            folders: vec!["s3://bucket/x".into()],
+            listen: taken.local_addr().expect("its address"),
+            follow: Vec::new(),
+            connections: 1,
+            grace: 1,
+            user: None,
+            json: false,
+        };
+        let failure = run(&args).expect_err("an address");
+        assert!(failure.message.starts_with("DIR s3://bucket/x"), "{}", failure.message);
     }
 }
