@@ -4,8 +4,10 @@
 //! own. A directory that the host lacks is added there; nothing is created on the host.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use esker_run::container::environment::PREFIX;
@@ -27,8 +29,8 @@ impl Inside {
         self.check_at(at)?;
         let mut mounts = vec![Mount::asked(at, What::Image)];
         mounts.extend(places::asked(&self.args)?);
-        let environment = self.host_environment()?;
-        let directory = self.args.pwd.clone().or_else(|| std::env::current_dir().ok());
+        let mut environment = self.host_environment()?;
+        let directory = self.args.pwd.clone().or_else(current_directory);
         stage()?.build(&Plan { mounts, writable: false, of_host: true })?;
         let root = Path::new("/");
         let entered = match (&self.args.pwd, &directory) {
@@ -39,6 +41,8 @@ impl Inside {
         if directory.as_ref().is_some_and(|wanted| *wanted != entered) {
             say("the command starts in /, because the current directory can't be entered");
         }
+        let entered = if entered.is_absolute() { Ok(entered) } else { std::env::current_dir() };
+        environment.set("PWD", entered.unwrap_or_else(|_| root.into()));
         self.execute(&self.command, &environment)
     }
 
@@ -79,4 +83,12 @@ impl Inside {
         environment.set("ESKER_CONTAINER", self.image.clone());
         Ok(environment)
     }
+}
+
+/// The current directory, by the path that a shell has for it if that leads there.
+fn current_directory() -> Option<PathBuf> {
+    let place = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let real = std::env::current_dir().ok()?;
+    let of_shell = std::env::var_os("PWD").map(PathBuf::from).filter(|path| path.is_absolute());
+    Some(of_shell.filter(|path| place(path).is_some_and(|it| Some(it) == place(&real))).unwrap_or(real))
 }

@@ -34,6 +34,17 @@ fn an_image_is_shown_at_a_path_of_the_host() {
             let expected =
                 format!("{}\n{}\n{path}\nstack\n/etc/hostname\n", site.home().display(), person.uid);
             assert_eq!(printed(&mut run(&["--at", new], &["sh", "-c", script])), expected);
+            // Also those that are no shell find the working directory where shells say it.
+            let home = site.home().display().to_string();
+            let mut call = run(&["--at", new], &["printenv", "PWD"]);
+            assert_eq!(printed(call.env("PWD", "/")).trim_end(), home);
+            let mut call = run(&["--at", new, "--cleanenv", "--pwd", "/etc"], &["printenv", "PWD"]);
+            assert_eq!(printed(&mut call), "/etc\n");
+            // The way over a link, as shells have it, stays.
+            let link = site.world.path("home/link");
+            let _ = std::os::unix::fs::symlink(site.home(), &link);
+            let mut call = run(&["--at", new], &["printenv", "PWD"]);
+            assert_eq!(printed(call.env("PWD", &link)).trim_end(), link.display().to_string());
             // A directory that is there, and more options.
             let there = site.world.path("home/there");
             fs::create_dir_all(&there).expect("a folder");
