@@ -81,8 +81,11 @@ pub fn of_users(places: &Places) -> Vec<UserMount> {
     found
 }
 
-/// The names in a folder that only root can change.
+/// The names in a folder that is not a user's; none if that folder could keep its reader waiting.
 fn names(folder: &Path) -> Vec<String> {
+    if place(folder).is_none() {
+        return Vec::new();
+    }
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     entries.take(NAMES_MAX).filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
@@ -111,14 +114,15 @@ fn of_user(user: u32, base: &Path, name: &OsStr) -> Vec<UserMount> {
 
 /// The registry of a user: a folder of that user on a file system of the kernel.
 fn folder(user: u32, base: &Path, name: &OsStr) -> Option<OwnedFd> {
-    let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Opened as a place only: its file system is not asked for anything.
-    let base = open(base, place, Mode::empty()).ok()?;
-    if is_slow(&base) {
-        return None;
-    }
-    let folder = within(&base, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let folder = within(&place(base)?, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
     (fstat(&folder).ok()?.st_uid == user).then_some(folder)
+}
+
+/// Opens a folder as a place only, so that its file system is not asked for anything. `None` if it could keep its reader
+/// waiting.
+fn place(folder: &Path) -> Option<OwnedFd> {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    open(folder, how, Mode::empty()).ok().filter(|place| !is_slow(place))
 }
 
 /// Opens a name in a folder, and nothing else.
