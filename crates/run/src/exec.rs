@@ -67,21 +67,18 @@ fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.is_empty() {
         return None;
     }
-    let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
-    let files: Vec<PathBuf> =
-        std::env::split_paths(path)
-            .map(|folder| {
-                if folder.as_os_str().is_empty() {
-                    Path::new(".").join(program)
-                } else {
-                    folder.join(program)
-                }
-            })
-            .filter(|file| file.is_file())
-            .collect();
-    let is_executable =
-        |file: &&PathBuf| fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o111 != 0);
-    files.iter().find(is_executable).or(files.first()).cloned()
+    let mut not_executable = None;
+    for folder in std::env::split_paths(path.unwrap_or(OsStr::new(DEFAULT_PATH))) {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
+        let file = folder.join(program);
+        match fs::metadata(&file) {
+            Ok(meta) if !meta.is_file() => {}
+            Ok(meta) if meta.permissions().mode() & 0o111 != 0 => return Some(file),
+            Ok(_) => not_executable = not_executable.or(Some(file)),
+            Err(_) => {}
+        }
+    }
+    not_executable
 }
 
 fn replace_process(
