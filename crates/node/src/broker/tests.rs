@@ -304,13 +304,8 @@ fn users_lead_the_broker_to_no_address_of_this_node() {
         let text = answer["failed"]["error"]["text"].as_str().unwrap_or_default();
         assert!(text.contains("--connect"), "{host}: {answer}");
     }
-    let outside = Servers {
-        external: Some(Box::new(Servers::direct("file:///etc"))),
-        ..Servers::direct("http://server.example/public.test")
-    };
-    let answer = ask(&node, outside.to_string());
-    let text = answer["failed"]["error"]["text"].as_str().unwrap_or_default();
-    assert!(text.contains("file:///etc"), "a file of this node: {answer}");
+    let answer = ask(&node, "server http://a/public.test\nexternal server file:///etc".to_owned());
+    assert!(answer["failed"].to_string().contains("neither with http"), "{answer}");
     assert_eq!(node.mirror.count(|_| true), 0, "a server was asked");
     connect(&mut node, "127.0.0.0/8");
     assert!(read(&*node.open("public.test"), &object.wanted) == object.plain);
