@@ -81,7 +81,7 @@ fn a_broker_that_comes_late_is_used_after_all() {
     stalled.wait_for_hits(1);
     node.start();
     own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
-    assert!(own.said("serves again"), "{:?}", own.log.lock());
+    own.wait_until("a line of the log", || own.said("serves again"));
     stalled.lift();
     assert!(bytes(&waiting) == objects[1].plain);
     assert!(bytes(&own.ask(&objects[2])) == objects[2].plain);
@@ -93,7 +93,7 @@ fn a_broker_that_comes_late_is_used_after_all() {
     node.broker = None;
     assert!(bytes(&own.ask(&objects[3])) == objects[3].plain);
     assert_eq!(own.store.through(), Some(Through::Ourselves));
-    assert!(own.said("no broker serves"), "{:?}", own.log.lock());
+    own.wait_until("a line of the log", || own.said("no broker serves"));
     node.start();
     own.wait_until("the broker", || matches!(own.store.through(), Some(Through::Broker(_))));
     assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
