@@ -1,7 +1,6 @@
 //! The kernel's side of the protocol, version 7.45: numbers and plain structures, in the machine's byte order.
 //!
-//! Only what a read-only tree needs. Structures are laid out so that they have no padding, which
-//! [`crate::sys::Plain`] demands.
+//! Only the parts that a read-only tree needs. Structures have no padding, as [`crate::sys::Plain`] requires.
 
 /// Major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;

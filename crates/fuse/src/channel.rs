@@ -24,7 +24,7 @@ impl Channel {
         self.device.as_fd()
     }
 
-    /// Whether there is a request, or nothing more will come.
+    /// Returns whether a request is ready, or the connection is closed.
     pub(crate) fn has_request(&self) -> bool {
         !matches!(self.wait(Duration::ZERO), Ok(false))
     }
@@ -36,7 +36,7 @@ impl Channel {
         Ok(poll(&mut device, Some(&within))? > 0)
     }
 
-    /// The next request, whole.
+    /// Receives the next request, whole.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.device, buffer)?)
     }

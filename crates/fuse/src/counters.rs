@@ -1,11 +1,11 @@
-//! What a session did, by kind of request.
+//! Counters of a session, by opcode.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::abi::opcode;
 
-/// What was done for one kind of request.
+/// Counters of one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpcodeCounters {
     /// The protocol's name of the request, for example `LOOKUP`.
@@ -20,7 +20,7 @@ pub struct OpcodeCounters {
     pub busy: Duration,
 }
 
-/// What a session did since it started.
+/// Counters of a session since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Every kind of request that came at least once, in the protocol's order.
@@ -65,12 +65,12 @@ thread_local! {
 
 /// Counters that many threads write.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct LiveCounters {
     groups: Box<[Group]>,
     pub(crate) notifications: AtomicU64,
 }
 
-impl Tally {
+impl LiveCounters {
     pub(crate) fn new() -> Self {
         let group = || Group(std::array::from_fn(|_| Live::default()));
         Self { groups: (0..GROUPS).map(|_| group()).collect(), notifications: AtomicU64::new(0) }

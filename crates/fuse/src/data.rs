@@ -18,19 +18,19 @@ thread_local! {
     static PASSAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What went wrong.
+/// Failure of a reply to READ.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The tree's bytes could not be read.
     Source(io::Error),
     /// The kernel did not take the answer.
     Kernel(io::Error),
-    /// Somebody else has answered.
+    /// The request was answered already.
     Late,
 }
 
-/// Answers with `data`, at most `limit` bytes of it: the kernel refuses an answer longer than its question. `claim` is
-/// asked for the right to answer once all bytes are here, because a disk may take its time.
+/// Replies with at most `limit` bytes of `data`: the kernel refuses more than it requested. `claim` is called for the
+/// right to reply once all bytes are read, because a disk may be slow.
 pub(crate) fn send(
     channel: &Channel,
     unique: u64,
@@ -86,8 +86,8 @@ fn send_through(
     channel.send(unique, 0, &parts).map_err(Failure::Kernel)
 }
 
-/// Reads what comes from files into `passage`, or everything if `all`, and returns how much that is. Checks
-/// that what lies in memory is there.
+/// Reads the bytes from files into `passage`, or all bytes if `all`, and returns their number. Checks the bounds of
+/// bytes in memory.
 fn fill(passage: &mut Vec<u8>, data: &Data, limit: usize, all: bool) -> io::Result<usize> {
     let mut left = limit;
     let mut used = 0;

@@ -1,10 +1,10 @@
-//! What a kernel offers, and a mask that makes a new kernel look like an old one.
+//! Capabilities of a kernel, and a mask that makes a new kernel look like an old one.
 
 use crate::abi::{self, InitIn, InitOut, init};
-use crate::arena::MAX_WRITE;
+use crate::shared_memory::MAX_WRITE;
 
-/// Hides what kernels newer than a given one brought, so that the paths of an old kernel can be tested on a
-/// new one (and used, should a new feature misbehave).
+/// Hides capabilities newer than a given kernel, so that the code for old kernels can be tested on a new one (and
+/// used, should a new feature misbehave).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelMask {
     minor: u32,
@@ -43,7 +43,7 @@ impl std::str::FromStr for KernelMask {
     }
 }
 
-/// What is asked for where the kernel offers it, and the minor version that brought it.
+/// Flags to request where the kernel offers them, and their minor versions.
 const WANTED: [(u64, u32); 13] = [
     (init::ASYNC_READ, 6),
     (init::EXPORT_SUPPORT, 10),
@@ -69,20 +69,21 @@ const EPOCH_SINCE: u32 = 44;
 /// for a dead server make every other read wait.
 const MAX_BACKGROUND: u16 = u16::MAX;
 
-/// The largest READ asked for: the kernel's own limit of 256 pages, where pages are of 4 KiB.
+/// The largest READ: the kernel's own limit of 256 pages of 4 KiB.
 const MAX_READ: usize = 1 << 20;
 
-/// What was agreed with the kernel.
+/// Protocol version and flags negotiated with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
+pub(crate) struct Negotiated {
     pub(crate) minor: u32,
     pub(crate) flags: u64,
     pub(crate) max_pages: u16,
     max_readahead: u32,
 }
 
-impl Agreement {
-    /// Decides on what `offer` and the mask both allow. With `acls` the kernel is to go by access control lists.
+impl Negotiated {
+    /// Negotiates the flags that `offer` and the mask both allow. With `acls` the kernel enforces access control
+    /// lists.
     pub(crate) fn reach(offer: &InitIn, flags2: u32, mask: KernelMask, acls: bool) -> Self {
         let minor = offer.minor.min(mask.minor);
         let extended = if offer.flags & init::INIT_EXT as u32 != 0 { flags2 } else { 0 };
@@ -96,7 +97,7 @@ impl Agreement {
         Self { minor, flags, max_pages, max_readahead: offer.max_readahead }
     }
 
-    /// The answer to INIT.
+    /// Returns the reply to INIT.
     pub(crate) fn answer(&self) -> InitOut {
         InitOut {
             major: abi::MAJOR,
@@ -158,20 +159,20 @@ mod tests {
 
     #[test]
     fn a_mask_hides_what_its_kernel_did_not_have() {
-        let old = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_4_18, false);
+        let old = Negotiated::reach(&offer(45), u32::MAX, KernelMask::LINUX_4_18, false);
         assert!(old.no_open() && !old.no_opendir() && !old.caches_listings() && !old.has_epochs());
         assert!(!old.has(init::CACHE_SYMLINKS) && old.max_pages == 0 && old.answer().flags2 == 0);
-        let middle = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_5_14, false);
+        let middle = Negotiated::reach(&offer(45), u32::MAX, KernelMask::LINUX_5_14, false);
         assert!(middle.no_opendir() && middle.caches_listings() && middle.has(init::CACHE_SYMLINKS));
         assert!(!middle.has_epochs() && !middle.can_expire());
-        let new = Agreement::reach(&offer(45), u32::MAX, KernelMask::LINUX_6_18, false);
+        let new = Negotiated::reach(&offer(45), u32::MAX, KernelMask::LINUX_6_18, false);
         assert!(new.has_epochs() && new.can_expire() && new.answer().minor == 45);
     }
 
     #[test]
     fn access_control_lists_are_enforced_where_that_is_wanted_and_offered() {
         let reach =
-            |offer: &InitIn, acls| Agreement::reach(offer, 0, KernelMask::LINUX_4_18, acls).enforces_acls();
+            |offer: &InitIn, acls| Negotiated::reach(offer, 0, KernelMask::LINUX_4_18, acls).enforces_acls();
         let without = InitIn { flags: !(init::POSIX_ACL as u32), ..offer(45) };
         assert_eq!(
             (reach(&offer(45), true), reach(&offer(45), false), reach(&without, true)),
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn nothing_is_taken_that_was_not_offered() {
         let bare = InitIn { flags: init::PARALLEL_DIROPS as u32, ..offer(27) };
-        let agreed = Agreement::reach(&bare, u32::MAX, KernelMask::LINUX_6_18, false);
+        let agreed = Negotiated::reach(&bare, u32::MAX, KernelMask::LINUX_6_18, false);
         assert_eq!(agreed.flags, init::PARALLEL_DIROPS, "flags2 counts only with INIT_EXT");
         assert!(!agreed.no_open() && agreed.minor == 27);
         assert_eq!(agreed.answer().max_background, 65_535);

@@ -1,35 +1,35 @@
 //! Serves any tree as a Linux mount, through its own transport over `/dev/fuse`.
 //!
 //! [`Mount`] obtains a mounted connection (as root, through `fusermount3`, or from a process inside a user
-//! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel is asked to cache everything and is
-//! told what changed; a program that reads what it read before costs no message at all.
+//! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel caches everything and is notified of
+//! changes; a repeated read sends no request at all.
 #![deny(unsafe_code)]
 
 mod abi;
-mod arena;
-mod attendance;
-mod behind;
-mod caller;
+mod background;
+mod caller_state;
 mod channel;
 mod connection;
 mod counters;
-mod crew;
 mod data;
-mod errands;
+mod deadlines;
+mod dispatch;
+mod inflight;
 mod kernel;
+mod known_dentries;
 mod listing;
 pub mod mount;
-mod names;
 mod nodes;
 mod notify;
 mod options;
-mod patience;
-mod serve;
 mod session;
+mod shared_deadline;
+mod shared_memory;
 mod sys;
 mod trusted;
-mod waiting;
 mod wire;
+mod worker_count;
+mod workers;
 
 pub use counters::{Counters, OpcodeCounters};
 pub use kernel::KernelMask;

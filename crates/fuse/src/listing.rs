@@ -16,27 +16,27 @@ const AFTER_DOTS: u64 = 2;
 /// Gives the kernel the node of a name.
 pub(crate) type Give<'a> = &'a dyn Fn(&DirEntry) -> Option<(NodeId, EntryOut)>;
 
-/// Whether a program can use the name. For one that it can't, the kernel would fail the whole listing.
+/// Returns whether a program can use the name. An unusable one would make the kernel fail the whole listing.
 pub(crate) fn usable(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.contains(&b'/')
 }
 
 /// An answer to READDIR or READDIRPLUS in the making.
-pub(crate) struct Names<'a> {
+pub(crate) struct DirentBuffer<'a> {
     out: &'a mut Vec<u8>,
     size: usize,
     /// The nodes the answer gives to the kernel; to be taken back if it is not delivered.
     pub(crate) given: Vec<NodeId>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> DirentBuffer<'a> {
     /// Writes to `out`, at most `size` bytes.
     pub(crate) fn new(out: &'a mut Vec<u8>, size: usize) -> Self {
         out.clear();
         Self { out, size, given: Vec::new() }
     }
 
-    /// `.` and `..`, as far as `offset` has not passed them.
+    /// Adds `.` and `..`, unless `offset` has passed them.
     pub(crate) fn dots(&mut self, offset: u64, own: Ino, parent: Ino, plus: bool) {
         if offset < AFTER_DOT {
             self.push(b".", own, AFTER_DOT, Kind::Directory, plus.then(EntryOut::default));
@@ -46,7 +46,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The names of the listing that fit. A node is given (`plus`) only with a name that does.
+    /// Adds the names of the listing that fit. With `plus` each name comes with its node.
     pub(crate) fn entries(&mut self, listing: &Listing, give: Option<Give<'_>>) {
         for entry in listing.entries.get(listing.start..).unwrap_or_default() {
             if !usable(&entry.name) {

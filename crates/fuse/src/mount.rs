@@ -3,13 +3,13 @@
 //!
 //! All mounts are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
 
+mod erofs;
 mod explain;
 mod fusermount;
 mod handover;
-mod image;
 mod memory;
 mod namespace;
-mod shield;
+mod overlay;
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
+pub use erofs::{image_path, may_mount_images, mount_image};
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
-pub use image::{image_path, may_mount_images, mount_image};
 pub use memory::private_memory;
-pub use shield::{SHIELD_MARK, Trusted, shield};
+pub use overlay::{SOURCE_PREFIX, Trusted, mount_overlay};
 
 /// The device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
@@ -33,22 +33,22 @@ pub(crate) const DEVICE: &str = "/dev/fuse";
 /// The type of the mount, as `mount` and `/proc/mounts` show it.
 const TYPE: &str = "fuse.esker";
 
-/// What each mount that root makes is marked with: nothing is written, no access noted, and a repository's devices and
-/// set-user-ID programs aren't this machine's.
+/// Flags of each mount that root makes: read-only, no access times, and neither devices nor set-user-ID programs of a
+/// repository.
 pub const FLAGS: MountFlags =
     MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV).union(MountFlags::NOATIME);
 
 /// How to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What is mounted, for the first column of `mount` and `df`: the URL of the repository.
+    /// Source in the first column of `mount` and `df`: the URL of the repository.
     pub source: String,
-    /// Whether other users than the one who mounts may use it. Always on for root; `fusermount3` allows it
-    /// only if `/etc/fuse.conf` says `user_allow_other`.
+    /// Whether users other than the mounting one may use it. Always on for root; `fusermount3` allows it only if
+    /// `/etc/fuse.conf` says `user_allow_other`.
     pub allow_other: bool,
     /// Whether no program may be started from it.
     pub noexec: bool,
-    /// The labels that SELinux gives to what is mounted.
+    /// SELinux labels of the mount.
     pub labels: Vec<Label>,
 }
 
@@ -72,7 +72,7 @@ impl Label {
         good.then(|| Self { kind, context: context.to_owned() })
     }
 
-    /// As the kernel reads it: a context with several categories has commas in it and stands between quotes.
+    /// Returns the option in quotes, because a context with several categories contains commas.
     pub(crate) fn text(&self) -> String {
         format!("{}=\"{}\"", self.kind, self.context)
     }
@@ -91,7 +91,7 @@ pub enum Unmount {
     Lazy,
 }
 
-/// Why mounting or unmounting failed, and what to do about it.
+/// Failure of mounting or unmounting, with a remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {path}: {reason}", path = path.display())]
 pub struct MountError {
@@ -107,7 +107,7 @@ impl MountError {
         Self { action, path: path.to_owned(), reason: reason.into(), source }
     }
 
-    /// The number of the system's error, if there was one.
+    /// Returns the system's error number, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.source.as_ref()?.raw_os_error()
     }
@@ -139,7 +139,7 @@ impl Mount {
 
     /// Mounts through `fusermount3` (or `fusermount`), which needs no privilege.
     pub fn helped(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        // It would mount on a file too, where mount(2) refuses, and what is then there is no tree.
+        // fusermount would mount on a file too, which mount(2) refuses; such a mount has no tree.
         if std::fs::metadata(mountpoint).is_ok_and(|there| !there.is_dir()) {
             let error = io::Error::from_raw_os_error(libc::ENOTDIR);
             let reason = explain::mount(&error, mountpoint);
@@ -149,12 +149,12 @@ impl Mount {
         Ok(Self { device, mountpoint: mountpoint.to_owned() })
     }
 
-    /// The connection to serve, for [`crate::Session::start`].
+    /// Returns the connection to serve, for [`crate::Session::start`].
     pub fn into_device(self) -> OwnedFd {
         self.device
     }
 
-    /// Where it is mounted.
+    /// Returns the mountpoint.
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -206,7 +206,7 @@ pub fn mount_device(
     })
 }
 
-/// Whoever lists all mounts of the machine (`df`, a monitor) pins each for a moment, which is no use of it.
+/// A program that lists all mounts of the machine (`df`, a monitor) pins each for a moment, which is no use of it.
 const GLANCE: Duration = Duration::from_secs(1);
 const GLANCE_STEP: Duration = Duration::from_millis(20);
 
@@ -222,7 +222,7 @@ pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
                     && error.raw_os_error().is_none_or(|errno| errno == libc::EBUSY)
                     && Instant::now() < deadline =>
             {
-                // Nobody tells when a mount is no longer pinned.
+                // The kernel sends no notification when a mount is unpinned.
                 std::thread::sleep(GLANCE_STEP);
             }
             outcome => return outcome,

@@ -1,17 +1,16 @@
-//! The nodes the kernel knows: slots in the arena, found by number or by key.
+//! The nodes the kernel knows: slots in the shared memory, found by number or by key.
 //!
 //! A *nodeid* is the number of a slot and, in the upper half, how often the slot was used before; the root
-//! is 1. It is never a hash, so it never collides, and a number the kernel was told to forget never comes to
-//! mean another node.
+//! is 1. It is never a hash, so it never collides, and a forgotten number never names another node.
 //!
-//! A slot belongs to its node while `lookups`, the number of times the kernel was given it, is above zero.
-//! The rules that make LOOKUP and FORGET on many threads come out right:
+//! A slot belongs to its node while `lookups`, the kernel's lookup count, is above zero.
+//! The rules that make LOOKUP and FORGET on many threads correct:
 //!
-//! * 0 → 1 and the death of a slot happen under the key's shard lock; so do `Tree::hold` and `Tree::release`,
+//! * 0 → 1 and the release of a slot happen under the key's shard lock; so do `Tree::hold` and `Tree::release`,
 //!   which therefore alternate strictly for one key.
-//! * n → n+1 for n > 0 takes no lock: a lookup of a known node waits for nobody.
-//! * Whoever brings it to 0 takes the lock and looks again: a lookup may have revived the slot meanwhile.
-//! * A slot's node is written while it is free and not found in the index, and never changed while it lives.
+//! * n → n+1 for n > 0 takes no lock: a lookup of a known node never waits.
+//! * The thread that reaches 0 takes the lock and checks again: a lookup may have revived the slot meanwhile.
+//! * A slot's node is written while it is free and not in the index, and never changed while it is in use.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -22,9 +21,9 @@ use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
 use crate::abi;
-use crate::arena::{Arena, NodeCell};
+use crate::shared_memory::{NodeCell, SharedMemory};
 
-/// What the kernel calls a node.
+/// The kernel's number of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) u64);
 
@@ -42,7 +41,7 @@ impl NodeId {
     }
 }
 
-/// What became of a node that the kernel gave back.
+/// Result of forgetting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgotten {
     /// The kernel knows it no longer.
@@ -61,28 +60,28 @@ const BATCH: usize = 32;
 /// The table. `hold` and `release` of the tree are called from inside, under a shard lock: they must be
 /// quick and must not come back.
 pub(crate) struct NodeTable {
-    arena: Arc<Arena>,
+    memory: Arc<SharedMemory>,
     tree: Arc<dyn Tree>,
     index: papaya::HashMap<NodeKey, u32, RandomState>,
     hasher: RandomState,
-    /// Free slots, by shard; the lock is the one that creation and death of a node take.
+    /// Free slots, by shard; the lock also guards creation and release of a node.
     shards: Box<[Mutex<Vec<u32>>]>,
     live: AtomicU64,
 }
 
 impl NodeTable {
-    /// Over an arena: a new one, or one that another process left behind.
-    pub(crate) fn new(arena: Arc<Arena>, tree: Arc<dyn Tree>) -> std::io::Result<Self> {
+    /// Makes a table over new shared memory, or over that of a previous process.
+    pub(crate) fn new(memory: Arc<SharedMemory>, tree: Arc<dyn Tree>) -> std::io::Result<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::new(Vec::new())).collect();
         let table = Self {
-            arena,
+            memory,
             tree,
             index: papaya::HashMap::with_hasher(RandomState::default()),
             hasher: RandomState::default(),
             shards,
             live: AtomicU64::new(0),
         };
-        if table.arena.nodes().is_empty() {
+        if table.memory.nodes().is_empty() {
             table.plant_root()?;
         }
         table.rebuild();
@@ -91,7 +90,7 @@ impl NodeTable {
 
     fn plant_root(&self) -> std::io::Result<()> {
         // Slot 0 stays unused: 0 means "no node" to the kernel.
-        self.arena.more_nodes(2)?;
+        self.memory.more_nodes(2)?;
         let root = self.tree.root();
         self.tree.hold(&root.node);
         if let Some(cell) = self.cell(NodeId::ROOT) {
@@ -105,7 +104,7 @@ impl NodeTable {
 
     fn rebuild(&self) {
         let index = self.index.pin();
-        for (slot, cell) in self.arena.nodes().iter().enumerate().skip(1) {
+        for (slot, cell) in self.memory.nodes().iter().enumerate().skip(1) {
             let slot = slot as u32;
             if cell.lookups.load(Ordering::Acquire) > 0 {
                 index.insert(read_key(cell), slot);
@@ -121,11 +120,11 @@ impl NodeTable {
     }
 
     fn cell(&self, id: NodeId) -> Option<&NodeCell> {
-        self.arena.nodes().get(id.slot() as usize)
+        self.memory.nodes().get(id.slot() as usize)
     }
 
-    /// Notes that the kernel is about to be given a node once more, as a name in `dir`, and says by which
-    /// number. `None` if there is no room for another node.
+    /// Counts one more lookup of a node, as a name in `dir`, and returns its number. `None` if there is no room for
+    /// another node.
     pub(crate) fn intern(&self, found: &Found, dir: Option<NodeId>) -> Option<NodeId> {
         let key = found.node.key;
         let known = self.index.pin().get(&key).copied();
@@ -135,7 +134,7 @@ impl NodeTable {
         }
         let mut free = self.shard(&key).lock();
         if let Some(&slot) = self.index.pin().get(&key) {
-            let cell = self.arena.nodes().get(slot as usize)?;
+            let cell = self.memory.nodes().get(slot as usize)?;
             // It may be at 0 with its last forgetter waiting for this lock; that one will see it revived.
             cell.lookups.fetch_add(1, Ordering::AcqRel);
             let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
@@ -144,10 +143,10 @@ impl NodeTable {
             return Some(id);
         }
         if free.is_empty() {
-            free.extend(self.arena.more_nodes(BATCH).ok()?.rev());
+            free.extend(self.memory.more_nodes(BATCH).ok()?.rev());
         }
         let slot = *free.last()?;
-        let cell = self.arena.nodes().get(slot as usize)?;
+        let cell = self.memory.nodes().get(slot as usize)?;
         self.tree.hold(&found.node);
         free.pop();
         write_node(cell, &found.node);
@@ -167,14 +166,14 @@ impl NodeTable {
         }
     }
 
-    /// The directory in which the kernel was given the node last.
+    /// Returns the directory of the node's last reply.
     pub(crate) fn dir_of(&self, id: NodeId) -> Option<NodeId> {
         let dir = self.cell(id)?.dir.load(Ordering::SeqCst);
         (dir != 0).then_some(NodeId(dir))
     }
 
     fn count_up(&self, slot: u32, key: &NodeKey) -> Option<NodeId> {
-        let cell = self.arena.nodes().get(slot as usize)?;
+        let cell = self.memory.nodes().get(slot as usize)?;
         let up = |n: u64| (n > 0).then(|| n + 1);
         cell.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, up).ok()?;
         let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
@@ -186,7 +185,7 @@ impl NodeTable {
         None
     }
 
-    /// The kernel gave back `count` of the times it was given `id`.
+    /// Subtracts `count` lookups of `id`.
     pub(crate) fn forget(&self, id: NodeId, count: u64) -> Forgotten {
         let Some(cell) = self.cell(id) else { return Forgotten::Impossible };
         if cell.generation.load(Ordering::Acquire) != id.generation() {
@@ -218,7 +217,7 @@ impl NodeTable {
         true
     }
 
-    /// The node of an id that the kernel holds.
+    /// Returns the node of an id that the kernel holds.
     pub(crate) fn node(&self, id: NodeId) -> Option<Node> {
         let cell = self.cell(id)?;
         let node = read_node(cell)?;
@@ -226,12 +225,12 @@ impl NodeTable {
         (live && cell.generation.load(Ordering::Acquire) == id.generation()).then_some(node)
     }
 
-    /// The attributes the kernel was told last.
+    /// Returns the attributes last sent to the kernel.
     pub(crate) fn attr(&self, id: NodeId) -> Option<Attr> {
         read_attr(self.cell(id)?)
     }
 
-    /// Notes the attributes the kernel is about to be told.
+    /// Notes the attributes that are about to be sent to the kernel.
     pub(crate) fn remember(&self, id: NodeId, attr: &Attr) {
         if let Some(cell) = self.cell(id)
             && read_attr(cell).as_ref() != Some(attr)
@@ -240,17 +239,17 @@ impl NodeTable {
         }
     }
 
-    /// The id of a node, if the kernel knows it.
+    /// Returns the id of a node, if the kernel knows it.
     pub(crate) fn id_of(&self, key: &NodeKey) -> Option<NodeId> {
         let slot = *self.index.pin().get(key)?;
-        let cell = self.arena.nodes().get(slot as usize)?;
+        let cell = self.memory.nodes().get(slot as usize)?;
         let id = NodeId::new(slot, cell.generation.load(Ordering::Acquire));
         (read_key(cell) == *key).then_some(id)
     }
 
-    /// Every node the kernel knows at some moment during the call.
+    /// Visits every node the kernel knows at some moment during the call.
     pub(crate) fn each(&self, mut visit: impl FnMut(NodeId, &Node)) {
-        for (slot, cell) in self.arena.nodes().iter().enumerate().skip(1) {
+        for (slot, cell) in self.memory.nodes().iter().enumerate().skip(1) {
             let id = NodeId::new(slot as u32, cell.generation.load(Ordering::Acquire));
             if let Some(node) = self.node(id) {
                 visit(id, &node);
@@ -258,7 +257,7 @@ impl NodeTable {
         }
     }
 
-    /// The mount is gone, and with it everything the kernel knew.
+    /// Releases all nodes, because the mount is gone.
     pub(crate) fn release_all(&self) {
         let mut known = Vec::new();
         self.each(|id, _| known.push(id));
@@ -270,7 +269,7 @@ impl NodeTable {
         }
     }
 
-    /// How many nodes the kernel knows.
+    /// Returns how many nodes the kernel knows.
     pub(crate) fn len(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
@@ -333,7 +332,7 @@ fn write_attr(cell: &NodeCell, attr: &Attr) {
         pair(attr.gid, attr.rdev.major),
         u64::from(attr.rdev.minor),
     ];
-    // A sequence lock: odd while somebody writes. Attributes of a node change with a revision at most.
+    // A sequence lock: odd during a write. Attributes of a node change with a revision at most.
     let sequence = loop {
         let now = cell.attr_sequence.load(Ordering::Acquire);
         let odd = now.wrapping_add(1);

@@ -1,25 +1,25 @@
-//! Telling the kernel what is no longer true.
+//! Notifications that invalidate the kernel's caches.
 //!
 //! A notification can wait inside the kernel. INVAL_ENTRY takes the directory's lock, which every LOOKUP and
-//! READDIR of that directory holds while it is under way; so requests that wait for the network must not
+//! READDIR of that directory holds while it is in progress; so requests that wait for the network must not
 //! keep it:
 //!
 //! * The caller of [`Connection::changed`] holds no lock of ours while it writes.
-//! * A LOOKUP that waits in the directory is answered `ESTALE` once the notification is seen to be stuck;
+//! * A LOOKUP that waits in the directory gets `ESTALE` once the notification is seen to be stuck;
 //!   the kernel walks the path again by itself, and that walk queues behind the notification. It does so once,
-//!   so no other notification goes to that directory until the walk was there, and that lookup is answered.
-//! * A directory with a listing under way is left for later; that listing has a deadline.
+//!   so no other notification goes to that directory until the lookup came again and was answered.
+//! * A directory with a listing in progress is left for later; that listing has a deadline.
 //! * A file whose last user was killed keeps pages locked until its read is answered, and INVAL_ENTRY may
-//!   wait for them; such reads have nobody to answer to and are ended.
+//!   wait for them; such reads have no reader and are ended.
 //!
-//! INVAL_INODE takes no lock, so by itself it could overtake an answer that carries old names or attributes
-//! and that the kernel has not taken in yet. Two things prevent that:
+//! INVAL_INODE takes no lock, so by itself it could overtake a reply that carries old names or attributes
+//! and that the kernel has not processed yet. Two things prevent that:
 //!
-//! * An answer that is given after a batch of changes began, to a question from before, is marked as not
-//!   lasting ([`Connection::is_current`]).
-//! * Before INVAL_INODE for a node goes an INVAL_ENTRY for a name that can't exist, in the directory where
-//!   the node was given out last (for a listing: in the directory itself). When it returns, the kernel has
-//!   taken in every earlier answer for that directory.
+//! * A reply sent after a batch of changes began, to a request from before, is marked as expired
+//!   ([`Connection::is_current`]).
+//! * Before INVAL_INODE for a node goes an INVAL_ENTRY for a name that can't exist, in the directory of
+//!   the node's last reply (for a listing: in the directory itself). When it returns, the kernel has
+//!   processed every earlier reply for that directory.
 
 use std::collections::HashSet;
 use std::io;
@@ -31,27 +31,27 @@ use esker_vfs::{Change, ErrorKind, Kind};
 use parking_lot::Mutex;
 
 use crate::abi::{InvalEntry, InvalInode, notify};
-use crate::caller;
+use crate::caller_state;
 use crate::connection::Connection;
+use crate::inflight::{Request, TreeOp};
 use crate::nodes::NodeId;
 use crate::options::Severity;
-use crate::waiting::{Question, Request};
 
 /// A name no directory can have.
 const NO_NAME: &[u8] = b"/";
 
-/// How long a notification may take before what holds it up is looked for.
+/// Time after which a notification counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// After this long, reads without a reader are ended as well.
 const STUCK_LONG: Duration = Duration::from_millis(100);
 
 /// Notifications that are inside the kernel.
 #[derive(Debug, Default)]
-pub(crate) struct Notices {
+pub(crate) struct Invalidations {
     under_way: Mutex<Vec<(NodeId, Instant)>>,
 }
 
-impl Notices {
+impl Invalidations {
     pub(crate) fn any(&self) -> bool {
         !self.under_way.lock().is_empty()
     }
@@ -75,12 +75,12 @@ impl Connection {
         let deadline = Instant::now() + deadlines.list.max(deadlines.lookup) + Duration::from_secs(1);
         let mut passed = Passed::new();
         let mut left: Vec<&Change> = changes.iter().collect();
-        while !left.is_empty() && !self.clock.is_over() {
+        while !left.is_empty() && !self.timer.is_over() {
             let late = Instant::now() >= deadline;
             let mut held_up = HashSet::new();
             left.retain(|change| {
                 // Order within a directory is kept: once one change waits, all of them do.
-                let dir = self.locks(change).find(|dir| held_up.contains(dir) || self.waiting.holds(*dir));
+                let dir = self.locks(change).find(|dir| held_up.contains(dir) || self.inflight.holds(*dir));
                 match dir {
                     Some(dir) if !late => {
                         held_up.insert(dir);
@@ -93,12 +93,12 @@ impl Connection {
                 }
             });
             if !left.is_empty() {
-                self.waiting.until_free(&held_up, deadline);
+                self.inflight.until_free(&held_up, deadline);
             }
         }
     }
 
-    /// The directories whose locks telling a change takes.
+    /// Returns the directories whose locks the notifications of a change take.
     fn locks(&self, change: &Change) -> impl Iterator<Item = NodeId> + use<> {
         let (own, given_in) = match change {
             Change::Name { dir, .. } => (self.table.id_of(dir), None),
@@ -158,8 +158,8 @@ impl Connection {
     }
 
     fn everything_changed(&self, passed: &mut Passed) {
-        let bumped = self.agreement.has_epochs() && self.channel().notify_bare(notify::INC_EPOCH).is_ok();
-        self.tally.notifications.fetch_add(1, Ordering::Relaxed);
+        let bumped = self.negotiated.has_epochs() && self.channel().notify_bare(notify::INC_EPOCH).is_ok();
+        self.counters.notifications.fetch_add(1, Ordering::Relaxed);
         let mut known = Vec::new();
         self.table.each(|id, node| known.push((id, node.kind)));
         for (id, kind) in known {
@@ -174,13 +174,12 @@ impl Connection {
         }
     }
 
-    /// Every name of a directory, one by one. Earlier answers for it were taken in, so that what they told
-    /// the kernel is noted.
+    /// Invalidates every name of a directory. Earlier replies for it were processed, so their names are known.
     fn names_changed(&self, dir: NodeId) {
         let Some(names) = &self.names else { return };
         for (name, kind) in names.take(dir) {
-            // To remove a directory's name is to unmount what is mounted below it; to doubt it is enough.
-            let doubt = kind == Some(Kind::Directory) && self.agreement.can_expire();
+            // Removing a directory's name unmounts mounts below it; expiring it is enough.
+            let doubt = kind == Some(Kind::Directory) && self.negotiated.can_expire();
             self.entry(dir, &name, if doubt { notify::EXPIRE_ONLY } else { 0 });
         }
     }
@@ -201,14 +200,14 @@ impl Connection {
 
     fn tell(&self, about: NodeId, send: impl FnOnce() -> io::Result<()>) {
         let since = Instant::now();
-        self.notices.under_way.lock().push((about, since));
+        self.invalidations.under_way.lock().push((about, since));
         let sent = send();
-        let mut under_way = self.notices.under_way.lock();
+        let mut under_way = self.invalidations.under_way.lock();
         if let Some(at) = under_way.iter().position(|entry| *entry == (about, since)) {
             under_way.swap_remove(at);
         }
         drop(under_way);
-        self.tally.notifications.fetch_add(1, Ordering::Relaxed);
+        self.counters.notifications.fetch_add(1, Ordering::Relaxed);
         let Err(error) = sent else { return };
         // ENOENT: it had nothing cached under that name. ENOTDIR: a number that was a directory's. ENODEV:
         // the mount is gone.
@@ -219,21 +218,21 @@ impl Connection {
     }
 
     /// Ends the requests that hold up a notification.
-    pub(crate) fn unblock_notices(&self) {
-        let stuck = self.notices.older_than(STUCK_AFTER);
+    pub(crate) fn unblock_invalidations(&self) {
+        let stuck = self.invalidations.older_than(STUCK_AFTER);
         if stuck.is_empty() {
             return;
         }
-        let lookup = |r: &Request| matches!(r.question, Question::Lookup { .. }) && stuck.contains(&r.id);
-        for request in self.waiting.select(lookup) {
-            if self.waiting.walks_again(&request) && self.waiting.claim(&request) {
+        let lookup = |r: &Request| matches!(r.op, TreeOp::Lookup { .. }) && stuck.contains(&r.id);
+        for request in self.inflight.select(lookup) {
+            if self.inflight.retries_lookup(&request) && self.inflight.claim(&request) {
                 self.fail(&request, &ErrorKind::Stale.into());
             }
         }
-        if self.notices.older_than(STUCK_LONG).is_empty() {
+        if self.invalidations.older_than(STUCK_LONG).is_empty() {
             return;
         }
-        for request in self.waiting.select(|r| matches!(r.question, Question::Read { .. })) {
+        for request in self.inflight.select(|r| matches!(r.op, TreeOp::Read { .. })) {
             self.end_without_reader(&request);
         }
     }
@@ -241,10 +240,10 @@ impl Connection {
     /// Ends a read if the thread that caused it is gone.
     pub(crate) fn end_without_reader(&self, request: &Arc<Request>) {
         let proc = self.options.proc.as_deref().filter(|_| request.caller != 0);
-        let gone = proc.is_some_and(|p| caller::is_gone(p, request.caller));
+        let gone = proc.is_some_and(|p| caller_state::is_gone(p, request.caller));
         // It was read-ahead, or the reader would be waiting. Another process that waits for the same page
         // asks anew when this one fails.
-        if gone && self.waiting.claim(request) {
+        if gone && self.inflight.claim(request) {
             self.refuse(request, libc::EIO);
         }
     }

@@ -1,4 +1,4 @@
-//! What a session can be told.
+//! Options of a session.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub enum Severity {
     Error,
 }
 
-/// Where a session reports what no caller can be told. Called from worker threads: it must not block.
+/// Receiver of events that no caller can be told. Called from worker threads: it must not block.
 pub type Log = Arc<dyn Fn(Severity, &str) + Send + Sync>;
 
 /// How long a parked request may wait before its caller gets `EIO`.
@@ -41,15 +41,15 @@ impl Default for Deadlines {
     }
 }
 
-/// Whether a caller of this group may ask for the extended attribute of this name; to others it does not exist.
+/// Returns whether a caller of this group may see the extended attribute of this name; others get `ENODATA`.
 pub type XattrGuard = Arc<dyn Fn(&[u8], u32) -> bool + Send + Sync>;
 
-/// What a [`crate::Session`] can be told.
+/// Options of a [`crate::Session`].
 #[derive(Clone)]
 pub struct SessionOptions {
     /// Number of worker threads. They never wait for the network, so a few serve any number of callers.
     pub threads: usize,
-    /// What the kernel is allowed to offer; masks it down to an older one.
+    /// Newest kernel whose capabilities are used.
     pub kernel: KernelMask,
     /// How long parked requests may wait.
     pub deadlines: Deadlines,
@@ -58,12 +58,11 @@ pub struct SessionOptions {
     /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
     /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.
     pub proc: Option<Arc<Path>>,
-    /// Who may ask for which extended attribute; everybody for all if nothing is said.
+    /// Access check for extended attributes; without one all callers may see all.
     pub xattr_guard: Option<XattrGuard>,
-    /// Have the kernel go by the access control lists that the tree has as extended attributes, where it is asked who may
-    /// do what.
+    /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
-    /// Where to report what no caller can be told.
+    /// Receiver of events that no caller can be told.
     pub log: Log,
 }
 

@@ -12,20 +12,20 @@ use esker_vfs::{Change, Tree, Watcher};
 use parking_lot::Mutex;
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
-use crate::arena::{Arena, SLOT_LEN};
-use crate::attendance::Attendance;
-use crate::behind::Behind;
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::counters::Tally;
-use crate::crew::Crew;
-use crate::kernel::Agreement;
-use crate::names::GivenNames;
+use crate::counters::LiveCounters;
+use crate::deadlines::Timer;
+use crate::inflight::InflightRequests;
+use crate::kernel::Negotiated;
+use crate::known_dentries::KnownDentries;
 use crate::nodes::NodeTable;
-use crate::notify::Notices;
+use crate::notify::Invalidations;
 use crate::options::Severity;
-use crate::patience::Clock;
-use crate::waiting::Waiting;
+use crate::shared_deadline::SharedDeadlines;
+use crate::shared_memory::{SLOT_LEN, SharedMemory};
+use crate::worker_count::WorkerCount;
+use crate::workers::WorkerPool;
 use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
 /// The greeting is under way when mount(2) returns; a descriptor without one is not mounted.
@@ -37,7 +37,7 @@ pub enum SessionError {
     /// The kernel's side of the connection failed.
     #[error("{action}")]
     Device {
-        /// What was attempted.
+        /// The operation that failed.
         action: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -71,33 +71,34 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
         let main = Channel::new(device);
-        let agreement = greet(&main, &options)?;
-        if options.enforce_acls && !agreement.enforces_acls() {
+        let negotiated = greet(&main, &options)?;
+        if options.enforce_acls && !negotiated.enforces_acls() {
             (options.log)(Severity::Error, "access control lists are not enforced: the kernel can't do that");
         }
-        let arena = Arc::new(Arena::new().map_err(failed("memory for the node table can't be reserved"))?);
-        note_agreement(&arena, &agreement);
-        let table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree))
+        let memory =
+            Arc::new(SharedMemory::new().map_err(failed("memory for the node table can't be reserved"))?);
+        note_negotiated(&memory, &negotiated);
+        let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
         let channels = channels(main, &options);
-        let crew = Crew::new(channels.len()).map_err(failed("a timer can't be had"))?;
-        let attendance = Attendance::new(channels.len());
+        let workers = WorkerPool::new(channels.len()).map_err(failed("a timer can't be had"))?;
+        let worker_count = WorkerCount::new(channels.len());
         let conn = Arc::new(Connection {
             channels,
-            crew,
-            errands: Arc::default(),
-            attendance,
-            names: (!agreement.has_epochs()).then(GivenNames::new),
+            workers,
+            background: Arc::default(),
+            worker_count,
+            names: (!negotiated.has_epochs()).then(KnownDentries::new),
             tree,
             options,
-            agreement,
-            arena,
+            negotiated,
+            memory,
             table,
-            waiting: Waiting::new(),
-            behind: Behind::default(),
-            tally: Tally::new(),
-            notices: Notices::default(),
-            clock: Clock::default(),
+            inflight: InflightRequests::new(),
+            shared_deadlines: SharedDeadlines::default(),
+            counters: LiveCounters::new(),
+            invalidations: Invalidations::default(),
+            timer: Timer::default(),
             batches: AtomicU64::new(0),
             below_overlay: AtomicBool::new(false),
         });
@@ -107,8 +108,8 @@ impl Session {
         Ok(session)
     }
 
-    /// From now on the tree is seen through an overlay ([`mount::shield`]). That asks for marks of its own, some for
-    /// each name that it comes by, and shows them to nobody: there are none, without a look.
+    /// Notes that the tree is seen through an overlay ([`mount::mount_overlay`]). The overlay asks for marks of its
+    /// own for each name; from now on they are reported absent without asking the tree.
     pub fn put_below_overlay(&self) {
         self.conn.below_overlay.store(true, Ordering::Relaxed);
     }
@@ -118,9 +119,11 @@ impl Session {
         let watch = Arc::clone(&self.conn);
         threads.push(thread::Builder::new().name("fuse-patience".into()).spawn(move || watch.watch_over())?);
         let guard = Arc::clone(&self.conn);
-        let hire = move |number| guard.hire(number);
+        let spawn = move |number| guard.spawn_extra(number);
         let guard = Arc::clone(&self.conn);
-        threads.push(thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.crew.guard(hire))?);
+        threads.push(
+            thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.workers.watchdog(spawn))?,
+        );
         for (number, channel) in self.conn.channels.iter().enumerate() {
             let (conn, channel) = (Arc::clone(&self.conn), Arc::clone(channel));
             let name = format!("fuse-{number}");
@@ -130,34 +133,34 @@ impl Session {
         Ok(())
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         Counters {
-            opcodes: self.conn.tally.opcodes(),
+            opcodes: self.conn.counters.opcodes(),
             nodes: self.conn.table.len(),
-            waiting: self.conn.waiting.len() as u64,
-            notifications: self.conn.tally.notifications.load(Ordering::Relaxed),
-            hired: self.conn.crew.hired_ever(),
+            waiting: self.conn.inflight.len() as u64,
+            notifications: self.conn.counters.notifications.load(Ordering::Relaxed),
+            hired: self.conn.workers.spawned_extra(),
         }
     }
 
-    /// Whether the mount is gone.
+    /// Returns whether the mount is gone.
     pub fn is_over(&self) -> bool {
-        self.conn.attendance.is_over()
+        self.conn.worker_count.is_over()
     }
 
     /// Waits until the mount is gone and every worker has ended. Those that wait for a disk which doesn't answer are left
     /// behind after a moment, and end when it does; tells whether there are none.
     pub fn wait(&self) -> bool {
-        let left = self.conn.attendance.wait();
+        let left = self.conn.worker_count.wait();
         if left > 0 {
-            let text = format!("{left} threads still wait for a disk, and are left behind");
+            let text = format!("{left} threads still blocked on disk I/O; detaching");
             self.conn.log(Severity::Notice, &text);
             return false;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // A worker catches what the tree panics with; there is nothing more to say of another panic.
+            // A worker catches panics of the tree; another panic was reported by the hook.
             let _ = thread.join();
         }
         true
@@ -181,7 +184,7 @@ impl Watcher for Session {
     }
 }
 
-/// What the tree holds: the connection holds the tree.
+/// Watcher for the tree. Weak, because the connection holds the tree.
 struct WeakWatcher(Weak<Connection>);
 
 impl Watcher for WeakWatcher {
@@ -194,37 +197,37 @@ impl Watcher for WeakWatcher {
 
 impl Connection {
     /// Serves as a worker, and cleans up if it is the last.
-    fn attend(self: &Arc<Self>, channel: &Arc<Channel>, number: usize, is_hired: bool) {
-        let is_gone = self.work(channel, number, is_hired);
-        self.attendance.leave(is_gone, || self.end());
+    fn attend(self: &Arc<Self>, channel: &Arc<Channel>, number: usize, is_extra: bool) {
+        let is_gone = self.work(channel, number, is_extra);
+        self.worker_count.leave(is_gone, || self.end());
     }
 
     /// Starts a further worker; whether that could be done.
-    fn hire(self: &Arc<Self>, number: u64) -> bool {
+    fn spawn_extra(self: &Arc<Self>, number: u64) -> bool {
         let at = usize::try_from(number).unwrap_or(0) % self.channels.len();
         let (conn, channel) = (Arc::clone(self), Arc::clone(&self.channels[at]));
-        self.attendance.join();
+        self.worker_count.join();
         let started =
             thread::Builder::new().name("fuse-hired".into()).spawn(move || conn.attend(&channel, at, true));
         if started.is_err() {
-            self.attendance.leave(false, || self.end());
+            self.worker_count.leave(false, || self.end());
         }
         started.is_ok()
     }
 
-    /// The mount is gone: nobody waits any longer, nothing is held.
+    /// Ends all requests and releases all nodes, because the mount is gone.
     fn end(&self) {
-        self.clock.end();
-        for request in self.waiting.select(|_| true) {
-            if self.waiting.claim(&request) {
-                self.waiting.answered(&request);
+        self.timer.end();
+        for request in self.inflight.select(|_| true) {
+            if self.inflight.claim(&request) {
+                self.inflight.answered(&request);
             }
         }
-        self.guard("release", || self.table.release_all());
+        self.catch_panic("release", || self.table.release_all());
     }
 }
 
-/// One descriptor for each worker. An old kernel, or one short of descriptors, makes them share.
+/// Opens one descriptor for each worker. On an old kernel, or without free descriptors, workers share one.
 fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
     let main = Arc::new(main);
     let mut channels = vec![Arc::clone(&main)];
@@ -240,15 +243,15 @@ fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
     channels
 }
 
-fn note_agreement(arena: &Arena, agreement: &Agreement) {
-    let header = arena.header();
-    header.minor.store(agreement.minor, Ordering::Relaxed);
-    header.flags.store(agreement.flags, Ordering::Relaxed);
-    header.max_pages.store(u32::from(agreement.max_pages), Ordering::Relaxed);
+fn note_negotiated(memory: &SharedMemory, negotiated: &Negotiated) {
+    let header = memory.header();
+    header.minor.store(negotiated.minor, Ordering::Relaxed);
+    header.flags.store(negotiated.flags, Ordering::Relaxed);
+    header.max_pages.store(u32::from(negotiated.max_pages), Ordering::Relaxed);
 }
 
-/// The INIT exchange.
-fn greet(channel: &Channel, options: &SessionOptions) -> Result<Agreement, SessionError> {
+/// Does the INIT exchange.
+fn greet(channel: &Channel, options: &SessionOptions) -> Result<Negotiated, SessionError> {
     let mut buffer = vec![0; SLOT_LEN];
     loop {
         if !channel.wait(GREETING_WITHIN).map_err(failed("waiting for the kernel's greeting"))? {
@@ -267,7 +270,7 @@ fn greet(channel: &Channel, options: &SessionOptions) -> Result<Agreement, Sessi
             return Err(failed("the connection is being served by somebody else")(short()));
         }
         if offer.major > abi::MAJOR {
-            // The kernel comes back with the version it is told.
+            // The kernel sends INIT again with this version.
             let ours = InitOut { major: abi::MAJOR, minor: abi::MINOR, ..InitOut::default() };
             channel.plain(header.unique, &ours).map_err(failed("answering the kernel's greeting"))?;
             continue;
@@ -277,10 +280,10 @@ fn greet(channel: &Channel, options: &SessionOptions) -> Result<Agreement, Sessi
             return Err(SessionError::Protocol { major: offer.major, minor: offer.minor });
         }
         let flags2 = body.get(size_of::<InitIn>()..).and_then(sys::read_plain).unwrap_or(0);
-        let agreement = Agreement::reach(&offer, flags2, options.kernel, options.enforce_acls);
+        let negotiated = Negotiated::reach(&offer, flags2, options.kernel, options.enforce_acls);
         channel
-            .plain(header.unique, &agreement.answer())
+            .plain(header.unique, &negotiated.answer())
             .map_err(failed("answering the kernel's greeting"))?;
-        return Ok(agreement);
+        return Ok(negotiated);
     }
 }

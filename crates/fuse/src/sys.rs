@@ -35,14 +35,14 @@ plain! {
     abi::InvalInode = 24, abi::InvalEntry = 16, u64 = 8, u32 = 4,
 }
 
-/// The structure at the beginning of `bytes`, if they are enough.
+/// Returns the structure at the beginning of `bytes`, if they are enough.
 pub(crate) fn read_plain<T: Plain>(bytes: &[u8]) -> Option<T> {
     let bytes = bytes.get(..size_of::<T>())?;
     // SAFETY: the slice has the size of T, which is valid for any bytes; the read doesn't ask for alignment.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// The bytes of a structure.
+/// Returns the bytes of a structure.
 pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: T has no padding, so all its bytes are initialised, and they live as long as the borrow.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
@@ -59,9 +59,9 @@ unsafe impl Shared for AtomicU32 {}
 // SAFETY: an atomic.
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: `repr(C)` of atomics only.
-unsafe impl Shared for crate::arena::Header {}
+unsafe impl Shared for crate::shared_memory::Header {}
 // SAFETY: `repr(C)` of atomics only.
-unsafe impl Shared for crate::arena::NodeCell {}
+unsafe impl Shared for crate::shared_memory::NodeCell {}
 
 /// A shared, sparse mapping of a memory file: address space is reserved at once, memory comes as it is used.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// `count` cells from `offset` on. The caller sees to it that the file is long enough there; beyond its
-    /// end an access raises SIGBUS.
+    /// Returns `count` cells from `offset` on. The caller ensures that the file is long enough there; beyond its end
+    /// an access raises SIGBUS.
     pub(crate) fn cells<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
         let bytes = count.checked_mul(size_of::<T>()).and_then(|n| n.checked_add(offset));
         assert!(bytes.is_some_and(|end| end <= self.len), "cells lie inside the mapping");
@@ -98,10 +98,10 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset).cast::<T>(), count) }
     }
 
-    /// A byte range that is not reached through cells.
+    /// Returns a byte range that is not accessed through cells.
     ///
     /// # Safety
-    /// Nobody else may hold a reference into the range while the returned one lives.
+    /// No other reference into the range may exist while the returned one lives.
     #[allow(clippy::mut_from_ref)]
     unsafe fn bytes(&self, offset: usize, len: usize) -> &mut [u8] {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "bytes lie inside the mapping");
@@ -128,20 +128,20 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// `count` ranges of `len` bytes from `offset` on, which no cells may overlap.
+    /// Makes `count` ranges of `len` bytes from `offset` on, which no cells may overlap.
     pub(crate) fn new(mapping: Arc<Mapping>, offset: usize, len: usize, count: usize) -> Arc<Self> {
         let taken = (0..count).map(|_| AtomicBool::new(false)).collect();
         Arc::new(Self { mapping, offset, len, taken })
     }
 
-    /// Range `index`, unless somebody has it.
+    /// Takes range `index`, unless it is taken.
     pub(crate) fn take(self: &Arc<Self>, index: usize) -> Option<Buffer> {
         let free = !self.taken.get(index)?.swap(true, Ordering::Acquire);
         free.then(|| Buffer { buffers: Arc::clone(self), index })
     }
 }
 
-/// One range, owned by whoever holds this value.
+/// One range, owned by this value.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     buffers: Arc<Buffers>,
@@ -170,7 +170,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A second descriptor for the connection, with a queue of its own for requests that are being served.
+/// Opens a second descriptor for the connection, with a queue of its own for requests in progress.
 pub(crate) fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     use rustix::ioctl::{Setter, ioctl, opcode};
     const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-/// Whether a caller with this number, in the namespace of whoever serves, is told of them.
+/// Returns whether a caller with this number, in the server's user namespace, may see them.
 pub(crate) fn may_see(uid: u32) -> bool {
     static IS_FIRST: OnceLock<bool> = OnceLock::new();
     uid == 0
@@ -11,17 +11,17 @@ pub(crate) fn may_see(uid: u32) -> bool {
             .get_or_init(|| std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_first(&map)))
 }
 
-/// Whether these numbers of users are those of the machine, and not of a namespace in it, where root is somebody else.
+/// Returns whether this user map is that of the initial namespace, where root is the machine's root.
 fn is_first(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whether an attribute is one of them.
+/// Returns whether an attribute is one of them.
 pub(crate) fn is_trusted(name: &[u8]) -> bool {
     name.starts_with(b"trusted.")
 }
 
-/// Whether an overlay of root's keeps something in it.
+/// Returns whether it is a mark of an overlay of root's.
 pub(crate) fn is_of_overlay(name: &[u8]) -> bool {
     name.starts_with(b"trusted.overlay.")
 }

@@ -5,8 +5,8 @@ use esker_vfs::{Attr, Device, Kind, StatFs};
 use crate::abi::{AttrOut, EntryOut, StatFsOut, WireAttr};
 use crate::nodes::NodeId;
 
-/// How long the kernel may believe an answer, in seconds: until it is told otherwise. Ten years; the kernel
-/// turns it into ticks, so it must not be too near the largest number.
+/// Seconds for which the kernel may cache a reply, until it is notified. Ten years; the kernel turns it into ticks, so
+/// it must not be too near the largest number.
 const FOREVER_SECS: u64 = 10 * 365 * 86_400;
 
 /// `st_blksize`, the same whatever the page size.
@@ -42,7 +42,7 @@ pub(crate) fn attr_out(told: &Attr) -> AttrOut {
     AttrOut { attr_valid: FOREVER_SECS, attr: attr(told), ..AttrOut::default() }
 }
 
-/// `lasting`: whether the attributes may be believed beyond this call.
+/// Makes an entry reply. `lasting`: whether the attributes may be cached beyond this call.
 pub(crate) fn entry_out(id: NodeId, told: &Attr, lasting: bool) -> EntryOut {
     EntryOut {
         nodeid: id.0,
@@ -53,7 +53,7 @@ pub(crate) fn entry_out(id: NodeId, told: &Attr, lasting: bool) -> EntryOut {
     }
 }
 
-/// "There is no such name", to be cached like an existing one.
+/// Makes a negative entry, to be cached like an existing one.
 pub(crate) fn absent() -> EntryOut {
     EntryOut { entry_valid: FOREVER_SECS, ..EntryOut::default() }
 }

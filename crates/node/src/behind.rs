@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_erofs::{ErofsTree, XattrPolicy};
-use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, shield};
+use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
 use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
 use esker_vfs::{Change, Tree, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
@@ -73,7 +73,9 @@ impl Hidden<'_> {
             behind.show_as_it_is(self.mountpoint)?;
             return Ok((session, ShownWith::Fuse));
         }
-        if let Err(refused) = shield(&behind.place, self.mountpoint, &self.options.source, self.trusted) {
+        if let Err(refused) =
+            mount_overlay(&behind.place, self.mountpoint, &self.options.source, self.trusted)
+        {
             log(Severity::Notice, &format!("mounted without an overlay: {refused}"));
             behind.show_as_it_is(self.mountpoint)?;
             return Ok((session, ShownWith::Fuse));

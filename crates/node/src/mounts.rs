@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use esker_fuse::mount::SHIELD_MARK;
+use esker_fuse::mount::SOURCE_PREFIX;
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl MountLine {
     /// Whether it is a file system of the kernel above a mount of ours.
     fn is_above(&self) -> bool {
         matches!(&*self.kind, "overlay" | "erofs")
-            && self.source.as_bytes().starts_with(SHIELD_MARK.as_bytes())
+            && self.source.as_bytes().starts_with(SOURCE_PREFIX.as_bytes())
     }
 
     /// Whether it is an overlay of ours above a mount.
@@ -109,7 +109,7 @@ impl MountLine {
     /// What is mounted, as text.
     pub fn source_text(&self) -> String {
         let text = String::from_utf8_lossy(self.source.as_bytes());
-        let url = text.strip_prefix(SHIELD_MARK).filter(|_| self.is_above());
+        let url = text.strip_prefix(SOURCE_PREFIX).filter(|_| self.is_above());
         url.unwrap_or(&text).to_owned()
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use esker_fuse::mount::{MountError, MountOptions, Trusted, mount_device, open_device, shield};
+use esker_fuse::mount::{MountError, MountOptions, Trusted, mount_device, mount_overlay, open_device};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 use crate::channel::Channel;
@@ -34,7 +34,7 @@ pub struct Point {
     pub path: PathBuf,
     /// What is mounted, for the first column of `mount` and `df`.
     pub source: String,
-    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::shield`].
+    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::mount_overlay`].
     pub shield: Option<Trusted>,
 }
 
@@ -117,7 +117,7 @@ fn enter_and_execute(inside: &Inside, channel: &Channel) -> Result<Infallible, F
     for point in &inside.points {
         let Some(trusted) = point.shield else { continue };
         // Older kernels let only root mount overlays; the command then runs from the tree as it is.
-        let _ = shield(&point.path, &point.path, &point.source, trusted);
+        let _ = mount_overlay(&point.path, &point.path, &point.source, trusted);
     }
     if let Some(soft) = inside.open_files {
         let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };

@@ -31,7 +31,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_fuse::mount::{Trusted, mount_device, shield};
+use esker_fuse::mount::{Trusted, mount_device, mount_overlay};
 use esker_fuse::{MountError, MountOptions, Session, SessionError, SessionOptions};
 use esker_vfs::Tree;
 use rustix::fs::{FlockOperation, flock};
@@ -182,7 +182,7 @@ impl Place {
         let session = Session::start(device, tree, keeping.session).map_err(KeeperError::from)?;
         // Older kernels let only root mount overlays; it works without.
         if keeping.is_fixed
-            && hold.within(|image| shield(image, image, &keeping.source, Trusted::Shown)).is_ok()
+            && hold.within(|image| mount_overlay(image, image, &keeping.source, Trusted::Shown)).is_ok()
         {
             session.put_below_overlay();
         }

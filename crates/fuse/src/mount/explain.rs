@@ -1,4 +1,4 @@
-//! What a refused mount means, and which setting to change.
+//! Explanations of a refused mount, with the setting to change.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use super::DEVICE;
 
 const NOT_A_DIRECTORY: &str = "it is not a directory";
 
-/// Why `/dev/fuse` can't be opened.
+/// Explains why `/dev/fuse` can't be opened.
 pub(super) fn device(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "it does not exist: load the kernel module (modprobe fuse), or in a container \
@@ -31,7 +31,7 @@ fn mode_text(metadata: &fs::Metadata) -> String {
     format!("{:04o}", metadata.permissions().mode() & 0o7777)
 }
 
-/// Why mount(2) refused.
+/// Explains why mount(2) failed.
 pub(super) fn mount(error: &io::Error, mountpoint: &Path) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
@@ -54,7 +54,7 @@ pub(super) fn mount(error: &io::Error, mountpoint: &Path) -> String {
     }
 }
 
-/// Why umount2(2) refused.
+/// Explains why umount2(2) failed.
 pub(super) fn unmount(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY) => "a program still uses it (fuser -vm shows which)".into(),
@@ -64,7 +64,7 @@ pub(super) fn unmount(error: &io::Error) -> String {
     }
 }
 
-/// The setting that keeps unprivileged users from having a user namespace, if one does.
+/// Returns the setting that denies user namespaces to unprivileged users, if one does.
 pub fn namespace_setting() -> Option<String> {
     let read = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).ok()?.trim().parse::<u64>().ok();
     if read("user/max_user_namespaces") == Some(0) {

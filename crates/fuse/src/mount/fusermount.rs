@@ -58,7 +58,7 @@ pub(super) fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError>
     if output.status.success() { Ok(()) } else { Err(fail(refusal(&program, mode, &output), None)) }
 }
 
-/// Where it is, and its mode and owner.
+/// Finds the program; returns its path, mode and owner.
 fn find() -> Option<(PathBuf, (u32, u32))> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Where it is even if PATH is short, as it is under some schedulers.
@@ -93,7 +93,7 @@ fn option_text(options: &MountOptions) -> OsString {
     text.into()
 }
 
-/// What it said, with what to do where the reason is known.
+/// Returns the program's error text, with a remedy where the reason is known.
 fn refusal(program: &Path, (mode, owner): (u32, u32), output: &Output) -> String {
     let name = program.display();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -105,7 +105,7 @@ fn refusal(program: &Path, (mode, owner): (u32, u32), output: &Output) -> String
              {name}"
         );
     }
-    // It looks only for mounts of the user who asks.
+    // It looks only for mounts of the calling user.
     if said.contains("not found in /etc/mtab") {
         return format!("nothing is mounted there by you ({said})");
     }

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::namespace::{Known, made_in_namespace, made_nowhere};
+use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 
 /// Makes an empty one of so many bytes; its root is its user's alone.
 pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {
@@ -26,7 +26,7 @@ fn make(size: &CStr) -> rustix::io::Result<OwnedFd> {
 }
 
 fn make_in_namespace(size: &CStr) -> io::Result<OwnedFd> {
-    made_in_namespace(Known::Ourselves, || make(size)).map_err(|error| match error.kind() {
+    made_in_namespace(IdMap::Ourselves, || make(size)).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::new(
             io::ErrorKind::PermissionDenied,
             "an ordinary user may have memory of their own only where user namespaces are allowed",

@@ -1,6 +1,6 @@
-//! Mounts that are made in a user namespace and handed out of it, so that this process stays who it is.
+//! Mounts that are made in a user namespace and handed out of it, so that this process keeps its own namespace.
 //!
-//! A child goes there, makes a mount without a place in any tree of names (`fsmount`, Linux 5.2), and ends.
+//! A child enters the namespace, makes a detached mount (`fsmount`, Linux 5.2), and ends.
 
 use std::ffi::CStr;
 use std::fs;
@@ -18,16 +18,16 @@ use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use super::handover::{receive_device, send_device};
 use crate::sys;
 
-/// Who is known in the namespace, by the numbers they have here.
+/// Users that are mapped into the namespace, with their own numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Known {
+pub(super) enum IdMap {
     /// The user of this process. An ordinary user may say no more.
     Ourselves,
-    /// Everybody, as root may say.
+    /// All users, which only root may map.
     Everybody,
 }
 
-impl Known {
+impl IdMap {
     fn tell(self, child: Pid) -> io::Result<()> {
         let child = child.as_raw_nonzero();
         let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
@@ -45,10 +45,10 @@ impl Known {
     }
 }
 
-/// What `make` made in a user namespace and a mount namespace of its own. It runs in a child of a process with threads: it
-/// may neither allocate nor take a lock.
+/// Returns the mount that `make` makes in a new user namespace and mount namespace. It runs in a forked child of a
+/// process with threads: it may neither allocate nor take a lock.
 pub(super) fn made_in_namespace(
-    known: Known,
+    known: IdMap,
     make: impl FnOnce() -> rustix::io::Result<OwnedFd>,
 ) -> io::Result<OwnedFd> {
     let (mut here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -74,8 +74,8 @@ pub(super) fn made_in_namespace(
     made
 }
 
-/// A mount of the type `kind` without a place in any tree of names. Nothing in it is a device or gives rights, and
-/// looking doesn't change its times. What [`made_in_namespace`] calls may call it.
+/// Makes a detached mount of the type `kind`, `nosuid`, `nodev` and `noatime`. May be called by `make` of
+/// [`made_in_namespace`].
 pub(super) fn made_nowhere<'a>(
     kind: &CStr,
     settings: impl IntoIterator<Item = (&'a CStr, &'a CStr)>,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Counts what is held; anything but hold and release is not its business.
+/// Counts held nodes; implements nothing but hold and release.
 #[derive(Default)]
 struct Ledger {
     held: Mutex<HashMap<NodeKey, Node>>,
@@ -65,11 +65,11 @@ impl Watcher for Ledger {
     fn changed(&self, _: &[Change]) {}
 }
 
-fn table() -> (Arc<Arena>, Arc<Ledger>, NodeTable) {
-    let arena = Arc::new(Arena::new().expect("an arena"));
+fn table() -> (Arc<SharedMemory>, Arc<Ledger>, NodeTable) {
+    let memory = Arc::new(SharedMemory::new().expect("an arena"));
     let tree = Arc::new(Ledger::default());
-    let table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree) as _).expect("a table");
-    (arena, tree, table)
+    let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree) as _).expect("a table");
+    (memory, tree, table)
 }
 
 #[test]
@@ -123,11 +123,11 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Against a map of counts: the same nodes are known, with the same numbers as long as they are, and the
-    /// tree holds exactly these. Every now and then another process takes over.
+    /// Compares the table with a map of counts: the same nodes are known, with stable numbers, and the tree holds
+    /// exactly these. From time to time another process takes over.
     #[test]
     fn a_table_is_a_map_of_counts(ops in proptest::collection::vec(op(), 1..200)) {
-        let (arena, tree, mut table) = table();
+        let (memory, tree, mut table) = table();
         let mut model: HashMap<u64, (u64, NodeId, Attr)> = HashMap::new();
         for (step, op) in ops.into_iter().enumerate() {
             match op {
@@ -158,7 +158,7 @@ proptest! {
                 }
             }
             if step % 50 == 49 {
-                table = NodeTable::new(Arc::clone(&arena), Arc::clone(&tree) as _).expect("rebuilt");
+                table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree) as _).expect("rebuilt");
             }
             prop_assert_eq!(table.len(), 1 + model.len() as u64);
             prop_assert_eq!(tree.held.lock().len(), 1 + model.len());
@@ -171,8 +171,8 @@ proptest! {
     }
 }
 
-/// Threads that give and take back the same few nodes all the time: what each was given stays usable until it
-/// takes it back, and in the end nothing is left.
+/// Threads intern and forget the same few nodes: each node stays usable until it is forgotten, and in the end nothing
+/// is left.
 #[test]
 fn giving_and_taking_back_at_once() {
     let (_, tree, table) = table();
@@ -202,24 +202,23 @@ fn giving_and_taking_back_at_once() {
     assert_eq!(tree.wrong.load(Ordering::SeqCst), 0, "holds and releases alternate");
 }
 
-/// A process that is handed the memory finds the same nodes under the same numbers, and the requests that
-/// were not answered.
+/// A process that takes over the memory finds the same nodes under the same numbers, and the unanswered requests.
 #[test]
 fn a_successor_finds_the_same_nodes() {
-    let (arena, tree, table) = table();
+    let (memory, tree, table) = table();
     let ids: Vec<NodeId> =
         (1..5000).map(|n| table.intern(&found(n), Some(NodeId::ROOT)).expect("room")).collect();
     for id in ids.iter().step_by(3) {
         assert_eq!(table.forget(*id, 1), Forgotten::Gone);
     }
-    let mut answered = arena.slot(0);
+    let mut answered = memory.slot(0);
     answered.fill(|buffer| Ok(buffer.len())).expect("filled");
-    let mut waiting = arena.slot(0);
+    let mut waiting = memory.slot(0);
     waiting.fill(|_| Ok(5)).expect("filled");
     drop(answered);
-    let free = arena.free_slots();
-    let file = arena.file().try_clone().expect("a second descriptor");
-    let successor = Arc::new(Arena::attach(file).expect("attached"));
+    let free = memory.free_slots();
+    let file = memory.file().try_clone().expect("a second descriptor");
+    let successor = Arc::new(SharedMemory::attach(file).expect("attached"));
     assert_eq!(successor.free_slots(), free, "a request that waits keeps its slot");
     let taken = NodeTable::new(Arc::clone(&successor), Arc::clone(&tree) as _).expect("rebuilt");
     assert_eq!(taken.len(), table.len());
@@ -235,25 +234,25 @@ fn a_successor_finds_the_same_nodes() {
     assert!(!ids.contains(&fresh), "forgotten numbers are not given again");
 }
 
-/// A slot that is free is found wherever it was freed, also by those who wait already.
+/// A free slot is found by any worker, also by those that wait already.
 #[test]
 fn the_last_free_slot_is_anybodys() {
-    let arena = Arc::new(Arena::new().expect("memory"));
-    let mut taken: Vec<_> = (0..arena.free_slots()).map(|worker| arena.slot(worker)).collect();
-    assert_eq!(arena.free_slots(), 0);
+    let memory = Arc::new(SharedMemory::new().expect("memory"));
+    let mut taken: Vec<_> = (0..memory.free_slots()).map(|worker| memory.slot(worker)).collect();
+    assert_eq!(memory.free_slots(), 0);
     // It becomes the spare one of another worker.
     taken.swap_remove(0);
-    assert_eq!(arena.free_slots(), 1);
-    taken.push(arena.slot(1));
-    assert_eq!(arena.free_slots(), 0);
+    assert_eq!(memory.free_slots(), 1);
+    taken.push(memory.slot(1));
+    assert_eq!(memory.free_slots(), 0);
     let (asks, asked) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..8)
             .map(|worker| {
-                let (arena, asks) = (&arena, asks.clone());
+                let (memory, asks) = (&memory, asks.clone());
                 scope.spawn(move || {
                     asks.send(()).expect("heard");
-                    arena.slot(worker)
+                    memory.slot(worker)
                 })
             })
             .collect();
@@ -261,19 +260,19 @@ fn the_last_free_slot_is_anybodys() {
         // Slots of the lowest numbers, which are kept as spare ones.
         taken.drain(..8);
         let slots: Vec<_> = waiters.into_iter().map(|waiter| waiter.join().expect("a slot")).collect();
-        assert_eq!((slots.len(), arena.free_slots()), (8, 0));
+        assert_eq!((slots.len(), memory.free_slots()), (8, 0));
     });
 }
 
 #[test]
 fn what_is_no_arena_is_refused() {
     let memory = || rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
-    assert!(Arena::attach(memory()).is_err(), "empty");
+    assert!(SharedMemory::attach(memory()).is_err(), "empty");
     let zeros = memory();
     rustix::fs::ftruncate(&zeros, 1 << 20).expect("grown");
-    assert!(Arena::attach(zeros).is_err(), "no magic");
-    let (arena, _, _table) = table();
-    let cut = arena.file().try_clone().expect("a second descriptor");
+    assert!(SharedMemory::attach(zeros).is_err(), "no magic");
+    let (memory, _, _table) = table();
+    let cut = memory.file().try_clone().expect("a second descriptor");
     rustix::fs::ftruncate(&cut, 64 << 10).expect("cut");
-    assert!(Arena::attach(cut).is_err(), "shorter than its header says");
+    assert!(SharedMemory::attach(cut).is_err(), "shorter than its header says");
 }

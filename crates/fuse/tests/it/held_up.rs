@@ -134,7 +134,7 @@ on_all_kernels! {
         mounted.session.unmount(Unmount::Lazy).expect("unmounted");
         mounted.session.wait();
         let said = std::mem::take(&mut *mounted.log.lock().expect("log"));
-        assert!(matches!(said.as_slice(), [line] if line.contains("left behind")), "{said:?}");
+        assert!(matches!(said.as_slice(), [line] if line.contains("blocked on disk I/O")), "{said:?}");
         go_on(&mounted, Call::Read, SOME);
         assert!(until(PATIENCE, || mounted.tree.held() == 0), "those who were held up clean up");
     }

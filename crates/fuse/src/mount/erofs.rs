@@ -9,25 +9,26 @@ use std::thread;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::chdir;
 
-use super::{FLAGS, MountError, SHIELD_MARK, explain};
+use super::{FLAGS, MountError, SOURCE_PREFIX, explain};
 use crate::{KernelMask, sys};
 
 /// The type of the mount.
 const TYPE: &str = "erofs";
 
-/// What is read is kept once, by EROFS, and not by FUSE, too. Access control lists are shown, and not gone by, as below FUSE.
+/// EROFS caches the content, not FUSE, so that it is cached once. Access control lists are shown but not enforced, as
+/// below FUSE.
 const OPTIONS: &std::ffi::CStr = c"directio,noacl";
 
-/// Where the image of what is called `source` lies in its tree: a path from its root on, which is what `mount` and `df` then
-/// show as the source. All its parts are names.
+/// Returns the path of the image of `source` in its tree, from the root on; `mount` and `df` show it as the source.
+/// All its components are names.
 pub fn image_path(source: &str) -> String {
     let source = source.split('\0').next().unwrap_or_default();
     let names: Vec<&str> = source.split('/').filter(|part| !matches!(*part, "." | "..")).collect();
-    format!("{SHIELD_MARK}{}", names.join("/"))
+    format!("{SOURCE_PREFIX}{}", names.join("/"))
 }
 
-/// Whether a kernel may be new enough to mount an image that is no block device, larger than any and read without a copy:
-/// Linux 6.15.
+/// Returns whether a kernel may be new enough (Linux 6.15) to mount an image file of any size without a block device
+/// and without a copy.
 pub fn may_mount_images(mask: KernelMask) -> bool {
     const MINOR: u32 = 43;
     mask.minor() >= MINOR

@@ -1,11 +1,12 @@
-//! The thread that watches those who wait: deadlines, signals that came while waiting, reads to be asked
-//! again. It looks at all of them a few times a second, and sleeps while there are none.
+//! The thread that watches requests in flight: deadlines, signals that came meanwhile, reads to retry. It checks all
+//! of them a few times a second, and sleeps while there are none.
 //!
-//! A deadline counts from when bytes that the request waits for last arrived ([`Request::quiet_since`]): what takes long
-//! because a link is slow is no failure.
+//! A deadline counts from the last arrival of bytes that the request waits for ([`Request::quiet_since`]): a slow link
+//! is no failure.
 //!
-//! A worker that is held up by the tree, because a disk doesn't answer, can't tell that its request waits. So while
-//! requests come it looks about once a second, too; it sleeps soundly only when none came between two looks.
+//! A worker that the tree blocks, because a disk doesn't answer, can't report that its request waits. So while
+//! requests come the thread also checks about once a second; it sleeps until woken only when none came between two
+//! checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,41 +15,41 @@ use std::time::{Duration, Instant};
 use esker_vfs::ErrorKind;
 use parking_lot::{Condvar, Mutex};
 
-use crate::caller::{self, Reader, Signal};
+use crate::caller_state::{self, Reader, Signal};
 use crate::connection::Connection;
+use crate::inflight::{Request, TreeOp};
 use crate::options::Deadlines;
-use crate::waiting::{Question, Request};
 
-/// How often those who wait are looked at: a killed caller is gone well within a second, whatever happens.
+/// Time between two checks of requests in flight: a killed caller is gone well within a second.
 const TICK: Duration = Duration::from_millis(100);
-/// How often it is looked whether anybody waits, while requests come.
+/// Time between two checks for requests in flight, while requests come.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often while a notification is inside the kernel.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 
 /// When the thread runs.
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
+pub(crate) struct Timer {
     over: AtomicBool,
     asleep: AtomicBool,
     /// Whether it sleeps until it is woken.
     soundly: AtomicBool,
     /// Whether a request came since the last look.
-    stirred: AtomicBool,
+    noted: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Clock {
-    /// A request came, and may turn out to wait. Writes nothing but for the first one after a look.
-    pub(crate) fn stir(&self) {
-        let first = !self.stirred.load(Ordering::SeqCst) && !self.stirred.swap(true, Ordering::SeqCst);
+impl Timer {
+    /// Notes a request that may turn out to wait. Writes only for the first one after a check.
+    pub(crate) fn note_activity(&self) {
+        let first = !self.noted.load(Ordering::SeqCst) && !self.noted.swap(true, Ordering::SeqCst);
         if first && self.soundly.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Something waits now.
+    /// Wakes the thread because a request waits now.
     pub(crate) fn wake(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             *self.woken.lock() = true;
@@ -56,7 +57,7 @@ impl Clock {
         }
     }
 
-    /// The mount is gone.
+    /// Ends the thread because the mount is gone.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
         *self.woken.lock() = true;
@@ -72,16 +73,17 @@ impl Clock {
         let mut woken = self.woken.lock();
         *woken = false;
         self.asleep.store(true, Ordering::SeqCst);
-        // Whoever adds a request looks at `asleep` afterwards; so either it wakes us or we see the request.
+        // A worker that adds a request looks at `asleep` afterwards; so either it wakes this thread or this thread
+        // sees the request.
         if idle() {
-            if self.stirred.swap(false, Ordering::SeqCst) {
+            if self.noted.swap(false, Ordering::SeqCst) {
                 if !*woken && !self.is_over() {
                     self.wake.wait_for(&mut woken, look);
                 }
             } else {
                 self.soundly.store(true, Ordering::SeqCst);
-                // Whoever stirs looks at `soundly` afterwards.
-                while !*woken && !self.is_over() && !self.stirred.load(Ordering::SeqCst) {
+                // A worker that notes activity looks at `soundly` afterwards.
+                while !*woken && !self.is_over() && !self.noted.load(Ordering::SeqCst) {
                     self.wake.wait(&mut woken);
                 }
                 self.soundly.store(false, Ordering::SeqCst);
@@ -95,15 +97,14 @@ impl Clock {
 }
 
 impl Deadlines {
-    const fn of(&self, question: &Question) -> Duration {
-        match question {
-            Question::Attributes | Question::Itself => self.attributes,
-            Question::List { .. } => self.list,
-            Question::Read { .. } => self.read,
-            Question::Lookup { .. }
-            | Question::LinkTarget
-            | Question::Xattr { .. }
-            | Question::XattrNames { .. } => self.lookup,
+    const fn of(&self, op: &TreeOp) -> Duration {
+        match op {
+            TreeOp::Attributes | TreeOp::Itself => self.attributes,
+            TreeOp::List { .. } => self.list,
+            TreeOp::Read { .. } => self.read,
+            TreeOp::Lookup { .. } | TreeOp::LinkTarget | TreeOp::Xattr { .. } | TreeOp::XattrNames { .. } => {
+                self.lookup
+            }
         }
     }
 
@@ -118,16 +119,16 @@ impl Connection {
     pub(crate) fn watch_over(self: &Arc<Self>) {
         let quarter = self.options.deadlines.shortest() / 4;
         let (tick, look) = (quarter.clamp(SHORT_TICK, TICK), quarter.clamp(SHORT_TICK, LOOK));
-        while !self.clock.is_over() {
-            let tick = if self.notices.any() { SHORT_TICK } else { tick };
-            self.clock.sleep(tick, look, || self.waiting.len() == 0);
-            self.unblock_notices();
-            self.look_at_waiting();
+        while !self.timer.is_over() {
+            let tick = if self.invalidations.any() { SHORT_TICK } else { tick };
+            self.timer.sleep(tick, look, || self.inflight.len() == 0);
+            self.unblock_invalidations();
+            self.check_inflight();
             self.make_room();
         }
     }
 
-    fn look_at_waiting(self: &Arc<Self>) {
+    fn check_inflight(self: &Arc<Self>) {
         let now = Instant::now();
         let due = |r: &Request| {
             r.interrupted.load(Ordering::Relaxed)
@@ -135,7 +136,7 @@ impl Connection {
                 || r.again.lock().is_some_and(|at| at <= now)
                 || (!self.waits_on(r) && self.is_late(r, now))
         };
-        for request in self.waiting.select(due) {
+        for request in self.inflight.select(due) {
             if request.interrupted.load(Ordering::Relaxed) {
                 self.heed_signal(&request);
             }
@@ -156,18 +157,18 @@ impl Connection {
     /// Asks the tree once more, on another thread: this one must never wait.
     fn ask_elsewhere(self: &Arc<Self>, request: Arc<Request>, now: Instant) {
         let (conn, asked) = (Arc::clone(self), Arc::clone(&request));
-        let errand = move || {
+        let task = move || {
             // It may have waited until its deadline.
             if !asked.is_answered() {
-                conn.guard("a request", || conn.ask(&asked));
+                conn.catch_panic("a request", || conn.ask(&asked));
             }
         };
-        if !self.errands.send(errand) {
+        if !self.background.spawn(task) {
             *request.again.lock() = Some(now + TICK);
         }
     }
 
-    /// A read behind a page fault without a deadline of its own.
+    /// Returns whether this is a read behind a page fault without a deadline.
     fn waits_on(&self, request: &Request) -> bool {
         request.patient.load(Ordering::Relaxed) && self.options.deadlines.fault.is_none()
     }
@@ -176,9 +177,9 @@ impl Connection {
         let limit = if request.patient.load(Ordering::Relaxed) {
             self.options.deadlines.fault.unwrap_or(Duration::MAX)
         } else {
-            self.options.deadlines.of(&request.question)
+            self.options.deadlines.of(&request.op)
         };
-        // Most are asked about long before, so what they wait for is looked at only then.
+        // Most requests are younger than their limit, so their progress is read only after it.
         now.saturating_duration_since(request.since) >= limit
             && now.saturating_duration_since(request.quiet_since()) >= limit
     }
@@ -193,47 +194,47 @@ impl Connection {
 
     fn give_up(self: &Arc<Self>, request: &Arc<Request>) {
         let patient = request.patient.load(Ordering::Relaxed);
-        let reads = matches!(request.question, Question::Read { .. });
+        let reads = matches!(request.op, TreeOp::Read { .. });
         if !patient && reads && self.reader(request) == Reader::Faults {
             request.patient.store(true, Ordering::Relaxed);
             return;
         }
-        if self.waiting.claim(request) {
+        if self.inflight.claim(request) {
             self.expire(request);
         }
     }
 
-    /// An INTERRUPT came for a request that waits.
+    /// Handles an INTERRUPT for a request in flight.
     pub(crate) fn interrupted(&self, request: &Arc<Request>) {
         request.interrupted.store(true, Ordering::Relaxed);
         self.heed_signal(request);
         // The kernel announces only the first signal; later ones are looked for.
-        self.clock.wake();
+        self.timer.wake();
     }
 
     fn heed_signal(&self, request: &Arc<Request>) {
-        let end = match caller::signal(self.options.proc.as_deref(), request.caller) {
+        let end = match caller_state::signal(self.options.proc.as_deref(), request.caller) {
             Signal::Fatal | Signal::Unseen => true,
             Signal::Passing => false,
             Signal::Deliberate => {
-                !matches!(request.question, Question::Read { .. }) || self.reader(request) == Reader::Calls
+                !matches!(request.op, TreeOp::Read { .. }) || self.reader(request) == Reader::Calls
             }
         };
-        if end && self.waiting.claim(request) {
+        if end && self.inflight.claim(request) {
             self.fail(request, &ErrorKind::Interrupted.into());
         }
     }
 
-    /// If requests that wait have taken up all room for new ones, ends the oldest.
+    /// Ends the oldest requests if requests in flight have taken all slots.
     fn make_room(self: &Arc<Self>) {
         let few = self.channels.len();
-        if self.arena.free_slots() >= few {
+        if self.memory.free_slots() >= few {
             return;
         }
-        let mut all = self.waiting.select(|_| true);
+        let mut all = self.inflight.select(|_| true);
         all.sort_by_key(|r| r.since);
         for request in all.into_iter().take(few) {
-            if self.waiting.claim(&request) {
+            if self.inflight.claim(&request) {
                 self.expire(&request);
             }
         }

@@ -8,43 +8,43 @@ use std::time::{Duration, Instant};
 use esker_vfs::{ErrorKind, Node};
 
 use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize, opcode, open};
-use crate::arena::Slot;
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::crew::Luck;
+use crate::inflight::{Request, TreeOp, User};
 use crate::nodes::NodeId;
 use crate::options::Severity;
+use crate::shared_memory::Slot;
 use crate::sys::read_plain;
 use crate::trusted;
-use crate::waiting::{Question, Request, User};
 use crate::wire;
+use crate::workers::Spinner;
 
 /// Marks the number of an INTERRUPT; without it, it is the number of the request that is meant.
 const INTERRUPT_BIT: u64 = 1;
 
-/// When a request is asked that was put off.
+/// Delay of a deferred request.
 const PUT_OFF: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// Serves one descriptor until the mount is gone, as the worker of this number; one who was hired only as long as
-    /// nobody else listens. Tells whether it is.
-    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize, is_hired: bool) -> bool {
-        let mut luck = Luck::default();
-        if !is_hired {
-            self.crew.rest();
+    /// Serves one descriptor as a worker until the mount is gone; an extra worker until another one listens. Returns
+    /// whether the mount is gone.
+    pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize, is_extra: bool) -> bool {
+        let mut spinner = Spinner::default();
+        if !is_extra {
+            self.workers.park();
         }
         loop {
-            let mut slot = self.arena.slot(worker);
+            let mut slot = self.memory.slot(worker);
             match slot.fill(|buffer| channel.receive(buffer)) {
                 Ok(()) => {
-                    luck.came();
+                    spinner.came();
                     self.serve(channel, slot);
-                    if is_hired {
-                        if self.crew.dismisses() {
+                    if is_extra {
+                        if self.workers.retire_extra() {
                             return false;
                         }
-                    } else if !luck.linger(&self.crew, channel) {
-                        self.crew.rest();
+                    } else if !spinner.spin(&self.workers, channel) {
+                        self.workers.park();
                     }
                 }
                 Err(e) => match e.raw_os_error() {
@@ -58,7 +58,7 @@ impl Connection {
                 },
             }
         }
-        self.crew.end();
+        self.workers.end();
         true
     }
 
@@ -68,18 +68,18 @@ impl Connection {
         };
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
-        self.crew.begin(channel, header.pid, quick, since);
-        self.tally.request(header.opcode);
-        if self.guard("a request", || self.dispatch(channel, slot, &header)).is_none() {
+        self.workers.begin(channel, header.pid, quick, since);
+        self.counters.request(header.opcode);
+        if self.catch_panic("a request", || self.dispatch(channel, slot, &header)).is_none() {
             // The answer of a request that waits was given when its reply was dropped.
-            let waits = self.waiting.find(header.unique).is_some();
+            let waits = self.inflight.find(header.unique).is_some();
             let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
             if !waits && !silent {
                 let _ = channel.error(header.unique, libc::EIO);
             }
         }
-        self.tally.busy(header.opcode, since.elapsed());
-        self.crew.done();
+        self.counters.busy(header.opcode, since.elapsed());
+        self.workers.done();
     }
 
     fn dispatch(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
@@ -91,9 +91,9 @@ impl Connection {
             opcode::INTERRUPT => return self.interrupt(read_plain(body).unwrap_or_default()),
             opcode::NOTIFY_REPLY => return,
             opcode::STATFS => channel.plain(unique, &wire::statfs(self.tree.statfs())),
-            opcode::OPEN if !self.agreement.no_open() => channel.plain(unique, &opened(open::KEEP_CACHE)),
-            opcode::OPENDIR if !self.agreement.no_opendir() => {
-                let cache = if self.agreement.caches_listings() { open::CACHE_DIR } else { 0 };
+            opcode::OPEN if !self.negotiated.no_open() => channel.plain(unique, &opened(open::KEEP_CACHE)),
+            opcode::OPENDIR if !self.negotiated.no_opendir() => {
+                let cache = if self.negotiated.caches_listings() { open::CACHE_DIR } else { 0 };
                 channel.plain(unique, &opened(open::KEEP_CACHE | cache))
             }
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => channel.bytes(unique, &[]),
@@ -113,8 +113,8 @@ impl Connection {
             | opcode::CREATE
             | opcode::FALLOCATE
             | opcode::TMPFILE => self.refuse_at_once(channel, header, libc::EROFS),
-            _ => match question(header, body) {
-                Some(question) => return self.put(channel, slot, header, question),
+            _ => match tree_op(header, body) {
+                Some(op) => return self.submit(channel, slot, header, op),
                 // OPEN, FLUSH, ACCESS, LSEEK, STATX and whatever else can be done without us: the kernel
                 // never asks again.
                 None => self.refuse_at_once(channel, header, libc::ENOSYS),
@@ -124,7 +124,7 @@ impl Connection {
     }
 
     fn refuse_at_once(&self, channel: &Channel, header: &InHeader, errno: i32) -> io::Result<()> {
-        self.tally.error(header.opcode);
+        self.counters.error(header.opcode);
         channel.error(header.unique, errno)
     }
 
@@ -136,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// Whether a node may have an attribute of this name, as far as the caller can see.
+    /// Returns whether a node may have an attribute of this name, as far as the caller can see.
     fn may_have(&self, name: &[u8], header: &InHeader) -> bool {
         let is_overlays = || self.below_overlay.load(Ordering::Relaxed) && trusted::is_of_overlay(name);
         let may_ask = self.options.xattr_guard.as_ref().is_none_or(|may_ask| may_ask(name, header.gid));
@@ -144,8 +144,8 @@ impl Connection {
     }
 
     /// Puts a question to the tree.
-    fn put(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, question: Question) {
-        if let Question::Xattr { name, .. } = &question
+    fn submit(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, op: TreeOp) {
+        if let TreeOp::Xattr { name, .. } = &op
             && !self.may_have(name, header)
         {
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::NoAttribute));
@@ -157,32 +157,32 @@ impl Connection {
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::Stale));
             return self.note_send(sent);
         };
-        let request = self.request(channel, slot, header, (id, node), question);
-        self.waiting.add(&request);
-        // Before the tree is asked: a worker that it holds up can't do it afterwards.
-        self.clock.stir();
-        self.crew.asks();
-        if self.crew.is_last() {
-            self.put_off(&request);
+        let request = self.request(channel, slot, header, (id, node), op);
+        self.inflight.add(&request);
+        // Before the tree is called: a worker that it blocks can't do it afterwards.
+        self.timer.note_activity();
+        self.workers.asks();
+        if self.workers.is_last() {
+            self.defer(&request);
         } else {
             self.ask(&request);
         }
         if !request.is_answered() {
-            self.tally.parked(header.opcode);
+            self.counters.parked(header.opcode);
             if request.generation > 0 {
                 self.end_if_late(&request);
             }
-            self.clock.wake();
+            self.timer.wake();
         }
     }
 
-    /// Everybody else is held up by the tree, and whoever hears of signals and serves what needs no tree must not be:
-    /// the request is asked later, by another thread. What is known of a node is told at once.
-    fn put_off(self: &Arc<Self>, request: &Arc<Request>) {
-        let known = matches!(request.question, Question::Attributes).then(|| self.table.attr(request.id));
+    /// Defers a request to another thread, because all other workers are blocked by the tree and this one must stay
+    /// free for interrupts and requests that need no tree. Known attributes are sent at once.
+    fn defer(self: &Arc<Self>, request: &Arc<Request>) {
+        let known = matches!(request.op, TreeOp::Attributes).then(|| self.table.attr(request.id));
         if let Some(attr) = known.flatten() {
-            if self.waiting.claim(request) {
-                self.waiting.answered(request);
+            if self.inflight.claim(request) {
+                self.inflight.answered(request);
                 self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
             }
             return;
@@ -196,15 +196,16 @@ impl Connection {
         slot: Slot,
         header: &InHeader,
         about: (NodeId, Node),
-        question: Question,
+        op: TreeOp,
     ) -> Arc<Request> {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
-        let begun = self.behind.begun(about.0, &question);
-        Arc::new(Request::new(numbers, about, from, question, begun, Arc::clone(channel), slot))
+        let deadline = self.shared_deadlines.inherited(about.0, &op);
+        Arc::new(Request::new(numbers, about, from, op, deadline, Arc::clone(channel), slot))
     }
 
-    /// The user who asks. An overlay reads as whoever mounted it, so behind one it is the user of the caller's process.
+    /// Returns the calling user. An overlay reads as the user who mounted it, so behind one it is the user of the
+    /// caller's process.
     fn user(&self, header: &InHeader) -> User {
         let is_read = header.opcode == opcode::READ;
         match &self.options.proc {
@@ -226,12 +227,12 @@ impl Connection {
         let items = body.get(size_of::<BatchForgetIn>()..).unwrap_or_default();
         for item in items.chunks_exact(size_of::<ForgetOne>()).take(count) {
             let one = read_plain::<ForgetOne>(item).unwrap_or_default();
-            self.guard("release", || self.forgotten(one.nodeid, one.nlookup));
+            self.catch_panic("release", || self.forgotten(one.nodeid, one.nlookup));
         }
     }
 
     fn interrupt(&self, unique: u64) {
-        if let Some(request) = self.waiting.find(unique) {
+        if let Some(request) = self.inflight.find(unique) {
             return self.interrupted(&request);
         }
         // Either it was answered, or another thread has read it and not come around to noting it. The kernel
@@ -245,33 +246,33 @@ fn opened(open_flags: u32) -> OpenOut {
     OpenOut { open_flags, ..OpenOut::default() }
 }
 
-/// What a request asks the tree, if it asks it anything.
-fn question(header: &InHeader, body: &[u8]) -> Option<Question> {
+/// Returns the tree operation of a request, if it is one.
+fn tree_op(header: &InHeader, body: &[u8]) -> Option<TreeOp> {
     let number = header.opcode;
     let name = |bytes: &[u8]| Some(Box::from(bytes.split(|&b| b == 0).next()?));
     Some(match number {
         opcode::LOOKUP => match name(body)? {
-            name if *name == *b"." => Question::Itself,
-            name => Question::Lookup { name },
+            name if *name == *b"." => TreeOp::Itself,
+            name => TreeOp::Lookup { name },
         },
-        opcode::GETATTR => Question::Attributes,
-        opcode::READLINK => Question::LinkTarget,
+        opcode::GETATTR => TreeOp::Attributes,
+        opcode::READLINK => TreeOp::LinkTarget,
         opcode::READ => {
             let read: ReadIn = read_plain(body)?;
-            Question::Read { offset: read.offset, len: read.size as usize }
+            TreeOp::Read { offset: read.offset, len: read.size as usize }
         }
         opcode::READDIR | opcode::READDIRPLUS => {
             let read: ReadIn = read_plain(body)?;
             let plus = number == opcode::READDIRPLUS;
-            Question::List { offset: read.offset, size: read.size as usize, plus }
+            TreeOp::List { offset: read.offset, size: read.size as usize, plus }
         }
         opcode::GETXATTR => {
             let size: XattrSize = read_plain(body)?;
-            Question::Xattr { name: name(body.get(size_of::<XattrSize>()..)?)?, size: size.size as usize }
+            TreeOp::Xattr { name: name(body.get(size_of::<XattrSize>()..)?)?, size: size.size as usize }
         }
         opcode::LISTXATTR => {
             let size: XattrSize = read_plain(body)?;
-            Question::XattrNames { size: size.size as usize, trusted: trusted::may_see(header.uid) }
+            TreeOp::XattrNames { size: size.size as usize, trusted: trusted::may_see(header.uid) }
         }
         _ => return None,
     })

@@ -1,13 +1,12 @@
-//! The kernel's overlayfs above a mounted tree, so that what FUSE always asks us is answered by the kernel.
+//! The kernel's overlayfs above a mounted tree, which answers requests that FUSE always sends to the server.
 //!
-//! A FUSE server gets every ioctl, and there is no way to decline them for good. Programs send more of them than one
-//! would think: Python asks each module's file whether it is a terminal. Regular files of an overlayfs know no ioctl,
-//! so there the answer costs a system call and nothing else; names, attributes, pages and link targets are those of
-//! the tree below, cached once.
+//! A FUSE server gets every ioctl, and can't decline them for good. Programs send many: Python asks each module's file
+//! whether it is a terminal. Regular files of an overlayfs have no ioctl, so there the answer costs a system call and
+//! nothing else; names, attributes, pages and link targets are those of the tree below, cached once.
 //!
-//! The price: overlayfs believes its layers do not change. It keeps a name that was absent for as long as it likes, and
-//! gives `ESTALE` for one whose file was exchanged while it was open. So only a tree that stays at its revision may be
-//! shielded. It also holds on to what it has seen, so the cache can let go of less.
+//! The price: overlayfs assumes that its layers do not change. It caches an absent name without a limit, and returns
+//! `ESTALE` for a name whose file was exchanged while it was open. So only a tree that stays at its revision may get
+//! an overlay. It also holds on to the nodes it has seen, so the cache can evict less.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -20,7 +19,7 @@ use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, mount, move_mo
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
-use super::namespace::{Known, made_in_namespace, made_nowhere};
+use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 use super::{FLAGS, MountError, explain};
 
 /// The type of the mount of a shielded tree.
@@ -30,18 +29,18 @@ const TYPE: &CStr = c"overlay";
 const OPTIONS: [(&CStr, &CStr); 3] = [(c"xino", c"on"), (c"index", c"off"), (c"redirect_dir", c"nofollow")];
 
 /// Begins the source of a shielded mount: its type alone doesn't tell that it is ours.
-pub const SHIELD_MARK: &str = "esker+";
+pub const SOURCE_PREFIX: &str = "esker+";
 
-/// What the system's root sees of the tree's attributes in `trusted.` through an overlay.
+/// View of the tree's attributes in `trusted.` that the system's root has through an overlay.
 ///
-/// That is where overlays leave marks for themselves, so an overlay asks for one of each file that it finds: 8,100 questions of
-/// an import of TensorFlow.
+/// Overlays keep marks of their own there, so an overlay asks for one of each file that it finds: 8,100 requests of an
+/// import of TensorFlow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trusted {
-    /// What there is. The tree is asked.
+    /// All attributes. The tree is asked.
     Shown,
-    /// Nothing. The overlay belongs to a user namespace if root may make one, and to what lies in one the kernel shows
-    /// nothing of `trusted.`, without a question.
+    /// None. The overlay belongs to a user namespace if root may make one; there the kernel hides `trusted.` without
+    /// asking the tree.
     Hidden,
 }
 
@@ -50,12 +49,17 @@ pub enum Trusted {
 /// takes both away, or ends with the namespace they are in.
 ///
 /// Needs the right to mount, and without root Linux 5.11. If it fails the tree is as it was.
-pub fn shield(tree: &Path, mountpoint: &Path, source: &str, trusted: Trusted) -> Result<(), MountError> {
-    // The overlay copies owner and mode of the root when it is mounted, and until somebody asks for them a FUSE mount
-    // has none.
+pub fn mount_overlay(
+    tree: &Path,
+    mountpoint: &Path,
+    source: &str,
+    trusted: Trusted,
+) -> Result<(), MountError> {
+    // The overlay copies owner and mode of the root when it is mounted, and a FUSE mount has none before the first
+    // GETATTR.
     std::fs::metadata(tree)
         .map_err(|error| MountError::new("looking at", tree, error.to_string(), Some(error)))?;
-    let source = format!("{SHIELD_MARK}{}", source.split('\0').next().unwrap_or_default());
+    let source = format!("{SOURCE_PREFIX}{}", source.split('\0').next().unwrap_or_default());
     // It saves questions and nothing else, so there is nothing to say where that can't be had.
     let hides = trusted == Trusted::Hidden && crate::trusted::may_see(geteuid().as_raw());
     if hides && in_namespace(tree, mountpoint, &source).is_ok() {
@@ -69,7 +73,7 @@ pub fn shield(tree: &Path, mountpoint: &Path, source: &str, trusted: Trusted) ->
     };
     mount_empty(tree).map_err(refused)?;
     let outcome = at(tree).and_then(|empty| {
-        // By descriptor: a path may hold what separates layers, and the tree's is covered by now.
+        // By descriptor: a path may contain the separator of layers, and the tree's path is covered by now.
         let (layer, empty) = (layer.as_raw_fd(), empty.as_raw_fd());
         let layers = format!("lowerdir=/proc/self/fd/{layer}:/proc/self/fd/{empty}");
         let options = OPTIONS.iter().fold(layers, |options, (name, value)| {
@@ -81,7 +85,7 @@ pub fn shield(tree: &Path, mountpoint: &Path, source: &str, trusted: Trusted) ->
         mount(source, mountpoint, TYPE, FLAGS, Some(options.as_c_str())).map_err(refused)
     });
     if outcome.is_err() {
-        // The tmpfs; nobody has seen it.
+        // The tmpfs; no process has seen it.
         let _ = rustix::mount::unmount(tree, UnmountFlags::DETACH);
     }
     outcome
@@ -91,12 +95,12 @@ fn mount_empty(path: impl Arg) -> rustix::io::Result<()> {
     mount(c"none", path, c"tmpfs", FLAGS, c"size=4k,mode=0755")
 }
 
-/// Has it made in a user namespace, for everybody to use.
+/// Makes the overlay in a user namespace and mounts it for all users.
 fn in_namespace(tree: &Path, mountpoint: &Path, source: &str) -> io::Result<()> {
     let (tree, source) = (CString::new(tree.as_os_str().as_bytes())?, CString::new(source)?);
-    let made = made_in_namespace(Known::Everybody, || {
-        // The tree becomes the working directory and what is empty the root, so that both have names without
-        // anything that separates layers.
+    let made = made_in_namespace(IdMap::Everybody, || {
+        // The tree becomes the working directory and the empty folder the root, so that both have names without a
+        // separator of layers.
         chdir(&*tree)?;
         mount_empty(&*tree)?;
         chroot(&*tree)?;

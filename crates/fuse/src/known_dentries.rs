@@ -1,8 +1,8 @@
-//! Names the kernel may have cached, for kernels that can't be told to doubt all names at once.
+//! Names the kernel may have cached, for kernels that can't expire all names at once.
 //!
-//! Kernels before 6.16 have no epochs: when a tree says that everything may have changed, each name has to
-//! be named. Names that are absent count, too, and the kernel never says when it drops one, so their number
-//! is bounded: above it, the kernel is told of absent names in a way that it does not keep.
+//! Kernels before 6.16 have no epochs: when a tree announces that everything may have changed, each name has to be
+//! invalidated. Negative entries count, too, and the kernel never reports when it drops one, so their number is
+//! bounded: above it, negative replies are not to be cached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,14 +20,14 @@ const SHARDS: usize = 64;
 
 type Directory = HashMap<Box<[u8]>, Option<Kind>>;
 
-/// By directory, each name and what it named; `None` for an absent one.
+/// Names by directory, with their kind; `None` for a negative entry.
 #[derive(Debug)]
-pub(crate) struct GivenNames {
+pub(crate) struct KnownDentries {
     shards: Box<[Mutex<HashMap<NodeId, Directory>>]>,
     count: AtomicUsize,
 }
 
-impl GivenNames {
+impl KnownDentries {
     pub(crate) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), count: AtomicUsize::new(0) }
     }
@@ -36,8 +36,8 @@ impl GivenNames {
         &self.shards[dir.0 as usize % SHARDS]
     }
 
-    /// Notes a name that the kernel is about to be told of, `kind` `None` if it is absent. Returns whether
-    /// the kernel may keep it; it may not keep absent names once there are too many.
+    /// Notes a name that is about to be sent to the kernel, `kind` `None` if it is absent. Returns whether the kernel
+    /// may cache it; false for absent names once there are too many.
     pub(crate) fn note(&self, dir: NodeId, name: &[u8], kind: Option<Kind>) -> bool {
         let mut shard = self.shard(dir).lock();
         let names = shard.entry(dir).or_default();

@@ -1,14 +1,14 @@
-//! What the process that asked is doing: which signals wait for it, and whether it can take an error.
+//! State of the calling process: its pending signals, and whether it can take an error.
 //!
 //! **Signals.** The kernel sends INTERRUPT for any signal, but most programs don't expect `EINTR` from
 //! stat(2) or from reading a file, and a program that runs a profiling timer must be able to read one. So a
-//! request is given up only for a signal that ends the program, or that someone sent on purpose to stop it
-//! (SIGINT, SIGTERM, SIGHUP, SIGQUIT); timers, children and window changes wait until the answer is there.
-//! If the process can't be looked at, any signal ends the wait, as the kernel would have it.
+//! request is given up only for a signal that ends the program, or one sent to stop it
+//! (SIGINT, SIGTERM, SIGHUP, SIGQUIT); timers, children and window changes wait until the reply is sent.
+//! If the process can't be inspected, any signal ends the wait, as the kernel intends.
 //!
 //! **Page faults.** A read that fails behind a page fault is SIGBUS, which ends the program. Such a read is
-//! asked again until it succeeds or the program is killed. Of a process that can't be looked at nobody knows
-//! which it is: its reads are asked again until their deadline, and then fail.
+//! retried until it succeeds or the program is killed. For a process that can't be inspected the kind is unknown:
+//! its reads are retried until their deadline, and then fail.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,8 +16,7 @@ use std::path::Path;
 
 use esker_vfs::Ino;
 
-/// Signals that end a program unless it says otherwise, but which programs catch for their own purposes
-/// while they go on; also those that stop or resume. None of them ends a wait once it is caught.
+/// Signals that ask a program to stop. They end a program by default; if it catches one, the wait ends with `EINTR`.
 const ASKS_TO_STOP: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// Signals that do nothing, stop or resume unless they are caught.
@@ -56,7 +55,7 @@ pub(crate) enum Reader {
     Unseen,
 }
 
-/// What waits for thread `tid`, from its `status`.
+/// Returns the effect of the pending signals of thread `tid`, from its `status`.
 pub(crate) fn signal(proc: Option<&Path>, tid: u32) -> Signal {
     let Some(proc) = proc.filter(|_| tid != 0) else { return Signal::Unseen };
     match fs::read_to_string(proc.join(tid.to_string()).join("status")) {
@@ -93,13 +92,13 @@ pub(crate) fn user(proc: &Path, tid: u32) -> Option<u32> {
     fs::symlink_metadata(process).ok().filter(|_| tid != 0).map(|found| found.uid())
 }
 
-/// Whether thread `tid` has ended.
+/// Returns whether thread `tid` has ended.
 pub(crate) fn is_gone(proc: &Path, tid: u32) -> bool {
     let missing = |tid: u32| {
         let found = fs::symlink_metadata(proc.join(tid.to_string()));
         found.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     };
-    // The first process is there as long as the procfs is, unless that hides what others run (hidepid).
+    // Process 1 exists as long as the procfs does, unless the mount hides processes of other users (hidepid).
     missing(tid) && !missing(1)
 }
 
@@ -122,10 +121,10 @@ const READING: [libc::c_long; 14] = [
     libc::SYS_finit_module,
 ];
 
-/// How thread `tid` came to wait for a read of `ino`.
+/// Returns how thread `tid` came to wait for a read of `ino`.
 ///
-/// Its system call is shown to those who may trace it, its mappings to some more, and that it has an address
-/// space at all to everybody.
+/// Its system call is visible to processes that may trace it, its mappings to some more, and the existence of its
+/// address space to all.
 pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
     let Some(proc) = proc.filter(|_| tid != 0) else { return Reader::Unseen };
     let dir = proc.join(tid.to_string());
@@ -149,8 +148,8 @@ pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
     if maps_nothing || is_gone(proc, tid) { Reader::Calls } else { Reader::Unseen }
 }
 
-/// Whether a mapping of a file with this number is listed. The number is a digest, so another file system
-/// hardly has the same; FUSE mounts have device numbers with major 0.
+/// Returns whether a mapping of a file with this inode number is listed. The number is a digest, so another file
+/// system hardly has the same; FUSE mounts have device numbers with major 0.
 fn maps_hold(maps: &str, ino: Ino) -> bool {
     maps.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(3);

@@ -1,17 +1,17 @@
 //! Memory that may outlive the daemon.
 //!
-//! One memory file, mapped sparsely. A process that is handed the file and the connection's descriptors
-//! finds all that is needed to go on serving:
+//! One memory file, mapped sparsely. A process that takes over the file and the connection's descriptors
+//! has all it needs to go on serving:
 //!
 //! ```text
 //! 0            header        magic, version, geometry, the negotiated INIT
 //! 64 KiB       slot states   4 bytes a slot: 0 free, otherwise the length of the request being served
 //!              slots         8 KiB each: a request as the kernel wrote it, until it is answered
-//!              nodes         256 bytes each: what the kernel knows; the file grows as they are used
+//!              nodes         256 bytes each: nodes the kernel knows; the file grows as they are used
 //! ```
 //!
-//! Free lists and indexes are not in it; they are rebuilt from the states. Nothing in it is a pointer.
-//! All but the slots is atomics; a slot has one owner at a time.
+//! Free lists and indexes are not in it; they are rebuilt from the states. It contains no pointers.
+//! Everything but the slots is atomics; a slot has one owner at a time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,7 +30,7 @@ use crate::sys::{Buffer, Buffers, Mapping};
 const MAGIC: u64 = u64::from_le_bytes(*b"eskrfuse");
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 64 << 10;
-/// Room for one request: what the kernel demands for the smallest `max_write` it accepts (4096).
+/// Bytes for one request: the kernel's demand for the smallest `max_write` it accepts (4096).
 pub(crate) const SLOT_LEN: usize = 8192;
 const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + MAX_WRITE as usize);
 /// Nothing is ever written to a tree; the kernel takes no less than this.
@@ -39,13 +39,13 @@ pub(crate) const MAX_WRITE: u32 = 4096;
 /// Requests that can be under way at once: more than the kernel's `max_background` (65,535) allows in the
 /// background, so that only as many again from threads that wait can use them up.
 const SLOTS: usize = 1 << 17;
-const FEWEST_SLOTS: usize = 1 << 12;
+const SLOTS_MIN: usize = 1 << 12;
 /// The memory of slots above these is given back when they are freed: after a storm of waiting requests
 /// nothing of it is kept.
 const KEPT_SLOTS: u32 = 1 << 10;
 /// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
 const NODES: usize = 1 << 26;
-const FEWEST_NODES: usize = 1 << 12;
+const NODES_MIN: usize = 1 << 12;
 /// An arena is at most one part in so many of the address space that is left: where that is limited, the rest is
 /// for threads' stacks and heaps, and a thread that gets no memory ends the process.
 const ROOM: usize = 4;
@@ -63,7 +63,7 @@ struct Spare(AtomicU32);
 
 impl Spare {
     fn put(&self, index: u32) -> Option<u32> {
-        // One order with the count of those who wait.
+        // Sequentially consistent with the count of waiting workers.
         self.0.swap(index + 1, Ordering::SeqCst).checked_sub(1)
     }
 
@@ -88,7 +88,7 @@ pub(crate) struct Header {
     pub(crate) flags: AtomicU64,
 }
 
-/// What the kernel knows of one node. See [`crate::nodes`] for who may write what when.
+/// Persistent state of one node. See [`crate::nodes`] for the rules of writing.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct NodeCell {
@@ -128,7 +128,7 @@ impl Geometry {
 
 /// The memory, and the free slots in it.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct SharedMemory {
     file: OwnedFd,
     mapping: Arc<Mapping>,
     buffers: Arc<Buffers>,
@@ -144,8 +144,8 @@ pub(crate) struct Arena {
     nodes_backed: Mutex<usize>,
 }
 
-impl Arena {
-    /// A new one. Where address space is limited it reserves less and serves fewer nodes.
+impl SharedMemory {
+    /// Makes new memory. Where address space is limited it reserves less and serves fewer nodes.
     pub(crate) fn new() -> io::Result<Self> {
         let file = rustix::fs::memfd_create(c"esker-fuse", MemfdFlags::CLOEXEC)?;
         let mut geometry = Geometry { slots: SLOTS, nodes: NODES };
@@ -154,24 +154,24 @@ impl Arena {
             let roomy = Mapping::new(&file, ROOM * geometry.end()).map(drop);
             match roomy.and_then(|()| Mapping::new(&file, geometry.end())) {
                 Ok(mapping) => break mapping,
-                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && geometry.nodes > FEWEST_NODES => {
+                Err(e) if e.raw_os_error() == Some(libc::ENOMEM) && geometry.nodes > NODES_MIN => {
                     geometry.nodes /= 2;
-                    geometry.slots = (geometry.slots / 2).max(FEWEST_SLOTS);
+                    geometry.slots = (geometry.slots / 2).max(SLOTS_MIN);
                 }
                 Err(e) => return Err(e),
             }
         };
         rustix::fs::ftruncate(&file, geometry.nodes_at() as u64)?;
-        let arena = Self::assemble(file, mapping, geometry, 0);
-        let header = arena.header();
+        let memory = Self::assemble(file, mapping, geometry, 0);
+        let header = memory.header();
         header.magic.store(MAGIC, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.slots.store(geometry.slots as u32, Ordering::Relaxed);
         header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
-        Ok(arena)
+        Ok(memory)
     }
 
-    /// The one another process left behind. Requests it was serving keep their slots.
+    /// Attaches the memory of a previous process. Requests it was serving keep their slots.
     #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
     pub(crate) fn attach(file: OwnedFd) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
@@ -221,7 +221,7 @@ impl Arena {
         }
     }
 
-    /// The memory file, for whoever takes over.
+    /// Returns the memory file, for a process that takes over.
     #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
     pub(crate) fn file(&self) -> &OwnedFd {
         &self.file
@@ -231,7 +231,7 @@ impl Arena {
         &self.mapping.cells::<Header>(0, 1)[0]
     }
 
-    /// Node cells handed out so far; the only ones that may be touched.
+    /// Returns the node cells handed out so far; the only ones that may be accessed.
     pub(crate) fn nodes(&self) -> &[NodeCell] {
         let used = self.header().nodes_used.load(Ordering::Acquire) as usize;
         self.mapping.cells(self.geometry.nodes_at(), used.min(self.geometry.nodes))
@@ -258,7 +258,7 @@ impl Arena {
         let index = self.spares[worker].take().unwrap_or_else(|| self.next_free());
         let buffer = self.buffers.take(index as usize).expect("free because nobody else was given its index");
         let buffer = Some(buffer);
-        Slot { arena: Arc::clone(self), worker, index, buffer, len: 0 }
+        Slot { memory: Arc::clone(self), worker, index, buffer, len: 0 }
     }
 
     fn next_free(&self) -> u32 {
@@ -266,7 +266,7 @@ impl Arena {
         if let Some(Reverse(index)) = free.pop() {
             return index;
         }
-        // Whoever frees a slot from now on sees this count, or this sees the slot among the spares.
+        // A thread that frees a slot from now on sees this count, or this thread sees the slot among the spares.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let index = loop {
             let listed = free.pop().map(|Reverse(index)| index);
@@ -294,7 +294,7 @@ impl Arena {
         }
     }
 
-    /// How many slots are free.
+    /// Returns the number of free slots.
     pub(crate) fn free_slots(&self) -> usize {
         let spare = self.spares.iter().filter(|spare| spare.0.load(Ordering::Relaxed) != 0).count();
         self.free.lock().len() + spare
@@ -303,7 +303,7 @@ impl Arena {
     fn discard(&self, index: u32) {
         let at = self.geometry.slots_at() + index as usize * SLOT_LEN;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // What can't be given back (larger pages) is used again later.
+        // Memory that can't be given back (larger pages) is reused later.
         let _ = rustix::fs::fallocate(&self.file, hole, at as u64, SLOT_LEN as u64);
     }
 
@@ -316,7 +316,7 @@ impl Arena {
 /// Room for one request in the arena, from before it is read until it was answered.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    arena: Arc<Arena>,
+    memory: Arc<SharedMemory>,
     worker: usize,
     index: u32,
     /// Gone only while the slot is being dropped.
@@ -329,11 +329,11 @@ impl Slot {
     pub(crate) fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let buffer = self.buffer.as_mut().map_or(&mut [][..], Buffer::bytes_mut);
         self.len = read(buffer)?.min(SLOT_LEN);
-        self.arena.state(self.index).store(self.len as u32, Ordering::Release);
+        self.memory.state(self.index).store(self.len as u32, Ordering::Release);
         Ok(())
     }
 
-    /// The request.
+    /// Returns the request.
     pub(crate) fn request(&self) -> &[u8] {
         self.buffer.as_ref().and_then(|b| b.bytes().get(..self.len)).unwrap_or_default()
     }
@@ -341,11 +341,11 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.arena.state(self.index).store(0, Ordering::Release);
+        self.memory.state(self.index).store(0, Ordering::Release);
         self.buffer = None;
         if self.index >= KEPT_SLOTS {
-            self.arena.discard(self.index);
+            self.memory.discard(self.index);
         }
-        self.arena.put_back(self.worker, self.index);
+        self.memory.put_back(self.worker, self.index);
     }
 }

@@ -1,8 +1,7 @@
-//! Requests that were asked of the tree and not answered yet.
+//! Requests that the tree has not answered yet.
 //!
-//! Every such request is here from before the tree is asked, so that an INTERRUPT finds it whenever it
-//! comes. Answering begins with claiming: the tree, a deadline, an interrupt and an invalidation may all
-//! want to answer, and only one of them gets to.
+//! A request is added before the tree is called, so that an INTERRUPT always finds it. A reply begins with a claim:
+//! the tree, a deadline, an interrupt and an invalidation may all try to reply, and only one of them succeeds.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,15 +13,15 @@ use esker_vfs::{Cookie, Node, Pending, Progress, Reply, Requester, TreeError};
 use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
-use crate::arena::Slot;
-use crate::behind::Begun;
-use crate::caller;
+use crate::caller_state;
 use crate::channel::Channel;
 use crate::nodes::NodeId;
+use crate::shared_deadline::InheritedDeadline;
+use crate::shared_memory::Slot;
 
-/// What was asked.
+/// Operation of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum TreeOp {
     Lookup {
         name: Box<[u8]>,
     },
@@ -50,14 +49,14 @@ pub(crate) enum Question {
     },
 }
 
-impl Question {
-    /// The cookie to list after: those below the tree's own mean the beginning.
+impl TreeOp {
+    /// Returns the cookie to list after: those below the tree's own mean the beginning.
     pub(crate) fn cookie(offset: u64) -> Cookie {
         Cookie(if offset < esker_vfs::FIRST_COOKIE.0 { 0 } else { offset })
     }
 }
 
-/// The user who asks.
+/// Calling user.
 #[derive(Clone, Debug)]
 pub(crate) enum User {
     Known(u32),
@@ -76,9 +75,9 @@ pub(crate) struct Request {
     /// The thread that asks, 0 if unknown, and its user.
     pub(crate) caller: u32,
     user: User,
-    pub(crate) question: Question,
+    pub(crate) op: TreeOp,
     pub(crate) channel: Arc<Channel>,
-    /// When its caller began to wait, as far as that is known (see [`Behind`](crate::behind::Behind)).
+    /// Start of the caller's wait, as far as known (see [`SharedDeadlines`](crate::shared_deadline::SharedDeadlines)).
     pub(crate) since: Instant,
     /// How many failures of others that time is taken from.
     pub(crate) generation: u8,
@@ -89,18 +88,18 @@ pub(crate) struct Request {
     claimed: AtomicBool,
     /// A signal came that did not end the wait; later ones are not announced by the kernel.
     pub(crate) interrupted: AtomicBool,
-    /// Its deadline passed, but its caller can't be told: it waits for as long as it takes.
+    /// Whether the deadline passed but the caller can't take an error: it waits without a limit.
     pub(crate) patient: AtomicBool,
     /// Whether the tree was asked again because the file of its answer could not be read.
     pub(crate) reread: AtomicBool,
     /// When to ask the tree again, after an answer that may pass; the count of such answers.
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
-    /// What tells when bytes that it waits for last arrived.
+    /// Progress of the bytes that it waits for.
     followed: Mutex<Followed>,
 }
 
-/// What a request follows since it was last asked.
+/// Progress that a request follows since the tree was last called.
 #[derive(Default)]
 struct Followed {
     progress: Vec<Progress>,
@@ -125,8 +124,8 @@ impl Request {
         (unique, opcode): (u64, u32),
         (id, node): (NodeId, Node),
         (caller, user, asked_at): (u32, User, u64),
-        question: Question,
-        begun: Begun,
+        op: TreeOp,
+        deadline: InheritedDeadline,
         channel: Arc<Channel>,
         slot: Slot,
     ) -> Self {
@@ -137,10 +136,10 @@ impl Request {
             node,
             caller,
             user,
-            question,
+            op,
             channel,
-            since: begun.since,
-            generation: begun.generation,
+            since: deadline.since,
+            generation: deadline.generation,
             asked_at,
             slot: Mutex::new(Some(slot)),
             claimed: AtomicBool::new(false),
@@ -183,7 +182,7 @@ impl Pending for Request {
     fn user(&self) -> Option<u32> {
         Some(match &self.user {
             User::Known(user) => *user,
-            User::OfProcess(proc, user) => caller::user(proc, self.caller).unwrap_or(*user),
+            User::OfProcess(proc, user) => caller_state::user(proc, self.caller).unwrap_or(*user),
         })
     }
 
@@ -199,31 +198,32 @@ const SHARDS: usize = 64;
 #[repr(align(128))]
 struct Shard(Mutex<HashMap<u64, Arc<Request>>>);
 
-/// A walk that is told to begin again does so at once, unless it was killed or finds what it looks for in the kernel.
+/// Longest time until a lookup that got `ESTALE` comes again; it never does if the caller was killed or the kernel has
+/// the name.
 const AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct InflightRequests {
     shards: Box<[Shard]>,
     busy: Mutex<Busy>,
     /// Whether there are any walks in it, for most lookups don't need its lock.
-    has_walks: AtomicBool,
+    has_retries: AtomicBool,
     /// Something in it has ended.
     ended: Condvar,
 }
 
-/// What keeps directories as they are.
+/// Operations that lock directories in the kernel.
 #[derive(Debug, Default)]
 struct Busy {
     /// Directories with listings under way, and how many.
     listings: HashMap<NodeId, usize>,
-    walks: Vec<Walk>,
+    retries: Vec<LookupRetry>,
 }
 
 /// A walk that was told to begin again. The kernel does so once; told again, the program hears of it.
 #[derive(Debug)]
-struct Walk {
+struct LookupRetry {
     caller: u32,
     dir: NodeId,
     name: Box<[u8]>,
@@ -234,17 +234,18 @@ struct Walk {
 
 impl Busy {
     fn holds(&self, dir: NodeId) -> bool {
-        let is_awaited = |walk: &Walk| walk.lookup.is_some() || walk.told.elapsed() < AGAIN_WITHIN;
-        self.listings.contains_key(&dir) || self.walks.iter().any(|walk| walk.dir == dir && is_awaited(walk))
+        let is_awaited = |retry: &LookupRetry| retry.lookup.is_some() || retry.told.elapsed() < AGAIN_WITHIN;
+        self.listings.contains_key(&dir)
+            || self.retries.iter().any(|retry| retry.dir == dir && is_awaited(retry))
     }
 }
 
-impl Waiting {
+impl InflightRequests {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             busy: Mutex::default(),
-            has_walks: AtomicBool::new(false),
+            has_retries: AtomicBool::new(false),
             ended: Condvar::new(),
         }
     }
@@ -255,17 +256,17 @@ impl Waiting {
     }
 
     pub(crate) fn add(&self, request: &Arc<Request>) {
-        match &request.question {
-            Question::List { .. } => *self.busy.lock().listings.entry(request.id).or_default() += 1,
-            Question::Lookup { name } if self.has_walks.load(Ordering::Acquire) => {
+        match &request.op {
+            TreeOp::List { .. } => *self.busy.lock().listings.entry(request.id).or_default() += 1,
+            TreeOp::Lookup { name } if self.has_retries.load(Ordering::Acquire) => {
                 let mut busy = self.busy.lock();
-                let comes_again = |walk: &&mut Walk| {
-                    walk.lookup.is_none()
-                        && (walk.caller, walk.dir) == (request.caller, request.id)
-                        && walk.name == *name
+                let comes_again = |retry: &&mut LookupRetry| {
+                    retry.lookup.is_none()
+                        && (retry.caller, retry.dir) == (request.caller, request.id)
+                        && retry.name == *name
                 };
-                if let Some(walk) = busy.walks.iter_mut().find(comes_again) {
-                    walk.lookup = Some(request.unique);
+                if let Some(retry) = busy.retries.iter_mut().find(comes_again) {
+                    retry.lookup = Some(request.unique);
                 }
             }
             _ => {}
@@ -273,7 +274,7 @@ impl Waiting {
         self.shard(request.unique).lock().insert(request.unique, Arc::clone(request));
     }
 
-    /// Takes the right to answer, if nobody has. The kernel reuses numbers only after the answer.
+    /// Claims the right to reply; returns false if it was claimed. The kernel reuses numbers only after the reply.
     pub(crate) fn claim(&self, request: &Request) -> bool {
         if request.claimed.swap(true, Ordering::AcqRel) {
             return false;
@@ -282,12 +283,14 @@ impl Waiting {
         true
     }
 
-    /// To be called once the answer to a claimed request was written.
+    /// Ends a claimed request after its reply was written.
     pub(crate) fn answered(&self, request: &Request) {
         request.slot.lock().take();
-        match request.question {
-            Question::List { .. } => self.listed(request.id),
-            Question::Lookup { .. } if self.has_walks.load(Ordering::Acquire) => self.walked(request.unique),
+        match request.op {
+            TreeOp::List { .. } => self.listed(request.id),
+            TreeOp::Lookup { .. } if self.has_retries.load(Ordering::Acquire) => {
+                self.retry_ended(request.unique)
+            }
             _ => {}
         }
     }
@@ -303,27 +306,28 @@ impl Waiting {
         }
     }
 
-    fn walked(&self, lookup: u64) {
+    fn retry_ended(&self, lookup: u64) {
         let mut busy = self.busy.lock();
-        let is_over = |walk: &Walk| match walk.lookup {
+        let is_over = |retry: &LookupRetry| match retry.lookup {
             Some(awaited) => awaited == lookup,
-            None => walk.told.elapsed() >= AGAIN_WITHIN,
+            None => retry.told.elapsed() >= AGAIN_WITHIN,
         };
-        busy.walks.retain(|walk| !is_over(walk));
-        self.has_walks.store(!busy.walks.is_empty(), Ordering::Release);
+        busy.retries.retain(|retry| !is_over(retry));
+        self.has_retries.store(!busy.retries.is_empty(), Ordering::Release);
         self.ended.notify_all();
     }
 
-    /// Notes that the walk of a lookup is about to be told to begin again; false if it was told before.
-    pub(crate) fn walks_again(&self, request: &Request) -> bool {
-        let Question::Lookup { name } = &request.question else { return false };
+    /// Notes that a lookup is about to get `ESTALE`, which makes the kernel walk the path again; returns false if it
+    /// got it before.
+    pub(crate) fn retries_lookup(&self, request: &Request) -> bool {
+        let TreeOp::Lookup { name } = &request.op else { return false };
         let mut busy = self.busy.lock();
-        if busy.walks.iter().any(|walk| walk.lookup == Some(request.unique)) {
+        if busy.retries.iter().any(|retry| retry.lookup == Some(request.unique)) {
             return false;
         }
         let (caller, dir, name) = (request.caller, request.id, name.clone());
-        busy.walks.push(Walk { caller, dir, name, told: Instant::now(), lookup: None });
-        self.has_walks.store(true, Ordering::Release);
+        busy.retries.push(LookupRetry { caller, dir, name, told: Instant::now(), lookup: None });
+        self.has_retries.store(true, Ordering::Release);
         true
     }
 
@@ -331,14 +335,14 @@ impl Waiting {
         self.shard(unique).lock().get(&unique).cloned()
     }
 
-    /// How many they are. Not counted as they come and go, because all workers would wait for that number's cache
-    /// line. `Clock` relies on the locks: it either sees a request here, or the request's worker, which has had its
+    /// Returns the number of requests in flight. There is no counter, because all workers would contend for its cache
+    /// line. `Timer` relies on the locks: it either sees a request here, or the request's worker, which has had its
     /// lock later, sees that it is asleep and wakes it.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.0.lock().len()).sum()
     }
 
-    /// Those that `wanted` picks.
+    /// Returns the requests that `wanted` selects.
     pub(crate) fn select(&self, wanted: impl Fn(&Request) -> bool) -> Vec<Arc<Request>> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -347,7 +351,7 @@ impl Waiting {
         found
     }
 
-    /// Whether a listing of `dir` is under way, or a walk that begins again leads there.
+    /// Returns whether a listing of `dir` is in progress, or a retried lookup is expected there.
     pub(crate) fn holds(&self, dir: NodeId) -> bool {
         self.busy.lock().holds(dir)
     }
@@ -356,7 +360,7 @@ impl Waiting {
     pub(crate) fn until_free(&self, dirs: &HashSet<NodeId>, deadline: Instant) {
         let mut busy = self.busy.lock();
         while dirs.iter().all(|dir| busy.holds(*dir)) && Instant::now() < deadline {
-            // Of a walk that doesn't come back nobody hears.
+            // A retry that never comes sends no notification.
             self.ended.wait_until(&mut busy, deadline.min(Instant::now() + AGAIN_WITHIN));
         }
     }
@@ -370,24 +374,24 @@ mod tests {
     use esker_vfs::{Ino, Kind, NodeKey, Payload};
 
     use super::*;
-    use crate::arena::Arena;
+    use crate::shared_memory::SharedMemory;
 
     fn read_by(user: User, caller: u32) -> Arc<Request> {
-        let arena = Arc::new(Arena::new().expect("an arena"));
+        let memory = Arc::new(SharedMemory::new().expect("an arena"));
         let channel = Arc::new(Channel::new(fs::File::open("/dev/null").expect("opened").into()));
         let (key, payload) = (NodeKey([0; 16]), Payload([0; 96]));
         let node = Node { key, ino: Ino(2), payload, kind: Kind::File };
-        let question = Question::Read { offset: 0, len: 1 };
-        let begun = Begun { since: Instant::now(), generation: 0 };
+        let op = TreeOp::Read { offset: 0, len: 1 };
+        let deadline = InheritedDeadline { since: Instant::now(), generation: 0 };
         let numbers = (2, 15);
         Arc::new(Request::new(
             numbers,
             (NodeId(2), node),
             (caller, user, 0),
-            question,
-            begun,
+            op,
+            deadline,
             channel,
-            arena.slot(0),
+            memory.slot(0),
         ))
     }
 

@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long workers may take to come back once the mount is gone. Who doesn't waits for a disk that doesn't answer.
+/// How long workers may take to end once the mount is gone. One that takes longer is blocked on a disk that doesn't
+/// answer.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The workers.
 #[derive(Debug)]
-pub(crate) struct Attendance {
+pub(crate) struct WorkerCount {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -21,18 +22,18 @@ struct State {
     gone: Option<Instant>,
 }
 
-impl Attendance {
-    /// So many are there.
+impl WorkerCount {
+    /// Makes the count of `present` workers.
     pub(crate) fn new(present: usize) -> Self {
         Self { state: Mutex::new(State { present, gone: None }), changed: Condvar::new() }
     }
 
-    /// Another one comes.
+    /// Adds a worker.
     pub(crate) fn join(&self) {
         self.state.lock().present += 1;
     }
 
-    /// One leaves, after cleaning up if it is the last. `is_gone` tells that the mount is.
+    /// Removes a worker; the last one calls `clean_up` first. `is_gone` tells that the mount is gone.
     pub(crate) fn leave(&self, is_gone: bool, clean_up: impl FnOnce()) {
         let is_last = {
             let mut state = self.state.lock();
@@ -51,12 +52,12 @@ impl Attendance {
         self.changed.notify_all();
     }
 
-    /// Whether the mount is gone.
+    /// Returns whether the mount is gone.
     pub(crate) fn is_over(&self) -> bool {
         self.state.lock().gone.is_some()
     }
 
-    /// Waits until the mount is gone and everybody left; tells how many are left behind.
+    /// Waits until the mount is gone and all workers ended; returns how many are still blocked.
     pub(crate) fn wait(&self) -> usize {
         let mut state = self.state.lock();
         while state.present > 0 {
