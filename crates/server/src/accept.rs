@@ -9,14 +9,14 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
+use crate::admission::AdmissionQueue;
 use crate::connection::Connection;
-use crate::crowd::Crowd;
-use crate::server::{Shared, State};
+use crate::server::{ServerState, State};
 
-/// How long to wait for one of our own connections to end before a failed attempt is repeated all the same, because
-/// descriptors and memory also come free elsewhere.
+/// First pause before a failed accept is retried while no connection ends; descriptors and memory may also be freed by
+/// other processes.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// What that grows to while nothing changes.
+/// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an idle connection may take to leave before another one has to.
 const LEAVING_MAX: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const LEAVING_MAX: Duration = Duration::from_millis(100);
 /// Takes connections until the server is stopped.
 pub(crate) async fn accept(
     listener: &TcpListener,
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     state: &watch::Sender<State>,
     slots: &Arc<Semaphore>,
 ) {
@@ -34,15 +34,16 @@ pub(crate) async fn accept(
         loop {
             let make_room = || {
                 // One that has asked nothing first; the socket is not enough, because the answer needs a file.
-                let _ = shared.lobby.empty_one() && shared.lobby.empty_one();
+                let _ = shared.pending_clients.evict_oldest() && shared.pending_clients.evict_oldest();
             };
-            let taken = next(async || listener.accept().await, &ended, &shared.crowd, make_room, pauses());
+            let taken =
+                next(async || listener.accept().await, &ended, &shared.admission, make_room, pauses());
             let (stream, client) = taken.await;
             shared.counters.connected();
             let connection = Connection::new((stream, client.ip()), shared.clone(), state.subscribe());
-            let (ended, slots, seat) = (ended.clone(), slots.clone(), shared.lobby.enter());
+            let (ended, slots, pending) = (ended.clone(), slots.clone(), shared.pending_clients.add());
             tokio::spawn(async move {
-                connection.run(seat, &slots).await;
+                connection.run(pending, &slots).await;
                 ended.notify_one();
             });
         }
@@ -53,33 +54,33 @@ pub(crate) async fn accept(
     }
 }
 
-/// How long to wait after the first failure, the second, …
+/// Returns the pauses after the first failure, the second, …
 fn pauses() -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(PAUSE_MIN), |pause| Some((*pause * 2).min(PAUSE_MAX)))
 }
 
-/// The next client. While it can't be taken, for want of descriptors or memory, idle ones go, two an attempt, and every
-/// connection that ends is reason to try again.
+/// Accepts the next client. If that fails for want of descriptors or memory, two idle connections are closed for each
+/// attempt, and every connection that ends triggers a retry.
 async fn next<T>(
     mut accept: impl AsyncFnMut() -> io::Result<T>,
     ended: &Notify,
-    crowd: &Crowd,
+    admission: &AdmissionQueue,
     make_room: impl Fn(),
     mut pauses: impl Iterator<Item = Duration>,
 ) -> T {
     loop {
         match accept().await {
             Ok(client) => {
-                crowd.end();
+                admission.end();
                 return client;
             }
             // Only this client is gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => {
                 make_room();
-                crowd.begin();
+                admission.begin();
                 // The socket is not enough: the answer needs a file.
-                crowd.one_more();
+                admission.evict_one();
                 // Either is a reason to try again.
                 let _ = timeout(pauses.next().unwrap_or(PAUSE_MAX), ended.notified()).await;
             }
@@ -87,18 +88,22 @@ async fn next<T>(
     }
 }
 
-/// Waits for a place among those who are answered. If there is none an idle connection leaves, or else one of the address that
-/// has most of them, which may be a crowd of slow readers.
-pub(crate) async fn slot(slots: &Arc<Semaphore>, shared: &Shared, client: IpAddr) -> OwnedSemaphorePermit {
+/// Waits for a slot. If there is none an idle connection is closed, or else one of the address that has most of them,
+/// which may be many slow readers.
+pub(crate) async fn slot(
+    slots: &Arc<Semaphore>,
+    shared: &ServerState,
+    client: IpAddr,
+) -> OwnedSemaphorePermit {
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
-    let _waiting = shared.crowd.join();
+    let _waiting = shared.admission.join();
     let acquire = slots.clone().acquire_owned();
     tokio::pin!(acquire);
     let slot = loop {
-        shared.crowd.one_more();
-        // Whoever was told to leave may not get around to it, because its client takes nothing.
+        shared.admission.evict_one();
+        // A connection may be unable to close, because its client reads nothing.
         if let Ok(slot) = timeout(LEAVING_MAX, &mut acquire).await {
             break slot;
         }
@@ -132,7 +137,7 @@ mod tests {
 
     #[test]
     fn without_descriptors_the_end_of_a_connection_is_waited_for() {
-        let (ended, crowd) = (Notify::new(), Crowd::default());
+        let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let tries = Cell::new(0);
         let accept = async || {
             tries.set(tries.get() + 1);
@@ -143,19 +148,20 @@ mod tests {
                 for _ in 0..10 {
                     yield_now().await;
                 }
-                assert_eq!((tries.get(), crowd.waits()), (tried, true));
+                assert_eq!((tries.get(), admission.waits()), (tried, true));
                 ended.notify_one();
             }
         };
         run(async {
-            let (client, ()) = tokio::join!(next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)), others);
-            assert_eq!((client, tries.get(), crowd.waits()), ("a client", 4, false));
+            let (client, ()) =
+                tokio::join!(next(accept, &ended, &admission, || {}, repeat(FOR_EVER)), others);
+            assert_eq!((client, tries.get(), admission.waits()), ("a client", 4, false));
         });
     }
 
     #[test]
     fn a_client_without_a_descriptor_costs_two_who_are_idle_their_places() {
-        let (ended, crowd) = (Notify::new(), Crowd::default());
+        let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut fails = true;
         let accept = async || match std::mem::take(&mut fails) {
             true => Err(no_descriptors()),
@@ -163,11 +169,11 @@ mod tests {
         };
         let gone = Cell::new(0);
         let idle = async || {
-            crowd.wants_my_place().await;
+            admission.evicted_while_idle().await;
             gone.set(gone.get() + 1);
         };
         let others = async {
-            tokio::join!(idle(), idle(), idle(), next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)));
+            tokio::join!(idle(), idle(), idle(), next(accept, &ended, &admission, || {}, repeat(FOR_EVER)));
         };
         let a_while = async {
             for _ in 0..10 {
@@ -186,25 +192,25 @@ mod tests {
 
     #[test]
     fn descriptors_that_come_free_elsewhere_are_found() {
-        let (ended, crowd) = (Notify::new(), Crowd::default());
+        let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut failures = 5;
         let accept = async || {
             failures -= 1;
             if failures > 0 { Err(no_descriptors()) } else { Ok(()) }
         };
-        run(next(accept, &ended, &crowd, || {}, repeat(Duration::ZERO)));
-        assert_eq!((failures, crowd.waits()), (0, false));
+        run(next(accept, &ended, &admission, || {}, repeat(Duration::ZERO)));
+        assert_eq!((failures, admission.waits()), (0, false));
     }
 
     #[test]
     fn a_client_that_went_away_is_waited_for_by_nobody() {
-        let (ended, crowd) = (Notify::new(), Crowd::default());
+        let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut gone = true;
         let accept = async || match std::mem::take(&mut gone) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
         };
-        run(next(accept, &ended, &crowd, || {}, repeat(FOR_EVER)));
+        run(next(accept, &ended, &admission, || {}, repeat(FOR_EVER)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What a request is answered with: status, header fields, and the pieces of the body.
+//! Responses: status, header fields, and the pieces of the body.
 //!
 //! Lifetimes and types are those of the reference's web server configuration. Objects carry an ETag made of their
-//! name, which is the same on every replica; nothing else has a validator, and dates never are one, since they differ
+//! name, which is the same on every replica; other files have no validator, and dates never are one, since they differ
 //! between replicas (docs/decisions/0010-http-server.md).
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use esker_format::batch;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::file::Opened;
-use crate::range::{Wanted, wanted};
+use crate::range::{RequestedRange, wanted};
 use crate::request::{Method, Refusal, Request, elements};
 use crate::route::Allowed;
 use crate::shares::Share;
@@ -28,10 +28,10 @@ const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) fields: Vec<(&'static str, String)>,
-    /// What the spans of the body are taken from.
+    /// File for the spans of the body.
     pub(crate) file: Option<File>,
     pub(crate) body: Vec<Piece>,
-    /// What is kept until it is sent, because it takes memory.
+    /// Permit that is held until the response is sent, because it takes memory.
     permit: Option<(OwnedSemaphorePermit, Share)>,
 }
 
@@ -65,7 +65,7 @@ const BROKEN: Status = (500, "Internal Server Error");
 pub(crate) const BUSY: Status = (503, "Service Unavailable");
 
 impl Answer {
-    /// A failure, in words for whoever looks. Nobody is to remember it: what is missing now may be there next.
+    /// Makes a failure with a text for people. It must not be cached: a missing object may appear soon.
     pub(crate) fn failure(status: Status) -> Self {
         let text = format!("{} {}\n", status.0, status.1);
         let mut fields = vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())];
@@ -88,7 +88,7 @@ impl Answer {
         })
     }
 
-    /// A file that can't be opened.
+    /// Makes the response for a file that can't be opened.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::failure(match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
@@ -101,7 +101,7 @@ impl Answer {
         })
     }
 
-    /// Something made for this request.
+    /// Makes a response with a generated text.
     pub(crate) fn made(kind: &str, lifetime: u32, text: String) -> Self {
         let fields = vec![
             ("Content-Type", kind.to_owned()),
@@ -111,12 +111,12 @@ impl Answer {
         Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
     }
 
-    /// JSON that was made for this request.
+    /// Makes a response with generated JSON.
     pub(crate) fn json(value: &serde_json::Value) -> Self {
         Self::made("application/json", CHANGING_SECONDS, format!("{value:#}\n"))
     }
 
-    /// Many objects; `whole` if none was left out, because then it never changes.
+    /// Makes a response of many objects; `whole` if none was left out, because then it never changes.
     pub(crate) fn batch(bytes: Vec<u8>, whole: bool) -> Self {
         let lifetime = if whole { format!("max-age={OBJECT_SECONDS}") } else { "no-store".to_owned() };
         let kind = "application/octet-stream".to_owned();
@@ -130,7 +130,7 @@ impl Answer {
         self
     }
 
-    /// A file of a repository.
+    /// Makes a response with a file of a repository.
     pub(crate) fn file(request: &Request, file: &Allowed, opened: Opened) -> Self {
         let Opened { file: content, len } = opened;
         let tag = match file {
@@ -158,23 +158,23 @@ impl Answer {
             request.method == Method::Get
                 && request.if_range.as_deref().is_none_or(|known| Some(known) == tag.as_deref())
         });
-        answer.send(kind(file), len, range.map_or(Wanted::Whole, |range| wanted(range, len)));
+        answer.send(kind(file), len, range.map_or(RequestedRange::Whole, |range| wanted(range, len)));
         answer
     }
 
-    fn send(&mut self, kind: &'static str, len: u64, wanted: Wanted) {
+    fn send(&mut self, kind: &'static str, len: u64, wanted: RequestedRange) {
         match wanted {
-            Wanted::Whole => {
+            RequestedRange::Whole => {
                 self.fields.push(("Content-Type", kind.into()));
                 self.body.push(Piece::Span(0..len));
             }
-            Wanted::Unsatisfiable => {
+            RequestedRange::Unsatisfiable => {
                 self.status = UNSATISFIABLE;
                 // An object may have been cut, and is whole again once that was seen.
                 self.fields =
                     vec![("Cache-Control", "no-store".into()), ("Content-Range", format!("bytes */{len}"))];
             }
-            Wanted::Parts(parts) => {
+            RequestedRange::Parts(parts) => {
                 self.status = PARTIAL;
                 match parts.as_slice() {
                     [part] => {
@@ -201,8 +201,8 @@ impl Answer {
         self.body.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into_bytes()));
     }
 
-    /// The beginning of a stream of events. Its end is that of the connection; caches keep nothing of it, and what
-    /// lies between hands on each event at once.
+    /// Returns the head of a stream of events. It ends with the connection; caches must not keep it, and proxies pass
+    /// each event on at once.
     pub(crate) fn events(date: &str) -> Vec<u8> {
         let head = format!(
             "HTTP/1.1 200 OK\r\nDate: {date}\r\nServer: esker\r\nContent-Type: text/event-stream\r\n\
@@ -211,7 +211,7 @@ impl Answer {
         head.into_bytes()
     }
 
-    /// The bytes before the body.
+    /// Returns the bytes before the body.
     pub(crate) fn head(&self, date: &str, last: bool) -> Vec<u8> {
         let (code, words) = self.status;
         let mut head = format!("HTTP/1.1 {code} {words}\r\nDate: {date}\r\nServer: esker\r\n");
@@ -221,12 +221,12 @@ impl Answer {
         if self.status != NOT_MODIFIED {
             head.push_str(&format!("Content-Length: {}\r\n", self.len()));
         }
-        // Clients of HTTP/1.0 that asked to go on want to be told.
+        // HTTP/1.0 clients that asked for keep-alive need the confirmation.
         head.push_str(if last { "Connection: close\r\n\r\n" } else { "Connection: keep-alive\r\n\r\n" });
         head.into_bytes()
     }
 
-    /// The length of the body.
+    /// Returns the length of the body.
     pub(crate) fn len(&self) -> u64 {
         self.body.iter().map(Piece::len).sum()
     }
@@ -237,8 +237,8 @@ fn is_shortage(code: i32) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOMEM].iter().any(|errno| errno.raw_os_error() == code)
 }
 
-/// Whether the client has what it asks for. Not if it wants no cached copy: whoever found a proxy's copy damaged says
-/// so, and a 304 on the way through that proxy would confirm the damage.
+/// Returns whether the client has the current version. False for `no-cache`: a client that found a proxy's copy
+/// damaged sends it, and a 304 through that proxy would confirm the damage.
 fn is_known(request: &Request, tag: Option<&str>) -> bool {
     let (Some(tag), Some(known)) = (tag, &request.if_none_match) else { return false };
     !request.no_cache

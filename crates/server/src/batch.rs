@@ -18,7 +18,7 @@ pub(crate) const AT_ONCE: usize = 64;
 /// Of these, for clients at one address: slow ones must leave some to others.
 pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 
-/// Puts together what is there and fits; the rest has to be asked for by itself.
+/// Makes a batch of the objects that exist and fit; others have to be requested one by one.
 pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
     let folders = repositories.candidates(repository).filter_map(|folder| folder.beneath().ok());
     let folders: Vec<Beneath> = folders.collect();
@@ -37,14 +37,14 @@ pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, nam
     Answer::batch(writer.finish(), whole)
 }
 
-/// What is said when too many batches are under way: all of it can be had object by object.
+/// Makes an empty batch, for too many batches in progress: each object can be requested by itself.
 pub(crate) fn nothing(names: &[ObjectName]) -> Answer {
     let mut writer = Writer::new();
     names.iter().for_each(|_| writer.leave_out());
     Answer::batch(writer.finish(), false)
 }
 
-/// An object of at most `room` bytes.
+/// Reads an object of at most `room` bytes.
 fn read(folders: &[Beneath], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
     let path = name.path();
     let opened = folders.iter().find_map(|folder| file(folder, &path).ok())?;

@@ -14,30 +14,30 @@ use crate::accept::slot;
 use crate::answer::Answer;
 use crate::date;
 use crate::events::Stream;
-use crate::lobby::Seat;
+use crate::pending_clients::PendingClient;
 use crate::request::{self, Method, Parsed, Refusal, Request};
 use crate::send::{Pace, bytes, send};
-use crate::server::{Shared, State};
+use crate::server::{ServerState, State};
 
 /// Bytes received at once. A request usually has a few hundred.
 const RECEIVE_MAX: usize = 2048;
-/// What is read and dropped of a client that isn't listened to any more, so that it still gets our answer.
+/// Bytes that are read and dropped before closing, so that the client still receives the response.
 const LINGER_BYTES_MAX: u64 = 256 * 1024;
 /// For how long.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What was received and not used yet.
+    /// Received bytes that are not used yet.
     buffer: Vec<u8>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     state: watch::Receiver<State>,
     client: IpAddr,
     /// Whether it had an answer.
     served: bool,
 }
 
-/// What comes next from a client.
+/// Next step of a connection.
 enum Next {
     Request(Request),
     Refused(Refusal),
@@ -48,7 +48,7 @@ enum Next {
 impl Connection {
     pub(crate) fn new(
         (stream, client): (TcpStream, IpAddr),
-        shared: Arc<Shared>,
+        shared: Arc<ServerState>,
         state: watch::Receiver<State>,
     ) -> Self {
         // Answers are whole already; waiting for more only costs time.
@@ -56,16 +56,16 @@ impl Connection {
         Self { stream, buffer: Vec::new(), shared, state, client, served: false }
     }
 
-    /// Waits for the client's first request, then for a place, and serves the client until it or the server has enough.
-    pub(crate) async fn run(mut self, seat: Seat, slots: &Arc<Semaphore>) {
+    /// Waits for the client's first request, then for a slot, and serves the client until it or the server closes.
+    pub(crate) async fn run(mut self, pending: PendingClient, slots: &Arc<Semaphore>) {
         let shared = self.shared.clone();
         let first = tokio::select! {
             // A client that has asked leaves no more.
             biased;
             first = self.next() => first,
-            () = seat.lost() => return,
+            () = pending.evicted() => return,
         };
-        drop(seat);
+        drop(pending);
         if matches!(first, Ok(Next::End) | Err(_)) {
             return;
         }
@@ -88,7 +88,7 @@ impl Connection {
             let (answer, head_only, mut last) = match next {
                 Ok(Next::Request(request)) => {
                     if let Some(stream) = self.shared.stream(&request).await {
-                        // Who no longer listens is no event either.
+                        // A client that closed its stream is no event.
                         let _ = self.tell(stream).await;
                         return self.part().await;
                     }
@@ -98,7 +98,7 @@ impl Connection {
                 Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),
                 Ok(Next::End) | Err(_) => return,
             };
-            last |= self.shared.crowd.waits() || *self.state.borrow() == State::Stopping;
+            last |= self.shared.admission.waits() || *self.state.borrow() == State::Stopping;
             if self.send(answer, head_only, last).await.is_err() {
                 return;
             }
@@ -121,7 +121,7 @@ impl Connection {
         sent.map(drop)
     }
 
-    /// Tells of new revisions until the client or the server has enough.
+    /// Sends new revisions until the client or the server closes.
     async fn tell(&mut self, mut events: Stream) -> io::Result<()> {
         let stall = self.shared.limits.stall;
         bytes(&self.stream, &Answer::events(&date::http(date::now())), false, stall).await?;
@@ -147,7 +147,7 @@ impl Connection {
             let (shared, state) = (self.shared.clone(), self.state.clone());
             let (idle, served) = (shared.limits.idle, self.served);
             let received = tokio::select! {
-                // Who has asked is no longer idle.
+                // A client with a request is no longer idle.
                 biased;
                 received = timeout(idle, self.receive()) => received.unwrap_or(Ok(0))?,
                 () = unwanted(&shared, state, served) => 0,
@@ -204,17 +204,17 @@ impl Connection {
             let mut rest = self.stream.take(LINGER_BYTES_MAX);
             tokio::io::copy(&mut rest, &mut tokio::io::sink()).await
         };
-        // There is nobody left to tell.
+        // The client is gone.
         let _ = timeout(LINGER_MAX, parting).await;
     }
 }
 
-/// Waits until a connection that is asked nothing has to go: because the server stops, or because a client waits for its
-/// place, if it has one, and no other has been idle for longer.
-async fn unwanted(shared: &Shared, mut state: watch::Receiver<State>, has_place: bool) {
+/// Waits until an idle connection has to close: because the server stops, or because a client waits for its slot, if
+/// it has one, and no other has been idle for longer.
+async fn unwanted(shared: &ServerState, mut state: watch::Receiver<State>, has_place: bool) {
     let wanted = async {
         match has_place {
-            true => shared.crowd.wants_my_place().await,
+            true => shared.admission.evicted_while_idle().await,
             false => std::future::pending().await,
         }
     };
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// A full server has thousands of idle connections, and clients that come all the time.
+    /// A full server has thousands of idle connections, and new clients all the time.
     #[test]
     fn who_comes_to_a_full_server_wakes_one_who_is_idle() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -256,7 +256,7 @@ mod tests {
             let waker = Waker::from(wakes.clone());
             assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        shared.crowd.begin();
+        shared.admission.begin();
         assert_eq!(wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed)), [1, 0, 0]);
     }
 }

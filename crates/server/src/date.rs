@@ -8,13 +8,13 @@ const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// The time now.
+/// Returns the current time.
 pub(crate) fn now() -> UnixTime {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
-/// `Fri, 18 Oct 2024 08:01:07 GMT`.
+/// Returns a time like `Fri, 18 Oct 2024 08:01:07 GMT`.
 pub(crate) fn http(time: UnixTime) -> String {
     let weekday = usize::try_from(time.0.div_euclid(86_400).rem_euclid(7)).unwrap_or(0);
     let compact = time.to_compact();

@@ -1,7 +1,7 @@
-//! New revisions, told while they are published: `/cvmfs/NAME/.esker/revisions` is a stream of server-sent events.
+//! Announcements of new revisions: `/cvmfs/NAME/.esker/revisions` is a stream of server-sent events.
 //!
-//! Whoever publishes is another process, so the manifests are looked at: those of repositories that somebody listens
-//! for, once for all who do. An event is a hint and nothing more; clients verify the head as they always do.
+//! The publisher is another process, so the manifests are polled: those of repositories with clients, once for all of
+//! them. An event is only a hint; clients verify the head as always.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,12 +17,12 @@ use tokio::time::{interval, sleep};
 
 use crate::repositories::{Repositories, Unread, manifest_of};
 
-/// How often the manifests are looked at: what a publication waits for beyond its way to the client.
+/// Time between two polls of a manifest: the delay of an announcement.
 const LOOK: Duration = Duration::from_millis(200);
-/// A sign of life, so that clients and what lies between see that the stream is not dead.
+/// Time between heartbeats, so that clients and proxies see that the stream is alive.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// What is known of a repository's newest revision; `None` while it has no readable manifest.
+/// Newest revision of a repository; `None` while it has no readable manifest.
 type Known = Option<Revision>;
 
 /// A published revision.
@@ -40,10 +40,10 @@ impl From<Manifest> for Revision {
     }
 }
 
-/// Who listens for what.
+/// Clients of event streams.
 pub(crate) struct Events {
     repositories: Arc<Repositories>,
-    /// One sender a repository that somebody listens for; its task removes it when nobody does any more.
+    /// One sender for each repository with clients; its task removes it after the last client.
     watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,
     places: Arc<Semaphore>,
 }
@@ -61,7 +61,7 @@ impl Events {
         Self { repositories, watched: Arc::default(), places: Arc::new(Semaphore::new(places)) }
     }
 
-    /// Begins to listen; `None` if there are too many who do.
+    /// Opens a stream; `None` if there are too many.
     pub(crate) fn listen(&self, repository: RepositoryName) -> Option<Stream> {
         let place = self.places.clone().try_acquire_owned().ok()?;
         let mut watched = self.watched.lock();
@@ -78,7 +78,7 @@ impl Events {
         Some(Stream { repository, known, told: None, _place: place })
     }
 
-    /// Whether there is such a repository now; an error if that can't be told.
+    /// Returns whether the repository exists now; an error if that can't be determined.
     pub(crate) async fn has(&self, repository: &RepositoryName) -> Result<bool, Unread> {
         look(&self.repositories, repository).await.map(|known| known.is_some())
     }
@@ -111,7 +111,7 @@ impl Stream {
     }
 }
 
-/// Looks at a manifest until nobody listens for it any more.
+/// Polls a manifest while it has clients.
 async fn watch_manifest(
     repositories: Arc<Repositories>,
     watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,

@@ -1,4 +1,4 @@
-//! Files of repositories, opened so that nothing but a regular file below the repository's folder is ever sent.
+//! Files of repositories, opened so that only regular files below the repository's folder are ever sent.
 
 use std::fs::File;
 use std::io;
@@ -25,17 +25,17 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// The folder that the administrator named.
+    /// Makes the folder that the administrator named.
     pub(crate) fn named(root: &Path, links: &Arc<Links>) -> Self {
         Self { root: root.to_owned(), inside: None, links: links.clone() }
     }
 
-    /// The folder of a repository in it.
+    /// Returns the folder of a repository in it.
     pub(crate) fn of(&self, repository: &str) -> Self {
         Self { inside: Some(repository.to_owned()), ..self.clone() }
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub(crate) fn path(&self) -> PathBuf {
         self.inside.as_ref().map_or_else(|| self.root.clone(), |inside| self.root.join(inside))
     }
@@ -45,7 +45,7 @@ impl Folder {
         file(&self.beneath()?, path)
     }
 
-    /// Whether there is such a file.
+    /// Returns whether there is such a file.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.open(path).is_ok()
     }
@@ -64,7 +64,7 @@ impl Folder {
             .collect()
     }
 
-    /// Opens the folder itself, for whoever opens several files below it.
+    /// Opens the folder itself, to open several files below it.
     pub(crate) fn beneath(&self) -> io::Result<Beneath> {
         let root = Beneath::open(&self.root, &self.links)?;
         match &self.inside {

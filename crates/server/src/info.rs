@@ -1,4 +1,4 @@
-//! The info API: what monitoring of CernVM-FS servers asks.
+//! The info API, which monitoring of CernVM-FS servers queries.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const META: &str = "info/v1/meta.json";
 /// Largest description.
 const META_MAX: u64 = 1 << 20;
 
-/// `repositories.json`: what is published here, and what is copied from elsewhere.
+/// Returns `repositories.json`: the repositories published here, and the replicas.
 pub(crate) fn repositories(entries: &[Entry]) -> Answer {
     let of = |replica: bool| -> Vec<Value> {
         entries.iter().filter(|entry| entry.replica == replica).map(element).collect()
@@ -30,7 +30,7 @@ fn element(entry: &Entry) -> Value {
     element
 }
 
-/// `meta.json`: what the administrator wrote, or the empty form of it.
+/// Returns `meta.json`: the administrator's file, or its empty form.
 pub(crate) fn meta(repositories: &Repositories) -> Answer {
     let written = repositories.folders().find_map(|folder| {
         let bytes = listing::bytes(folder, META, META_MAX).ok()?;

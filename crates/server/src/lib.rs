@@ -1,20 +1,20 @@
 //! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
-//! Read [`server`] for who waits for whom, [`route`] for what can be reached at all, [`answer`] for headers.
+//! Read [`server`] for threads and limits, [`route`] for the served paths, [`answer`] for headers.
 #![forbid(unsafe_code)]
 
 mod accept;
+mod admission;
 mod answer;
 mod batch;
 mod connection;
-mod crowd;
 mod date;
 mod events;
 mod file;
 mod info;
 mod listing;
-mod lobby;
 mod page;
+mod pending_clients;
 mod range;
 mod repositories;
 mod request;

@@ -1,4 +1,4 @@
-//! What the served repositories are right now, for people and for the info API.
+//! Current state of the served repositories, for the page and for the info API.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -16,7 +16,7 @@ use esker_format::time::UnixTime;
 use crate::file::Folder;
 use crate::repositories::{Repositories, Unread, manifest_of};
 
-/// A listing is made anew after this long.
+/// Time for which a listing is cached.
 const FRESH: Duration = Duration::from_secs(1);
 /// Largest root catalog, stored and plain, that is read for the sake of two numbers.
 const CATALOG_MAX: u64 = 256 << 20;
@@ -42,11 +42,11 @@ pub(crate) struct State {
     pub(crate) revision: u64,
     pub(crate) published: UnixTime,
     pub(crate) root: ContentHash,
-    /// None where nobody asked for them.
+    /// Totals; `None` in a listing of names.
     pub(crate) totals: Option<Result<Totals, String>>,
 }
 
-/// What the root catalog counts, everything below included.
+/// Counters of the root catalog, nested catalogs included.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Totals {
     pub(crate) entries: u64,
@@ -64,12 +64,12 @@ pub(crate) struct Listing {
 type Counts = HashMap<ContentHash, Totals>;
 
 impl Listing {
-    /// One of names: it reads no more than manifests.
+    /// Makes a listing of names, which reads only manifests.
     pub(crate) fn of_names() -> Self {
         Self { made: None, counts: None }
     }
 
-    /// One with totals: the first one reads all root catalogs, which may take minutes.
+    /// Makes a listing with totals: the first one reads all root catalogs, which may take minutes.
     pub(crate) fn with_totals() -> Self {
         Self { made: None, counts: Some(Counts::new()) }
     }
@@ -150,7 +150,7 @@ pub(crate) fn bytes(folder: &Folder, path: &str, limit: u64) -> std::io::Result<
     Ok(bytes)
 }
 
-/// Whether the repository was copied from another server: only replication writes these marks.
+/// Returns whether the repository is a replica: only replication writes these marks.
 fn is_replica(folder: &Folder) -> bool {
     folder.has(LAST_SNAPSHOT)
         || bytes(folder, ServerStatus::PATH, STATUS_MAX)

@@ -20,7 +20,7 @@ th,td{text-align:left;padding:.5rem 1.25rem .5rem 0;border-bottom:1px solid #888
 th{font-weight:600;font-size:.85rem;opacity:.75}.n{text-align:right;font-variant-numeric:tabular-nums}\
 td small{display:block;opacity:.7;font-size:.8rem}code{font-size:.85em}.bad{white-space:normal;color:#c33}";
 
-/// The page.
+/// Returns the page.
 pub(crate) fn index(entries: &[Entry]) -> Answer {
     let now = date::now();
     let mut rows = String::new();
@@ -80,7 +80,7 @@ fn cells(state: &State, now: UnixTime) -> String {
     )
 }
 
-/// How long ago, in the largest unit that fits.
+/// Returns an age in the largest unit that fits.
 fn ago(seconds: i64) -> String {
     let (count, unit) = match seconds {
         ..=0 => return "just now".to_owned(),
@@ -103,7 +103,7 @@ fn size(bytes: u64) -> String {
     format!("{value:.1} PiB")
 }
 
-/// `1 234 567` with narrow spaces.
+/// Returns a number like `1 234 567` with narrow spaces.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

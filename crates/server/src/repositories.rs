@@ -14,7 +14,7 @@ use esker_store::Links;
 /// Largest manifest; real ones have a few hundred bytes.
 const MANIFEST_MAX: u64 = 64 * 1024;
 
-/// The served folders. What they hold is looked up at every use, so a repository that is created later is served
+/// The served folders. Their content is looked up at every use, so a repository that is created later is served
 /// without a restart.
 #[derive(Debug)]
 pub struct Repositories {
@@ -45,7 +45,7 @@ pub enum RootError {
     Nameless {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with its manifest.
+        /// Error of its manifest.
         reason: String,
     },
     /// Two folders hold the same repository.
@@ -92,7 +92,7 @@ impl Repositories {
         tops.into_iter().chain(below).collect()
     }
 
-    /// The repositories that there are now, by the name in their URL, each with its folder.
+    /// Returns the existing repositories, by the name in their URL, each with its folder.
     pub(crate) fn all(&self) -> Vec<(RepositoryName, Folder)> {
         let mut all = Vec::new();
         for root in &self.roots {
@@ -105,7 +105,7 @@ impl Repositories {
         all
     }
 
-    /// The folders where a repository may lie.
+    /// Returns the folders that may contain a repository.
     pub(crate) fn candidates(&self, name: &RepositoryName) -> impl Iterator<Item = Folder> {
         self.roots.iter().filter_map(move |root| match root {
             Root::One(served, path) => (served == name).then(|| path.clone()),
@@ -113,7 +113,7 @@ impl Repositories {
         })
     }
 
-    /// Folders of repositories, where server-wide files may lie.
+    /// Returns the folders of repositories that may contain server-wide files.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
         self.roots.iter().filter_map(|root| match root {
             Root::One(..) => None,
@@ -147,14 +147,14 @@ fn root(folder: &Path, links: &Arc<Links>) -> Result<Root, RootError> {
     }
 }
 
-/// The name of a repository whose folder is there before its first manifest.
+/// Returns the name of a repository whose folder exists before its first manifest.
 fn unpublished(folder: &Path) -> Option<RepositoryName> {
     let objects = folder.join("data");
     let is_one = objects.is_dir() && !objects.join(manifest::PATH).exists();
     RepositoryName::parse(folder.file_name()?.to_str()?).ok().filter(|_| is_one)
 }
 
-/// The repositories in a folder of them. One that vanished meanwhile is none.
+/// Returns the repositories in a folder. One that vanished meanwhile is skipped.
 fn inside(folder: &Folder) -> Vec<(RepositoryName, Folder)> {
     let entries = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
     entries
@@ -174,7 +174,7 @@ pub(crate) enum Unread {
 }
 
 impl Unread {
-    /// Whether there is none to read.
+    /// Returns whether there is no manifest.
     pub(crate) fn is_absent(&self) -> bool {
         use io::ErrorKind::{NotADirectory, NotFound};
         matches!(self, Self::Io(error) if matches!(error.kind(), NotFound | NotADirectory))

@@ -1,11 +1,11 @@
-//! One request head, read strictly: what isn't understood for sure is refused, because proxies stand in between.
+//! Strict parser of request heads: an ambiguous head is refused, because proxies are in between.
 
 /// Longest request head. Requests of clients are a few hundred bytes; proxies add to them.
 pub(crate) const HEAD_MAX: usize = 16 * 1024;
 /// Most header fields.
 const FIELDS_MAX: usize = 64;
 
-/// What is asked with it.
+/// Request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Get,
@@ -25,12 +25,11 @@ pub(crate) struct Request {
     pub(crate) range: Option<String>,
     pub(crate) if_range: Option<String>,
     pub(crate) if_none_match: Option<String>,
-    /// The client (through whatever proxies) wants nobody's copy.
+    /// Whether the client (perhaps behind proxies) refuses cached copies.
     pub(crate) no_cache: bool,
 }
 
-/// Why a request is refused before it is looked at; the connection ends then, because where the next request
-/// starts is no longer known.
+/// Refusal of a malformed request; the connection is closed, because the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Malformed,
@@ -39,7 +38,7 @@ pub(crate) enum Refusal {
     Body,
 }
 
-/// What the bytes received so far are.
+/// Result of parsing the bytes received so far.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     /// More is needed.
@@ -125,12 +124,12 @@ fn connection(request: &mut Request, value: &str) {
     }
 }
 
-/// The elements of a comma-separated list.
+/// Returns the elements of a comma-separated list.
 pub(crate) fn elements(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|element| !element.is_empty())
 }
 
-/// The path of a request target; a proxy may name the server in it.
+/// Returns the path of a request target; a proxy may put the server in front.
 fn path(target: &str) -> Option<&str> {
     let path = match target.strip_prefix("http://").or_else(|| target.strip_prefix("https://")) {
         Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),

@@ -1,11 +1,11 @@
-//! What can be reached: a list of allowed shapes of paths. Everything else in a folder (uploads under way, databases
-//! of the publisher, keys somebody left there) does not exist for clients, whatever its file mode.
+//! The served paths: an allow list of patterns. Other files in a folder (uploads in progress, databases of the
+//! publisher, forgotten keys) do not exist for clients, whatever their mode.
 
 use esker_format::batch;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
-/// What a path means.
+/// Meaning of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// The page for people.
@@ -34,7 +34,7 @@ pub(crate) enum Allowed {
 }
 
 impl Allowed {
-    /// Where it lies below the repository's folder.
+    /// Returns the path below the repository's folder.
     pub(crate) fn path(&self) -> String {
         match self {
             Self::Top(name) => name.clone(),
@@ -44,7 +44,7 @@ impl Allowed {
     }
 }
 
-/// Finds what a path of a request means; `None` if there is no such thing.
+/// Returns the meaning of a request path; `None` if there is none.
 pub(crate) fn find(path: &str) -> Option<Route> {
     let decoded = decode(path)?;
     if decoded == "/" || decoded == "/cvmfs" || decoded == "/cvmfs/" {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is asked, what is opened lies inside the repository's folder.
+        /// For any request path, the opened file is inside the repository's folder.
         #[test]
         fn no_path_leads_out(path in "/cvmfs/a.test/([a-z%./0-9-]|\\.\\.|%2e|%2f|data/|stats/|\\.cvmfs){0,12}") {
             // A batch has names of objects only.

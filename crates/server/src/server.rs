@@ -11,14 +11,14 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::accept::accept;
+use crate::admission::AdmissionQueue;
 use crate::answer::{Answer, BUSY, NOT_FOUND, Status};
 use crate::batch;
-use crate::crowd::Crowd;
 use crate::events::{Events, Stream};
 use crate::info;
 use crate::listing::{Entry, Listing};
-use crate::lobby::Lobby;
 use crate::page;
+use crate::pending_clients::PendingClients;
 use crate::repositories::Repositories;
 use crate::request::{Method, Request};
 use crate::route::{self, Allowed, Route};
@@ -26,21 +26,21 @@ use crate::shares::Shares;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 
-/// Clients that may wait to be taken, at least: all nodes of a cluster may come in one moment. The kernel has a limit
-/// of its own, and whoever is beyond it tries again after a second or more.
+/// Smallest backlog of the listening socket: all nodes of a cluster may connect in one moment. The kernel has a limit
+/// of its own, and a client beyond it retries after a second or more.
 const WAITING_MIN: i32 = 4096;
 
 /// Clients, at least, that may be connected without having asked.
-pub const LOBBY_MIN: usize = 64;
+pub const PENDING_MIN: usize = 64;
 
-/// Threads that read what answers are made of.
+/// Threads that read the content of responses.
 const READERS: usize = 4;
 
-/// What clients may cost.
+/// Limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Clients that are answered, or were and may ask again, at the same time. Each needs up to two descriptors, and as many
-    /// more clients, but at least [`LOBBY_MIN`], may have one before they have asked.
+    /// more clients, but at least [`PENDING_MIN`], may have one before they have asked.
     pub connections: usize,
     /// Of these, how many may listen for new revisions.
     pub listeners: usize,
@@ -86,7 +86,7 @@ pub enum ServeError {
     Threads(#[source] io::Error),
 }
 
-/// What a server did.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Connections accepted.
@@ -137,19 +137,19 @@ impl Counters {
     }
 }
 
-/// What connections have to know.
+/// State of the server for its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Serving,
     Stopping,
 }
 
-/// What all connections share.
-pub(crate) struct Shared {
+/// State that all connections share.
+pub(crate) struct ServerState {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
-    pub(crate) crowd: Crowd,
-    pub(crate) lobby: Arc<Lobby>,
+    pub(crate) admission: AdmissionQueue,
+    pub(crate) pending_clients: Arc<PendingClients>,
     pub(crate) connections: Arc<Shares>,
     repositories: Arc<Repositories>,
     names: Arc<Mutex<Listing>>,
@@ -159,7 +159,7 @@ pub(crate) struct Shared {
     events: Events,
 }
 
-impl Shared {
+impl ServerState {
     /// The stream that a request asks for, if it asks for one and may have it.
     pub(crate) async fn stream(&self, request: &Request) -> Option<Stream> {
         let Some(Route::Revisions { repository }) = route::find(&request.path) else { return None };
@@ -176,8 +176,8 @@ impl Shared {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
             Some(Route::Batch { repository, names }) => self.batch(&repository, &names, client),
-            // Not one of those who listen: they are served by their connections. To clients 404 means that nothing is
-            // told here, and they stay away for long.
+            // Not a stream, which the connection serves itself. A 404 tells clients that nothing is announced here,
+            // and they stay away for long.
             Some(Route::Revisions { repository }) => match self.events.has(&repository).await {
                 Ok(false) => Answer::failure(NOT_FOUND),
                 Ok(true) | Err(_) => Answer::failure(BUSY),
@@ -210,8 +210,8 @@ impl Shared {
         }
     }
 
-    /// Makes an answer from what the repositories are now. That reads the disk, so it is done aside: by one, while the
-    /// others wait for it without holding a thread.
+    /// Makes a response from the current repositories. That reads the disk, so one blocking task does it, while other
+    /// requests wait for it without a thread.
     async fn listed(&self, listing: &Arc<Mutex<Listing>>, make: fn(&[Entry]) -> Answer) -> Answer {
         let (mut listing, repositories) = (listing.clone().lock_owned().await, self.repositories.clone());
         let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
@@ -224,7 +224,7 @@ pub struct Server {
     runtime: Runtime,
     listener: TcpListener,
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     state: watch::Sender<State>,
 }
 
@@ -245,12 +245,12 @@ impl Server {
         Self::on(Self::listen(address)?, repositories, limits)
     }
 
-    /// Begins to listen, without a thread: for whoever gives up privileges before there are any.
+    /// Opens the listening socket, without a thread: for processes that drop privileges first.
     pub fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
         TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })
     }
 
-    /// A server for a socket that listens.
+    /// Makes a server for a listening socket.
     pub fn on(listener: TcpListener, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -270,11 +270,11 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let repositories = Arc::new(repositories);
-        let shared = Shared {
+        let shared = ServerState {
             limits,
             counters: Counters::default(),
-            crowd: Crowd::default(),
-            lobby: Lobby::new(limits.connections.max(LOBBY_MIN)),
+            admission: AdmissionQueue::default(),
+            pending_clients: PendingClients::new(limits.connections.max(PENDING_MIN)),
             connections: Arc::default(),
             events: Events::new(repositories.clone(), limits.listeners),
             repositories,
@@ -287,18 +287,18 @@ impl Server {
         Ok(Self { runtime, listener, address: bound, shared: Arc::new(shared), state })
     }
 
-    /// Where it listens.
+    /// Returns the address of the listening socket.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A way to stop it.
+    /// Returns a handle that stops the server.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.state.clone())
     }
 
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> (&Arc<Shared>, &watch::Sender<State>) {
+    pub(crate) fn parts(&self) -> (&Arc<ServerState>, &watch::Sender<State>) {
         (&self.shared, &self.state)
     }
 
@@ -311,7 +311,7 @@ impl Server {
                 .map_err(|source| ServeError::Listen { address, source })?;
             let slots = Arc::new(Semaphore::new(taken.limits.connections));
             accept(&listener, &taken, &state, &slots).await;
-            // Whoever connects now is refused at once instead of waiting for nobody.
+            // A client that connects now is refused at once instead of waiting.
             drop(listener);
             let all = u32::try_from(taken.limits.connections).unwrap_or(u32::MAX);
             let ended = timeout(taken.limits.grace, slots.acquire_many(all)).await.is_ok();
@@ -349,7 +349,7 @@ mod tests {
         assert!(!is_full(client(1)));
     }
 
-    /// A page takes as long as its catalogs do, and what it is made with is needed for other things.
+    /// A page takes as long as its catalogs do, on threads that other requests need.
     #[test]
     fn who_waits_for_a_page_holds_nobody_up() {
         let folder = tempfile::tempdir().expect("a folder");

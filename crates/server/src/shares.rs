@@ -1,6 +1,7 @@
-//! What the clients at one address take of a server.
+//! Use of the server by client address.
 //!
-//! Many clients may have one address, behind a proxy or a router, so an address is bounded only where others wait.
+//! Many clients may have one address, behind a proxy or a router, so an address is bounded only while other clients
+//! wait.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -48,7 +49,8 @@ impl Shares {
         Share { shares: self.clone(), address, cut: held.cut.clone() }
     }
 
-    /// Ends one of those of the address that has most, if that is more than its part of `all` and than what the caller has.
+    /// Closes one connection of the address that has most, if that is more than its part of `all` and than the
+    /// caller's.
     pub(crate) fn cut_most(&self, caller: IpAddr, all: usize) {
         let shares = self.0.lock();
         let own = shares.get(&site(caller)).map_or(0, |held| held.count);
@@ -82,7 +84,7 @@ impl Drop for Share {
     }
 }
 
-/// What is counted as one address: a client has a whole network of IPv6.
+/// Returns the address to count: an IPv6 client has a whole network.
 fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

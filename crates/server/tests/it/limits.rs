@@ -2,7 +2,7 @@ use std::io::{BufRead, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use esker_server::server::LOBBY_MIN;
+use esker_server::server::PENDING_MIN;
 use esker_server::{Limits, Repositories, Server};
 use esker_testkit::fixture::{FULL, Repository};
 
@@ -84,8 +84,8 @@ fn a_full_server_does_not_wait_long_for_who_never_asks() {
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
     // More than may be connected without asking, and as many that ask half; each is there before the one who asks.
-    let mut silent: Vec<_> = (0..4 * LOBBY_MIN).map(|_| server.client()).collect();
-    for client in silent.iter_mut().skip(2 * LOBBY_MIN) {
+    let mut silent: Vec<_> = (0..4 * PENDING_MIN).map(|_| server.client()).collect();
+    for client in silent.iter_mut().skip(2 * PENDING_MIN) {
         client.send(b"GET / HTTP/1.1\r\nHo");
     }
     let begun = Instant::now();

@@ -1,15 +1,16 @@
-//! Clients that have no place yet, and who makes room for them.
+//! Clients that wait for a slot, and the eviction of idle connections.
 //!
-//! Word of it goes to one idle connection a client, not to all: a full server has thousands, and clients all the time.
+//! One idle connection is notified for each client, not all: a full server has thousands, and new clients all the
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Whether somebody waits for a place because every connection or descriptor is taken.
+/// Clients that wait because every connection or descriptor is taken.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    /// Whoever is answered meanwhile goes.
+pub(crate) struct AdmissionQueue {
+    /// Whether accepting failed; connections close after their current response.
     waits: AtomicBool,
     /// Clients that have asked and wait for a place.
     waiting: AtomicUsize,
@@ -18,7 +19,7 @@ pub(crate) struct Crowd {
 
 /// A client that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a>(&'a Crowd);
+pub(crate) struct Waiting<'a>(&'a AdmissionQueue);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -26,11 +27,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Crowd {
-    /// Somebody waits: of those who are idle, the one that is for longest is to go.
+impl AdmissionQueue {
+    /// Notes that accepting failed, and evicts the connection that is idle for longest.
     pub(crate) fn begin(&self) {
         self.waits.store(true, Ordering::Relaxed);
-        self.one_more();
+        self.evict_one();
     }
 
     /// Begins to wait for a place, until the answer is dropped.
@@ -39,12 +40,12 @@ impl Crowd {
         Waiting(self)
     }
 
-    /// One more of those who are idle is to go.
-    pub(crate) fn one_more(&self) {
+    /// Evicts one more idle connection.
+    pub(crate) fn evict_one(&self) {
         self.wanted.notify_one();
     }
 
-    /// Nobody waits any more.
+    /// Notes that accepting works again.
     pub(crate) fn end(&self) {
         self.waits.store(false, Ordering::Relaxed);
     }
@@ -53,11 +54,11 @@ impl Crowd {
         self.waits.load(Ordering::Relaxed) || self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until the caller, who is idle, has to go.
-    pub(crate) async fn wants_my_place(&self) {
+    /// Waits until the calling idle connection is evicted.
+    pub(crate) async fn evicted_while_idle(&self) {
         loop {
             self.wanted.notified().await;
-            // Whoever waited may have found a place elsewhere.
+            // The waiting client may have found a slot elsewhere.
             if self.waits() {
                 return;
             }
