@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use esker_store::{Done, Engine, EngineOptions, Fetch, Priority, StoreError, Stored, Urgency, connect};
+use esker_store::{Callback, Engine, EngineOptions, Fetch, Priority, StoreError, Stored, Urgency, connect};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -214,7 +214,7 @@ fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize
             fetch.priority = Priority::new(Urgency::Prefetch);
             source.fetch(
                 fetch,
-                Done::new(move |outcome: Result<Stored, StoreError>| {
+                Callback::new(move |outcome: Result<Stored, StoreError>| {
                     // Nobody listens any more after a failure.
                     let _ = answers.send(outcome.map(|stored| stored.len() == expected));
                 }),

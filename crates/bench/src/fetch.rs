@@ -11,8 +11,8 @@ use esker_format::hash::ContentHash;
 use esker_format::manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheOptions, Done, Engine, EngineOptions, Errand, Fetch, ObjectStore, Objects, StoreStatus,
-    Wanted, connect,
+    Cache, CacheOptions, Callback, CancelToken, Engine, EngineOptions, Fetch, ObjectRequest, ObjectStore,
+    Objects, StoreStatus, connect,
 };
 use serde::Serialize;
 
@@ -109,7 +109,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     progress("choosing objects");
     let chosen = choose(plan)?;
     let stored_bytes = chosen.iter().map(|(_, stored)| stored).sum();
-    let wanted: Vec<Wanted> = chosen.into_iter().map(|(wanted, _)| wanted).collect();
+    let wanted: Vec<ObjectRequest> = chosen.into_iter().map(|(wanted, _)| wanted).collect();
     let mut samples: Vec<Sample> = WAYS.iter().map(|_| Sample::default()).collect();
     for round in 0..plan.repetitions {
         for ((way, name), sample) in WAYS.iter().zip(&mut samples) {
@@ -130,7 +130,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     Ok(Report { conditions: Conditions::now(&[]), objects: plan.count, stored_bytes, rows: rows.collect() })
 }
 
-fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result<()> {
+fn once(plan: &Plan, wanted: &[ObjectRequest], way: Way, sample: &mut Sample) -> Result<()> {
     let folder = tempfile::tempdir().context("no folder for the cache")?;
     let mut options = EngineOptions::default();
     options.http.batch = plan.batch;
@@ -138,10 +138,10 @@ fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result
     let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 40))?;
     let source = connect(&engine, &plan.url)?;
     // As every mount does first; it tells what the server can do.
-    Done::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
+    Callback::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
     let store = Objects::new(&cache, source);
     let (probes, others) = wanted.split_at(plan.probes);
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     let (told, outcomes) = channel();
     let (began, before) = (Instant::now(), Used::now().context("getrusage")?);
     match way {
@@ -156,7 +156,7 @@ fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result
     if matches!(way, Way::Alone | Way::Beside) {
         for probe in probes {
             let asked = Instant::now();
-            Done::wait(|done| store.get(probe.clone(), done))?;
+            Callback::wait(|done| store.get(probe.clone(), done))?;
             took.push(asked.elapsed().as_secs_f64() * 1e3);
         }
     }
@@ -177,16 +177,16 @@ fn once(plan: &Plan, wanted: &[Wanted], way: Way, sample: &mut Sample) -> Result
     Ok(())
 }
 
-fn count<T: Send + 'static>(told: &Sender<Result<(), esker_store::StoreError>>) -> Done<T> {
+fn count<T: Send + 'static>(told: &Sender<Result<(), esker_store::StoreError>>) -> Callback<T> {
     let told = told.clone();
-    Done::new(move |outcome: Result<T, _>| {
+    Callback::new(move |outcome: Result<T, _>| {
         // The receiver waits for all of them.
         let _ = told.send(outcome.map(drop));
     })
 }
 
 /// Draws objects of the repository, always the same ones; their plain sizes are what a catalog would say.
-fn choose(plan: &Plan) -> Result<Vec<(Wanted, u64)>> {
+fn choose(plan: &Plan) -> Result<Vec<(ObjectRequest, u64)>> {
     let mut names = Vec::new();
     let data = plan.folder.join("data");
     for folder in list(&data)? {
@@ -210,7 +210,7 @@ fn choose(plan: &Plan) -> Result<Vec<(Wanted, u64)>> {
         let plain = decompress(&stored, Compression::Zlib, None, PLAIN_MAX);
         let Ok(plain) = plain else { continue };
         let name = ObjectName::new(hash, ObjectKind::File);
-        chosen.push((Wanted::new(name, Compression::Zlib, "an object").size(plain.len() as u64), len));
+        chosen.push((ObjectRequest::new(name, Compression::Zlib, "an object").size(plain.len() as u64), len));
     }
     Ok(chosen)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use esker_store::{
-    Done, Engine, EngineOptions, Fetch, Proxies, Servers, Source, StoreError, Stored, connect,
+    Callback, Engine, EngineOptions, Fetch, Proxies, Servers, Source, StoreError, Stored, connect,
     connect_straight,
 };
 use esker_testkit::mirror::Mirror;
@@ -96,7 +96,7 @@ fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64
     let (sender, receiver) = std::sync::mpsc::channel();
     let ask = |number: usize| {
         let sender = sender.clone();
-        let done = Done::new(move |outcome: Result<Stored, StoreError>| {
+        let done = Callback::new(move |outcome: Result<Stored, StoreError>| {
             // Nobody listens any more if one failed before.
             let _ = sender.send(outcome.map(|stored| stored.len()));
         });

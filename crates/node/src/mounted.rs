@@ -195,7 +195,7 @@ pub(crate) struct Served {
     shown_with: ShownWith,
     looks: Looks,
     /// Hears of new revisions.
-    listening: Option<esker_store::Listening>,
+    listening: Option<esker_store::SseListener>,
     /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
@@ -403,7 +403,7 @@ fn send_scout(launch: Launch, content: &mut Content, log: &Log) -> Option<Arc<Sc
 }
 
 /// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.
-fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::Listening> {
+fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseListener> {
     let (repository, view) = content.repository().ok()?;
     if view.status().pinned {
         return None;

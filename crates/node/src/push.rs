@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use esker_format::manifest::Manifest;
 use esker_format::{base64, name::RepositoryName};
-use esker_store::{Listen, Listening, Proxies, Servers, StoreError};
+use esker_store::{Proxies, Servers, SseListener, SseOptions, StoreError};
 use esker_view::View;
 use serde::Deserialize;
 use serde_json::json;
@@ -46,10 +46,10 @@ struct Notified {
 
 impl Push {
     /// Where a repository on these servers is listened for.
-    pub(crate) fn listen(&self, name: &RepositoryName, servers: &Servers) -> Option<Listen> {
+    pub(crate) fn listen(&self, name: &RepositoryName, servers: &Servers) -> Option<SseOptions> {
         match self {
             Self::Off => None,
-            Self::Notifications(server) => Some(Listen {
+            Self::Notifications(server) => Some(SseOptions {
                 url: format!("{}/notifications/subscribe", server.trim_end_matches('/')),
                 body: json!({ "version": 1, "repository": name.as_str() }).to_string(),
                 silence: SILENCE_OF_NOTIFICATIONS,
@@ -58,7 +58,7 @@ impl Push {
             Self::Server => {
                 let url = servers.url().trim_end_matches('/');
                 let direct = servers.proxies == Proxies::direct() && servers.fallback.is_empty();
-                (direct && !url.starts_with("file://")).then(|| Listen {
+                (direct && !url.starts_with("file://")).then(|| SseOptions {
                     url: format!("{url}/.esker/revisions"),
                     body: String::new(),
                     silence: SILENCE,
@@ -70,14 +70,14 @@ impl Push {
 }
 
 /// Tells a view what is heard, for as long as it lives.
-pub(crate) fn start(listen: Listen, view: &Arc<View>) -> Result<Listening, StoreError> {
+pub(crate) fn start(listen: SseOptions, view: &Arc<View>) -> Result<SseListener, StoreError> {
     let (name, view): (_, Weak<View>) = (view.name().clone(), Arc::downgrade(view));
     let heard = Arc::new(move |event: &[u8]| {
         if let (Some(revision), Some(view)) = (revision(event, &name), view.upgrade()) {
             view.announced(Some(revision));
         }
     });
-    Listening::start(listen, heard)
+    SseListener::start(listen, heard)
 }
 
 /// The revision that an event tells of; `None` if it tells of none of this repository.

@@ -10,7 +10,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Blame, Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
+    Blame, Cache, CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
     Lower, ObjectStore, Objects, RealDisk, Servers, ServersError, Source, StoreError, Stored, connect,
     make_dirs,
 };
@@ -231,7 +231,7 @@ pub struct NotAsked;
 struct Unasked(String);
 
 impl Source for Unasked {
-    fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+    fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
         let cause = Cause::Unreachable(std::io::Error::other(NotAsked));
         done.err(StoreError::new(fetch.what, cause).from_place(self.0.clone()));
     }

@@ -34,8 +34,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Cache, CacheKey, Cause, Done, Errand, Handle, Holder, Log, ObjectStore, Room, StoreError, StoreStatus,
-    Wanted, Warmed,
+    Cache, CacheKey, Callback, CancelToken, Cause, Handle, Holder, Log, ObjectRequest, ObjectStore, Room,
+    StoreError, StoreStatus, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -115,8 +115,8 @@ pub enum Through {
 
 /// A request on its way.
 struct Pending {
-    wanted: Wanted,
-    done: Done<Handle>,
+    wanted: ObjectRequest,
+    done: Callback<Handle>,
     attempts: u32,
 }
 
@@ -303,7 +303,7 @@ impl Shared {
     }
 
     /// A file that is still open, if it has the size that this request knows of. (If not, the writer says so.)
-    fn kept(&self, wanted: &Wanted) -> Option<Handle> {
+    fn kept(&self, wanted: &ObjectRequest) -> Option<Handle> {
         let handle = self.received.find(&wanted.key())?;
         (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
             .then_some(handle)
@@ -342,9 +342,9 @@ impl Shared {
     }
 
     /// Takes the answer for a request; one that our cache was closed over is made again in the role that came after.
-    fn or_elsewhere(&self, mut pending: Pending) -> Done<Handle> {
+    fn or_elsewhere(&self, mut pending: Pending) -> Callback<Handle> {
         let me = self.me.clone();
-        Done::new(move |outcome| {
+        Callback::new(move |outcome| {
             let is_closed = matches!(&outcome, Err(error) if matches!(error.cause(), Cause::Closed));
             pending.attempts += 1;
             match me.upgrade().filter(|_| is_closed && pending.attempts < ATTEMPTS_MAX) {
@@ -429,18 +429,18 @@ impl Owner for Shared {
 }
 
 impl ObjectStore for Shared {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
         match self.kept(&wanted) {
             Some(handle) => done.ok(handle),
             None => self.submit(Pending { wanted, done, attempts: 0 }),
         }
     }
 
-    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+    fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         self.own_store().is_some_and(|store| store.read_ahead(wanted, range))
     }
 
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
         let role = self.role.read();
         match &*role {
             Role::Writer { store, .. } => {
@@ -464,14 +464,14 @@ impl ObjectStore for Shared {
         }
     }
 
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
         match self.own_store() {
             Some(store) => store.cached(wanted),
             None => self.kept(wanted),
         }
     }
 
-    fn doubt(&self, wanted: &Wanted) {
+    fn doubt(&self, wanted: &ObjectRequest) {
         self.received.forget(&[wanted.key()]);
         let client = match &*self.role.read() {
             Role::Client(client) => Some(client.clone()),

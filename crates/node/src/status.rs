@@ -13,7 +13,7 @@ pub enum ShownWith {
     /// FUSE itself.
     #[default]
     Fuse,
-    /// An overlay of the kernel, which answers ioctls ([`esker_fuse::mount::shield`]).
+    /// An overlay of the kernel, which answers ioctls ([`esker_fuse::mount::mount_overlay`]).
     Overlay,
     /// EROFS of the kernel, which keeps names and pages ([`esker_erofs::ErofsTree`]).
     Erofs,
@@ -136,9 +136,9 @@ pub struct Push {
     pub failure: Option<String>,
 }
 
-impl From<&esker_store::Listening> for Push {
-    fn from(listening: &esker_store::Listening) -> Self {
-        let esker_store::ListenStatus { connected, events, failure } = listening.status();
+impl From<&esker_store::SseListener> for Push {
+    fn from(listening: &esker_store::SseListener) -> Self {
+        let esker_store::SseStatus { connected, events, failure } = listening.status();
         Self { url: listening.url().to_owned(), connected, events, failure }
     }
 }

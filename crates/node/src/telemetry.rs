@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
-use esker_store::{Compose, Datagrams, Destination, Log, StoreError};
+use esker_store::{ComposeDatagram, DatagramTarget, Datagrams, Log, StoreError};
 
 use crate::mounted::{Content, Served};
 
@@ -15,7 +15,7 @@ use crate::mounted::{Content, Served};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telemetry {
     /// Where it goes, and how often.
-    pub to: Destination,
+    pub to: DatagramTarget,
     /// What its lines begin with.
     pub metric: String,
     /// Further tags of each line, as they stand there.
@@ -31,7 +31,7 @@ type Counted = BTreeMap<&'static str, u64>;
 pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Result<Datagrams, StoreError> {
     let lines = telemetry.clone();
     let mut before = None;
-    let compose: Compose = Box::new(move || {
+    let compose: ComposeDatagram = Box::new(move || {
         let served = served.upgrade()?;
         let (name, counted) = count(&served)?;
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn lines_tell_what_was_counted_and_what_since_the_last_time() {
-        let to = Destination { host: "h".into(), port: 1, every: Duration::from_secs(5) };
+        let to = DatagramTarget { host: "h".into(), port: 1, every: Duration::from_secs(5) };
         let bare = Telemetry { to, metric: "m".into(), tags: String::new(), fields: String::new() };
         let more = Telemetry { tags: "site=x,rack=y".into(), fields: "cores=4".into(), ..bare.clone() };
         let (first, second): (Counted, Counted) =

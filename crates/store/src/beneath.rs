@@ -26,7 +26,7 @@ pub enum Links {
     OfUsers(Vec<u32>),
 }
 
-/// Attempts to resolve a path while others rename what lies on it.
+/// Attempts to resolve a path while other processes rename its components.
 const ATTEMPTS: usize = 16;
 /// Links that one path may have; the kernel follows as many.
 const LINKS_MAX: usize = 40;
@@ -46,7 +46,7 @@ impl Beneath {
         Ok(Self { dir, path: path.to_owned(), links: links.clone() })
     }
 
-    /// Opens a folder below this one, which then bounds what is opened below it.
+    /// Opens a folder below this one; later opens are confined to it.
     pub fn enter(&self, name: &Path) -> io::Result<Self> {
         let dir = self.resolve(name, FOLDER)?;
         Ok(Self { dir, path: self.path.join(name), links: self.links.clone() })
@@ -81,8 +81,8 @@ impl Beneath {
         }
     }
 
-    /// Opens a path below the folder, or where a link leads out, what `elsewhere` finds: a folder and the path of the target,
-    /// which has no links.
+    /// Opens a path below the folder. If a link leads out, opens the target that `elsewhere` returns: a folder and a
+    /// path in it without links.
     fn resolve_or(
         &self,
         path: &Path,
@@ -116,7 +116,7 @@ impl Beneath {
         Ok((found.ok_or_else(|| leads_out(path))?, target))
     }
 
-    /// Resolves a path by hand; every link on it has to belong to one of these users, or stay below the folder.
+    /// Resolves a path component by component; each link must belong to one of `users` or stay below the folder.
     fn walk(&self, path: &Path, users: &[u32]) -> io::Result<PathBuf> {
         let own = self.path.canonicalize()?;
         let mut at = own.clone();
@@ -153,7 +153,7 @@ fn leads_out(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// Opens a path below a folder; fails with `XDEV` or `LOOP` where a link would have to be followed that isn't.
+/// Opens a path below a folder; fails with `XDEV` or `LOOP` at a link that may not be followed.
 fn below(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, more: ResolveFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more;
     for _ in 0..ATTEMPTS {
@@ -167,7 +167,7 @@ fn below(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, more: ResolveFlags) ->
     Err(Errno::AGAIN)
 }
 
-/// The same without `openat2`: no link is followed at all.
+/// Opens a path below a folder without `openat2`; follows no link.
 fn step_by_step(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -190,7 +190,7 @@ fn step_by_step(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<Owned
 
 fn no_link(dir: BorrowedFd<'_>, name: &std::ffi::OsStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     match openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty()) {
-        // So the kernel says of a link where a folder is asked for.
+        // The kernel returns `ENOTDIR` for a link opened with `O_DIRECTORY`.
         Err(Errno::NOTDIR) => {
             let facts = rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
             let is_link = rustix::fs::FileType::from_raw_mode(facts.st_mode).is_symlink();
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(read(&[me + 1], "links/inside-absolute").unwrap(), "object");
     }
 
-    /// What kernels without `openat2` get.
+    /// The fallback for kernels without `openat2`.
     #[test]
     fn one_component_after_the_other_leads_out_no_more() {
         let place = Place::new();

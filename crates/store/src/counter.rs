@@ -2,8 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Threads share a counter's cells in this many groups, so that counting makes none wait for another's
-/// cache line.
+/// Cells of a counter. Threads are spread over them, so that counting doesn't contend for one cache line.
 const CELLS: usize = 16;
 
 #[repr(align(128))]
@@ -28,7 +27,7 @@ impl Counter {
         self.0[cell].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was done.
+    /// Returns the sum of all cells.
     pub fn value(&self) -> u64 {
         self.0.iter().map(|cell| cell.0.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }

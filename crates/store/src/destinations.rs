@@ -1,8 +1,8 @@
-//! Which addresses may be connected to.
+//! Addresses that may be connected to.
 //!
-//! A process that connects on behalf of other users reaches what they can't: services that trust this node, on its own loopback
-//! interface or on its link. The addresses that a name resolved to are checked, and exactly these are connected to, so an answer
-//! of the name system that changes afterwards leads nowhere else.
+//! A process that connects on behalf of other users reaches services that they can't: those that trust this node, on
+//! its loopback interface or on its link. The resolved addresses of a name are checked and exactly these are connected
+//! to, so a DNS answer that changes afterwards has no effect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ pub enum Destinations {
     #[default]
     All,
     /// Those that one of these names.
-    Named(Vec<Reachable>),
+    Named(Vec<DestinationRule>),
 }
 
 /// One entry of a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reachable {
+pub enum DestinationRule {
     /// Every address but those of this node and of its links.
     Any,
     /// The addresses of a server with this name.
@@ -30,21 +30,21 @@ pub enum Reachable {
 }
 
 impl Destinations {
-    /// Whether an address that `host` has may be connected to.
+    /// Returns whether `address`, which belongs to `host`, may be connected to.
     pub fn allow(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match self {
             Self::All => true,
             Self::Named(named) => named.iter().any(|one| match one {
-                Reachable::Any => !is_local(address),
-                Reachable::Host(name) => name.eq_ignore_ascii_case(host),
-                Reachable::Network(network, bits) => has_prefix(address, *network, *bits),
+                DestinationRule::Any => !is_local(address),
+                DestinationRule::Host(name) => name.eq_ignore_ascii_case(host),
+                DestinationRule::Network(network, bits) => has_prefix(address, *network, *bits),
             }),
         }
     }
 
-    /// Whether a host that is given as an address, or as a name of this node, may be connected to; others are known once
-    /// they are resolved.
+    /// Returns whether a host given as an address or as a name of this node may be connected to; true for names that
+    /// have to be resolved first.
     pub fn may_allow(&self, host: &str) -> bool {
         let is_this_node =
             host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
@@ -56,7 +56,7 @@ impl Destinations {
     }
 }
 
-/// Whether packets to an address stay on this node or its links, or go to nobody in particular.
+/// Returns whether packets to an address stay on this node or its links, or have no single receiver.
 fn is_local(address: IpAddr) -> bool {
     let special = address.is_loopback() || address.is_unspecified() || address.is_multicast();
     special
@@ -65,7 +65,7 @@ fn is_local(address: IpAddr) -> bool {
                 address.is_link_local() || address.is_broadcast() || address.octets()[0] == 0
             }
             IpAddr::V6(address) => {
-                // What embeds an address of IPv4 leads to that address: ::a.b.c.d, 64:ff9b::/96 and 2002::/16.
+                // Addresses that embed an IPv4 address lead to it: ::a.b.c.d, 64:ff9b::/96 and 2002::/16.
                 let parts = address.segments();
                 let embedded = match parts {
                     [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
@@ -94,7 +94,7 @@ fn has_prefix(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     first(address) == first(network)
 }
 
-impl FromStr for Reachable {
+impl FromStr for DestinationRule {
     type Err = String;
 
     /// Reads `any`, an address, a network like `10.0.0.0/8`, or a name.
@@ -118,7 +118,7 @@ impl FromStr for Reachable {
     }
 }
 
-impl fmt::Display for Reachable {
+impl fmt::Display for DestinationRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("any"),
@@ -186,10 +186,10 @@ mod tests {
         for (text, shown) in
             [("any", "any"), ("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1/128"), ("a.b", "a.b")]
         {
-            assert_eq!(text.parse::<Reachable>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<DestinationRule>().unwrap().to_string(), shown);
         }
         for bad in ["", "10.0.0.0/33", "::/129", "a b", "a/8", "10.0.0.0/", "http://a"] {
-            assert!(bad.parse::<Reachable>().is_err(), "{bad:?}");
+            assert!(bad.parse::<DestinationRule>().is_err(), "{bad:?}");
         }
     }
 }

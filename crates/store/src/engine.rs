@@ -1,62 +1,33 @@
-//! What all stores of a process share: threads for work, a thread for the network, a memory budget.
+//! Resources that all stores of a process share: worker threads, the network thread, a memory budget.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
 use crate::error::{Cause, StoreError};
-use crate::http::{BaseUrl, HttpOptions, HttpSource, Limits, Manners, Network, Site};
-use crate::local::LocalSource;
-use crate::memory::Budget;
+use crate::failover::retry::RetryPolicy;
+use crate::failover::{EngineResources, Routed};
+use crate::log::Log;
+use crate::memory_budget::MemoryBudget;
 use crate::pool::Pool;
-use crate::retry::RetryPolicy;
-use crate::route::{Routed, Surroundings};
 use crate::servers::Servers;
-use crate::source::Source;
-use crate::verify::Verifying;
+use crate::transport::local::LocalSource;
+use crate::transport::source::Source;
+use crate::transport::verify::Verifying;
+use crate::transport::{BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits, Network, Site};
 
 /// How an engine is to behave.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Connections, deadlines.
     pub http: HttpOptions,
-    /// What is tried again, how often, after how long.
+    /// Which failures are retried, how often and after which pause.
     pub retry: RetryPolicy,
-    /// Bytes of stored objects that may lie in memory at once; beyond it they go to disk on their way.
+    /// Bytes of stored objects that may be in memory at once; beyond it they are spooled to disk.
     pub memory: u64,
-    /// Where fail-overs and failures of a cache's disk are told.
+    /// Log for fail-overs and failures of a cache's disk.
     pub log: Log,
-}
-
-/// Where lines for the log go.
-#[derive(Clone)]
-pub struct Log(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Log {
-    /// Hands each line to `write`, which must not block.
-    pub fn new(write: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(write))
-    }
-
-    /// Hands over a line.
-    pub fn say(&self, line: &str) {
-        (self.0)(line);
-    }
-}
-
-impl Default for Log {
-    /// Nowhere.
-    fn default() -> Self {
-        Self::new(|_| {})
-    }
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Log")
-    }
 }
 
 impl Default for EngineOptions {
@@ -81,8 +52,8 @@ struct Shared {
     pool: Arc<Pool>,
     network: OnceLock<Arc<Network>>,
     options: EngineOptions,
-    budget: Arc<Budget>,
-    /// What is known of servers, by their text form.
+    budget: Arc<MemoryBudget>,
+    /// Sources that are open, by the text form of their servers.
     routes: Mutex<HashMap<String, Weak<Routed>>>,
 }
 
@@ -90,7 +61,7 @@ impl Engine {
     /// Starts the threads that work; the network's starts when it is first needed.
     pub fn start(options: EngineOptions) -> Result<Self, StoreError> {
         let pool = Pool::start().map_err(|source| no_threads(source, "the worker threads"))?;
-        let budget = Budget::new(options.memory);
+        let budget = MemoryBudget::new(options.memory);
         Ok(Self {
             shared: Arc::new(Shared {
                 pool,
@@ -125,18 +96,24 @@ fn no_threads(source: std::io::Error, what: &'static str) -> StoreError {
     StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
 }
 
-/// Opens the source at one URL with nothing between but verification: what the choice of ways is measured against.
+/// Opens the source at one URL with verification and without fail-over; the baseline for measurements of fail-over.
 pub fn connect_straight(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, StoreError> {
     let base = BaseUrl::parse(url)?;
-    let Servers { dns, told, authorities, timings, http2, .. } = Servers::direct(url);
+    let Servers { dns, info_headers, authorities, timings, http2, .. } = Servers::direct(url);
     let limits = Limits::new(&engine.shared.options.http, &timings, false);
-    let site = Site::new(base, None, Manners { limits, dns, told }, (&authorities, http2), Arc::default());
+    let site = Site::new(
+        base,
+        None,
+        ConnectOptions { limits, dns, info_headers },
+        (&authorities, http2),
+        Arc::default(),
+    );
     let raw = Arc::new(HttpSource::new(engine.network()?, site));
     Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
 }
 
-/// Opens the source at a URL (`http://…` or `file://…`), or at several: the one place where sources are stacked. All who
-/// name the same servers alike share what is known of them.
+/// Opens the source at one URL (`http://…` or `file://…`) or at several servers. The only place where sources are
+/// stacked. Callers with equal servers share one source.
 pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn Source>, StoreError> {
     let servers = servers.into();
     if let Some(path) = servers.url().strip_prefix("file://") {
@@ -150,7 +127,7 @@ pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn S
         return Ok(known);
     }
     let EngineOptions { http, retry, log, .. } = &engine.shared.options;
-    let around = Surroundings {
+    let around = EngineResources {
         network: engine.network()?,
         pool: engine.pool().clone(),
         policy: *retry,

@@ -1,4 +1,4 @@
-//! What can go wrong between a server and verified bytes on disk.
+//! Failures between a server and verified bytes on disk.
 
 use std::error::Error;
 use std::fmt;
@@ -12,12 +12,12 @@ use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 
-use crate::http::TlsProblem;
+use crate::transport::TlsProblem;
 
-/// Who is at fault. Decided where the error is born; fail-over is a match on this and nothing else.
+/// Component at fault. Decided where the error is created; fail-over matches on this and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// The object itself: whoever is asked, it will be as wrong.
+    /// The object itself: every server has the same wrong object.
     Object,
     /// The server.
     Host,
@@ -25,7 +25,7 @@ pub enum Blame {
     Proxy,
     /// The local disk or cache folder.
     Disk,
-    /// Whoever asked: a bad URL, a closed store.
+    /// The caller: a bad URL, a closed store.
     Caller,
 }
 
@@ -68,7 +68,7 @@ pub enum Cause {
     Unresolved {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         reason: String,
     },
     /// No connection came about.
@@ -77,12 +77,12 @@ pub enum Cause {
     /// Something took too long.
     #[error("{phase} {} s", limit.as_secs_f32())]
     TimedOut {
-        /// What took too long.
+        /// The phase that took too long.
         phase: Phase,
         /// The limit that passed.
         limit: Duration,
     },
-    /// Who answers can't prove to be who was to be spoken to.
+    /// The peer's certificate doesn't prove the expected name.
     #[error("no secure connection with `{host}`: {problem}")]
     Insecure {
         /// The name of the server or proxy.
@@ -115,10 +115,10 @@ pub enum Cause {
     ProxyStatus {
         /// The HTTP status.
         status: u16,
-        /// What it says of the error.
+        /// The proxy's description of the error.
         said: String,
     },
-    /// A proxy sends nothing to the user it was told, or to those who tell it none.
+    /// The proxy refuses the user name and password, or requires some.
     #[error(
         "the proxy answered with status 407: {}",
         match user {
@@ -136,13 +136,13 @@ pub enum Cause {
         /// Where to.
         location: String,
     },
-    /// The server wants to know who asks.
+    /// The server requires authentication.
     #[error("the server answered with status 401: it sends that only to those it knows")]
     Unauthorized {
-        /// What it wants, as it says it in the field `WWW-Authenticate`.
+        /// The value of the field `WWW-Authenticate`.
         challenge: String,
     },
-    /// The server sends a whole file where a part of it is asked for.
+    /// The server answers a range request with the whole file.
     #[error(
         "the server, or a proxy on the way, sends whole files and not the parts that are asked for (HTTP ranges)"
     )]
@@ -150,7 +150,7 @@ pub enum Cause {
     /// A file of which parts are read is not the one any more that was opened.
     #[error("the file has changed on the server since it was opened")]
     Changed,
-    /// A part of a file is not what the list of its digests says.
+    /// A part of a file doesn't have the digest that the list of digests names.
     #[error("bytes {from} to {to} are not those that the list of digests names")]
     WrongPart {
         /// Where the part begins.
@@ -158,7 +158,7 @@ pub enum Cause {
         /// Where it ends.
         to: u64,
     },
-    /// A list of digests is not the one that was named.
+    /// A list of digests doesn't have the expected digest.
     #[error("it has the digest {actual}, and not {expected}")]
     WrongList {
         /// Which digest it was to have.
@@ -182,30 +182,30 @@ pub enum Cause {
         /// The limit in bytes.
         limit: u64,
     },
-    /// The stored bytes have another hash than the one that names them.
+    /// The stored bytes don't have the hash that names the object.
     #[error(
         "the bytes are damaged: {len} bytes with hash {actual} came instead of {expected}{}",
         if *html { "; they look like an HTML page" } else { "" }
     )]
     Corrupt {
-        /// The hash that was asked for.
+        /// The expected hash.
         expected: ContentHash,
-        /// The hash of what came.
+        /// The hash of the received bytes.
         actual: ContentHash,
         /// How many bytes came.
         len: u64,
         /// Whether they look like a web page, as captive portals and error pages do.
         html: bool,
     },
-    /// The stored bytes carry the right hash but don't decompress to what the repository says.
+    /// The stored bytes have the right hash but don't decompress to an object of the stated size.
     #[error("{0}")]
     Undecodable(DecompressError),
     /// The plain object has another length than the catalog says.
     #[error("the object has {actual} plain bytes where the repository says {expected}")]
     WrongSize {
-        /// What the repository says.
+        /// The size that the repository states.
         expected: u64,
-        /// What the object has.
+        /// The size of the object.
         actual: u64,
     },
     /// The head of a repository was refused.
@@ -229,9 +229,9 @@ pub enum Cause {
     /// A local file operation failed.
     #[error("{doing} `{}` failed", path.display())]
     Disk {
-        /// What was attempted.
+        /// The operation that failed.
         doing: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -241,15 +241,15 @@ pub enum Cause {
     NotPrivate {
         /// The folder.
         path: PathBuf,
-        /// Whose it is or who may write.
+        /// The owner or the mode that makes the folder unsafe.
         problem: String,
     },
-    /// The cache has no room and all of what it has is in use.
+    /// The cache has no room, and all objects in it are in use.
     #[error(
         "no room for {needed} bytes: {used} bytes of the cache are in use and its hard limit is {limit} bytes"
     )]
     Full {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
         /// Bytes the cache holds.
         used: u64,
@@ -277,33 +277,32 @@ pub enum Cause {
     BadUrl {
         /// The address.
         url: String,
-        /// What is wrong with it.
+        /// The part of the address that is wrong.
         reason: &'static str,
     },
     /// The store was shut down, or dropped a request unanswered.
     #[error("the store was closed before there was an answer")]
     Closed,
-    /// The way on which it was queued was left before it was sent; another is taken.
-    #[error("it was queued on a way that was left")]
-    Left,
-    /// It was sent, and taken back for others because the server didn't answer it; it is asked for again.
-    #[error("the server answered others and not this one")]
+    /// The route was marked down before the request was sent; it is queued on another.
+    #[error("request cancelled: its route was marked down")]
+    RouteDown,
+    /// The request was withdrawn because the server answered later ones first; it is sent again.
+    #[error("request withdrawn: the server answered later requests first")]
     TakenBack,
-    /// A prefetch whose errand ended before it was asked for.
-    #[error("it was called off, because nobody needs it any more")]
-    CalledOff,
-    /// What was to be pinned can't be.
+    /// A prefetch whose token was cancelled before it was sent.
+    #[error("prefetch cancelled")]
+    Cancelled,
+    /// The objects can't be pinned.
     #[error("can't be pinned: {why}")]
     BadPin {
         /// Why not.
         why: String,
     },
-    /// Content that lies outside of the repository, and nobody said where.
+    /// External data for which no server is configured.
     #[error(
-        "its content lies outside of the repository, and no server that has it is named: set CVMFS_EXTERNAL_URL, or \
-         say --external URL"
+        "external data, and no server for external data is named: set CVMFS_EXTERNAL_URL, or say --external URL"
     )]
-    Elsewhere,
+    NoExternalServer,
     /// No cache of this size takes the object.
     #[error(
         "it has {needed} bytes, and the cache takes objects of up to {limit} bytes; give it a larger quota"
@@ -337,7 +336,7 @@ fn owner_text(pid: Option<u32>) -> String {
 }
 
 impl Cause {
-    /// Who is at fault.
+    /// Returns the component at fault.
     pub fn blame(&self) -> Blame {
         match self {
             Cause::Unresolved { .. }
@@ -370,17 +369,17 @@ impl Cause {
             | Cause::NotAllowed { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
-            | Cause::Elsewhere
-            | Cause::CalledOff
+            | Cause::NoExternalServer
+            | Cause::Cancelled
             | Cause::BadPin { .. }
-            | Cause::Left
+            | Cause::RouteDown
             | Cause::QueueFull { .. } => Blame::Caller,
             Cause::ProxyStatus { .. } | Cause::ProxyLogin { .. } => Blame::Proxy,
             Cause::Remote { blame, .. } => *blame,
         }
     }
 
-    /// Whether asking the same again, later, may succeed without anything being repaired by hand.
+    /// Returns whether the same request may succeed later without a repair by hand.
     pub fn may_pass(&self) -> bool {
         match self {
             Cause::Unresolved { .. }
@@ -393,7 +392,7 @@ impl Cause {
             | Cause::Busy { .. }
             | Cause::Silent { .. }
             | Cause::ProxyStatus { .. }
-            | Cause::Left
+            | Cause::RouteDown
             | Cause::TakenBack
             | Cause::QueueFull { .. } => true,
             Cause::Untrusted(error) => error.is_older(),
@@ -418,20 +417,20 @@ impl Cause {
             | Cause::NotPrivate { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
-            | Cause::Elsewhere
-            | Cause::CalledOff
+            | Cause::NoExternalServer
+            | Cause::Cancelled
             | Cause::BadPin { .. } => false,
         }
     }
 }
 
-/// Whether an I/O error means that the disk or a disk quota is full.
+/// Returns whether an I/O error means that the disk or a disk quota is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// A failure to get something: on which object, from where, and why. Cheap to clone, because one failed
-/// fetch answers everyone who waits for it.
+/// Failure of a request: the object, the server and the cause. Cheap to clone, because one failed fetch completes all
+/// requests that joined it.
 #[derive(Clone, Debug)]
 pub struct StoreError {
     object: Arc<str>,
@@ -442,7 +441,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// A failure on a named object.
+    /// Makes a failure of a named object.
     pub fn new(object: impl Into<Arc<str>>, cause: Cause) -> Self {
         Self { object: object.into(), from: None, cause: Arc::new(cause), blame: None }
     }
@@ -454,36 +453,36 @@ impl StoreError {
         self
     }
 
-    /// The same failure, told to someone who knows the object by another name.
+    /// Returns the same failure with another name for the object.
     #[must_use]
     pub fn on(mut self, object: impl Into<Arc<str>>) -> Self {
         self.object = object.into();
         self
     }
 
-    /// What the failure happened to.
+    /// Returns the object that failed.
     pub fn object(&self) -> &str {
         &self.object
     }
 
-    /// Why.
+    /// Returns the cause.
     pub fn cause(&self) -> &Cause {
         &self.cause
     }
 
-    /// Who is at fault.
+    /// Returns the component at fault.
     pub fn blame(&self) -> Blame {
         self.blame.unwrap_or_else(|| self.cause.blame())
     }
 
-    /// The same failure, for which somebody is known to be at fault.
+    /// Returns the same failure with another component at fault.
     #[must_use]
     pub(crate) fn blamed(mut self, blame: Blame) -> Self {
         self.blame = Some(blame);
         self
     }
 
-    /// Whether asking again later may succeed.
+    /// Returns whether a later attempt may succeed.
     pub fn may_pass(&self) -> bool {
         self.cause.may_pass()
     }
@@ -498,7 +497,7 @@ impl StoreError {
         self.full_text_after("")
     }
 
-    /// Returns the full text without the object and the place that `said`, which comes before it, names already.
+    /// Returns the full text without the object and the place if `said`, the text before it, names them already.
     pub fn full_text_after(&self, said: &str) -> String {
         // Like `/a/file (file 8f12…)`.
         let (path, about) = self.object.split_once(" (").unwrap_or((&self.object, ""));

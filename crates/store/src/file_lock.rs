@@ -1,8 +1,8 @@
-//! A file that one process at a time has locked, and that says which one.
+//! Lock file of one process at a time, which names its holder.
 //!
-//! The lock is given up by unlocking, not by closing the file: it belongs to what all copies of a descriptor
-//! share, and a child that another thread has just forked holds a copy of each until it executes its program.
-//! A lock that was only closed would outlast its owner by that moment, and be found taken by nobody.
+//! The lock is released by unlocking, not by closing the file: it belongs to the open file description, and a child
+//! that another thread has just forked holds a copy of each descriptor until it executes its program. A lock released
+//! by closing would outlast its owner by that moment.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -50,7 +50,7 @@ impl LockHolder {
     }
 }
 
-/// What came of asking for a lock.
+/// Result of trying to take a lock.
 #[derive(Debug)]
 pub enum Locking {
     /// It is ours.
@@ -60,7 +60,7 @@ pub enum Locking {
 }
 
 impl Locking {
-    /// The lock, or the error made from who has it.
+    /// Returns the lock, or the error made from its holder.
     pub fn or_held<E>(self, error: impl FnOnce(LockHolder) -> E) -> Result<FileLock, E> {
         match self {
             Locking::Taken(lock) => Ok(lock),
@@ -70,7 +70,7 @@ impl Locking {
 }
 
 impl FileLock {
-    /// Takes the lock if it is free, and writes down who has it. The file is made if need be.
+    /// Takes the lock if it is free, and writes the holder to the file, which is made if needed.
     pub fn try_take(path: &Path) -> io::Result<Locking> {
         let mut again = RETRIES_MAX;
         loop {
@@ -78,7 +78,8 @@ impl FileLock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
                     let lock = Self { file };
-                    // Some remove the file before they give it up: a lock on one that is gone keeps nobody out.
+                    // Some programs remove the file before they unlock: a lock on a removed file excludes no other
+                    // process.
                     if again > 0 && lock.is_lost_at(path) {
                         again -= 1;
                         continue;
@@ -99,12 +100,12 @@ impl FileLock {
         Ok(Self { file })
     }
 
-    /// Whether the file was removed from `path`, or replaced there by another of its file system. One that is only out of
-    /// reach, because its file system is not mounted or does not answer, comes back as it was.
+    /// Returns whether the file was removed from `path`, or replaced by another one of its file system. A file that is
+    /// out of reach, because its file system is not mounted or hangs, is not lost.
     pub(crate) fn is_lost_at(&self, path: &Path) -> bool {
         let Ok(ours) = self.file.metadata() else { return false };
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-        // The file, or what is left of the way to it.
+        // The file, or the nearest existing folder above it.
         for place in path.ancestors() {
             match std::fs::symlink_metadata(place) {
                 Ok(facts) if place == path && facts.ino() == ours.ino() => return false,
@@ -116,7 +117,7 @@ impl FileLock {
         false
     }
 
-    /// The lock counts without it, so a full disk is no reason to fail.
+    /// Writes the holder to the file. The lock counts without it, so a full disk is no failure.
     fn sign(&self) {
         let mut file = &self.file;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -147,7 +148,7 @@ mod tests {
         let Locking::Taken(first) = FileLock::try_take(&path).unwrap() else {
             panic!("nobody else is there")
         };
-        // A second descriptor of the same open file is what a fork leaves to the child.
+        // A fork leaves a second descriptor of the same open file to the child.
         let copy = first.file.try_clone().unwrap();
         let me = std::process::id();
         let Locking::Held(holder) = FileLock::try_take(&path).unwrap() else { panic!("it is taken") };

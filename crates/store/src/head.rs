@@ -1,8 +1,8 @@
-//! Which head of a repository is believed now.
+//! The trusted head of a repository.
 //!
-//! A [`HeadKeeper`] asks the server for the manifest, the certificate it names and the whitelist, has
-//! `format` verify them, and remembers the last accepted head durably. An older head is never applied. What
-//! it knows it goes on with when the server can't be asked, and says so.
+//! A [`HeadKeeper`] asks the server for the manifest, the certificate it names and the whitelist, has `format` verify
+//! them, and saves the last accepted head durably. An older head is never applied. If the server can't be reached it
+//! goes on with the saved head, and reports that.
 
 mod check;
 mod saved;
@@ -19,14 +19,14 @@ use esker_format::trust::{self, Seen, TrustError, VerifiedHead};
 use parking_lot::Mutex;
 
 use crate::cache::disk::{Disk, RealDisk};
-use crate::done::Done;
+use crate::callback::Callback;
+use crate::clock::unix_now;
 use crate::engine::Engine;
 use crate::error::{Cause, StoreError};
+use crate::objects::object_store::ObjectStore;
 use crate::pool::Pool;
-use crate::source::Source;
-use crate::status::unix_now;
-use crate::store::ObjectStore;
-use crate::urgency::Urgency;
+use crate::priority::Urgency;
+use crate::transport::source::Source;
 use check::{Check, Checked};
 use saved::{Evidence, Saved, SavedFile};
 
@@ -37,7 +37,7 @@ pub struct HeadOptions {
     pub name: RepositoryName,
     /// The keys that may sign its whitelist.
     pub keys: MasterKeys,
-    /// What is never believed.
+    /// Blacklisted certificates and revisions.
     pub blacklist: Blacklist,
     /// How long after a server last confirmed it a saved head may start a mount without a server.
     pub offline_max_age: Duration,
@@ -52,7 +52,7 @@ pub const OFFLINE_MAX_AGE: Duration = Duration::from_secs(30 * 86_400);
 const CONFIRMED_STEP: i64 = 3600;
 
 impl HeadOptions {
-    /// The usual options with the system's clock.
+    /// Returns the default options with the system's clock.
     pub fn new(name: RepositoryName, keys: MasterKeys) -> Self {
         let now = || UnixTime(i64::try_from(unix_now()).unwrap_or(i64::MAX));
         Self {
@@ -71,7 +71,7 @@ pub struct HeadKeeper {
     keeper: Arc<Keeper>,
 }
 
-/// What a start found.
+/// Result of [`HeadKeeper::start`].
 #[derive(Clone, Debug)]
 pub struct Started {
     /// The head to go on with.
@@ -85,18 +85,18 @@ pub struct Started {
 pub struct Offline {
     /// When a server last confirmed the head in use.
     pub since: UnixTime,
-    /// What went wrong.
+    /// Failure of the server.
     pub reason: StoreError,
 }
 
-/// What a refresh found.
+/// Result of [`HeadKeeper::refresh`].
 #[derive(Clone, Debug)]
 pub enum Refreshed {
     /// The head is the same.
     Unchanged,
     /// There is a newer one.
     New(Arc<VerifiedHead>),
-    /// The server could not be used, or offered what can't be believed; the head stays.
+    /// The server was unreachable or offered an untrusted head; the head stays.
     Offline(Offline),
 }
 
@@ -122,7 +122,7 @@ struct Keeper {
     file: SavedFile,
     options: HeadOptions,
     state: Mutex<State>,
-    /// Held while a head is accepted or confirmed, which writes to the disk; the state is locked for moments.
+    /// Serialises accepting and confirming a head, which write to the disk; `state` is locked only briefly.
     accepting: Mutex<()>,
 }
 
@@ -140,7 +140,7 @@ struct Current {
 }
 
 impl HeadKeeper {
-    /// A keeper that asks `source`, takes certificates from `store` and saves in the folder `heads`
+    /// Makes a keeper that asks `source`, takes certificates from `store` and saves in the folder `heads`
     /// ([`Cache::heads`](crate::Cache::heads)).
     pub fn new(
         engine: &Engine,
@@ -167,16 +167,16 @@ impl HeadKeeper {
         Self { keeper: Arc::new(Keeper { source, store, pool, file, options, state, accepting }) }
     }
 
-    /// Finds the head to begin with: the server's, or, if the server can't be used, the saved one. A server
-    /// that offers a head which fails verification is no reason to use the saved one, unless that head is
-    /// merely older or no manifest at all (the page of a captive portal).
-    pub fn start(&self, done: Done<Started>) {
+    /// Finds the first head: the server's, or the saved one if the server can't be reached. If the server's head fails
+    /// verification the saved one is not used, unless the server's is merely older or no manifest at all (the page of
+    /// a captive portal).
+    pub fn start(&self, done: Callback<Started>) {
         let keeper = self.keeper.clone();
         self.keeper.pool.spawn(Urgency::Demand, move || {
             let saved = keeper.load();
             let seen = saved.as_ref().map(|saved| saved.head.seen());
             let after = keeper.clone();
-            let checked = Done::new(move |outcome| {
+            let checked = Callback::new(move |outcome| {
                 let pool = after.pool.clone();
                 pool.run(Urgency::Demand, move || done.give(after.started(outcome, saved)));
             });
@@ -185,33 +185,34 @@ impl HeadKeeper {
     }
 
     /// Asks the server whether there is a newer head. Never fails: without an answer the head stays.
-    pub fn refresh(&self, done: Done<Refreshed>) {
+    pub fn refresh(&self, done: Callback<Refreshed>) {
         let current = self.keeper.state.lock().current.clone();
         let Some(current) = current else {
-            let started = Done::new(|outcome: Result<Started, _>| done.give(outcome.map(Refreshed::from)));
+            let started =
+                Callback::new(|outcome: Result<Started, _>| done.give(outcome.map(Refreshed::from)));
             return self.start(started);
         };
         let keeper = self.keeper.clone();
         let seen = Some(current.head.seen());
-        let checked = Done::new(move |outcome| {
+        let checked = Callback::new(move |outcome| {
             let pool = keeper.pool.clone();
             pool.run(Urgency::Demand, move || done.ok(keeper.refreshed(outcome)));
         });
         Check::begin(self.keeper.clone(), Some(current.saved.evidence.manifest), seen, checked);
     }
 
-    /// The repository.
+    /// Returns the repository.
     pub fn name(&self) -> &RepositoryName {
         &self.keeper.options.name
     }
 
-    /// The first revision that the blacklist does not refuse.
+    /// Returns the first revision that the blacklist allows.
     pub fn floor(&self) -> u64 {
         let options = &self.keeper.options;
         options.blacklist.floor(&options.name).unwrap_or(0)
     }
 
-    /// The head in use.
+    /// Returns the head in use.
     pub fn current(&self) -> Option<Arc<VerifiedHead>> {
         self.keeper.state.lock().current.as_ref().map(|current| current.head.clone())
     }
@@ -229,8 +230,8 @@ impl HeadKeeper {
         }
     }
 
-    /// Forgets which head was accepted last, so that a repository that was made anew (and begins with
-    /// revision 1) can be used. Only on the user's word: it gives up the protection against old heads.
+    /// Forgets the last accepted head, so that a recreated repository (which begins with revision 1) can be used. Only
+    /// on the user's request: it gives up the protection against old heads.
     pub fn forget_history(&self) -> Result<(), StoreError> {
         let keeper = &self.keeper;
         let forgotten = keeper.file.lock().and_then(|_lock| keeper.file.forget());
@@ -278,7 +279,7 @@ impl Keeper {
         })
     }
 
-    /// The saved head, verified again as of when it was accepted, but with the blacklist of today.
+    /// Loads the saved head and verifies it as of its acceptance, but with the current blacklist.
     fn load(&self) -> Option<Current> {
         let saved = self.file.load()?;
         let head = self.verify(&saved.evidence, saved.accepted, None).ok()?;
@@ -331,8 +332,8 @@ impl Keeper {
         Refreshed::Offline(Offline { since, reason })
     }
 
-    /// Makes a verified head the current one and saves it, unless a newer one was accepted meanwhile, here
-    /// or by another mount.
+    /// Makes a verified head the current one and saves it, unless this or another mount accepted a newer one
+    /// meanwhile.
     fn accept(&self, mut new: Current) -> Result<Arc<VerifiedHead>, StoreError> {
         let now = self.now();
         new.saved.accepted = now;
@@ -381,7 +382,7 @@ impl Keeper {
     }
 }
 
-/// Whether a mount may start from its saved head although the server was asked.
+/// Returns whether a mount may start from its saved head after this failure.
 fn may_go_on(reason: &StoreError) -> bool {
     match reason.cause() {
         Cause::Untrusted(error) => error.is_older() || matches!(error, TrustError::Manifest(_)),

@@ -6,79 +6,74 @@
 //!        └── Handle ◄── entry ◄── write once ◄── decompress
 //! ```
 //!
-//! Nothing blocks: a request is answered through [`Done`], at once if the object is in the cache, otherwise
+//! Nothing blocks: a request is answered through [`Callback`], at once if the object is in the cache, otherwise
 //! from the thread that finishes it. Only bytes whose hash was checked become a [`Handle`].
 #![deny(unsafe_code)]
 
-mod below;
 mod beneath;
 mod cache;
+mod callback;
+mod cancel_token;
+mod clock;
 mod counter;
 mod destinations;
-mod done;
 mod engine;
-mod errand;
 mod error;
+mod failover;
 mod file_lock;
-mod flight;
-mod handle;
 mod head;
-mod http;
-mod local;
-mod memory;
+mod log;
+mod memory_budget;
 mod objects;
-mod parts;
 mod pool;
+mod priority;
 mod progress;
-mod prove;
-mod ranged;
-mod retry;
-mod route;
 mod servers;
 mod sink;
-mod source;
-mod status;
-mod store;
 mod sys;
-mod urgency;
-mod verify;
-mod waits;
-mod wanted;
+mod transport;
+mod wait_stats;
 
-pub use below::{Lower, LowerForm, LowerStatus, make_alien};
 pub use beneath::{Beneath, Links};
-pub use cache::care::{CachedObject, CheckProgress, DamagedObject, Freed, Goal};
+pub use cache::admin::{CachedObject, CheckProgress, DamagedObject, Goal};
+pub use cache::block_cache::{BlockCache, FileBlocks};
 pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
+pub use cache::evict::Freed;
+pub use cache::lower::{Lower, LowerForm, make_alien};
 pub use cache::pins::PinSet;
+pub use cache::status::{CacheStatus, LowerStatus, Room};
+pub use cache::verify_plain::StockZlib;
 pub use cache::{Cache, CacheOptions};
+pub use callback::Callback;
+pub use cancel_token::CancelToken;
 pub use counter::Counter;
-pub use destinations::{Destinations, Reachable};
-pub use done::Done;
-pub use engine::{Engine, EngineOptions, Log, connect, connect_straight};
-pub use errand::Errand;
+pub use destinations::{DestinationRule, Destinations};
+pub use engine::{Engine, EngineOptions, connect, connect_straight};
 pub use error::{Blame, Cause, Phase, StoreError, names};
+pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
-pub use handle::{Handle, Mapped, OpenObject};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
-pub use http::{
-    Compose, Datagrams, Destination, Heard, HttpOptions, Listen, ListenStatus, Listening, TlsProblem,
-    full_name, host_of,
-};
+pub use log::Log;
 pub use objects::Objects;
-pub use parts::{PartCache, Parts};
+pub use objects::handle::{Handle, Mapped, OpenObject};
+pub use objects::object_store::{Holder, ObjectStore, Warmed};
+pub use objects::request::{CacheKey, External, ObjectRequest, UNSTATED_SIZE_LIMIT};
+pub use objects::status::{StoreStatus, TrafficStatus};
+pub use pool::WorkStatus;
+pub use priority::{Priority, Urgency};
 pub use progress::{Progress, Requester};
-pub use prove::StockZlib;
-pub use ranged::{RangedFile, Version, Whole};
-pub use retry::RetryPolicy;
 pub use servers::{
-    Authorities, Dns, Family, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError, Timings, Told,
-    without_passwords,
+    Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
+    Timings, without_passwords,
 };
 pub use sink::{LocalSink, Put, Sink};
-pub use source::{Check, Fetch, MEMORY_MAX, Source, Spool, SpoolAccount, Stored};
-pub use status::{
-    CacheStatus, NetworkStatus, Reach, Room, RouteStatus, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
+pub use transport::range_file::RangeFile;
+pub use transport::source::{
+    Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,
 };
-pub use store::{Holder, ObjectStore, Warmed};
-pub use urgency::{Priority, Urgency};
-pub use wanted::{CacheKey, External, UNSTATED_SIZE_LIMIT, Wanted};
+pub use transport::status::{NetworkStatus, Reach, RouteStatus};
+pub use transport::{
+    ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, SseListener, SseOptions,
+    SseStatus, TlsProblem, full_name, host_of,
+};
+pub use wait_stats::WaitStatus;

@@ -1,79 +1,88 @@
 //! The store of this process: cache, single-flight, fetch, verify, decompress, keep.
 
+pub(crate) mod handle;
 mod keep;
+pub(crate) mod object_store;
+pub(crate) mod request;
+pub(crate) mod single_flight;
+pub(crate) mod status;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::cache::{Cache, Entry, Inner, Leased};
-use crate::done::Done;
-use crate::errand::Errand;
+use crate::cache::lower::LowerTiers;
+use crate::cache::lower::request::LowerRequest;
+use crate::cache::status::Room;
+use crate::cache::{Cache, CacheState, Entry, FileRoom, OpenOutcome, Writing};
+use crate::callback::Callback;
+use crate::cancel_token::CancelToken;
 use crate::error::{Cause, StoreError, is_full};
-use crate::flight::{Answer, Waiter};
-use crate::handle::Handle;
+use crate::objects::handle::Handle;
+use crate::objects::object_store::{Holder, ObjectStore, Warmed};
+use crate::objects::request::ObjectRequest;
+use crate::objects::single_flight::{Answer, SingleFlight, Waiter};
+use crate::objects::status::{StoreStatus, Traffic};
+use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
-use crate::source::{Fetch, Source};
-use crate::status::{Room, StoreStatus, Traffic};
-use crate::store::{Holder, ObjectStore, Warmed};
-use crate::urgency::{Priority, Urgency};
-use crate::wanted::Wanted;
+use crate::transport::source::{Fetch, Source};
 
 /// The objects of one repository, over a cache that several may share.
 pub struct Objects {
-    shared: Arc<Shared>,
+    state: Arc<StoreState>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) cache: Arc<Inner>,
+pub(crate) struct StoreState {
+    pub(crate) cache: Arc<CacheState>,
+    single_flight: Arc<SingleFlight>,
+    lower: Option<Arc<LowerTiers>>,
     source: Arc<dyn Source>,
-    /// Where content is that lies outside of the repository.
+    /// Source of external data.
     external: Option<Arc<dyn Source>>,
     pub(crate) traffic: Traffic,
     /// Prefetches that are queued or on their way.
     warming: AtomicUsize,
 }
 
-/// Prefetches that one store may have queued or on their way: what the largest programs touch, several times
-/// over. Who asks for more is refused.
+/// Most prefetches queued or in progress in one store: several times the files that the largest programs use. Further
+/// ones are refused.
 const WARMING_MAX: usize = 16_384;
 
-/// How much room is made first on a full disk for stored bytes of unstated size, twice as much the next time, and how
-/// often.
+/// Bytes to free first on a full disk for stored bytes of unstated size; twice as many each next time, and how often.
 const ROOM_UNSTATED: u64 = 64 << 20;
 const STORED_ROUNDS: u32 = 4;
 
 /// A place among the prefetches of a store; free again on drop.
-pub(crate) struct Seat(Arc<Shared>);
+pub(crate) struct PrefetchPermit(Arc<StoreState>);
 
-impl Seat {
-    fn take(store: &Arc<Shared>) -> Option<Self> {
-        let seat = Self(store.clone());
-        (store.warming.fetch_add(1, Ordering::Relaxed) < WARMING_MAX).then_some(seat)
+impl PrefetchPermit {
+    fn take(store: &Arc<StoreState>) -> Option<Self> {
+        let permit = Self(store.clone());
+        (store.warming.fetch_add(1, Ordering::Relaxed) < WARMING_MAX).then_some(permit)
     }
 }
 
-impl Drop for Seat {
+impl Drop for PrefetchPermit {
     fn drop(&mut self) {
         self.0.warming.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// One object on its way, led by the request that missed it first. One that is dropped on its way, because the cache
-/// is closed or its threads end, is answered all the same: all who joined it wait.
-pub(crate) struct Trip {
-    pub(crate) store: Arc<Shared>,
-    pub(crate) wanted: Wanted,
+/// Fetch of one object, led by the request that missed it first. A job that is dropped, because the cache is closed or
+/// its threads end, still completes all requests that joined it.
+pub(crate) struct FetchJob {
+    pub(crate) store: Arc<StoreState>,
+    pub(crate) wanted: ObjectRequest,
     pub(crate) priority: Priority,
     /// When bytes of it last came.
     pub(crate) progress: Progress,
-    /// Whether nobody demanded it when it began.
+    /// Whether it began as a prefetch.
     pub(crate) is_prefetch: bool,
     /// The stored bytes, once they came.
     pub(crate) fetched: Option<u64>,
-    /// Whether all who wait for it were told.
-    pub(crate) landed: bool,
+    /// Whether all waiting requests were completed.
+    pub(crate) is_completed: bool,
 }
 
 impl Objects {
@@ -82,118 +91,122 @@ impl Objects {
         Self::with_external(cache, source, None)
     }
 
-    /// The same, with content that lies outside of the repository at `external`.
+    /// Makes a store of the repository at `source` with external data at `external`.
     pub fn with_external(cache: &Cache, source: Arc<dyn Source>, external: Option<Arc<dyn Source>>) -> Self {
-        let (cache, traffic, warming) = (cache.inner.clone(), Traffic::default(), AtomicUsize::new(0));
-        Self { shared: Arc::new(Shared { cache, source, external, traffic, warming }) }
+        let (traffic, warming) = (Traffic::default(), AtomicUsize::new(0));
+        let (single_flight, lower) = (cache.single_flight.clone(), cache.lower.clone());
+        let cache = cache.state.clone();
+        let state = StoreState { cache, single_flight, lower, source, external, traffic, warming };
+        Self { state: Arc::new(state) }
     }
 }
 
 impl ObjectStore for Objects {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
-        self.shared.get(wanted, done);
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
+        self.state.get(wanted, done);
     }
 
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
-        match Seat::take(&self.shared) {
-            Some(seat) => self.shared.warm_seated(wanted, errand.clone(), done, seat),
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
+        match PrefetchPermit::take(&self.state) {
+            Some(permit) => self.state.warm_with_permit(wanted, token.clone(), done, permit),
             None => done.err(StoreError::new(wanted.label(), Cause::QueueFull { limit: WARMING_MAX })),
         }
     }
 
-    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
-        let Some(entry) = self.shared.cache.find(&wanted.key()) else { return false };
-        let cache = self.shared.cache.clone();
+    fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
+        let Some(entry) = self.state.cache.find(&wanted.key()) else { return false };
+        let cache = self.state.cache.clone();
         // Opening alone may take as long as reading: the kernel looks for the file on disk.
-        self.shared.cache.pool.spawn(Urgency::Prefetch, move || {
-            if let Leased::Handle(handle) = cache.lease(&entry) {
+        self.state.cache.pool.spawn(Urgency::Prefetch, move || {
+            if let OpenOutcome::Handle(handle) = cache.open_entry(&entry) {
                 handle.read_ahead(range);
             }
         });
         true
     }
 
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
-        self.shared.cached(wanted)
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
+        self.state.cached(wanted)
     }
 
-    fn doubt(&self, wanted: &Wanted) {
-        self.shared.cache.doubt(&wanted.key());
+    fn doubt(&self, wanted: &ObjectRequest) {
+        self.state.cache.doubt(&wanted.key());
     }
 
     fn add_holder(&self, holder: Weak<dyn Holder>) {
-        self.shared.cache.add_holder(holder);
+        self.state.cache.add_holder(holder);
     }
 
     fn room(&self) -> Room {
-        self.shared.cache.room()
+        self.state.cache.room()
     }
 
     fn round_trip(&self) -> Option<Duration> {
-        self.shared.source.network().round_trip()
+        self.state.source.network().round_trip()
     }
 
     fn status(&self) -> StoreStatus {
-        let mut status = self.shared.traffic.status(self.shared.cache.status());
-        status.work = self.shared.cache.pool.status();
-        status.network = self.shared.source.network();
-        status.traffic.warming = self.shared.warming.load(Ordering::Relaxed) as u64;
+        let mut status = self.state.traffic.status(self.state.cache.status());
+        status.work = self.state.cache.pool.status();
+        status.network = self.state.source.network();
+        status.traffic.warming = self.state.warming.load(Ordering::Relaxed) as u64;
         status
     }
 }
 
-impl Shared {
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+impl StoreState {
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
         let entry = self.cache.find(&wanted.key())?;
-        let Leased::Handle(handle) = self.cache.lease(&entry) else { return None };
+        let OpenOutcome::Handle(handle) = self.cache.open_entry(&entry) else { return None };
         let fits = wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit;
         if fits {
             self.traffic.hits.count();
-            self.traffic.note_use(&entry);
+            self.traffic.note_first_use(entry.first_use());
         }
         fits.then_some(handle)
     }
 
-    pub(crate) fn get(self: &Arc<Self>, wanted: Wanted, done: Done<Handle>) {
+    pub(crate) fn get(self: &Arc<Self>, wanted: ObjectRequest, done: Callback<Handle>) {
         match self.cached(&wanted) {
             Some(handle) => done.ok(handle),
-            None => self.set_out(wanted, Answer::Open(done)),
+            None => self.join_or_lead(wanted, Answer::Open(done)),
         }
     }
 
-    /// Brings an object into the cache for an errand that has a seat.
-    pub(crate) fn warm_seated(
+    /// Brings an object into the cache for a prefetch that has a permit.
+    pub(crate) fn warm_with_permit(
         self: &Arc<Self>,
-        wanted: Wanted,
-        errand: Errand,
-        done: Done<Warmed>,
-        seat: Seat,
+        wanted: ObjectRequest,
+        token: CancelToken,
+        done: Callback<Warmed>,
+        permit: PrefetchPermit,
     ) {
-        // An entry still to be checked counts as well: whoever reads it has it checked, or fetched again.
+        // An unchecked entry counts as well: its first reader has it checked, or fetched again.
         match self.cache.find(&wanted.key()) {
             Some(entry) => done.give(self.fitting(&wanted, entry.plain_len).map(|()| Warmed::Here)),
-            None if errand.is_over() => done.err(StoreError::new(wanted.label(), Cause::CalledOff)),
-            None => self.set_out(wanted, Answer::Warm { errand, done, seat }),
+            None if token.is_cancelled() => done.err(StoreError::new(wanted.label(), Cause::Cancelled)),
+            None => self.join_or_lead(wanted, Answer::Warm { token, done, permit }),
         }
     }
 
     /// Leads or joins the flight for an object.
-    fn set_out(self: &Arc<Self>, mut wanted: Wanted, answer: Answer) {
+    fn join_or_lead(self: &Arc<Self>, mut wanted: ObjectRequest, answer: Answer) {
         if wanted.size.is_none() {
             wanted.limit = wanted.limit.min(self.cache.unstated_limit());
         }
         let waiter = Waiter { store: self.clone(), wanted: wanted.clone(), answer };
-        let Some((priority, progress)) = self.cache.flights.join(waiter) else {
+        let Some((priority, progress)) = self.single_flight.join(waiter) else {
             self.traffic.joined.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let is_prefetch = priority.urgency() == Urgency::Prefetch;
         let store = self.clone();
-        Trip { store, wanted, priority, progress, is_prefetch, fetched: None, landed: false }.look_again();
+        FetchJob { store, wanted, priority, progress, is_prefetch, fetched: None, is_completed: false }
+            .recheck_cache();
     }
 
-    /// Whether the right object has the size that this request knows of.
-    pub(crate) fn fitting(&self, wanted: &Wanted, actual: u64) -> Result<(), StoreError> {
+    /// Checks that the object has the size that this request states.
+    pub(crate) fn fitting(&self, wanted: &ObjectRequest, actual: u64) -> Result<(), StoreError> {
         let cause = match wanted.size {
             Some(expected) if expected != actual => Cause::WrongSize { expected, actual },
             _ if actual > wanted.limit => Cause::TooLarge { limit: wanted.limit },
@@ -205,12 +218,12 @@ impl Shared {
     }
 }
 
-impl Trip {
+impl FetchJob {
     pub(crate) fn urgency(&self) -> Urgency {
         self.priority.urgency()
     }
 
-    /// Whether a failure of this trip is one of that request, too.
+    /// Returns whether a failure of this job is also a failure of that request.
     pub(crate) fn stands_for(&self, waiter: &Waiter) -> bool {
         Arc::ptr_eq(&waiter.store, &self.store)
             && waiter.wanted.size == self.wanted.size
@@ -220,38 +233,38 @@ impl Trip {
     }
 
     /// Ends the trip.
-    fn land(mut self, outcome: Result<Handle, Cause>) {
+    fn complete(mut self, outcome: Result<Handle, Cause>) {
         self.tell(outcome);
     }
 
     fn tell(&mut self, outcome: Result<Handle, Cause>) {
         let outcome = outcome.map_err(|cause| StoreError::new(self.wanted.label(), cause));
-        let cache = self.store.cache.clone();
-        cache.flights.land(self, outcome);
+        let store = self.store.clone();
+        store.single_flight.complete(self, outcome);
     }
 
     /// Looks into the cache once more: the object may have come between the miss and the flight, or be there
     /// unchecked, or lack a descriptor.
-    fn look_again(self) {
+    fn recheck_cache(self) {
         match self.store.cache.find(&self.wanted.key()) {
             Some(entry) => self.found(entry),
-            None => self.seek_below(),
+            None => self.try_lower(),
         }
     }
 
     /// Asks the lower tiers, if there are any, and then the network.
-    fn seek_below(self) {
-        match self.store.cache.below.clone() {
-            Some(below) => below.seek(self),
+    fn try_lower(self) {
+        match self.store.lower.clone() {
+            Some(lower) => lower.seek(Box::new(self)),
             None => self.fetch(),
         }
     }
 
-    /// The object is in the cache; opens it if somebody wants it open.
+    /// Continues with an object that is in the cache; opens it if a request needs it open.
     fn found(self, entry: Arc<Entry>) {
-        let cache = self.store.cache.clone();
-        if let Some(trip) = cache.flights.land_warm(self, &entry) {
-            trip.open(entry);
+        let store = self.store.clone();
+        if let Some(job) = store.single_flight.complete_warm(self, &entry) {
+            job.open(entry);
         }
     }
 
@@ -259,29 +272,31 @@ impl Trip {
     fn open(self, entry: Arc<Entry>) {
         let cache = self.store.cache.clone();
         let urgency = self.urgency();
-        match cache.lease(&entry) {
-            Leased::Unchecked => cache.clone().pool.run(urgency, move || {
+        match cache.open_entry(&entry) {
+            OpenOutcome::Unchecked => cache.clone().pool.run(urgency, move || {
                 cache.with_slot(urgency, move |slot| {
-                    let leased = self.store.cache.lease_checked(&entry, slot);
-                    self.opened(&entry, leased);
+                    let outcome = self.store.cache.open_checked(&entry, slot);
+                    self.opened(&entry, outcome);
                 });
             }),
-            Leased::NoSlot => cache.with_slot(urgency, move |slot| {
-                let leased = self.store.cache.lease_with(&entry, slot);
-                self.opened(&entry, leased);
+            OpenOutcome::NoSlot => cache.with_slot(urgency, move |slot| {
+                let outcome = self.store.cache.open_with_slot(&entry, slot);
+                self.opened(&entry, outcome);
             }),
-            leased => self.opened(&entry, leased),
+            outcome => self.opened(&entry, outcome),
         }
     }
 
-    fn opened(self, entry: &Entry, leased: Leased) {
-        match leased {
-            Leased::Handle(handle) => {
-                self.store.traffic.note_use(entry);
-                self.land(Ok(handle));
+    fn opened(self, entry: &Entry, outcome: OpenOutcome) {
+        match outcome {
+            OpenOutcome::Handle(handle) => {
+                self.store.traffic.note_first_use(entry.first_use());
+                self.complete(Ok(handle));
             }
-            // What can't be opened may still be fetched and served.
-            Leased::Gone | Leased::Unchecked | Leased::NoSlot | Leased::Failed => self.fetch(),
+            // An object that can't be opened may still be fetched and served.
+            OpenOutcome::Gone | OpenOutcome::Unchecked | OpenOutcome::NoSlot | OpenOutcome::Failed => {
+                self.fetch()
+            }
         }
     }
 
@@ -289,23 +304,23 @@ impl Trip {
         let is_kept = !(self.store.cache.streaming && self.wanted.name.kind.is_content());
         match self.wanted.size.map_or(Ok(()), |size| self.store.cache.check_size(size, is_kept)) {
             Ok(()) => self.fetch_after(0),
-            Err(cause) => self.land(Err(cause)),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
     /// Fetches it after room was made so often.
     fn fetch_after(self, rounds: u32) {
-        self.fetch_or(move |trip, error| {
+        self.fetch_or(move |job, error| {
             // The stored bytes go through the disk if they are many; if that is full, make room.
-            let room = if says_full(error.cause()) { trip.stored_room(rounds) } else { None };
-            let Some(bytes) = room.filter(|_| !trip.priority.give_up()) else { return trip.fail(error) };
-            let cache = trip.store.cache.clone();
-            cache.space.make_room(bytes, move || trip.on_pool(move |trip| trip.fetch_after(rounds + 1)));
+            let room = if says_full(error.cause()) { job.stored_room(rounds) } else { None };
+            let Some(bytes) = room.filter(|_| !job.priority.give_up()) else { return job.fail(error) };
+            let cache = job.store.cache.clone();
+            cache.space.make_room(bytes, move || job.on_pool(move |job| job.fetch_after(rounds + 1)));
         });
     }
 
-    /// How much room to make for the stored bytes; not the most that is allowed where nobody states their size, or a
-    /// catalog on a full disk would cost the whole cache.
+    /// Returns the room to make for the stored bytes. Less than the limit if the size is unstated, or a catalog on a
+    /// full disk would evict the whole cache.
     fn stored_room(&self, rounds: u32) -> Option<u64> {
         let most = self.wanted.stored_limit();
         match self.wanted.size {
@@ -321,16 +336,16 @@ impl Trip {
     }
 
     fn fail(mut self, error: StoreError) {
-        let cache = self.store.cache.clone();
-        cache.flights.land(&mut self, Err(error));
+        let store = self.store.clone();
+        store.single_flight.complete(&mut self, Err(error));
     }
 
-    /// Who has it.
+    /// Returns the source that has the object.
     fn source(&self) -> Result<Arc<dyn Source>, StoreError> {
         match (&self.wanted.external, &self.store.external) {
             (None, _) => Ok(self.store.source.clone()),
             (Some(_), Some(external)) => Ok(external.clone()),
-            (Some(_), None) => Err(StoreError::new(self.wanted.label(), Cause::Elsewhere)),
+            (Some(_), None) => Err(StoreError::new(self.wanted.label(), Cause::NoExternalServer)),
         }
     }
 
@@ -361,23 +376,49 @@ impl Trip {
         };
         source.fetch(
             fetch,
-            Done::new(move |outcome| match outcome {
-                Ok(stored) => self.on_pool(move |trip| trip.arrived(stored)),
+            Callback::new(move |outcome| match outcome {
+                Ok(stored) => self.on_pool(move |job| job.arrived(stored)),
                 Err(error) => failed(self, error),
             }),
         );
     }
 }
 
-impl Drop for Trip {
+impl LowerRequest for FetchJob {
+    fn wanted(&self) -> &ObjectRequest {
+        &self.wanted
+    }
+
+    fn priority(&self) -> &Priority {
+        &self.priority
+    }
+
+    fn cache(&self) -> &Arc<CacheState> {
+        &self.store.cache
+    }
+
+    fn found(self: Box<Self>, plain: Vec<u8>) {
+        self.found_in_lower(plain);
+    }
+
+    fn copied(self: Box<Self>, writing: Writing, room: FileRoom) {
+        self.written_from_lower(writing, room);
+    }
+
+    fn not_found(self: Box<Self>) {
+        self.fetch();
+    }
+}
+
+impl Drop for FetchJob {
     fn drop(&mut self) {
-        if !self.landed {
+        if !self.is_completed {
             self.tell(Err(Cause::Closed));
         }
     }
 }
 
-/// Whether the disk, or somebody's quota on it, has no room.
+/// Returns whether the disk, or a quota on it, is full.
 fn says_full(cause: &Cause) -> bool {
     matches!(cause, Cause::Disk { source, .. } if is_full(source))
 }

@@ -1,8 +1,8 @@
 //! Threads for hashing, inflating and writing: all cores, demand before prefetch.
 //!
-//! Each kind of work has as many threads as there are cores, so that either can use all of them. When both
-//! want them, the kernel decides: the threads for prefetches are nice, so a demand that comes gets its core at
-//! once, and a program that computes is hardly slowed by what is inflated ahead of it.
+//! Each kind of work has as many threads as there are cores, so that either can use all of them. When both want them,
+//! the kernel decides: prefetch threads have a high nice value, so a demand gets its core at once, and prefetches
+//! hardly slow other programs.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,12 +13,22 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::status::WorkStatus;
-use crate::urgency::{Priority, Urgency};
-use crate::waits::Waits;
+use crate::priority::{Priority, Urgency};
+use crate::wait_stats::{WaitStats, WaitStatus};
 
 /// How nice the threads for prefetches are: about a tenth of a contended core.
 const NICE: i32 = 10;
+
+/// How long hashing, inflating and writing waited for a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkStatus {
+    /// Waits of demands.
+    pub demand: WaitStatus,
+    /// Waits of prefetches.
+    pub prefetch: WaitStatus,
+    /// Waits of jobs of both kinds that were queued while a thread was idle.
+    pub idle: WaitStatus,
+}
 
 struct Job {
     run: Box<dyn FnOnce() + Send>,
@@ -41,14 +51,14 @@ struct Queue {
     demand: Kind,
     prefetch: Kind,
     /// Waits of jobs that came while a thread had nothing to do.
-    idle_waits: Waits,
+    idle_waits: WaitStats,
 }
 
-/// What the threads of one kind share besides the state.
+/// Threads and waits of one kind of work.
 #[derive(Default)]
 struct Kind {
     wake: Condvar,
-    waits: Waits,
+    waits: WaitStats,
 }
 
 #[derive(Default)]
@@ -131,7 +141,7 @@ impl Pool {
         self.queue.add(urgency, Box::new(job));
     }
 
-    /// How long jobs waited so far.
+    /// Returns how long jobs waited so far.
     pub(crate) fn status(&self) -> WorkStatus {
         WorkStatus {
             demand: self.queue.demand.waits.status(),
@@ -266,7 +276,7 @@ mod tests {
         assert_eq!((status.demand.jobs, status.prefetch.jobs), (1, threads as u64 * 2));
     }
 
-    /// What was raised while it was worked on goes on where it is not outdone by other programs.
+    /// A job that becomes a demand while it runs continues on a thread that other programs don't outrank.
     #[test]
     fn a_demand_leaves_the_nice_threads() {
         let pool = Pool::start().unwrap();
@@ -284,7 +294,7 @@ mod tests {
         assert!(names[0].starts_with("esker-ahead") && names[2].starts_with("esker-work"), "{names:?}");
     }
 
-    /// The nice threads may not come to it for long.
+    /// The prefetch threads may be starved for long.
     #[test]
     fn what_waits_moves_ahead_when_it_is_demanded() {
         let pool = Pool::start().unwrap();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Tells when a request last came further, so that its deadline can measure how long nothing came.
+/// Time of the last progress of a request, so that its deadline can measure silence.
 ///
-/// A request comes further when bytes of its object arrive, and, as long as it stands in a queue, when bytes of any
-/// request before it in that queue arrive: it follows the progress of the queue. Clones are one progress.
+/// A request makes progress when bytes of its object arrive, and, while it is queued, when bytes of any request before
+/// it in that queue arrive: it follows the progress of the queue. Clones share one progress.
 #[derive(Clone, Default)]
 pub struct Progress(Arc<Inner>);
 
@@ -32,7 +32,7 @@ impl Progress {
         self.0.last.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Returns when bytes last arrived, here or at what it follows.
+    /// Returns when bytes last arrived for this or any followed progress.
     pub fn last(&self) -> Option<Instant> {
         let nanos = self.nanos();
         (nanos > 0).then(|| *START + Duration::from_nanos(nanos))
@@ -52,7 +52,7 @@ impl Progress {
         }
     }
 
-    /// Ends [`Progress::follow`]; what arrived until now still counts.
+    /// Ends [`Progress::follow`]; bytes that arrived until now still count.
     pub fn unfollow(&self, other: &Self) {
         let last = other.nanos();
         let mut followed = self.0.followed.lock();
@@ -73,7 +73,7 @@ impl fmt::Debug for Progress {
 /// The user that an object is wanted for, and how far the request has come.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
-    /// The number of the user; none for what the node needs for itself.
+    /// User number; none for requests of the node itself.
     pub user: Option<u32>,
     /// When bytes that the requester waits for last arrived.
     pub progress: Progress,

@@ -15,9 +15,9 @@ pub use login::{Login, without_passwords};
 pub use proxies::{Proxies, Proxy, ProxyError};
 pub use text::ServersError;
 
-/// Servers of one repository and the ways to them. Its text form ([`Display`](std::fmt::Display) and
-/// [`FromStr`](std::str::FromStr)) is the same for equal values, and just the URL for one server that is asked
-/// directly; whoever has the same text shares connections and what is known of them.
+/// Servers of one repository and the routes to them. The text form ([`Display`](std::fmt::Display) and
+/// [`FromStr`](std::str::FromStr)) is equal for equal values, and just the URL for one server without a proxy. Sources
+/// with equal text share connections and the state of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
     /// Base URLs of the repository, the preferred one first: `http://server/cvmfs/NAME`, or one `file://…`.
@@ -26,38 +26,37 @@ pub struct Servers {
     pub proxies: Proxies,
     /// Further groups of proxies, for when the others fail.
     pub fallback: Proxies,
-    /// Which member of a group is asked depends on the object, so that each keeps a part of all.
+    /// Whether the object decides which member of a group is used, so that each proxy caches a part of all objects.
     pub sharding: bool,
     /// Answers that point to another place are followed.
     pub redirects: bool,
-    /// In which order the servers are asked.
+    /// Order in which servers are used.
     pub order: Order,
-    /// How this client, or its proxies, are called where a server is asked what is near; `None` for the proxy's name, or a
-    /// name that is nobody else's.
+    /// Client name in queries of the Geo-API; `None` for the proxy's name, or a random name.
     pub geo_name: Option<String>,
-    /// Of servers in order, so many are asked; 0 for all.
+    /// Most servers in use, the first in order; 0 for all.
     pub most: usize,
-    /// What is told to proxies and servers beside what they need to know.
-    pub told: Told,
+    /// Additional fields of requests for the logs of proxies and servers.
+    pub info_headers: InfoHeaders,
     /// Patience.
     pub timings: Timings,
     /// How names become addresses.
     pub dns: Dns,
-    /// Whose word is taken for who a server is.
+    /// Trusted certificate authorities.
     pub authorities: Authorities,
     /// Whether HTTP/2 is spoken with servers that offer it over TLS.
     pub http2: bool,
-    /// Who has content that lies outside of the repository, below the path of each file.
+    /// Servers for external data, below the path of each file.
     pub external: Option<Box<Servers>>,
 }
 
-/// In which order servers are asked.
+/// Order in which servers are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// As they stand.
     #[default]
     Given,
-    /// The one that answers soonest first, measured at the beginning.
+    /// By response time, measured at the start.
     RoundTrip,
     /// As one of them says that they are near (the Geo-API of CernVM-FS), asked at the beginning. Fallback proxies, too.
     Geo,
@@ -85,23 +84,23 @@ impl FromStr for Order {
     }
 }
 
-/// What proxies and servers are told of a request beside what they need to know, for sites that follow requests in logs.
+/// Additional fields of requests, for sites that trace requests in logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// What is fetched: a path of the repository where it is a file's content (`cvmfs-info`).
+pub struct InfoHeaders {
+    /// Whether to send the path of the file or the kind of object (`cvmfs-info`).
     pub what: bool,
     /// Fields by the second part of their names, after `X-CVMFS-`.
     pub fields: Vec<(String, String)>,
 }
 
-impl Told {
-    /// Reads `name:value|name:value`; `None` for what can't be fields.
+impl InfoHeaders {
+    /// Reads `name:value|name:value`; returns `None` for invalid fields.
     pub fn parse_fields(text: &str) -> Option<Vec<(String, String)>> {
         let parts = text.split('|').map(str::trim).filter(|part| !part.is_empty());
         parts.map(|part| Self::field(part.split_once(':')?)).collect()
     }
 
-    /// A field that can be part of a request.
+    /// Returns a field that is valid in a request.
     fn field((name, value): (&str, &str)) -> Option<(String, String)> {
         let (name, value) = (name.trim(), value.trim());
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -117,17 +116,17 @@ pub struct Timings {
     /// Through a proxy: for a connection, for the first byte of an answer, and as the time over which too little may
     /// come.
     pub proxy: Duration,
-    /// The same without a proxy; `None` for what [`HttpOptions`](crate::HttpOptions) says.
+    /// The same without a proxy; `None` for the values of [`HttpOptions`](crate::HttpOptions).
     pub direct: Option<Duration>,
-    /// Fewest bytes a second over that time; `None` for what [`HttpOptions`](crate::HttpOptions) says.
+    /// Fewest bytes a second over that time; `None` for the value of [`HttpOptions`](crate::HttpOptions).
     pub low_speed: Option<u64>,
-    /// Rounds through all ways go on as long as the request may take, whoever says that there is no use in it.
+    /// Whether rounds through all routes go on as long as the request may take, even after permanent failures.
     pub indefinitely: bool,
     /// How often the same way is tried again after a connection that broke, before another is taken.
     pub retries: u32,
     /// The first pause before another attempt is a random part of this…
     pub first_pause: Option<Duration>,
-    /// …and later ones grow up to this. `None` for what [`RetryPolicy`](crate::RetryPolicy) says.
+    /// …and later ones grow up to this. `None` for the value of [`RetryPolicy`](crate::RetryPolicy).
     pub longest_pause: Option<Duration>,
     /// How long after the proxies of the first group were left they are tried again; `None` for never.
     pub proxy_reset: Option<Duration>,
@@ -145,7 +144,7 @@ impl Default for Timings {
             retries: 1,
             first_pause: None,
             longest_pause: None,
-            // What the configuration says that the reference client comes with.
+            // Values of the reference client's default configuration.
             proxy_reset: Some(Duration::from_secs(300)),
             server_reset: Some(Duration::from_secs(1800)),
         }
@@ -157,7 +156,7 @@ impl Default for Timings {
 pub struct Dns {
     /// For one answer.
     pub timeout: Duration,
-    /// How often it is asked again.
+    /// Retries of a query.
     pub retries: u32,
     /// An answer is used for at least so long…
     pub least_ttl: Duration,
@@ -198,7 +197,7 @@ pub enum Family {
 }
 
 impl Servers {
-    /// One server, asked directly.
+    /// Makes one server that is used without a proxy.
     pub fn direct(url: impl Into<String>) -> Self {
         Self {
             urls: vec![url.into()],
@@ -209,7 +208,7 @@ impl Servers {
             order: Order::default(),
             geo_name: None,
             most: 0,
-            told: Told::default(),
+            info_headers: InfoHeaders::default(),
             timings: Timings::default(),
             dns: Dns::default(),
             authorities: Authorities::default(),
@@ -218,7 +217,7 @@ impl Servers {
         }
     }
 
-    /// The preferred URL, which stands for the repository in messages.
+    /// Returns the preferred URL, which stands for the repository in messages.
     pub fn url(&self) -> &str {
         self.urls.first().map_or("", String::as_str)
     }
@@ -233,7 +232,7 @@ impl Servers {
         }
     }
 
-    /// All groups, in the order in which they are tried: where there are fallback proxies nobody is asked directly.
+    /// Returns all groups in the order of use; with fallback proxies no server is used directly.
     pub(crate) fn groups(&self) -> Vec<Vec<Proxy>> {
         let all = |proxies: &Proxies| proxies.groups().to_vec();
         if self.fallback.is_empty() {
@@ -244,7 +243,7 @@ impl Servers {
         groups
     }
 
-    /// The last of them, which are for when the others fail.
+    /// Returns the fallback groups, the last in the order of use.
     pub(crate) fn fallback_groups(&self) -> Vec<Vec<Proxy>> {
         without_direct(self.fallback.groups().to_vec())
     }
@@ -257,7 +256,7 @@ fn without_direct(mut groups: Vec<Vec<Proxy>>) -> Vec<Vec<Proxy>> {
 }
 
 impl From<&str> for Servers {
-    /// One server, asked directly.
+    /// Makes one server that is used without a proxy.
     fn from(url: &str) -> Self {
         Self::direct(url)
     }

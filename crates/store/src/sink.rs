@@ -12,7 +12,7 @@ use crate::error::StoreError;
 
 pub use local::LocalSink;
 
-/// What became of an object that was put.
+/// Result of putting an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It was not there before.
@@ -23,15 +23,15 @@ pub enum Put {
 
 /// A place that a repository is published to. All calls block; objects may be put by many threads at once.
 pub trait Sink: Send + Sync {
-    /// The place, for messages.
+    /// Returns the place for messages.
     fn describe(&self) -> String;
 
     /// Stores an object under its name unless it is there. It lasts, and is seen by others, after
     /// [`Self::flush`].
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
 
-    /// Tells whether an object is on its way, or there with this stored length and the bytes
-    /// that its name says: another one is damaged.
+    /// Returns whether an object is pending, or stored with this length and the bytes of its name; a different one is
+    /// damaged.
     fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError>;
 
     /// Makes all objects that were put so far durable, and then visible.
@@ -43,7 +43,7 @@ pub trait Sink: Send + Sync {
     /// Replaces a file in the root of the repository, durably and in one step.
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;
 
-    /// Gives an object that was flushed its alternative name, for repositories whose manifest announces those.
+    /// Gives a flushed object its alternative name, for repositories whose manifest announces those.
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;
 
     /// Hands the name and stored length of every object to `visit`, in no particular order.

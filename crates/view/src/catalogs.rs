@@ -9,7 +9,8 @@ use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    CacheKey, Done, Errand, Handle, Mapped, ObjectStore, Progress, Requester, StoreError, Wanted, Warmed,
+    CacheKey, Callback, CancelToken, Handle, Mapped, ObjectRequest, ObjectStore, Progress, Requester,
+    StoreError, Warmed,
 };
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
@@ -130,20 +131,25 @@ impl Catalogs {
         let object = object(&wanted).for_requester(Requester { progress, ..requester });
         if !is_first {
             // It is on its way already; this user waits for it, too, so it has this user's share of the server.
-            return self.store.get(object, Done::new(drop));
+            return self.store.get(object, Callback::new(drop));
         }
         let catalogs = Arc::clone(self);
-        self.store.get(object, Done::new(move |answer| catalogs.arrived(&wanted, answer)));
+        self.store.get(object, Callback::new(move |answer| catalogs.arrived(&wanted, answer)));
     }
 
     /// Attaches a catalog that nobody waits for: it comes as far as that delays nothing that is demanded.
-    pub(crate) fn attach_ahead(self: &Arc<Self>, wanted: WantedCatalog, errand: &Errand, waiter: Waiter) {
+    pub(crate) fn attach_ahead(
+        self: &Arc<Self>,
+        wanted: WantedCatalog,
+        errand: &CancelToken,
+        waiter: Waiter,
+    ) {
         let (catalogs, ahead) = (Arc::clone(self), object(&wanted));
         let warmed = move |answer: Result<Warmed, StoreError>| match answer {
             Ok(_) => catalogs.attach(wanted, Requester::default(), waiter),
             Err(error) => waiter(Err(failure::of_store(error, wanted.describe()))),
         };
-        self.store.warm(ahead, errand, Done::new(warmed));
+        self.store.warm(ahead, errand, Callback::new(warmed));
     }
 
     /// Attaches a catalog for a thread that may wait for it.
@@ -192,13 +198,13 @@ impl Pending {
 }
 
 /// The object that an attached catalog came from.
-pub(crate) fn object_of(attached: &Attached) -> Wanted {
+pub(crate) fn object_of(attached: &Attached) -> ObjectRequest {
     object(&WantedCatalog::new(attached.hash, Some(attached.catalog.size()), attached.prefix()))
 }
 
-fn object(wanted: &WantedCatalog) -> Wanted {
+fn object(wanted: &WantedCatalog) -> ObjectRequest {
     let name = ObjectName::new(wanted.hash, ObjectKind::Catalog);
-    let mut object = Wanted::new(name, Compression::Zlib, wanted.describe()).limit(CATALOG_BYTES_MAX);
+    let mut object = ObjectRequest::new(name, Compression::Zlib, wanted.describe()).limit(CATALOG_BYTES_MAX);
     if let Some(size) = wanted.size.filter(|size| *size <= CATALOG_BYTES_MAX) {
         object = object.size(size);
     }

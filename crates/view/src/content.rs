@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, External, Handle, StoreError, Wanted};
+use esker_store::{CacheKey, Callback, External, Handle, ObjectRequest, StoreError};
 use esker_vfs::{Data, ErrorKind, Kind, Node, Reply, Segment, TreeError};
 use parking_lot::Mutex;
 
@@ -146,7 +146,7 @@ impl Core {
         if !notes.chunked {
             if let Some(hash) = notes.content {
                 let object = ObjectName::new(hash, ObjectKind::File);
-                self.store.doubt(&Wanted::new(object, compression, "").size(notes.size));
+                self.store.doubt(&ObjectRequest::new(object, compression, "").size(notes.size));
             }
             return;
         }
@@ -154,7 +154,7 @@ impl Core {
         let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset);
         for chunk in chunks.iter().skip(first).take_while(|chunk| chunk.offset < end).take(PIECES_MAX) {
             let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-            self.store.doubt(&Wanted::new(object, compression, "").size(chunk.size));
+            self.store.doubt(&ObjectRequest::new(object, compression, "").size(chunk.size));
         }
     }
 
@@ -183,7 +183,7 @@ impl Core {
             };
             let (mut wanted, part_read) = (piece.wanted(&name), piece.part_read());
             wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
-            self.store.get(wanted.for_requester(requester.clone()), Done::new(arrived));
+            self.store.get(wanted.for_requester(requester.clone()), Callback::new(arrived));
             if place.is_none() {
                 // After it, so that what is fetched ahead never comes first.
                 self.prefetch.missed(node, &part_read);
@@ -270,8 +270,8 @@ impl Piece {
         }
     }
 
-    fn wanted(&self, what: &str) -> Wanted {
-        Wanted::new(self.object, self.compression, what).size(self.size)
+    fn wanted(&self, what: &str) -> ObjectRequest {
+        ObjectRequest::new(self.object, self.compression, what).size(self.size)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
-use esker_store::{Cause, Done, HeadKeeper, Refreshed, StoreError};
+use esker_store::{Callback, Cause, HeadKeeper, Refreshed, StoreError};
 use esker_vfs::{ErrorKind, TreeError};
 
 use crate::catalogs::WantedCatalog;
@@ -34,7 +34,8 @@ impl Head {
     /// Looks for a head now, and waits for it.
     pub(crate) fn look(keeper: &HeadKeeper) -> Result<Self, TreeError> {
         let what = || format!("the head of {}", keeper.name());
-        let refreshed = Done::wait(|done| keeper.refresh(done)).map_err(|error| of_head(error, what()))?;
+        let refreshed =
+            Callback::wait(|done| keeper.refresh(done)).map_err(|error| of_head(error, what()))?;
         let head = keeper.current().ok_or_else(|| TreeError::on(ErrorKind::Internal, what()))?;
         let offline = match refreshed {
             Refreshed::Offline(offline) => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::Wanted;
+use esker_store::ObjectRequest;
 use esker_vfs::{ErrorKind, Node, Reply, TreeError};
 
 use crate::catalogs;
@@ -12,12 +12,12 @@ use crate::view::View;
 
 impl View {
     /// The objects with the content of a regular file, in its order. Waits until its catalog is there.
-    pub fn objects(&self, node: &Node) -> Result<Vec<Wanted>, TreeError> {
+    pub fn objects(&self, node: &Node) -> Result<Vec<ObjectRequest>, TreeError> {
         let (notes, compression) = readable(node)?;
         let what = self.core.name_of(node);
         let place = Reply::wait(|reply| self.core.place_outside(node, reply))?;
         let wanted = |hash, kind, at, size| {
-            let mut wanted = Wanted::new(ObjectName::new(hash, kind), compression, &*what).size(size);
+            let mut wanted = ObjectRequest::new(ObjectName::new(hash, kind), compression, &*what).size(size);
             wanted.external = place.as_deref().map(|place| outside(place, kind, at));
             wanted
         };
@@ -37,7 +37,7 @@ impl View {
     }
 
     /// The catalogs of the present revision that were needed so far, as objects.
-    pub fn catalogs(&self) -> Vec<Wanted> {
+    pub fn catalogs(&self) -> Vec<ObjectRequest> {
         let revision = self.core.current.load();
         let mounts = revision.mounts();
         let attached = mounts.values().map(|mount| Arc::clone(&mount.attached));

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use esker_store::{CacheKey, Errand, Handle};
+use esker_store::{CacheKey, CancelToken, Handle};
 use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
 
@@ -156,7 +156,7 @@ pub(crate) struct Prefetch {
     /// The planner.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// All that is fetched ahead; ends with the view.
-    errand: Errand,
+    errand: CancelToken,
 }
 
 impl Prefetch {
@@ -173,7 +173,7 @@ impl Prefetch {
             touched_parts: Touched::default(),
             foresight: OnceLock::new(),
             thread: Mutex::default(),
-            errand: Errand::new(),
+            errand: CancelToken::new(),
         }
     }
 
@@ -250,7 +250,7 @@ impl Prefetch {
 
     /// Calls off what is queued, and waits until what was learned is saved.
     pub(crate) fn close(&self) {
-        self.errand.end();
+        self.errand.cancel();
         self.tell(Event::Closed);
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -290,7 +290,7 @@ pub(crate) fn start(
                     keeper.save(&mut planner.learned);
                     planner.quiet();
                 }
-                if !core.prefetch.errand.is_over() {
+                if !core.prefetch.errand.is_cancelled() {
                     planner.go_on(&core);
                 }
                 continue;
@@ -299,7 +299,7 @@ pub(crate) fn start(
                 core.prefetch.backlog.fetch_sub(1, Ordering::Relaxed);
                 planner.rest.wait();
             }
-            if core.prefetch.errand.is_over() {
+            if core.prefetch.errand.is_cancelled() {
                 planner.note(&core, &event);
                 continue;
             }

@@ -6,7 +6,7 @@ use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::history::{History, Tag};
 use esker_format::name::RepositoryName;
-use esker_store::{Done, HeadKeeper, ObjectStore, Wanted};
+use esker_store::{Callback, HeadKeeper, ObjectRequest, ObjectStore};
 use esker_vfs::{ErrorKind, TreeError};
 
 use crate::failure;
@@ -74,10 +74,10 @@ pub(crate) fn history(
     let object = head.history.ok_or_else(|| {
         TreeError::on(ErrorKind::NotFound, what()).because("the repository has none, so it has no tags")
     })?;
-    let mut wanted = Wanted::new(object, Compression::Zlib, what()).limit(HISTORY_BYTES_MAX);
+    let mut wanted = ObjectRequest::new(object, Compression::Zlib, what()).limit(HISTORY_BYTES_MAX);
     wanted.alternative_path = head.alternative_path;
     let handle =
-        Done::wait(|done| store.get(wanted, done)).map_err(|error| failure::of_store(error, what()))?;
+        Callback::wait(|done| store.get(wanted, done)).map_err(|error| failure::of_store(error, what()))?;
     let bytes = handle.read_all().map_err(|error| TreeError::on(ErrorKind::Local, what()).because(error))?;
     let damaged = |reason| TreeError::on(ErrorKind::Damaged, what()).because(reason);
     let history = History::parse(&bytes).map_err(|error| damaged(error.to_string()))?;

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use esker_format::catalog::{Chunk, Statistics};
 use esker_format::compress::Compression;
 use esker_format::time::UnixTime;
-use esker_store::{Done, Handle, StoreError, Wanted};
+use esker_store::{Callback, Handle, ObjectRequest, StoreError};
 use esker_vfs::{ErrorKind, Kind, Node, Reply, TreeError};
 
 use crate::core::Core;
@@ -175,10 +175,11 @@ impl Core {
             return answer(NO_METAINFO);
         };
         let what = format!("the description of {}", self.name);
-        let wanted = Wanted::new(name, Compression::Zlib, what).limit(METAINFO_MAX).for_requester(requester);
+        let wanted =
+            ObjectRequest::new(name, Compression::Zlib, what).limit(METAINFO_MAX).for_requester(requester);
         self.store.get(
             wanted,
-            Done::new(move |got: Result<Handle, StoreError>| {
+            Callback::new(move |got: Result<Handle, StoreError>| {
                 let text = got.ok().and_then(|handle| String::from_utf8(handle.read_all().ok()?).ok());
                 answer(text.as_deref().unwrap_or(NO_METAINFO));
             }),

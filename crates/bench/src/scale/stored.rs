@@ -11,8 +11,8 @@ use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheOptions, Done, Engine, EngineOptions, HeadKeeper, HeadOptions, ObjectStore, Objects, Source,
-    Wanted, connect,
+    Cache, CacheOptions, Callback, Engine, EngineOptions, HeadKeeper, HeadOptions, ObjectRequest,
+    ObjectStore, Objects, Source, connect,
 };
 use esker_testkit::disk::scratch;
 use esker_testkit::fixture::{FULL, Repository};
@@ -133,7 +133,7 @@ impl Subject for Reads {
 const OBJECT_LEN: usize = 4096;
 
 pub(super) struct Misses {
-    objects: Vec<Wanted>,
+    objects: Vec<ObjectRequest>,
     // Before the engine that it works for.
     round: Option<Round>,
     source: Arc<dyn Source>,
@@ -166,7 +166,7 @@ impl Misses {
         let path = self.published.path().join(name.path());
         std::fs::create_dir_all(path.parent().context("an object lies in a folder")?)?;
         std::fs::write(path, stored)?;
-        self.objects.push(Wanted::new(name, Compression::Zlib, "/an/object").size(OBJECT_LEN as u64));
+        self.objects.push(ObjectRequest::new(name, Compression::Zlib, "/an/object").size(OBJECT_LEN as u64));
         Ok(())
     }
 }
@@ -190,7 +190,7 @@ impl Subject for Misses {
 
     fn operate(&self, number: usize) -> Result<()> {
         let round = self.round.as_ref().context("a round is prepared")?;
-        let handle = Done::wait(|done| round.store.get(self.objects[number].clone(), done))?;
+        let handle = Callback::wait(|done| round.store.get(self.objects[number].clone(), done))?;
         ensure!(handle.len() == OBJECT_LEN as u64, "{} bytes", handle.len());
         Ok(())
     }

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use esker_node::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
-use esker_store::{Destinations, LowerForm, Reachable};
+use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
 use crate::configuration;
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// addresses, networks and host names; may be repeated, like `--connect any --connect 127.0.0.1` with a proxy on
     /// this node
     #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
-    connect: Vec<Reachable>,
+    connect: Vec<DestinationRule>,
 
     /// User to run as after binding the socket, if root starts it; the cache folder must belong to that user [default:
     /// root]

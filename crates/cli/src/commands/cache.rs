@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use clap::Subcommand;
 use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
 use esker_node::place::{PassedOver, Place, is_cache};
-use esker_store::PartCache;
+use esker_store::BlockCache;
 use serde::Serialize;
 
 use crate::args::{RepositoryArgs, split_path};
@@ -306,7 +306,7 @@ fn wipe(args: &WipeArgs, settings: &Settings) -> Result<(), Failure> {
     let freed = cache.wipe(args.pinned, args.heads).map_err(failed("can't wipe the cache"))?;
     // Whoever reads an image fetches again what it needs.
     let folder = settings.cache(args.folder.cache.as_deref(), true)?.path;
-    let images = PartCache::open(&folder, 0).and_then(|parts| parts.wipe());
+    let images = BlockCache::open(&folder, 0).and_then(|parts| parts.wipe());
     let image_bytes = images.map_err(failed("can't wipe the parts of images"))?;
     tell_of(&Wiped { freed, image_bytes }, args.folder.json)
 }

@@ -10,7 +10,9 @@ use std::time::Instant;
 use esker_node::repository::engine;
 use esker_squashfs::Image;
 use esker_squashfs::digest::{BLOCK_SIZE, Digest, DigestList};
-use esker_store::{Cause, Check, PartCache, Parts, RangedFile, Servers, Source, StoreError, Whole, connect};
+use esker_store::{
+    BlockCache, Cause, Check, FileBlocks, FileVersion, RangeFile, Servers, Source, StoreError, connect,
+};
 
 use crate::args::{RepositoryArgs, servers};
 use crate::exit::{Failure, of_store};
@@ -23,8 +25,8 @@ const LIST_MAX: u64 = 64 << 20;
 /// An image on a web server.
 pub(super) struct RemoteImage {
     name: Arc<str>,
-    file: RangedFile,
-    parts: Parts,
+    file: RangeFile,
+    parts: FileBlocks,
     digests: Option<Arc<DigestList>>,
     block: u64,
     offset: u64,
@@ -81,19 +83,19 @@ pub(super) fn open(
     let (place, quota) = settings.cache_and_quota(args)?;
     let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
-    let cache = PartCache::open(&place.path, quota).map_err(failed)?;
+    let cache = BlockCache::open(&place.path, quota).map_err(failed)?;
     let name: Arc<str> = url.into();
     let path = target.path("");
     let (file, parts, digests) = match digest {
         Some(root) => {
             let parts = cache.of(format!("digest {root}").as_bytes());
             let list = list(&*source, &target, root, &parts).map_err(failed)?;
-            let whole = Whole { len: list.image_len(), version: None };
-            (RangedFile::known(source, &path, name.clone(), whole), parts, Some(Arc::new(list)))
+            let whole = FileVersion { len: list.image_len(), version: None };
+            (RangeFile::known(source, &path, name.clone(), whole), parts, Some(Arc::new(list)))
         }
         None => {
-            let file = RangedFile::open(source, &path, name.clone()).map_err(failed)?;
-            let Whole { len, version } = file.whole();
+            let file = RangeFile::open(source, &path, name.clone()).map_err(failed)?;
+            let FileVersion { len, version } = file.whole();
             let Some(version) = version else {
                 return Err(Failure::failed(format!(
                     "{what}: its server says neither with ETag nor with Last-Modified which version it sends, so that a \
@@ -114,7 +116,12 @@ pub(super) fn open(
 }
 
 /// The list of digests that has this digest itself.
-fn list(source: &dyn Source, target: &Target, root: Digest, parts: &Parts) -> Result<DigestList, StoreError> {
+fn list(
+    source: &dyn Source,
+    target: &Target,
+    root: Digest,
+    parts: &FileBlocks,
+) -> Result<DigestList, StoreError> {
     let what: Arc<str> = format!("the list of digests {}/{}", target.base, target.path(".digests")).into();
     let decode = |bytes: &[u8]| {
         DigestList::decode(bytes).map_err(|error| {
@@ -131,8 +138,7 @@ fn list(source: &dyn Source, target: &Target, root: Digest, parts: &Parts) -> Re
         actual if actual == root => Ok(()),
         actual => Err(Cause::WrongList { expected: root.to_string(), actual: actual.to_string() }),
     });
-    let bytes =
-        RangedFile::read_whole(source, &target.path(".digests"), what.clone(), LIST_MAX, Some(check))?;
+    let bytes = RangeFile::read_whole(source, &target.path(".digests"), what.clone(), LIST_MAX, Some(check))?;
     let list = decode(&bytes)?;
     parts.keep_list(&bytes);
     Ok(list)

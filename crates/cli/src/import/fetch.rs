@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use esker_store::{Done, Engine, EngineOptions, Fetch, Proxies, Servers, connect, without_passwords};
+use esker_store::{Callback, Engine, EngineOptions, Fetch, Proxies, Servers, connect, without_passwords};
 
 use super::tree::SOURCE_MAX;
 use crate::configuration;
@@ -28,7 +28,7 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     let (sender, receiver) = mpsc::sync_channel(1);
     source.fetch(
         Fetch::new(file, "the configuration", SOURCE_MAX),
-        Done::new(move |outcome| {
+        Callback::new(move |outcome| {
             // Nobody listens any more if it took too long.
             let _ = sender.send(outcome);
         }),

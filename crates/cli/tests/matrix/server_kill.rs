@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use esker_store::{Done, Engine, EngineOptions, Fetch, RetryPolicy, Source, connect};
+use esker_store::{Callback, Engine, EngineOptions, Fetch, RetryPolicy, Source, connect};
 use esker_testkit::fixture;
 use esker_testkit::listing::Entry;
 use esker_testkit::object;
@@ -185,7 +185,7 @@ impl Readers<'_> {
         while self.goes_on() {
             let file = self.choose(&mut random);
             let fetch = Fetch::new(file.path.clone(), "a file", 64 << 20);
-            match Done::wait(|done| source.fetch(fetch, done)) {
+            match Callback::wait(|done| source.fetch(fetch, done)) {
                 Ok(stored) => {
                     assert!(stored.into_bytes().expect("bytes") == file.bytes, "{} is not whole", file.path);
                     count(&self.counts.whole);
@@ -300,7 +300,7 @@ fn soak_server_kill_nine() {
     // With a server that stays, everything is there.
     for file in &files {
         let fetch = Fetch::new(file.path.clone(), "a file", 64 << 20);
-        let stored = Done::wait(|done| source.fetch(fetch, done)).expect("a file");
+        let stored = Callback::wait(|done| source.fetch(fetch, done)).expect("a file");
         assert!(stored.into_bytes().expect("bytes") == file.bytes, "{}", file.path);
     }
     mounted.does(|| {

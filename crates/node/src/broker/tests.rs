@@ -13,7 +13,7 @@ use std::time::Duration;
 use esker_format::compress::{Compression, compress_zlib};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Authorities, Done, Handle, Holder, Wanted};
+use esker_store::{Authorities, Callback, Handle, Holder, ObjectRequest};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::{skip, skip_part};
 use rustix::fs::OFlags;
@@ -38,7 +38,7 @@ struct Node {
 
 struct Made {
     plain: Vec<u8>,
-    wanted: Wanted,
+    wanted: ObjectRequest,
     path: String,
 }
 
@@ -46,7 +46,7 @@ fn made(seed: u8, len: usize) -> Made {
     let plain: Vec<u8> = (0..len).map(|at| (at % 251) as u8 ^ seed).collect();
     let stored = compress_zlib(&plain);
     let name = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), ObjectKind::File);
-    let wanted = Wanted::new(name, Compression::Zlib, "/a/file").size(len as u64);
+    let wanted = ObjectRequest::new(name, Compression::Zlib, "/a/file").size(len as u64);
     Made { plain, wanted, path: name.path() }
 }
 
@@ -158,13 +158,13 @@ fn can_be_others() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn get(store: &dyn ObjectStore, wanted: &Wanted) -> Result<Handle, StoreError> {
+fn get(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Result<Handle, StoreError> {
     let (sender, receiver) = channel();
-    store.get(wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+    store.get(wanted.clone(), Callback::new(move |outcome| drop(sender.send(outcome))));
     receiver.recv_timeout(PATIENCE).expect("an answer in time")
 }
 
-fn read(store: &dyn ObjectStore, wanted: &Wanted) -> Vec<u8> {
+fn read(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Vec<u8> {
     get(store, wanted).expect("an object").read_all().expect("bytes")
 }
 
@@ -320,7 +320,7 @@ fn no_user_names_the_limit() {
     drop(plain);
     let name = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), ObjectKind::File);
     node.mirror.put(&format!("/public.test/{}", name.path()), stored);
-    let unsized_one = Wanted::new(name, Compression::Zlib, "/a/file").limit(u64::MAX);
+    let unsized_one = ObjectRequest::new(name, Compression::Zlib, "/a/file").limit(u64::MAX);
     let store = node.open("public.test");
     for wanted in [unsized_one.clone().size(300 << 20), unsized_one] {
         let error = get(&*store, &wanted).expect_err("it is larger than the cache");
@@ -374,8 +374,8 @@ fn a_restricted_repository_is_for_its_readers() {
         // Through a repository that everybody may read, the name of the object leads to that repository's server.
         let error = get(&*node.open("public.test"), &object.wanted).expect_err("it is not there");
         assert!(error.to_string().contains("404"), "{error}");
-        let warmed = Done::wait(|done| {
-            node.open("public.test").warm(object.wanted.clone(), &esker_store::Errand::new(), done);
+        let warmed = Callback::wait(|done| {
+            node.open("public.test").warm(object.wanted.clone(), &esker_store::CancelToken::new(), done);
         });
         assert!(warmed.is_err(), "a prefetch told that it is there");
     });
@@ -496,7 +496,7 @@ fn a_broker_that_comes_back_is_used_again() {
     assert!(read(&*store, &first.wanted) == first.plain);
     node.broker = None;
     let (sender, receiver) = channel();
-    store.get(second.wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+    store.get(second.wanted.clone(), Callback::new(move |outcome| drop(sender.send(outcome))));
     node.start();
     let handle = receiver.recv_timeout(PATIENCE).expect("an answer").expect("an object");
     assert!(handle.read_all().expect("bytes") == second.plain);

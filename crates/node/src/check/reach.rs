@@ -12,7 +12,8 @@ use esker_format::time::UnixTime;
 use esker_format::trust::{self, ClaimedHead, TrustError};
 use esker_format::{manifest, whitelist};
 use esker_store::{
-    Cause, Done, Engine, EngineOptions, Fetch, Order, Proxies, Proxy, Servers, StoreError, Stored, connect,
+    Callback, Cause, Engine, EngineOptions, Fetch, Order, Proxies, Proxy, Servers, StoreError, Stored,
+    connect,
 };
 
 use super::Checking;
@@ -179,7 +180,8 @@ fn head(servers: Servers, trust: &Trust) -> Result<Result<UnixTime, TrustError>,
     let source = connect(&engine, servers)?;
     let fetch = |path: String, what: &str| -> Result<Vec<u8>, StoreError> {
         let what: Arc<str> = format!("the {what} of {}", trust.name).into();
-        let stored: Stored = Done::wait(|done| source.fetch(Fetch::new(path, what.clone(), HEAD_MAX), done))?;
+        let stored: Stored =
+            Callback::wait(|done| source.fetch(Fetch::new(path, what.clone(), HEAD_MAX), done))?;
         let spooled = |source| Cause::Disk { doing: "reading back", path: "spooled bytes".into(), source };
         stored.into_bytes().map_err(|error| StoreError::new(&*what, spooled(error)))
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
-use esker_store::{Authorities, Dns, Family, Order, Proxies, Servers, Timings, Told};
+use esker_store::{Authorities, Dns, Family, InfoHeaders, Order, Proxies, Servers, Timings};
 use esker_view::Pin;
 
 use super::{Finding, Origin, Parameters, Severity, table};
@@ -147,7 +147,7 @@ impl Parameters {
             order,
             geo_name: self.checked("CVMFS_PROXY_TEMPLATE")?.map(str::to_owned),
             most: self.count("CVMFS_MAX_SERVERS")?.unwrap_or(0),
-            told: self.told()?,
+            info_headers: self.told()?,
             timings: self.timings()?,
             dns: self.dns()?,
             authorities: self.authorities()?,
@@ -211,20 +211,20 @@ impl Parameters {
         Ok(if self.switch("CVMFS_USE_GEOAPI")? == Some(true) { Order::Geo } else { Order::Given })
     }
 
-    fn told(&self) -> Read<Told> {
+    fn told(&self) -> Read<InfoHeaders> {
         let what = self.switch("CVMFS_SEND_INFO_HEADER")?.unwrap_or(false);
         if self.switch("CVMFS_HTTP_TRACING")? != Some(true) {
-            return Ok(Told { what, fields: Vec::new() });
+            return Ok(InfoHeaders { what, fields: Vec::new() });
         }
         const FIELDS: &str = "CVMFS_HTTP_TRACING_HEADERS";
         let own = self.checked(FIELDS)?.unwrap_or_default();
-        let own = Told::parse_fields(own)
+        let own = InfoHeaders::parse_fields(own)
             .ok_or_else(|| self.bad(FIELDS, "it is not like name:value|name:value"))?;
         // One fetch serves all who read; whose mount it is can be told, and which process reads can't.
         let uid = rustix::process::getuid().as_raw().to_string();
         let gid = rustix::process::getgid().as_raw().to_string();
         let usual = [("UID".to_owned(), uid), ("GID".to_owned(), gid)];
-        Ok(Told { what, fields: usual.into_iter().chain(own).collect() })
+        Ok(InfoHeaders { what, fields: usual.into_iter().chain(own).collect() })
     }
 
     /// Where to hear of new revisions, if that is configured.

@@ -313,9 +313,10 @@ fn parameters_have_types() {
     assert_eq!(parameters.pin(), Ok(Some(esker_view::Pin::Head)));
     let servers = parameters.servers(Some("auto")).expect("servers");
     assert_eq!((servers.dns.family, servers.order), (esker_store::Family::OnlyV4, esker_store::Order::Geo));
-    let fields: Vec<_> = servers.told.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let fields: Vec<_> =
+        servers.info_headers.fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert!(
-        servers.told.what && fields[0].starts_with("UID=") && fields[1].starts_with("GID="),
+        servers.info_headers.what && fields[0].starts_with("UID=") && fields[1].starts_with("GID="),
         "{fields:?}"
     );
     assert_eq!(fields[2..], ["site=here", "job=1:2"]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use esker_store::Destination;
+use esker_store::DatagramTarget;
 
 use super::client::Read;
 use super::files::FILE_MAX;
@@ -59,7 +59,7 @@ impl Parameters {
             return Err(self.bad(FIELDS, "it is not one line"));
         }
         Ok(Some(Telemetry {
-            to: Destination {
+            to: DatagramTarget {
                 host: needed("CVMFS_INFLUX_HOST")?.to_owned(),
                 port: port.ok_or_else(|| self.bad(PORT, "it is no number from 1 to 65535"))?,
                 every: self.seconds("CVMFS_TELEMETRY_RATE")?.unwrap_or(RATE).max(RATE_MIN),

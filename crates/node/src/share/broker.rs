@@ -14,7 +14,9 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use esker_store::{Cache, Cause, Done, Errand, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed};
+use esker_store::{
+    Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed,
+};
 use parking_lot::{Condvar, Mutex};
 
 use super::Writer;
@@ -292,7 +294,7 @@ struct Hearing<'a> {
     outbox: &'a Sender<Out>,
     allowance: &'a Arc<Allowance>,
     /// The client's errands that are not over, by its own numbers.
-    errands: HashMap<u64, Errand>,
+    errands: HashMap<u64, CancelToken>,
 }
 
 fn hear_all(
@@ -315,7 +317,7 @@ fn hear_all(
             ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
             ToWriter::Over { errand } => {
                 if let Some(errand) = hearing.errands.remove(&errand) {
-                    errand.end();
+                    errand.cancel();
                 }
             }
             ToWriter::Doubt { object } => {
@@ -353,7 +355,7 @@ impl Hearing<'_> {
         };
         let errand = self.errands.entry(errand).or_default();
         let outbox = self.outbox.clone();
-        let answer = Done::new(move |outcome: Result<Warmed, StoreError>| {
+        let answer = Callback::new(move |outcome: Result<Warmed, StoreError>| {
             let message = match outcome {
                 Ok(Warmed::Here) => ToClient::Warmed { id, fetched_bytes: None },
                 Ok(Warmed::Fetched(bytes)) => ToClient::Warmed { id, fetched_bytes: Some(bytes) },
@@ -369,7 +371,7 @@ impl Hearing<'_> {
 impl Drop for Hearing<'_> {
     /// Nobody needs what a client that is gone wanted prefetched.
     fn drop(&mut self) {
-        self.errands.values().for_each(Errand::end);
+        self.errands.values().for_each(CancelToken::cancel);
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Cause, Done, Errand, Handle, Holder, StoreError, Wanted, Warmed};
+use esker_store::{
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, Warmed,
+};
 use parking_lot::{Condvar, Mutex};
 
 use super::received::Received;
@@ -81,7 +83,7 @@ struct State {
 /// A prefetch under way.
 struct Warming {
     label: String,
-    done: Done<Warmed>,
+    done: Callback<Warmed>,
 }
 
 impl Client {
@@ -149,7 +151,12 @@ impl Client {
     }
 
     /// Asks for an object to be brought into the cache; refused if the writer is gone.
-    pub(super) fn warm(self: &Arc<Self>, wanted: &Wanted, errand: &Errand, done: Done<Warmed>) {
+    pub(super) fn warm(
+        self: &Arc<Self>,
+        wanted: &ObjectRequest,
+        errand: &CancelToken,
+        done: Callback<Warmed>,
+    ) {
         let (label, number) = (wanted.label(), errand.number());
         let object = WantedMessage::new(wanted);
         let mut state = self.state.lock();
@@ -157,8 +164,8 @@ impl Client {
             Some(Cause::Closed)
         } else if state.warming.len() >= WARMING_MAX {
             Some(Cause::QueueFull { limit: WARMING_MAX })
-        } else if errand.is_over() {
-            Some(Cause::CalledOff)
+        } else if errand.is_cancelled() {
+            Some(Cause::Cancelled)
         } else {
             None
         };
@@ -173,7 +180,7 @@ impl Client {
         drop(state);
         if is_new {
             let me = Arc::downgrade(self);
-            errand.on_end(move || {
+            errand.on_cancel(move || {
                 if let Some(client) = me.upgrade() {
                     client.state.lock().errands.remove(&number);
                     let _ = client.outbox.send(ToWriter::Over { errand: number });
@@ -183,7 +190,7 @@ impl Client {
     }
 
     /// Tells the writer that the file of an object can't be read.
-    pub(super) fn unreadable(&self, wanted: &Wanted) {
+    pub(super) fn unreadable(&self, wanted: &ObjectRequest) {
         let _ = self.outbox.send(ToWriter::Doubt { object: WantedMessage::new(wanted) });
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, Sender, SyncSender, sync_channel};
 use std::thread;
 
-use esker_store::{Done, Handle, ObjectStore, StoreError, Wanted};
+use esker_store::{Callback, Handle, ObjectRequest, ObjectStore, StoreError};
 
 use super::allowance::{Allowance, Turn};
 use super::broker::Out;
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 4096;
 
 pub(super) struct Questions {
     asker: Arc<Asker>,
-    waiting: Option<SyncSender<(u64, Wanted)>>,
+    waiting: Option<SyncSender<(u64, ObjectRequest)>>,
 }
 
 struct Asker {
@@ -47,7 +47,7 @@ impl Questions {
     }
 
     /// Sees to it that the client gets an object.
-    pub(super) fn get(&mut self, id: u64, wanted: Wanted) {
+    pub(super) fn get(&mut self, id: u64, wanted: ObjectRequest) {
         if let Some(handle) = self.asker.store.cached(&wanted) {
             let turn = self.asker.allowance.answer();
             return answer(&self.asker.outbox, id, Ok(handle), turn);
@@ -65,7 +65,7 @@ impl Questions {
         }
     }
 
-    fn wait(&mut self, id: u64, wanted: Wanted) {
+    fn wait(&mut self, id: u64, wanted: ObjectRequest) {
         let names = wanted.what.len() + wanted.external.as_ref().map_or(0, |external| external.path.len());
         if self.waiting.is_none() {
             self.waiting = Asker::start(&self.asker);
@@ -89,14 +89,14 @@ impl Drop for Questions {
 
 impl Asker {
     /// The thread on which questions wait; `None` if there can't be another one.
-    fn start(asker: &Arc<Self>) -> Option<SyncSender<(u64, Wanted)>> {
+    fn start(asker: &Arc<Self>) -> Option<SyncSender<(u64, ObjectRequest)>> {
         let (waiting, inbox) = sync_channel(WAITING_MAX);
         let asker = asker.clone();
         let thread = thread::Builder::new().name("cache-wait".into());
         thread.spawn(move || asker.ask_all(&inbox)).is_ok().then_some(waiting)
     }
 
-    fn ask_all(&self, inbox: &Inbox<(u64, Wanted)>) {
+    fn ask_all(&self, inbox: &Inbox<(u64, ObjectRequest)>) {
         while let Ok((id, wanted)) = inbox.recv() {
             let turn = self.allowance.ask();
             if self.gone.load(Ordering::SeqCst) {
@@ -106,7 +106,7 @@ impl Asker {
         }
     }
 
-    fn ask(&self, id: u64, wanted: Wanted, turn: Turn) {
+    fn ask(&self, id: u64, wanted: ObjectRequest, turn: Turn) {
         let (outbox, requests) = (self.outbox.clone(), self.requests.clone());
         let (progress, allowance) = (wanted.requester.progress.clone(), self.allowance.clone());
         progress.unfollow(allowance.progress());
@@ -116,7 +116,7 @@ impl Asker {
             allowance.progress().unfollow(&progress);
             answer(&outbox, id, outcome, turn);
         };
-        self.store.get(wanted, Done::new(answered));
+        self.store.get(wanted, Callback::new(answered));
     }
 }
 

@@ -31,7 +31,7 @@ struct World {
     taken: AtomicBool,
     refusals: AtomicUsize,
     asked: AtomicUsize,
-    parked: Mutex<Vec<(Wanted, Done<Handle>)>>,
+    parked: Mutex<Vec<(ObjectRequest, Callback<Handle>)>>,
     parked_changed: Condvar,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
     /// Prefetches that are held back.
@@ -46,7 +46,7 @@ const ROOM: Room = Room { quota: 17, used: 11 };
 struct FakeStore(Arc<World>);
 
 impl ObjectStore for FakeStore {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         if self.0.silent.load(Ordering::SeqCst) {
             self.0.parked.lock().push((wanted, done));
@@ -62,21 +62,21 @@ impl ObjectStore for FakeStore {
         }
     }
 
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
         let there = self.0.objects.lock().get(&wanted.key()).map(|bytes| bytes.len() as u64);
         match there {
             Some(bytes) if !self.0.silent.load(Ordering::SeqCst) => done.ok(Warmed::Fetched(bytes)),
             Some(_) => {
                 let (label, world) = (wanted.label(), Arc::downgrade(&self.0));
                 let parked = Mutex::new(Some(done));
-                errand.on_end(move || {
+                errand.on_cancel(move || {
                     let Some(done) = parked.lock().take() else { return };
                     // Counted first: who has the answer may ask for the count at once.
                     if let Some(world) = world.upgrade() {
                         *world.called_off.lock() += 1;
                         world.called_off_changed.notify_all();
                     }
-                    done.err(StoreError::new(label.clone(), Cause::CalledOff));
+                    done.err(StoreError::new(label.clone(), Cause::Cancelled));
                 });
                 *self.0.warming.lock() += 1;
                 self.0.warming_changed.notify_all();
@@ -85,7 +85,7 @@ impl ObjectStore for FakeStore {
         }
     }
 
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
         self.0.cached.lock().get(&wanted.key()).map(|bytes| handle(bytes))
     }
 
@@ -165,9 +165,10 @@ impl Bench {
         })
     }
 
-    fn add(&self, bytes: &[u8]) -> Wanted {
+    fn add(&self, bytes: &[u8]) -> ObjectRequest {
         let hash = ContentHash::of(HashAlgorithm::Sha1, bytes);
-        let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), Compression::Zlib, "/a/file");
+        let wanted =
+            ObjectRequest::new(ObjectName::new(hash, ObjectKind::File), Compression::Zlib, "/a/file");
         self.world.objects.lock().insert(wanted.key(), bytes.to_vec());
         wanted
     }
@@ -185,18 +186,18 @@ impl Bench {
     }
 }
 
-fn ask(shared: &Shared, wanted: &Wanted) -> Receiver<Result<Handle, StoreError>> {
+fn ask(shared: &Shared, wanted: &ObjectRequest) -> Receiver<Result<Handle, StoreError>> {
     let (sender, receiver) = channel();
     shared.get(
         wanted.clone(),
-        Done::new(move |outcome| {
+        Callback::new(move |outcome| {
             let _ = sender.send(outcome);
         }),
     );
     receiver
 }
 
-fn read(shared: &Shared, wanted: &Wanted) -> Vec<u8> {
+fn read(shared: &Shared, wanted: &ObjectRequest) -> Vec<u8> {
     let outcome = ask(shared, wanted).recv_timeout(PATIENCE).expect("an answer");
     outcome.expect("an object").read_all().expect("bytes")
 }
@@ -218,9 +219,13 @@ fn the_second_reads_through_the_first() {
     assert_eq!((first.room(), second.room()), (ROOM, ROOM), "what the writer said last");
 }
 
-fn warm(shared: &Shared, wanted: &Wanted, errand: &Errand) -> Receiver<Result<Warmed, StoreError>> {
+fn warm(
+    shared: &Shared,
+    wanted: &ObjectRequest,
+    errand: &CancelToken,
+) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
-    let done = Done::new(move |outcome| {
+    let done = Callback::new(move |outcome| {
         let _ = sender.send(outcome);
     });
     shared.warm(wanted.clone(), errand, done);
@@ -233,7 +238,7 @@ fn a_mount_that_is_not_the_writer_prefetches_too() {
     let (there, mut missing) = (bench.add(b"there"), bench.add(b"missing"));
     missing.name.hash = ContentHash::of(HashAlgorithm::Sha1, b"nowhere");
     let (_first, second) = (bench.open(), bench.open());
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     let outcome = |wanted| warm(&second, wanted, &errand).recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(outcome(&there).expect("warmed"), Warmed::Fetched(5));
     let error = outcome(&missing).expect_err("missing").to_string();
@@ -246,17 +251,17 @@ fn a_mount_that_is_not_the_writer_prefetches_too() {
 #[test]
 fn prefetches_are_called_off_across_processes() {
     let bench = Bench::new();
-    let wanted: Vec<Wanted> = (0..6u8).map(|n| bench.add(&[n])).collect();
+    let wanted: Vec<ObjectRequest> = (0..6u8).map(|n| bench.add(&[n])).collect();
     bench.world.silent.store(true, Ordering::SeqCst);
     let (_first, second, third) = (bench.open(), bench.open(), bench.open());
-    let (over, open) = (Errand::new(), Errand::new());
+    let (over, open) = (CancelToken::new(), CancelToken::new());
     let waiting: Vec<_> = wanted[..3].iter().map(|wanted| warm(&second, wanted, &over)).collect();
     let others: Vec<_> = wanted[3..].iter().map(|wanted| warm(&third, wanted, &open)).collect();
     wait_for(&bench.world.warming, &bench.world.warming_changed, 6);
-    over.end();
+    over.cancel();
     for waiting in waiting {
         let error = waiting.recv_timeout(PATIENCE).expect("an answer").expect_err("called off");
-        assert!(error.to_string().contains("called off"), "{error}");
+        assert!(error.to_string().contains("prefetch cancelled"), "{error}");
     }
     assert_eq!(*bench.world.called_off.lock(), 3, "the other errand is still open");
     third.close();
@@ -265,7 +270,7 @@ fn prefetches_are_called_off_across_processes() {
         assert!(waiting.recv_timeout(PATIENCE).expect("an answer").is_err());
     }
     let late = warm(&second, &wanted[0], &over).recv_timeout(PATIENCE).expect("an answer");
-    assert!(matches!(late.expect_err("over").cause(), Cause::CalledOff));
+    assert!(matches!(late.expect_err("over").cause(), Cause::Cancelled));
 }
 
 fn wait_for(count: &Mutex<usize>, changed: &Condvar, wanted: usize) {
@@ -304,7 +309,7 @@ fn a_repository_that_the_writer_refuses_is_refused() {
 #[test]
 fn requests_outlive_their_writer() {
     let bench = Bench::new();
-    let wanted: Vec<Wanted> = (0..50u8).map(|n| bench.add(&[n])).collect();
+    let wanted: Vec<ObjectRequest> = (0..50u8).map(|n| bench.add(&[n])).collect();
     let first = bench.open();
     let others = [bench.open(), bench.open(), bench.open()];
     bench.world.silent.store(true, Ordering::SeqCst);
@@ -476,7 +481,7 @@ fn parked_requests_go_on_when_a_slot_is_free() {
     });
     let bench = Bench::new();
     let slot = received.slot().expect("a slot");
-    let pending = Pending { wanted: bench.add(b"x"), done: Done::new(|_| {}), attempts: 0 };
+    let pending = Pending { wanted: bench.add(b"x"), done: Callback::new(|_| {}), attempts: 0 };
     received.park(pending);
     assert!(received.unpark().is_empty());
     drop(slot);

@@ -30,8 +30,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{
-    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, Requester, RouteStatus, StoreError,
-    StoreStatus, TrafficStatus, WaitStatus, Wanted, WorkStatus,
+    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, ObjectRequest, Requester, RouteStatus,
+    StoreError, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -132,7 +132,7 @@ pub(super) enum ToClient {
     },
 }
 
-/// A [`Wanted`] on the wire.
+/// A [`ObjectRequest`] on the wire.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WantedMessage {
     name: String,
@@ -146,7 +146,7 @@ pub(crate) struct WantedMessage {
 }
 
 impl WantedMessage {
-    pub(super) fn new(wanted: &Wanted) -> Self {
+    pub(super) fn new(wanted: &ObjectRequest) -> Self {
         Self {
             name: wanted.name.to_string(),
             compression: wanted.compression.to_flag(),
@@ -158,8 +158,8 @@ impl WantedMessage {
         }
     }
 
-    pub(super) fn read(self) -> Option<Wanted> {
-        Some(Wanted {
+    pub(super) fn read(self) -> Option<ObjectRequest> {
+        Some(ObjectRequest {
             name: ObjectName::parse(&self.name)?,
             compression: Compression::from_flag(self.compression)?,
             size: self.size,

@@ -1,10 +1,10 @@
 //! The bound on open files.
 //!
-//! Every open object counts against one limit, and a slot is taken before the file is opened, so the limit is
-//! never exceeded. Objects that nobody uses stay open until their slot is needed; the longest unread are
-//! closed first. If every slot is in use, requests park here and go on when one becomes free.
+//! Every open object counts against one limit, and a slot is taken before the file is opened, so the limit is never
+//! exceeded. Unused objects stay open until their slot is needed; the least recently read are closed first. If every
+//! slot is in use, requests park here and continue when one becomes free.
 //!
-//! Locking: parked requests before the list of open entries before an entry's state; never the other way round.
+//! Lock order: parked requests, then the list of open entries, then an entry's state.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::entry::Entry;
 use super::layout::Layout;
 use crate::pool::Pool;
-use crate::urgency::Urgency;
+use crate::priority::Urgency;
 
 /// A request that waits for a slot; it tries again when called, and may park again.
 type Waiter = Box<dyn FnOnce() + Send>;
@@ -45,7 +45,7 @@ struct Open {
 struct Waiters {
     demand: VecDeque<Waiter>,
     prefetch: VecDeque<Waiter>,
-    /// Nobody waits any more.
+    /// Whether the cache is closed; requests are dropped instead of parked.
     closed: bool,
 }
 
@@ -69,7 +69,7 @@ const MOST: usize = 16_384;
 /// So few entries are not looked through.
 const FEW: usize = 64;
 
-/// The bound that fits the process's limit on open files.
+/// Returns the default limit, from the process's limit on open files.
 pub(super) fn default_limit() -> usize {
     let process = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let process = process.map_or(MOST * 2, |limit| usize::try_from(limit).unwrap_or(MOST * 2));
@@ -78,7 +78,7 @@ pub(super) fn default_limit() -> usize {
 }
 
 impl Open {
-    /// Forgets those that are closed; gives those that nobody uses, and when they were read.
+    /// Removes closed entries; returns the unused ones with the time of their last read.
     fn forget_closed(&mut self) -> Vec<(u64, Arc<Entry>)> {
         let mut idle = Vec::new();
         self.entries.retain(|weak| {
@@ -117,7 +117,7 @@ impl Descriptors {
         &self.layout
     }
 
-    /// How many are open, were open at once at most, and may be open.
+    /// Returns the number open now, the highest number ever open, and the limit.
     pub(super) fn counts(&self) -> (u64, u64, u64) {
         let (used, peak) = (self.used.load(Ordering::Relaxed), self.peak.load(Ordering::Relaxed));
         (used as u64, peak as u64, self.limit as u64)
@@ -141,9 +141,9 @@ impl Descriptors {
         taken.is_ok()
     }
 
-    /// Parks a request that found no slot. Hands it back if one has become free meanwhile, so that no wake-up
-    /// is lost: whoever frees one and doesn't see this count has freed it before this looks. Drops it if the
-    /// cache is closed: then nobody may be left to wake it.
+    /// Parks a request that found no slot. Returns it if a slot has become free meanwhile, so that no wake-up is lost:
+    /// a thread that frees a slot without seeing this count has freed it before the check here. Drops it if the cache
+    /// is closed, since no thread may be left to wake it.
     pub(super) fn park(&self, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
         let mut waiters = self.waiters.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -174,8 +174,8 @@ impl Descriptors {
             open.entries.push(Arc::downgrade(entry));
         }
         drop(state);
-        // Where slots never run out, and nothing is looked through for that, evicted ones would stay for ever.
-        // Twice what was left, so that it is paid for in many opens.
+        // Where slots never run out the list is never scanned for a slot, and evicted entries would stay in it.
+        // Doubling the threshold spreads the cost over many opens.
         if open.entries.len() > open.full.max(FEW) {
             open.forget_closed();
             open.full = open.entries.len() * 2;
@@ -190,7 +190,7 @@ impl Descriptors {
 
     /// Notes that a file has no user any more.
     pub(super) fn became_idle(self: &Arc<Self>) {
-        // Nothing is written as long as nobody waits: every read that ends comes by here.
+        // Writes nothing while no request is parked: every read that ends comes through here.
         if self.waiting.load(Ordering::SeqCst) > 0
             && !self.serving.swap(true, Ordering::SeqCst)
             && let Some(pool) = self.pool.upgrade()
@@ -271,20 +271,20 @@ mod tests {
     use esker_format::object::{ObjectKind, ObjectName};
 
     use super::*;
-    use crate::cache::care::Goal;
+    use crate::cache::admin::Goal;
     use crate::cache::{Cache, CacheOptions};
-    use crate::done::Done;
+    use crate::callback::Callback;
     use crate::engine::{Engine, EngineOptions};
     use crate::objects::Objects;
-    use crate::source::{Fetch, Source, Stored};
-    use crate::store::ObjectStore;
-    use crate::wanted::Wanted;
+    use crate::objects::object_store::ObjectStore;
+    use crate::objects::request::ObjectRequest;
+    use crate::transport::source::{Fetch, Source, Stored};
 
     /// The object called so consists of its own name.
     struct Echo;
 
     impl Source for Echo {
-        fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+        fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
             let name = fetch.what.split(' ').next().unwrap_or_default();
             done.ok(Stored::in_memory(name.as_bytes().to_vec()));
         }
@@ -304,14 +304,15 @@ mod tests {
         for number in 0..500 {
             let text = format!("object{number}");
             let hash = ContentHash::of(HashAlgorithm::Sha1, text.as_bytes());
-            let wanted = Wanted::new(ObjectName::new(hash, ObjectKind::File), Compression::Stored, text);
-            drop(Done::wait(|done| store.get(wanted, done)).unwrap());
+            let wanted =
+                ObjectRequest::new(ObjectName::new(hash, ObjectKind::File), Compression::Stored, text);
+            drop(Callback::wait(|done| store.get(wanted, done)).unwrap());
             if number % 50 == 49 {
                 cache.evict(Goal::Everything { even_pinned: false }).unwrap();
             }
         }
-        let (used, ..) = cache.inner.descriptors.counts();
-        let remembered = cache.inner.descriptors.open.lock().entries.len();
+        let (used, ..) = cache.state.descriptors.counts();
+        let remembered = cache.state.descriptors.open.lock().entries.len();
         assert!(remembered <= 2 * FEW, "{remembered} entries are remembered as open, and {used} are");
     }
 }

@@ -1,5 +1,4 @@
-//! The file operations a cache does, behind a trait, so that tests can let any of them fail or be lost in a
-//! crash.
+//! File operations of a cache, behind a trait, so that tests can make any of them fail or lose it in a crash.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,8 +11,8 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 use rustix::io::Errno;
 
-/// All operations that a [`Cache`](crate::Cache), the saved heads and a publisher do on a disk. Reading by those
-/// who were given a file is not among them.
+/// File operations of a [`Cache`](crate::Cache), the saved heads and a publisher. Reads through a handle are not among
+/// them.
 pub trait Disk: Send + Sync {
     /// Makes a folder; one that exists already is fine.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
@@ -52,7 +51,7 @@ pub trait Disk: Send + Sync {
     /// Fills the buffer from a file that was opened.
     fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Renames a file, replacing what has the new name.
+    /// Renames a file, replacing an existing target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes a symbolic link.
@@ -64,10 +63,10 @@ pub trait Disk: Send + Sync {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder.
+    /// Returns the names in a folder.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
-    /// Length and modification time of a file; never of what a link points to.
+    /// Returns length and modification time of a file, without following a link.
     fn facts(&self, path: &Path) -> io::Result<FileFacts>;
 
     /// Makes the names in a folder durable.
@@ -77,7 +76,7 @@ pub trait Disk: Send + Sync {
     fn sync_all(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What [`Disk::facts`] tells.
+/// Result of [`Disk::facts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// Length in bytes.
@@ -88,7 +87,7 @@ pub struct FileFacts {
     pub regular: bool,
 }
 
-/// The disk, on which files and folders are made with certain permissions, less what the umask takes.
+/// The real disk; files and folders get these permissions less the umask.
 #[derive(Clone, Copy, Debug)]
 pub struct RealDisk {
     file_mode: u32,
@@ -192,7 +191,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// A name for what may have none; without privilege there is no other way to it before Linux 6.10.
+/// Returns a path for a descriptor, also of an unnamed file; without privilege the only way before Linux 6.10.
 pub(crate) fn descriptor_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -219,8 +218,8 @@ pub(crate) fn read_pieces(
     Ok(())
 }
 
-/// Writes a file so that after a crash at any point there is the old content or the new one, and after this
-/// returned the new one. The only function that makes a file durable.
+/// Writes a file durably: a crash leaves the old or the new content, and after the return the new one. The only
+/// function that makes a file durable.
 pub fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     put_in_place(disk, path, bytes, true)?;
@@ -290,8 +289,8 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> io::Result<Option<
     Ok(Some(bytes))
 }
 
-/// Removes what [`persist`] and [`replace`] left unfinished in a folder, if `which` says so of the name that it was to get.
-/// Only for who knows that nobody else is writing there.
+/// Removes unfinished files of [`persist`] and [`replace`] in a folder whose target names `which` selects. Only for
+/// callers that know of no other writer.
 pub fn remove_unfinished(disk: &dyn Disk, folder: &Path, which: impl Fn(&str) -> bool) -> io::Result<()> {
     for name in disk.list(folder)? {
         let wanted = name.to_str().and_then(unfinished);
@@ -302,13 +301,13 @@ pub fn remove_unfinished(disk: &dyn Disk, folder: &Path, which: impl Fn(&str) ->
     Ok(())
 }
 
-/// The name that an unfinished file was to get.
+/// Returns the target name of an unfinished file.
 fn unfinished(temporary: &str) -> Option<&str> {
     let rest = temporary.strip_prefix(TEMPORARY_PREFIX)?;
     rest.splitn(3, '-').nth(2)
 }
 
-/// Start of the names of files that [`persist`] and [`replace`] have not finished; they may be removed at any start.
+/// Prefix of unfinished files of [`persist`] and [`replace`]; any start may remove them.
 pub(crate) const TEMPORARY_PREFIX: &str = ".new-";
 
 fn temporary_name(path: &Path) -> io::Result<PathBuf> {

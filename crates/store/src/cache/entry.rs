@@ -11,7 +11,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 
 use super::descriptors::Descriptors;
-use crate::wanted::CacheKey;
+use crate::objects::request::CacheKey;
 
 /// An object in the cache. Removed from disk only with its lock held and no user left.
 pub(crate) struct Entry {
@@ -19,7 +19,7 @@ pub(crate) struct Entry {
     pub(crate) plain_len: u64,
     /// Position in the order of last reads.
     last_read: AtomicU64,
-    /// One more than the stored bytes that were prefetched, until somebody uses them; otherwise 0.
+    /// Prefetched stored bytes plus one until the first use; otherwise 0.
     prefetched: AtomicU64,
     /// Mappings and other uses that need the content but no descriptor.
     pins: AtomicU32,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 /// The order of last reads: a clock, because a counter that all reads share makes them wait for its cache line.
 pub(super) struct Reads(Instant);
 
-/// What the clock begins with; below it are the places of entries that were found at the start.
+/// First position by time; entries found at the start have lower positions.
 const FIRST_READ: u64 = 1 << 40;
 
 impl Default for Reads {
@@ -41,16 +41,16 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// A later place than all given out before.
+    /// Returns a position after all that were returned before.
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX / 2).saturating_add(FIRST_READ)
     }
 }
 
-/// What changes about an entry.
+/// Mutable state of an entry.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whether the content is known to be what the writer verified.
+    /// Whether the content was compared with its digest, or was written by this process.
     pub(super) checked: bool,
     /// Whether the entry left the table; it is not given out any more.
     pub(super) gone: bool,
@@ -104,7 +104,7 @@ impl Entry {
         self.prefetched.store(stored_bytes.map_or(0, |bytes| bytes + 1), Ordering::Relaxed);
     }
 
-    /// The stored bytes if this is the first use of a prefetched object.
+    /// Returns the stored bytes if this is the first use of a prefetched object.
     pub(crate) fn first_use(&self) -> Option<u64> {
         // Most uses are not; they cost no write.
         if self.prefetched.load(Ordering::Relaxed) == 0 {
@@ -124,7 +124,7 @@ pub(crate) struct EntryUse {
 }
 
 impl EntryUse {
-    /// For a use that was counted in the entry's state already.
+    /// Makes the use that the entry's state already counts.
     pub(super) fn counted(entry: Arc<Entry>) -> Self {
         Self { entry }
     }
@@ -212,12 +212,12 @@ impl Table {
     }
 
     pub(super) fn unchecked(&self) -> u64 {
-        // One whose lock is taken is being used or removed, perhaps on a disk that doesn't answer: nobody waits for it.
+        // An entry whose lock is taken is in use or being removed, perhaps on a disk that hangs: skip it.
         let unchecked = |entry: &&Arc<Entry>| entry.state.try_lock().is_some_and(|state| !state.checked);
         self.shards.iter().map(|shard| shard.read().values().filter(unchecked).count() as u64).sum()
     }
 
-    /// All entries, the longest unread first.
+    /// Returns all entries, least recently read first.
     pub(super) fn oldest_first(&self) -> Vec<(u64, Arc<Entry>)> {
         let mut all = Vec::new();
         for shard in &self.shards {

@@ -1,21 +1,33 @@
-//! Eviction: the longest unread first, in batches, and never what somebody uses.
+//! Eviction: least recently read first, in batches, never objects in use.
 
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::Inner;
-use super::care::Freed;
 use super::entry::Entry;
 use super::space::{Space, Task};
-use crate::store::Holder;
-use crate::wanted::CacheKey;
+use super::state::CacheState;
+use crate::objects::object_store::Holder;
+use crate::objects::request::CacheKey;
 
-/// How many objects holders are asked about at once: enough to share the round trip to the kernel, few
-/// enough that a batch does not throw out much more than was needed.
+/// Objects per question to the holders: enough to share the round trip to the kernel, few enough that a batch evicts
+/// little more than needed.
 const BATCH: usize = 128;
 
-/// Who is asked whether an object is held.
+/// Result of evicting on request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Objects removed.
+    pub objects: u64,
+    /// Bytes that they took.
+    pub bytes: u64,
+    /// Objects kept because they are in use.
+    pub in_use: u64,
+    /// Objects that stayed because they are pinned.
+    pub pinned: u64,
+}
+
+/// Holders to ask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whom {
     All,
@@ -27,8 +39,8 @@ fn is_not_binding(holder: &Weak<dyn Holder>) -> bool {
     holder.upgrade().is_some_and(|holder| !holder.is_binding())
 }
 
-/// The evictor's thread. It keeps the cache alive only while it works.
-pub(super) fn run(space: &Arc<Space>, cache: &Weak<Inner>) {
+/// Runs the evictor's thread. It keeps the cache alive only while it evicts.
+pub(super) fn run(space: &Arc<Space>, cache: &Weak<CacheState>) {
     while let Task::EvictTo(goal) = space.next_task() {
         let Some(cache) = cache.upgrade() else { return };
         let reached = cache.evict_to(goal);
@@ -36,9 +48,9 @@ pub(super) fn run(space: &Arc<Space>, cache: &Weak<Inner>) {
     }
 }
 
-impl Inner {
-    /// Evicts until no more than `goal` bytes are used, or all that is left is in use; tells whether it
-    /// reached the goal.
+impl CacheState {
+    /// Evicts until at most `goal` bytes are used or all remaining objects are in use; returns whether it reached the
+    /// goal.
     fn evict_to(&self, goal: u64) -> bool {
         self.evict_these(self.table.oldest_first(), goal);
         if self.space.used() > goal && self.holders.lock().iter().any(is_not_binding) {
@@ -47,7 +59,7 @@ impl Inner {
         self.space.used() <= goal
     }
 
-    /// Evicts those of the victims that nobody uses, in their order, until no more than `goal` bytes are used.
+    /// Evicts the unused of these victims in their order, until at most `goal` bytes are used.
     pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
         self.evict_asking(victims, goal, Whom::All)
     }
@@ -119,7 +131,7 @@ impl Inner {
         match holders.as_slice() {
             [] => {}
             [only] => note(only.release(keys)),
-            // At once, so that many who answer late delay an eviction no more than one.
+            // In parallel, so that many slow holders delay an eviction no more than one.
             many => std::thread::scope(|scope| {
                 let asked = many.iter().map(|holder| {
                     std::thread::Builder::new()
@@ -140,7 +152,7 @@ impl Inner {
         held
     }
 
-    /// Removes an entry that nobody uses.
+    /// Removes an unused entry.
     fn evict(&self, entry: &Arc<Entry>) -> bool {
         let mut state = entry.state.lock();
         if state.gone || state.users > 0 || entry.is_pinned() {
@@ -163,7 +175,7 @@ impl Inner {
             drop(file);
             self.descriptors.give_back();
         }
-        // Whoever marks an entry as gone gives its bytes back, even if a new entry took its place meanwhile.
+        // The thread that marks an entry as gone releases its bytes, even if a new entry took its place meanwhile.
         self.table.remove(entry);
         self.space.release(self.charge_of(entry.plain_len));
         true

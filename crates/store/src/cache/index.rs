@@ -13,7 +13,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::wanted::{CacheKey, KEY_LEN};
+use crate::objects::request::{CacheKey, KEY_LEN};
 
 const MAGIC: &[u8; 8] = b"ESKERIX1";
 const ENTRY_LEN: usize = 32;

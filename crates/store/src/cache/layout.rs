@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use esker_format::hash::ContentHash;
 
-use crate::wanted::CacheKey;
+use crate::objects::request::CacheKey;
 use esker_format::compress::Compression;
 
-/// Where things lie in a cache folder.
+/// Paths in a cache folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(super) root: PathBuf,
@@ -32,19 +32,19 @@ impl Layout {
         }
     }
 
-    /// The folder of an object: the first two digits of its hash.
+    /// Returns the folder of an object: the first two digits of its hash.
     pub(super) fn folder(&self, key: &CacheKey) -> PathBuf {
         let digits = key.hash.hex();
         self.objects.join(digits.get(..2).unwrap_or_default())
     }
 
-    /// The file of an object.
+    /// Returns the file of an object.
     pub(super) fn object(&self, key: &CacheKey) -> PathBuf {
         let name = key.to_string();
         self.folder(key).join(name.get(2..).unwrap_or_default())
     }
 
-    /// The key that a file name in a folder of `objects` stands for.
+    /// Returns the key that a file name in a folder of `objects` stands for.
     pub(super) fn key(folder: &str, name: &str) -> Option<CacheKey> {
         let (rest, suffix) = name.rsplit_once('.')?;
         let compression = match suffix {

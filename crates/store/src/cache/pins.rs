@@ -1,4 +1,4 @@
-//! What somebody wants to have on this node whatever else is read: sets of objects that are not evicted.
+//! Pinned objects, which are never evicted.
 //!
 //! ```text
 //!   esker pins 1
@@ -8,8 +8,8 @@
 //!   end <XXH3-64 of all bytes before, in hexadecimal>
 //! ```
 //!
-//! The file is written durably with each change. One that isn't as it was written is put aside and counted as a failure
-//! of the disk: pins are wishes, and a cache without them gives right bytes all the same.
+//! The file is written durably with each change. A damaged file is renamed and counted as a disk failure: a cache without
+//! pins still serves right bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::disk::{Disk, persist, read_file};
 use super::layout::Layout;
-use crate::wanted::CacheKey;
+use crate::objects::request::CacheKey;
 
 const HEADER: &str = "esker pins 1";
 /// Longest file of pins: some 60 bytes an object, so millions of them.
@@ -32,7 +32,7 @@ pub(super) const LABEL_MAX: usize = 4096;
 /// A set of objects, by the name that it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinSet {
-    /// What was pinned, in the words of who did it.
+    /// Name that the user gave to the pinned set.
     pub label: String,
     /// Objects in it.
     pub objects: u64,
@@ -47,7 +47,7 @@ type Members = Vec<(CacheKey, u64)>;
 #[derive(Default)]
 pub(super) struct Pins {
     state: RwLock<State>,
-    /// Held by whoever changes them. Not the state, which others need while the disk, perhaps for ever, is waited for.
+    /// Serialises changes. Separate from `state`, which other threads need while a change waits for the disk.
     changing: Mutex<()>,
 }
 
@@ -69,7 +69,7 @@ impl Pins {
         match std::str::from_utf8(&text).ok().and_then(decode) {
             Some(sets) => (Self { state: RwLock::new(State::of(sets)), ..Self::default() }, None),
             None => {
-                // Kept for who wants to see what it was; the next change writes a good one.
+                // Kept for inspection; the next change writes a good file.
                 let aside = disk.rename(path, &path.with_extension("damaged"));
                 let error = aside.err().unwrap_or_else(|| io::ErrorKind::InvalidData.into());
                 (Self::default(), Some(error))
@@ -91,7 +91,7 @@ impl Pins {
         state.sets.iter().map(set).collect()
     }
 
-    /// All objects that are pinned, each once.
+    /// Returns all pinned objects, each once.
     pub(super) fn members(&self) -> HashMap<CacheKey, u64> {
         self.state.read().sets.values().flatten().copied().collect()
     }

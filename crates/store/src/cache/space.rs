@@ -1,13 +1,13 @@
-//! The byte quota: who may take how much, and the thread that makes room.
+//! The byte quota, its reservations, and the thread that makes room.
 //!
 //! ```text
 //!   0 ········ low ············ high ···· quota ············ hard limit
 //!              ^ an eviction    ^ one     ^ reservations     ^ never exceeded;
-//!                ends here        begins    wait for one       beyond it nothing is kept
+//!                ends here        begins    wait for one       beyond it nothing is cached
 //! ```
 //!
-//! Bytes are reserved before they are written. Above the quota a reservation waits for an eviction; if all
-//! that is left is in use, it is granted up to the hard limit and counted as a warning.
+//! Bytes are reserved before they are written. Above the quota a reservation waits for an eviction; if all remaining
+//! objects are in use, it is granted up to the hard limit and counted as a warning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct Space {
     state: Mutex<State>,
     /// Wakes the evictor.
     work: Condvar,
-    /// Wakes those who wait for the evictor to have nothing to do.
+    /// Wakes threads that wait for the evictor to become idle.
     settled: Condvar,
 }
 
@@ -67,7 +67,7 @@ struct State {
     stopping: bool,
 }
 
-/// What the evictor is to do.
+/// Next step of the evictor.
 pub(super) enum Task {
     /// Evict until no more than this is used.
     EvictTo(u64),
@@ -99,7 +99,7 @@ impl Reservation {
         self.space.release(less);
     }
 
-    /// Turns the reservation into the charge of an entry, which may differ from what was reserved.
+    /// Turns the reservation into the charge of an entry, which may differ from the reserved bytes.
     pub(super) fn keep(mut self, charge: u64) {
         let reserved = std::mem::take(&mut self.bytes);
         let mut state = self.space.state.lock();
@@ -133,7 +133,7 @@ impl Space {
         self.state.lock().over_quota
     }
 
-    /// Counts what was found at start.
+    /// Counts the bytes of objects found at the start.
     pub(super) fn charge(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.used += bytes;
@@ -148,8 +148,8 @@ impl Space {
         state.used -= bytes;
     }
 
-    /// Reserves bytes: now, or after an eviction, or not at all. `granted` may be called on this thread or
-    /// on the evictor's and must not block.
+    /// Reserves bytes: at once, after an eviction, or not. `granted` is called on this thread or on the evictor's and
+    /// must not block.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         bytes: u64,
@@ -158,7 +158,7 @@ impl Space {
         let mut state = self.state.lock();
         let after = state.used.saturating_add(bytes);
         self.forget_stuck(&mut state);
-        // Not past those who wait already.
+        // Earlier reservations go first.
         let fits = after <= self.marks.quota && state.parked.is_empty();
         if fits || (after <= self.marks.hard && state.stuck.is_some()) {
             state.used = after;
@@ -168,7 +168,7 @@ impl Space {
             drop(state);
             return granted(Ok(Reservation { space: self.clone(), bytes }));
         }
-        // Where all is in use another eviction only makes everybody wait; it is tried again after a while.
+        // If all objects are in use another eviction only delays; it is tried again after a while.
         if bytes > self.marks.hard || state.stopping || state.stuck.is_some() {
             let full = self.full(bytes, state.used);
             drop(state);
@@ -209,7 +209,7 @@ impl Space {
         }
     }
 
-    /// Ends the evictor; what is parked is refused.
+    /// Ends the evictor; parked reservations are refused.
     pub(super) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -234,7 +234,7 @@ impl Space {
         while !state.stopping && !self.has_work(&state) {
             self.settled.notify_all();
             if state.stuck.is_some() {
-                // Nobody tells when files are closed, so look again now and then.
+                // Closing a file sends no notification, so the evictor looks again from time to time.
                 if self.work.wait_for(&mut state, self.marks.patience.max(LOOK_AGAIN)).timed_out() {
                     state.stuck = None;
                 }
@@ -255,8 +255,8 @@ impl Space {
         Task::EvictTo(goal)
     }
 
-    /// Bytes of the parked reservations that the next eviction makes room for: not all of a crowd at once,
-    /// or it would empty the cache for them.
+    /// Returns the bytes of the parked reservations that the next eviction makes room for. Not all at once, or a burst
+    /// of requests would empty the cache.
     fn first_parked(&self, state: &State) -> u64 {
         let mut sum: u64 = 0;
         for (bytes, _) in &state.parked {
@@ -269,8 +269,8 @@ impl Space {
         sum
     }
 
-    /// Grants or refuses what was parked, after an eviction that reached its goal or found all that is left
-    /// in use.
+    /// Grants or refuses parked reservations, after an eviction reached its goal or found all remaining objects in
+    /// use.
     pub(super) fn evicted(self: &Arc<Self>, reached: bool) {
         let mut state = self.state.lock();
         let urgent = std::mem::take(&mut state.urgent);

@@ -1,30 +1,49 @@
-//! Opening a cache folder, and closing it.
+//! Opening and closing a cache folder.
 //!
 //! 1. Make and check the folder, take the lock: one writer.
-//! 2. Read the index. Remove it, durably, before anything else is changed: from now on a stop is unclean.
-//! 3. With a good index, its entries are believed. Without one, every file in `objects/` becomes an entry
+//! 2. Read the index. Remove it durably before anything else changes: from now on a stop is unclean.
+//! 3. With a good index, its entries are trusted. Without one, every file in `objects/` becomes an entry
 //!    that is checked before its first use.
-//! 4. Remove what was left unfinished.
+//! 4. Remove unfinished files.
 
+use parking_lot::{Mutex, RwLock};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::descriptors::{Descriptors, default_limit};
 use super::disk::{Disk, TEMPORARY_PREFIX, persist};
-use super::entry::Entry;
+use super::entry::{Entry, Reads, Table};
+use super::evict;
 use super::index::{self, Listed};
 use super::layout::Layout;
+use super::options::CacheOptions;
+use super::pins::Pins;
+use super::space::{Marks, Space};
+use super::state::{CacheState, LowerCache};
 use super::trailer::TRAILER_LEN;
-use super::{Inner, Opened};
+use super::uncached::UncachedAccount;
+use crate::engine::Engine;
 use crate::error::Cause;
 use crate::file_lock::FileLock;
+
+/// Bytes of memory for objects that are served uncached because the disk fails. They live as long as a reader holds
+/// them, so this bounds the bytes read at once.
+const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
+
+/// Content of the folder when the cache was opened.
+pub(super) struct Loaded {
+    entries: Vec<Listed>,
+    leftovers: u64,
+    unclean: bool,
+}
 
 fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
     Cause::Disk { doing, path: path.to_owned(), source }
@@ -44,7 +63,7 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
     private(&layout.root)
 }
 
-/// Refuses a folder of somebody else, or one that others could write to.
+/// Refuses a folder that another user owns or can write to.
 pub(crate) fn private(folder: &Path) -> Result<(), Cause> {
     let facts = std::fs::metadata(folder).map_err(|source| failed("looking at", folder, source))?;
     let me = rustix::process::geteuid().as_raw();
@@ -64,16 +83,16 @@ pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
     asked.or_held(|holder| Cause::Busy { path: layout.root.clone(), pid: holder.pid })
 }
 
-/// Keeps those who clean up temporary folders by age out of the cache while it is in use: systemd-tmpfiles leaves folders
-/// alone that somebody has locked. Of no consequence if it can't be done.
+/// Locks the folder against cleaners of temporary folders while it is in use: systemd-tmpfiles skips locked folders.
+/// Failure is harmless.
 pub(super) fn occupy(layout: &Layout) -> Option<File> {
     let folder = File::open(&layout.root).ok()?;
     flock(&folder, FlockOperation::NonBlockingLockShared).ok()?;
     Some(folder)
 }
 
-/// Does steps 2 to 4; returns what was found.
-pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Opened, Cause> {
+/// Does steps 2 to 4; returns the content found.
+pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
     let listed = read_index(disk, layout);
     match disk.remove(&layout.index) {
         Ok(()) => {}
@@ -86,16 +105,16 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Opened, Cause> {
     leftovers += remove_all(disk, &layout.heads, unfinished)?;
     leftovers += remove_all(disk, &layout.root, unfinished)?;
     match listed {
-        Some(entries) => Ok(Opened { entries, leftovers, unclean: false }),
+        Some(entries) => Ok(Loaded { entries, leftovers, unclean: false }),
         None => {
             let entries = scan(disk, layout)?;
             let unclean = !entries.is_empty() || leftovers > 0;
-            Ok(Opened { entries, leftovers, unclean })
+            Ok(Loaded { entries, leftovers, unclean })
         }
     }
 }
 
-/// Whether files can be written without a name here and get one when they are complete.
+/// Returns whether the file system can name an unnamed file once it is complete.
 pub(super) fn names_later(disk: &dyn Disk, layout: &Layout) -> bool {
     let path = layout.txn.join("named");
     let Ok(Some(file)) = disk.create_nameless(&layout.txn) else { return false };
@@ -121,9 +140,8 @@ fn remove_all(disk: &dyn Disk, folder: &Path, which: impl Fn(&OsStr) -> bool) ->
     Ok(removed)
 }
 
-/// Lists what lies in `objects/`, the longest unmodified first, because nobody wrote down what was read when.
-/// Files that can't be objects are removed: nothing else belongs there, and they would take space that
-/// nobody counts.
+/// Lists the objects in `objects/`, least recently modified first, because the order of reads is unknown. Other files
+/// are removed: they would take space outside of the account.
 fn scan(disk: &dyn Disk, layout: &Layout) -> Result<Vec<Listed>, Cause> {
     let mut found: Vec<(SystemTime, Listed)> = Vec::new();
     for folder_name in list(disk, &layout.objects)? {
@@ -167,8 +185,69 @@ pub(super) fn block_size(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(4096, |facts| facts.f_frsize).clamp(512, 1 << 16)
 }
 
-impl Inner {
-    /// Fills the table and the account with what [`load`] found.
+impl CacheState {
+    /// Opens a cache folder and starts its evictor.
+    pub(super) fn open(
+        disk: Arc<dyn Disk>,
+        engine: &Engine,
+        folder: &Path,
+        options: CacheOptions,
+        lower: Option<Arc<dyn LowerCache>>,
+    ) -> Result<Arc<Self>, Cause> {
+        let pool = engine.pool().clone();
+        let layout = Layout::new(folder);
+        make_folders(&*disk, &layout)?;
+        let lock = lock(&layout)?;
+        let opened = load(&*disk, &layout)?;
+        let nameless = names_later(&*disk, &layout);
+        let cannot_start =
+            |source| Cause::Disk { doing: "starting threads for", path: folder.into(), source };
+        let space = Space::new(Marks::new(options.quota, options.hard_limit, options.patience));
+        let limit = options.descriptors.unwrap_or_else(default_limit);
+        let descriptors = Descriptors::new(limit, Arc::downgrade(&pool), layout.clone());
+        let (pins, unreadable) = Pins::load(&*disk, &layout.pins);
+        let inner = Arc::new(Self {
+            disk,
+            pins,
+            block: block_size(&layout.root),
+            _folder: occupy(&layout),
+            layout,
+            table: Table::new(),
+            space,
+            uncached_files: UncachedAccount::new(options.unkept_limit),
+            uncached_memory: UncachedAccount::new(UNKEPT_MEMORY_MAX),
+            descriptors,
+            holders: Mutex::default(),
+            lower,
+            streaming: options.streaming,
+            pool,
+            evictor: Mutex::new(None),
+            lock: Mutex::new(Some(lock)),
+            gate: RwLock::new(false),
+            reads: Reads::default(),
+            next_file: AtomicU64::new(0),
+            nameless,
+            evicted: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
+            disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
+            disk_failure: Mutex::default(),
+            log: engine.log().clone(),
+            damaged: AtomicU64::new(0),
+            no_index: AtomicBool::new(false),
+            opened_unclean: opened.unclean,
+            leftovers: opened.leftovers,
+        });
+        inner.adopt(&opened.entries);
+        let (space, weak) = (inner.space.clone(), Arc::downgrade(&inner));
+        let evictor = std::thread::Builder::new()
+            .name("esker-evict".to_owned())
+            .spawn(move || evict::run(&space, &weak))
+            .map_err(cannot_start)?;
+        *inner.evictor.lock() = Some(evictor);
+        Ok(inner)
+    }
+
+    /// Fills the table and the account with the result of [`load`].
     pub(super) fn adopt(&self, entries: &[Listed]) {
         for (place, listed) in (0..).zip(entries) {
             let Listed { key, plain_len, checked } = *listed;
@@ -187,8 +266,8 @@ impl Inner {
                 return Ok(());
             }
         }
-        if let Some(below) = &self.below {
-            below.stop();
+        if let Some(lower) = &self.lower {
+            lower.stop();
         }
         self.space.stop();
         self.descriptors.close();
@@ -196,7 +275,7 @@ impl Inner {
         // At the place of a folder that is gone there may be another, with a writer of its own.
         let unlisted = self.no_index.load(Ordering::Relaxed) || self.is_lost();
         let outcome = if unlisted { Ok(()) } else { self.write_index() };
-        // Held until here, so that nobody else writes meanwhile.
+        // Held until here, so that no other process writes meanwhile.
         drop(self.lock.lock().take());
         outcome
     }

@@ -16,14 +16,14 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::wanted::{CacheKey, KEY_LEN};
+use crate::objects::request::{CacheKey, KEY_LEN};
 
 /// Length of the trailer.
 pub(crate) const TRAILER_LEN: usize = 64;
 
 const MAGIC: &[u8; 8] = b"ESKEROB1";
 
-/// What a cache file says about itself.
+/// Decoded trailer of a cache file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
     pub(crate) key: CacheKey,

@@ -10,21 +10,21 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Inner;
 use super::entry::Entry;
 use super::space::Reservation;
+use super::state::CacheState;
 use super::trailer::Trailer;
 use crate::error::Cause;
-use crate::wanted::CacheKey;
+use crate::objects::request::CacheKey;
 
-/// Bytes written at once, at most. The page cache takes a write into folios as large as it, and blocks of 2 MiB and more
-/// are what the host of a virtual machine takes back while they are free: there a gigabyte in writes of 8 MiB took 3 to
-/// 5 s, in writes up to 1 MiB, which find smaller ones, 0.4 s.
+/// Most bytes of one write. The page cache takes a write into folios as large as it, and the host of a virtual machine
+/// takes free blocks of 2 MiB and more back: there a gigabyte in writes of 8 MiB took 3 to 5 s, in writes of up to 1
+/// MiB, which find smaller blocks, 0.4 s.
 const PIECE: usize = 256 << 10;
 
 /// A file being written; gone on drop unless it was kept.
 pub(crate) struct Writing {
-    cache: Arc<Inner>,
+    cache: Arc<CacheState>,
     /// In `txn/`, if it has a name there.
     path: Option<PathBuf>,
     file: Option<File>,
@@ -34,7 +34,7 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// Begins a file without a name in the cache yet.
-    pub(crate) fn begin(cache: &Arc<Inner>) -> Result<Self, Cause> {
+    pub(crate) fn begin(cache: &Arc<CacheState>) -> Result<Self, Cause> {
         let folder = &cache.layout.txn;
         let nameless = cache.begin_nameless();
         let nameless = nameless.map_err(|source| cache.failed("creating a file in", folder, source))?;
@@ -60,12 +60,12 @@ impl Writing {
         Ok(())
     }
 
-    /// How many bytes were written.
+    /// Returns the number of bytes written.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The error of a failed step on this file.
+    /// Returns the error of a failed step on this file.
     pub(crate) fn failed(&self, source: io::Error) -> Cause {
         match &self.path {
             Some(path) => self.cache.failed("writing", path, source),
@@ -73,7 +73,7 @@ impl Writing {
         }
     }
 
-    /// Gives the object its name in the cache; `prefetched` has the stored bytes if nobody demanded it.
+    /// Gives the object its name in the cache; `prefetched` has the stored bytes of an object that was not demanded.
     pub(crate) fn keep(
         mut self,
         key: CacheKey,
@@ -83,7 +83,7 @@ impl Writing {
         let trailer = Trailer { key, plain_len: self.len, digest: self.digest.digest128() };
         let file = self.file.take().expect("the file is open because only the last step takes it");
         self.cache.disk.write(&file, &trailer.encode()).map_err(|source| self.failed(source))?;
-        // While the gate is held open the cache is not closed: what gets a name is in the index.
+        // While the gate is held the cache stays open, so every named file is in the index.
         let gate = self.cache.gate.read();
         if *gate {
             return Err(Cause::Closed);

@@ -7,12 +7,12 @@ use esker_format::trust::{self, ClaimedHead, Seen};
 use esker_format::{manifest, whitelist};
 
 use super::{Current, Evidence, Keeper, Saved};
-use crate::done::Done;
+use crate::callback::Callback;
 use crate::error::{Cause, StoreError};
-use crate::handle::Handle;
-use crate::source::{Fetch, Stored};
-use crate::urgency::Urgency;
-use crate::wanted::Wanted;
+use crate::objects::handle::Handle;
+use crate::objects::request::ObjectRequest;
+use crate::priority::Urgency;
+use crate::transport::source::{Fetch, Stored};
 
 /// A manifest has some 20 short lines and a signature.
 const MANIFEST_MAX: u64 = 64 << 10;
@@ -21,10 +21,10 @@ const WHITELIST_MAX: u64 = 1 << 20;
 /// A certificate in PEM.
 const CERTIFICATE_MAX: u64 = 256 << 10;
 
-/// Ways on which a head is asked for that doesn't verify.
+/// Routes on which a head is asked for that doesn't verify.
 const DETOURS_MAX: usize = 8;
 
-/// What a server was found to offer.
+/// Result of checking a server's head.
 pub(super) enum Checked {
     /// The manifest that is known already, byte for byte.
     Same,
@@ -37,20 +37,20 @@ pub(super) struct Check {
     keeper: Arc<Keeper>,
     known: Option<Vec<u8>>,
     seen: Option<Seen>,
-    /// Whether caches on the way are asked not to answer: the second try.
+    /// Whether caches on the route are bypassed, as in the second attempt.
     fresh: bool,
     /// How many ways to the servers are passed over.
     detour: usize,
-    done: Done<Checked>,
+    done: Callback<Checked>,
 }
 
 impl Check {
-    /// Asks for the head. If the manifest is the one that is `known`, nothing more is asked.
+    /// Asks for the head. If the manifest is the `known` one, nothing more is requested.
     pub(super) fn begin(
         keeper: Arc<Keeper>,
         known: Option<Vec<u8>>,
         seen: Option<Seen>,
-        done: Done<Checked>,
+        done: Callback<Checked>,
     ) {
         Self { keeper, known, seen, fresh: false, detour: 0, done }.ask_manifest();
     }
@@ -63,9 +63,10 @@ impl Check {
             return Self { fresh: true, ..self }.ask_manifest();
         }
         let detour = self.detour + 1;
-        if matches!(error.cause(), Cause::Untrusted(_)) && detour < self.keeper.source.ways().min(DETOURS_MAX)
+        if matches!(error.cause(), Cause::Untrusted(_))
+            && detour < self.keeper.source.routes().min(DETOURS_MAX)
         {
-            // Whoever damages it may be on this way only.
+            // The damage may happen on this route only.
             return Self { detour, ..self }.ask_manifest();
         }
         self.done.err(error);
@@ -81,7 +82,7 @@ impl Check {
         let source = self.keeper.source.clone();
         source.fetch(
             fetch,
-            Done::new(move |outcome: Result<Stored, StoreError>| match outcome.map(Stored::into_bytes) {
+            Callback::new(move |outcome: Result<Stored, StoreError>| match outcome.map(Stored::into_bytes) {
                 Ok(Ok(bytes)) => then(self, bytes),
                 Ok(Err(source)) => {
                     self.fail(Cause::Disk { doing: "reading back", path: "spooled bytes".into(), source });
@@ -94,7 +95,8 @@ impl Check {
     fn ask_manifest(self) {
         let (keeper, seen) = (self.keeper.clone(), self.seen);
         let mut fetch = Fetch::new(manifest::PATH, self.what("manifest"), MANIFEST_MAX);
-        // So that another server is asked if this one has an old one, and another proxy if this one has a login page.
+        // So that fail-over tries another server if this one has an old manifest, and another proxy if this one has a
+        // login page.
         fetch.check = Some(Arc::new(move |manifest| {
             trust::check_offered_manifest(manifest, &keeper.options.name, seen).map_err(Cause::Untrusted)
         }));
@@ -111,12 +113,13 @@ impl Check {
 
     fn ask_certificate(self, manifest: Vec<u8>, claimed: &ClaimedHead) {
         let what = format!("the certificate of {}", self.keeper.options.name);
-        let mut wanted = Wanted::new(claimed.certificate(), Compression::Zlib, what).limit(CERTIFICATE_MAX);
+        let mut wanted =
+            ObjectRequest::new(claimed.certificate(), Compression::Zlib, what).limit(CERTIFICATE_MAX);
         wanted.alternative_path = claimed.manifest().alternative_paths;
         let store = self.keeper.store.clone();
         store.get(
             wanted,
-            Done::new(move |outcome: Result<Handle, StoreError>| {
+            Callback::new(move |outcome: Result<Handle, StoreError>| {
                 match outcome.map(|handle| handle.read_all()) {
                     Ok(Ok(certificate)) => self.ask_whitelist(manifest, certificate),
                     Ok(Err(source)) => {
@@ -143,7 +146,7 @@ impl Check {
         });
     }
 
-    /// On the pool, where the outcome is told too: accepting it writes to the disk.
+    /// Verifies the evidence on the pool, which also delivers the result: accepting it writes to the disk.
     fn verify(self, evidence: Evidence) {
         let now = self.keeper.now();
         match self.keeper.verify(&evidence, now, self.seen) {

@@ -8,9 +8,9 @@
 //!  …   XXH3-128 of all bytes before (16)
 //! ```
 //!
-//! The evidence is kept, not the verdict: whoever loads it verifies it again, as of the time it was accepted.
+//! The file keeps the evidence, not the verdict: every load verifies it again, as of the time it was accepted.
 //! Written by `persist`, so after a crash there is the old head or the new one. Locking rule: several mounts
-//! of a user may save; each takes the flock of `heads/lock` and leaves a newer head alone.
+//! of a user may save; each takes the flock of `heads/lock` and never replaces a newer head.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::cache::disk::{Disk, persist};
 use crate::file_lock::FileLock;
 
 const MAGIC: &[u8; 8] = b"ESKERHD1";
-/// Far above what manifest, whitelist and certificate may have together.
+/// Far above the sizes of manifest, whitelist and certificate together.
 const FILE_MAX: u64 = 16 << 20;
 
 /// The signed texts that a head is believed for.

@@ -4,19 +4,18 @@ use std::sync::Arc;
 
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 
-use super::{Trip, says_full};
-use crate::cache::{Entry, FileRoom, Reservation, UnkeptShare, Writing};
+use super::{FetchJob, says_full};
+use crate::cache::{Entry, FileRoom, Reservation, UncachedShare, Writing};
 use crate::error::Cause;
-use crate::source::Stored;
+use crate::transport::source::Stored;
 
-/// Objects up to this many plain bytes are decompressed in memory, which is faster; larger ones piece by
-/// piece. With one such buffer for each core, and the budget for stored bytes, memory stays bounded whatever
-/// is fetched.
+/// Objects up to this many plain bytes are decompressed in memory, which is faster; larger ones piece by piece. With
+/// one such buffer for each core, and the budget for stored bytes, memory stays bounded.
 const WHOLE_MAX: u64 = 64 << 20;
 
 /// The plain bytes of a small object.
 enum Plain {
-    /// They are what was stored.
+    /// The plain bytes are the stored bytes.
     AsStored(Stored),
     Inflated(Vec<u8>),
 }
@@ -38,12 +37,12 @@ enum Attempt {
     AfterMakingRoom,
 }
 
-impl Trip {
-    /// Verifies what came, then decompresses and keeps it. Runs on the pool.
+impl FetchJob {
+    /// Verifies the stored bytes, then decompresses and caches them. Runs on the pool.
     pub(super) fn arrived(mut self, stored: Stored) {
         let stored = match stored.verify(&self.wanted.name.hash, &self.progress) {
             Ok(stored) => stored,
-            Err(cause) => return self.land(Err(cause)),
+            Err(cause) => return self.complete(Err(cause)),
         };
         self.store.traffic.note_fetch(stored.len(), self.is_prefetch);
         self.fetched = Some(stored.len());
@@ -51,10 +50,10 @@ impl Trip {
             return self.measure_and_keep(stored);
         }
         match self.whole(&stored) {
-            Ok(Whole::Inflated(plain)) => self.keep_whole(Plain::Inflated(plain), Attempt::First),
-            Ok(Whole::AsStored) => self.keep_whole(Plain::AsStored(stored), Attempt::First),
-            Ok(Whole::TooLarge) => self.measure_and_keep(stored),
-            Err(cause) => self.land(Err(cause)),
+            Ok(Decompressed::Inflated(plain)) => self.keep_whole(Plain::Inflated(plain), Attempt::First),
+            Ok(Decompressed::AsStored) => self.keep_whole(Plain::AsStored(stored), Attempt::First),
+            Ok(Decompressed::TooLarge) => self.measure_and_keep(stored),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
@@ -67,57 +66,57 @@ impl Trip {
         };
         match plain_len {
             Ok(plain_len) => self.keep_in_pieces(stored, plain_len, 0),
-            Err(cause) => self.land(Err(cause)),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
     /// Keeps an object that a lower tier had.
-    pub(crate) fn found_below(self, plain: Vec<u8>) {
+    pub(super) fn found_in_lower(self, plain: Vec<u8>) {
         self.keep_whole(Plain::Inflated(plain), Attempt::First);
     }
 
     /// The same for one that was copied into a file of ours already.
-    pub(crate) fn written_from_below(self, writing: Writing, room: FileRoom) {
+    pub(super) fn written_from_lower(self, writing: Writing, room: FileRoom) {
         match room {
-            FileRoom::Kept(reservation) => self.on_pool(move |trip| {
-                match writing.keep(trip.wanted.key(), reservation, None) {
-                    Ok(entry) => trip.kept(entry),
-                    // Large objects that can't be written here are fetched, which knows what to do then.
-                    Err(_) => trip.fetch(),
+            FileRoom::Kept(reservation) => self.on_pool(move |job| {
+                match writing.keep(job.wanted.key(), reservation, None) {
+                    Ok(entry) => job.kept(entry),
+                    // Large objects that can't be written here are fetched, which handles a failing disk.
+                    Err(_) => job.fetch(),
                 }
             }),
-            FileRoom::Unkept(_) if self.priority.give_up() => {
+            FileRoom::UncachedAccount(_) if self.priority.give_up() => {
                 let (needed, space) = (writing.len(), &self.store.cache.space);
                 let no_room = Cause::Full { needed, used: space.used(), limit: space.hard() };
-                self.land(Err(no_room));
+                self.complete(Err(no_room));
             }
-            FileRoom::Unkept(share) => self.serve_file(writing, share),
+            FileRoom::UncachedAccount(share) => self.serve_file(writing, share),
         }
     }
 
-    /// The object is in the cache. One that was fetched may be given to others.
+    /// Continues with a cached object. A fetched one may be copied to shared lower tiers.
     fn kept(self, entry: Arc<Entry>) {
-        if let (Some(below), Some(_)) = (&self.store.cache.below, self.fetched) {
-            below.give(&self.store.cache, &entry);
+        if let (Some(lower), Some(_)) = (&self.store.lower, self.fetched) {
+            lower.give(&self.store.cache, &entry);
         }
         self.found(entry);
     }
 
-    /// The stored bytes of an object that nobody demanded when it was asked for.
+    /// Returns the stored bytes of a prefetched object.
     fn prefetched(&self) -> Option<u64> {
         self.fetched.filter(|_| self.is_prefetch)
     }
 
-    fn whole(&self, stored: &Stored) -> Result<Whole, Cause> {
+    fn whole(&self, stored: &Stored) -> Result<Decompressed, Cause> {
         let bytes = stored.memory().unwrap_or_default();
         if self.wanted.compression == Compression::Stored {
             self.check_len(bytes.len() as u64)?;
-            return Ok(Whole::AsStored);
+            return Ok(Decompressed::AsStored);
         }
         let limit = self.wanted.limit.min(WHOLE_MAX);
         match decompress(bytes, self.wanted.compression, self.wanted.size, limit) {
-            Ok(plain) => Ok(Whole::Inflated(plain)),
-            Err(DecompressError::TooLarge { .. }) if limit < self.wanted.limit => Ok(Whole::TooLarge),
+            Ok(plain) => Ok(Decompressed::Inflated(plain)),
+            Err(DecompressError::TooLarge { .. }) if limit < self.wanted.limit => Ok(Decompressed::TooLarge),
             Err(error) => Err(undecodable(error)),
         }
     }
@@ -133,15 +132,15 @@ impl Trip {
     fn keep_whole(self, plain: Plain, attempt: Attempt) {
         let cache = self.store.cache.clone();
         let charge = cache.charge_of(plain.bytes().len() as u64);
-        self.reserve(charge, move |trip, granted| {
-            trip.on_pool(move |trip| match granted {
-                Ok(reservation) => trip.write_whole(plain, reservation, attempt),
-                Err(cause) => trip.serve_unkept(plain, cause),
+        self.reserve(charge, move |job, granted| {
+            job.on_pool(move |job| match granted {
+                Ok(reservation) => job.write_whole(plain, reservation, attempt),
+                Err(cause) => job.serve_unkept(plain, cause),
             });
         });
     }
 
-    /// Asks for room; there is none for what is only passed on.
+    /// Reserves room; there is none for files that are only passed through.
     fn reserve(self, charge: u64, then: impl FnOnce(Self, Result<Reservation, Cause>) + Send + 'static) {
         let cache = self.store.cache.clone();
         if cache.streaming && self.wanted.name.kind.is_content() {
@@ -161,7 +160,7 @@ impl Trip {
                 let cache = self.store.cache.clone();
                 let bytes = cache.charge_of(plain.bytes().len() as u64);
                 cache.space.make_room(bytes, move || {
-                    self.on_pool(move |trip| trip.keep_whole(plain, Attempt::AfterMakingRoom));
+                    self.on_pool(move |job| job.keep_whole(plain, Attempt::AfterMakingRoom));
                 });
             }
             // The disk failed, but the bytes are here and verified.
@@ -173,12 +172,12 @@ impl Trip {
     /// cache is full, from memory if the disk fails.
     fn serve_unkept(self, plain: Plain, cause: Cause) {
         if self.priority.give_up() {
-            return self.land(Err(cause));
+            return self.complete(Err(cause));
         }
         let cache = self.store.cache.clone();
         if matches!(cause, Cause::Full { .. }) {
             let charge = cache.charge_of(plain.bytes().len() as u64);
-            let Some(share) = cache.unkept_files.take(charge) else { return self.land(Err(cause)) };
+            let Some(share) = cache.uncached_files.take(charge) else { return self.complete(Err(cause)) };
             let written = Writing::begin(&cache).and_then(|mut writing| {
                 writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
                 Ok(writing)
@@ -187,22 +186,22 @@ impl Trip {
                 return self.serve_file(writing, share);
             }
         }
-        let Some(share) = cache.unkept_memory.take(plain.bytes().len() as u64) else {
-            return self.land(Err(cause));
+        let Some(share) = cache.uncached_memory.take(plain.bytes().len() as u64) else {
+            return self.complete(Err(cause));
         };
         cache.with_slot(self.urgency(), move |slot| {
             let served = self.store.cache.serve_memory(plain.bytes(), slot, share);
-            self.land(served);
+            self.complete(served);
         });
     }
 
-    /// `rounds` says how often room was made for it on a full disk.
+    /// Caches a large object; `rounds` counts how often room was made on a full disk.
     fn keep_in_pieces(self, stored: Stored, plain_len: u64, rounds: u32) {
         let charge = self.store.cache.charge_of(plain_len);
-        self.reserve(charge, move |trip, granted| {
-            trip.on_pool(move |trip| match granted {
-                Ok(reservation) => trip.write_pieces(stored, plain_len, reservation, rounds),
-                Err(no_room) => trip.write_unkept(stored, charge, no_room),
+        self.reserve(charge, move |job, granted| {
+            job.on_pool(move |job| match granted {
+                Ok(reservation) => job.write_pieces(stored, plain_len, reservation, rounds),
+                Err(no_room) => job.write_unkept(stored, charge, no_room),
             });
         });
     }
@@ -215,33 +214,33 @@ impl Trip {
         match outcome {
             Ok(entry) => self.kept(entry),
             Err(cause) if rounds == 0 && says_full(&cause) => {
-                // What was written of it is free again, too.
+                // The bytes written so far are free again, too.
                 cache.space.make_room(cache.charge_of(plain_len), move || {
-                    self.on_pool(move |trip| trip.keep_in_pieces(stored, plain_len, 1));
+                    self.on_pool(move |job| job.keep_in_pieces(stored, plain_len, 1));
                 });
             }
-            Err(cause) => self.land(Err(cause)),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
     /// Writes an object for which there is no room in the cache: to pass it on, or in exchange for its stored bytes.
     fn write_unkept(self, stored: Stored, charge: u64, no_room: Cause) {
         if self.priority.give_up() {
-            return self.land(Err(no_room));
+            return self.complete(Err(no_room));
         }
         let cache = self.store.cache.clone();
-        let Some(share) = cache.unkept_files.take(charge) else {
+        let Some(share) = cache.uncached_files.take(charge) else {
             let (is_spooled, may_fit) = (stored.memory().is_none(), charge <= cache.space.hard());
             return match no_room {
                 Cause::Full { limit: 1.., .. } if is_spooled && may_fit => {
                     self.write_in_exchange(stored, charge)
                 }
-                no_room => self.land(Err(no_room)),
+                no_room => self.complete(Err(no_room)),
             };
         };
         match self.write_inflated(&mut |take: Take<'_>| stored.pieces(take), |_| Ok(())) {
             Ok(writing) => self.serve_file(writing, share),
-            Err(cause) => self.land(Err(cause)),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
@@ -268,11 +267,11 @@ impl Trip {
         });
         match kept {
             Ok(entry) => self.kept(entry),
-            Err(cause) => self.land(Err(cause)),
+            Err(cause) => self.complete(Err(cause)),
         }
     }
 
-    /// Writes the plain bytes of what `pieces` hands out; `before` is told how many bytes the file will have before it grows.
+    /// Writes the plain bytes of the stored `pieces`; calls `before` with the new length before the file grows.
     fn write_inflated(
         &self,
         pieces: Pieces<'_>,
@@ -286,7 +285,7 @@ impl Trip {
         Ok(writing)
     }
 
-    /// Inflates what `pieces` hands out; returns how many plain bytes there were.
+    /// Inflates the stored `pieces`; returns the number of plain bytes.
     fn inflate(
         &self,
         pieces: Pieces<'_>,
@@ -322,11 +321,11 @@ impl Trip {
         }
     }
 
-    fn serve_file(self, writing: Writing, share: UnkeptShare) {
+    fn serve_file(self, writing: Writing, share: UncachedShare) {
         let cache = self.store.cache.clone();
         cache.with_slot(self.urgency(), move |slot| {
             let served = self.store.cache.serve_file(writing, slot, share);
-            self.land(served);
+            self.complete(served);
         });
     }
 }
@@ -336,8 +335,8 @@ type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PieceError>;
 /// Hands all stored bytes of an object out, piece by piece.
 type Pieces<'a> = &'a mut dyn FnMut(Take<'_>) -> Result<(), PieceError>;
 
-/// What came of decompressing an object in memory.
-enum Whole {
+/// Result of decompressing an object in memory.
+enum Decompressed {
     /// Its plain bytes are the stored ones.
     AsStored,
     Inflated(Vec<u8>),
@@ -345,7 +344,7 @@ enum Whole {
     TooLarge,
 }
 
-/// What stops a body on its way through the inflater.
+/// Failure while inflating.
 enum PieceError {
     Read(std::io::Error),
     Inflate(DecompressError),

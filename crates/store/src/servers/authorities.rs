@@ -1,4 +1,4 @@
-//! Whose word is taken for who a server is.
+//! Trusted certificate authorities.
 
 use std::path::PathBuf;
 
@@ -16,26 +16,26 @@ const BUNDLES: [&str; 7] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Certificate authorities, whose word is taken for who a server or proxy is that is spoken to over https.
+/// Certificate authorities that are trusted for servers and proxies over https.
 ///
-/// What a repository's objects are is told by its own signatures; so nothing but the way depends on these.
+/// Objects are verified by the repository's own signatures; only the transport depends on these authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authorities {
     /// Whether those of the system count.
     pub system: bool,
-    /// Files of certificates in PEM, and folders of such files. What is not there is passed over as long as there are others.
+    /// Files of certificates in PEM, and folders of such files. Missing ones are skipped as long as others exist.
     pub paths: Vec<String>,
 }
 
 impl Default for Authorities {
-    /// Those of the system.
+    /// Returns the authorities of the system.
     fn default() -> Self {
         Self { system: true, paths: Vec::new() }
     }
 }
 
 impl Authorities {
-    /// All files and folders to read; of the bundles of a system the first that is there counts.
+    /// Returns all files and folders to read; of the system's bundles the first that exists.
     pub(crate) fn places(&self) -> Vec<PathBuf> {
         let bundle = BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()).filter(|_| self.system);
         bundle.into_iter().chain(self.paths.iter().map(PathBuf::from)).collect()

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 /// Written in place of a password.
 const MASK: &str = "***";
-/// What needs no escape in a user name or password.
+/// Characters that need no escape in a user name or password are removed from this set.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A user name and a password. `Debug` and `Display` mask the password.
@@ -18,7 +18,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// Reads `USER:PASSWORD` as it stands in a URL, with escapes like `%40`.
+    /// Reads `USER:PASSWORD` from a URL, with escapes like `%40`.
     pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
         let (user, password) = text.split_once(':').unwrap_or((text, ""));
         let decoded = |text: &str| {
@@ -72,8 +72,8 @@ impl fmt::Debug for Login {
     }
 }
 
-/// Returns a list of proxies with the passwords masked. The list may be wrong in any way: what could be a part of a
-/// password is masked then.
+/// Returns a list of proxies with the passwords masked. The list may be malformed: anything that could be a part of a
+/// password is masked.
 pub fn without_passwords(text: &str) -> String {
     if !text.contains('@') {
         return text.to_owned();

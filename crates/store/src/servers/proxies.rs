@@ -27,7 +27,7 @@ pub enum Proxy {
     },
 }
 
-/// What is wrong with a list of proxies.
+/// Error in a list of proxies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
     /// A member that makes no sense.
@@ -41,26 +41,26 @@ pub enum ProxyError {
     /// There is nothing in the list.
     #[error("the list names no proxy, nor DIRECT")]
     Nothing,
-    /// `auto`, and nothing says what that is.
+    /// `auto` without a value for it.
     #[error("`auto` stands for the proxy of the environment variable http_proxy, which is not set")]
     NoAuto,
-    /// More than anybody has.
+    /// More than a site has.
     #[error("the list has more than {MEMBERS_MAX} proxies")]
     TooMany,
 }
 
-/// The port of a proxy that is named without one; libcurl's choice, and so that of the reference client.
+/// Default port of a proxy; libcurl's choice, and so that of the reference client.
 const PORT: u16 = 1080;
 /// Sites have a handful.
 const MEMBERS_MAX: usize = 256;
 
 impl Proxies {
-    /// One group of nothing but [`Proxy::Direct`].
+    /// Makes one group with only [`Proxy::Direct`].
     pub fn direct() -> Self {
         Self(vec![vec![Proxy::Direct]])
     }
 
-    /// No groups, as for a fallback that there is not.
+    /// Makes an empty list, as for no fallback.
     pub fn none() -> Self {
         Self(Vec::new())
     }
@@ -110,12 +110,12 @@ impl Proxies {
         self.0.iter().map(group).collect::<Vec<_>>().join(";")
     }
 
-    /// The groups.
+    /// Returns the groups.
     pub fn groups(&self) -> &[Vec<Proxy>] {
         &self.0
     }
 
-    /// Whether there is no group.
+    /// Returns whether there is no group.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

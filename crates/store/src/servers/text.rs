@@ -1,17 +1,17 @@
-//! The text form of [`Servers`]: a line `name value` for each thing that is not as usual. It is what processes that
-//! share a cache say to each other, and the key under which they share. It has the passwords of proxies in it, so it is
-//! never shown.
+//! The text form of [`Servers`]: a line `name value` for each setting that differs from its default. Processes that
+//! share a cache send it to each other, and it is the key for sharing a source. It contains the passwords of proxies,
+//! so it is never shown.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Authorities, Dns, Family, Proxies, ProxyError, Servers, Timings, Told};
+use super::{Authorities, Dns, Family, InfoHeaders, Proxies, ProxyError, Servers, Timings};
 
 /// Why a text is no [`Servers`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServersError {
-    /// The name of a line that nobody understands.
+    /// A line with an unknown name.
     #[error("a line `{0}` says nothing about servers")]
     Line(String),
     /// Its proxies.
@@ -20,7 +20,7 @@ pub enum ServersError {
     /// It names no server.
     #[error("no server is named")]
     Nothing,
-    /// More than anybody has.
+    /// More than a repository has.
     #[error("more than {SERVERS_MAX} servers are named")]
     TooMany,
 }
@@ -46,8 +46,8 @@ impl Display for Servers {
             writeln!(f, "geo-name {name}")?;
         }
         line(f, "most", &self.most, &plain.most)?;
-        line(f, "tell-what", &self.told.what, &false)?;
-        self.told.fields.iter().try_for_each(|(name, value)| writeln!(f, "tell {name}:{value}"))?;
+        line(f, "tell-what", &self.info_headers.what, &false)?;
+        self.info_headers.fields.iter().try_for_each(|(name, value)| writeln!(f, "tell {name}:{value}"))?;
         self.timings.write(f)?;
         self.dns.write(f)?;
         self.authorities.write(f)?;
@@ -129,7 +129,7 @@ impl FromStr for Servers {
         let mut external = String::new();
         for line in text.lines() {
             if let Some(line) = line.strip_prefix("external ") {
-                // Nobody's external content has external content.
+                // External data has no external data of its own.
                 external.push_str(line.strip_prefix("external ").map_or(line, |_| "nonsense"));
                 external.push('\n');
                 continue;
@@ -151,7 +151,7 @@ impl FromStr for Servers {
 }
 
 impl Servers {
-    /// The text with lines, also where the URL says everything.
+    /// Returns the text as lines, even if the URL alone is enough.
     fn lines(&self) -> String {
         let text = self.to_string();
         if text.contains('\n') { text } else { format!("server {text}\n") }
@@ -177,8 +177,8 @@ impl Servers {
             "order" => self.order = value.parse().ok()?,
             "geo-name" => self.geo_name = Some(value.to_owned()),
             "most" => self.most = value.parse().ok()?,
-            "tell-what" => self.told.what = value.parse().ok()?,
-            "tell" => self.told.fields.extend(Told::parse_fields(value)?),
+            "tell-what" => self.info_headers.what = value.parse().ok()?,
+            "tell" => self.info_headers.fields.extend(InfoHeaders::parse_fields(value)?),
             "indefinitely" => timings.indefinitely = value.parse().ok()?,
             "time-proxy" => timings.proxy = read_time(value)??,
             "time-direct" => timings.direct = read_time(value)?,
@@ -227,7 +227,7 @@ mod tests {
             order: Order::RoundTrip,
             geo_name: Some("here.example".into()),
             most: 7,
-            told: Told {
+            info_headers: InfoHeaders {
                 what: true,
                 fields: vec![("a".into(), "b c:d".into()), ("e".into(), String::new())],
             },

@@ -3,12 +3,12 @@
 //! ```text
 //! .cvmfspublished …       root files, each replaced in one step
 //! data/00 … data/ff       objects, each with its name only once its bytes are durable
-//! data/txn/esker-N        objects on their way
-//! data/txn/esker.lock     held by whoever publishes
+//! data/txn/esker-N        objects in transit
+//! data/txn/esker.lock     held by the publisher
 //! ```
 //!
-//! Crash rule: what lies in `txn` under our prefix, and root files that are not finished, belong to nobody once the
-//! lock is free, and go at the next start. Locking rule: all writing is done under the lock.
+//! Crash rule: files in `txn` with our prefix, and unfinished root files, are leftovers once the lock is free, and are
+//! removed at the next start. Locking rule: all writing is done under the lock.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -51,14 +51,14 @@ struct Pending {
     next: u64,
     bytes: u64,
     batch: Vec<(ObjectName, PathBuf)>,
-    /// The objects of the batch and of the one that is being flushed.
+    /// Objects of the batch and of the one that is being flushed.
     on_the_way: HashSet<ObjectName>,
-    /// Set once a batch was lost: what was said to be on its way no longer is, so nothing may follow.
+    /// Set once a batch was lost: objects reported as pending are gone, so nothing may follow.
     broken: bool,
 }
 
 impl LocalSink {
-    /// A repository that exists.
+    /// Opens an existing repository.
     pub fn open(root: impl Into<PathBuf>) -> Self {
         Self::on(root, Arc::new(RealDisk::SERVED))
     }
@@ -84,8 +84,7 @@ impl LocalSink {
         Ok(())
     }
 
-    /// Claims the repository for one publisher until the lock is dropped, and clears away what an interrupted
-    /// one left behind.
+    /// Claims the repository for one publisher until the lock is dropped, and removes leftovers of an interrupted one.
     pub fn lock(&self) -> Result<Locking, StoreError> {
         if rustix::process::geteuid().is_root() {
             self.check_links()?;
@@ -107,8 +106,8 @@ impl LocalSink {
         Ok(locking)
     }
 
-    /// Refuses links that would lead root out of the repository and that root did not make: whoever owns the repository
-    /// could have root write anywhere.
+    /// Refuses links out of the repository that root did not make: the owner of the repository could make root write
+    /// anywhere.
     fn check_links(&self) -> Result<(), StoreError> {
         let objects = (0..=u8::MAX).map(|byte| format!("data/{byte:02x}"));
         let places = [".esker", "data", "data/txn"].map(str::to_owned).into_iter().chain(objects);
@@ -123,7 +122,7 @@ impl LocalSink {
         Ok(())
     }
 
-    /// The folder of the repository.
+    /// Returns the folder of the repository.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -136,7 +135,7 @@ impl LocalSink {
         StoreError::new("the storage", Cause::Disk { doing, path: path.to_owned(), source })
     }
 
-    /// The length of an object that has its name.
+    /// Returns the length of a named object.
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
         let path = self.root.join(name.path());
         match self.disk.facts(&path) {
@@ -146,8 +145,8 @@ impl LocalSink {
         }
     }
 
-    /// Whether an object is there with this length and the bytes that its name says. An object that this process did not
-    /// write is read once: a crash, a failing disk or another program may have left other bytes.
+    /// Returns whether an object is stored with this length and the bytes of its name. An object that this process did
+    /// not write is read once: a crash, a failing disk or another program may have left other bytes.
     fn is_whole(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError> {
         if self.len_of(name)? != Some(len) {
             return Ok(false);
@@ -155,7 +154,7 @@ impl LocalSink {
         if self.verified.lock().contains(name) {
             return Ok(true);
         }
-        // What can't be read is replaced, too.
+        // An unreadable object is replaced, too.
         let is_right = self.hash_of(name, len).is_ok_and(|hash| hash == name.hash);
         if is_right {
             self.verified.lock().insert(*name);
@@ -331,7 +330,7 @@ impl Sink for LocalSink {
                 other => other.map_err(|source| self.failed("listing", &folder, source))?,
             };
             for name in names {
-                // Files that are no objects are nobody's business here.
+                // Files that are no objects are skipped.
                 let object = name.to_str().and_then(|rest| ObjectName::parse(&format!("{digits}{rest}")));
                 let Some(object) = object else { continue };
                 if let Some(len) = self.len_of(&object)? {

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use esker_format::batch::{HEADER, Writer, names};
-use esker_store::{Done, Engine, Errand, ObjectStore, Objects};
+use esker_store::{Callback, CancelToken, Engine, ObjectStore, Objects};
 use esker_testkit::mirror::{Fault, Mirror};
 
 use crate::rig::{Made, Rig, bytes, engine_with, noise, roomy, serve, zlib};
@@ -64,10 +64,10 @@ impl Stand {
     fn warm_all(&self) -> usize {
         let rule = self.mirror.fault(|_| true, Fault::Delay(Duration::from_secs(60)));
         let (sender, outcomes) = channel();
-        let errand = Errand::new();
+        let errand = CancelToken::new();
         for object in &self.objects {
             let sender = sender.clone();
-            let done = Done::new(move |warmed| sender.send(warmed).unwrap());
+            let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
             self.store.warm(object.wanted.clone(), &errand, done);
         }
         drop(sender);

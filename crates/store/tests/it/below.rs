@@ -11,8 +11,8 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::encode::FastZlib;
 use esker_store::{
-    Cache, CacheOptions, Cause, Done, Errand, Lower, LowerForm, ObjectStore, Objects, StockZlib, Wanted,
-    Warmed, make_alien,
+    Cache, CacheOptions, Callback, CancelToken, Cause, Lower, LowerForm, ObjectRequest, ObjectStore, Objects,
+    StockZlib, Warmed, make_alien,
 };
 use esker_testkit::waiting::until;
 use tempfile::TempDir;
@@ -40,7 +40,7 @@ fn fast(plain: &[u8]) -> Made {
 
 fn made_of(plain: &[u8], stored: Vec<u8>) -> Made {
     let name = ObjectName::new(ContentHash::of(HashAlgorithm::Rmd160, &stored), ObjectKind::File);
-    let wanted = Wanted::new(name, Compression::Zlib, "/some/file").size(plain.len() as u64);
+    let wanted = ObjectRequest::new(name, Compression::Zlib, "/some/file").size(plain.len() as u64);
     Made { plain: plain.to_vec(), stored, wanted }
 }
 
@@ -109,9 +109,9 @@ fn what_is_fetched_ahead_comes_from_below_too() {
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
     let shelf = Shelf::new(&[]);
     let store = rig.store(shelf.clone());
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     for object in &objects {
-        let warmed = esker_store::Done::wait(|done| store.warm(object.wanted.clone(), &errand, done));
+        let warmed = esker_store::Callback::wait(|done| store.warm(object.wanted.clone(), &errand, done));
         assert_eq!(warmed.unwrap(), Warmed::Here);
         assert!(store.cached(&object.wanted).is_some());
     }
@@ -241,7 +241,7 @@ fn what_waits_for_a_folder_below_goes_on_when_the_cache_is_closed() {
     let (told, answers) = mpsc::channel();
     for object in &objects {
         let told = told.clone();
-        let answer = Done::new(move |got| told.send(got.map(|_| ())).unwrap());
+        let answer = Callback::new(move |got| told.send(got.map(|_| ())).unwrap());
         // Far more than there are threads to prove them.
         store.get(object.wanted.clone(), answer);
     }

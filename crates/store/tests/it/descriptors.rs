@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use esker_store::{CacheOptions, Cause, Done, Errand, Handle, ObjectStore, OpenObject};
+use esker_store::{CacheOptions, Callback, CancelToken, Cause, Handle, ObjectStore, OpenObject};
 
 use crate::rig::{Made, Rig, Shelf, engine, get, noise, roomy, zlib};
 
@@ -45,7 +45,7 @@ fn requests_wait_for_a_descriptor_and_are_served_in_turn() {
     let (sender, answers) = mpsc::channel();
     for object in &objects[3..] {
         let sender = sender.clone();
-        store.get(object.wanted.clone(), Done::new(move |got| sender.send(got.unwrap()).unwrap()));
+        store.get(object.wanted.clone(), Callback::new(move |got| sender.send(got.unwrap()).unwrap()));
         assert!(store.cached(&object.wanted).is_none());
     }
     drop(sender);
@@ -73,7 +73,7 @@ fn a_file_in_a_reply_keeps_its_descriptor() {
     let (sender, answer) = mpsc::channel();
     store.get(
         objects[1].wanted.clone(),
-        Done::new(move |got: Result<Handle, _>| sender.send(got.unwrap().len()).unwrap()),
+        Callback::new(move |got: Result<Handle, _>| sender.send(got.unwrap().len()).unwrap()),
     );
     assert!(store.cached(&objects[1].wanted).is_none());
     assert!(answer.try_recv().is_err());
@@ -103,9 +103,9 @@ fn who_waits_for_a_descriptor_is_told_when_the_cache_is_closed() {
     shelf.hold();
     let (told, answer) = mpsc::channel();
     let also_told = told.clone();
-    store.get(objects[1].wanted.clone(), Done::new(move |got| told.send(got.map(|_| ())).unwrap()));
-    let done = Done::new(move |got| also_told.send(got.map(|_| ())).unwrap());
-    store.warm(objects[2].wanted.clone(), &Errand::new(), done);
+    store.get(objects[1].wanted.clone(), Callback::new(move |got| told.send(got.map(|_| ())).unwrap()));
+    let done = Callback::new(move |got| also_told.send(got.map(|_| ())).unwrap());
+    store.warm(objects[2].wanted.clone(), &CancelToken::new(), done);
     shelf.let_go();
     rig.cache.close().unwrap();
     let wait = || answer.recv_timeout(Duration::from_secs(60)).expect("an answer");

@@ -11,7 +11,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_store::{
-    Cache, Cause, Disk, Done, HeadKeeper, HeadOptions, Objects, RealDisk, Refreshed, Started, StoreError,
+    Cache, Callback, Cause, Disk, HeadKeeper, HeadOptions, Objects, RealDisk, Refreshed, Started, StoreError,
 };
 use esker_testkit::disk::{FaultDisk, Loss, Plan};
 use esker_testkit::fixture::{self, Fixture, Repository};
@@ -98,11 +98,11 @@ impl Site {
 
 impl Seat {
     fn start(&self) -> Result<Started, StoreError> {
-        Done::wait(|done| self.keeper.start(done))
+        Callback::wait(|done| self.keeper.start(done))
     }
 
     fn refresh(&self) -> Refreshed {
-        Done::wait(|done| self.keeper.refresh(done)).unwrap()
+        Callback::wait(|done| self.keeper.refresh(done)).unwrap()
     }
 
     fn revision(&self) -> u64 {
@@ -137,7 +137,7 @@ fn every_fixture_is_believed() {
             let keys = MasterKeys::parse(&std::fs::read(fixture.public_key()).unwrap()).unwrap();
             let options = HeadOptions::new(RepositoryName::parse(fixture.name()).unwrap(), keys);
             let keeper = HeadKeeper::new(&engine, source, store, &cache.heads(), options);
-            let started = Done::wait(|done| keeper.start(done)).unwrap();
+            let started = Callback::wait(|done| keeper.start(done)).unwrap();
             assert!(started.offline.is_none());
             assert_eq!(started.head.root_catalog().hash.to_string(), repository.tag("v3").root);
         }

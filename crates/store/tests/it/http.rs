@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use esker_store::{Cause, Done, Engine, Errand, ObjectStore, Warmed};
+use esker_store::{Callback, CancelToken, Cause, Engine, ObjectStore, Warmed};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::waiting::until;
 
@@ -28,7 +28,7 @@ fn connections_are_bounded_and_reused() {
     let (sender, answers) = mpsc::channel();
     for object in &objects {
         let sender = sender.clone();
-        store.get(object.wanted.clone(), Done::new(move |got| sender.send(got.map(drop)).unwrap()));
+        store.get(object.wanted.clone(), Callback::new(move |got| sender.send(got.map(drop)).unwrap()));
     }
     drop(sender);
     assert_eq!(answers.iter().filter(Result::is_ok).count(), 60);
@@ -62,7 +62,7 @@ fn a_prefetch_never_delays_a_demand() {
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects[..39] {
-        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
+        store.warm(object.wanted.clone(), &CancelToken::new(), Callback::new(drop));
     }
     rule.wait_for_hits(6);
     assert_eq!(bytes(&store, &objects[39].wanted).unwrap(), objects[39].plain);
@@ -92,7 +92,7 @@ fn an_answer_that_comes_slowly_goes_on_over_another_connection() {
         Fault::Slow(100_000),
     );
     let (sender, answer) = mpsc::channel();
-    store.get(objects[1].wanted.clone(), Done::new(move |got| sender.send(got).unwrap()));
+    store.get(objects[1].wanted.clone(), Callback::new(move |got| sender.send(got).unwrap()));
     slow.wait_for_hits(2);
     slow.lift();
     let got = answer.recv().unwrap().expect("the object");
@@ -112,12 +112,12 @@ fn prefetches_go_on_while_something_is_demanded() {
     let rig = Rig::with(at_most(16), roomy());
     let store = rig.open(&mirror.url("repo"));
     let (sender, answers) = mpsc::channel();
-    store.get(objects[39].wanted.clone(), Done::new(drop));
+    store.get(objects[39].wanted.clone(), Callback::new(drop));
     rule.wait_for_hits(1);
     for object in &objects[..39] {
         let sender = sender.clone();
-        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
-        store.warm(object.wanted.clone(), &Errand::new(), done);
+        let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
+        store.warm(object.wanted.clone(), &CancelToken::new(), done);
     }
     drop(sender);
     let warmed: Vec<Warmed> = answers.iter().map(Result::unwrap).collect();
@@ -139,8 +139,8 @@ fn prefetches_on_their_way_are_few_at_first() {
     let (sender, answers) = mpsc::channel();
     for object in &objects[..19] {
         let sender = sender.clone();
-        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
-        store.warm(object.wanted.clone(), &Errand::new(), done);
+        let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
+        store.warm(object.wanted.clone(), &CancelToken::new(), done);
     }
     drop(sender);
     rule.wait_for_hits(8);
@@ -160,10 +160,10 @@ fn prefetches_are_held_back_from_a_server_in_trouble() {
     let rig = Rig::with(at_most(16), roomy());
     let store = rig.open(&mirror.url("repo"));
     let (sender, answers) = mpsc::channel();
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     for object in &objects[..40] {
         let sender = sender.clone();
-        let done = Done::new(move |warmed| sender.send(warmed).unwrap());
+        let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
         store.warm(object.wanted.clone(), &errand, done);
     }
     assert!(answers.recv().unwrap().is_err());
@@ -191,7 +191,7 @@ fn connections_are_opened_ahead() {
     wait_for(3);
     let rule = mirror.fault(|_| true, Fault::Delay(Duration::from_secs(600)));
     for object in &objects[1..] {
-        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
+        store.warm(object.wanted.clone(), &CancelToken::new(), Callback::new(drop));
     }
     rule.wait_for_hits(8);
     wait_for(9);
@@ -209,7 +209,7 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
     for object in &objects {
-        store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
+        store.warm(object.wanted.clone(), &CancelToken::new(), Callback::new(drop));
     }
     rule.wait_for_hits(3);
     assert_eq!(bytes(&store, &objects[9].wanted).unwrap(), objects[9].plain);
@@ -228,12 +228,12 @@ fn a_thousand_waiting_reads_delay_nobody() {
     bytes(&store, &objects[0].wanted).unwrap();
     let rule = mirror.fault(|_| true, Fault::NoAnswer);
     for object in &objects[1..1001] {
-        store.get(object.wanted.clone(), Done::new(drop));
+        store.get(object.wanted.clone(), Callback::new(drop));
     }
     rule.wait_for_hits(16);
     assert!(store.cached(&objects[0].wanted).is_some());
     let (sender, answer) = mpsc::channel();
-    store.get(objects[0].wanted.clone(), Done::new(move |got| sender.send(got.map(drop)).unwrap()));
+    store.get(objects[0].wanted.clone(), Callback::new(move |got| sender.send(got.map(drop)).unwrap()));
     answer.try_recv().expect("answered before the call returned").unwrap();
     let other = rig.store(crate::rig::Shelf::new(&[&objects[1001]]));
     assert_eq!(bytes(&other, &objects[1001].wanted).unwrap(), objects[1001].plain);
@@ -271,7 +271,7 @@ fn requests_under_way_are_answered_when_everything_is_dropped() {
     let (sender, answers) = mpsc::channel();
     for object in &objects {
         let sender = sender.clone();
-        store.get(object.wanted.clone(), Done::new(move |got| sender.send(got.is_err()).unwrap()));
+        store.get(object.wanted.clone(), Callback::new(move |got| sender.send(got.is_err()).unwrap()));
     }
     rule.wait_for_hits(3);
     drop((store, rig, sender));

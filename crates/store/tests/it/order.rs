@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use esker_store::{Engine, EngineOptions, Log, Order, Proxies, RetryPolicy, Servers, Source, Told, connect};
+use esker_store::{
+    Engine, EngineOptions, InfoHeaders, Log, Order, Proxies, RetryPolicy, Servers, Source, connect,
+};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::waiting::until;
 use tempfile::TempDir;
@@ -151,8 +153,8 @@ fn requests_tell_what_and_for_whom_where_that_is_wanted() {
     };
     net.read(&net.source(), &objects[0]);
     assert_eq!(field(&net.mirrors[0], "cvmfs-info"), None);
-    net.servers.told =
-        Told { what: true, fields: Told::parse_fields("UID:1000| site : far away |").unwrap() };
+    net.servers.info_headers =
+        InfoHeaders { what: true, fields: InfoHeaders::parse_fields("UID:1000| site : far away |").unwrap() };
     let mut object = objects[1].clone();
     object.wanted.what = "/a b/ü%\r\nx".into();
     net.read(&net.source(), &object);
@@ -161,7 +163,7 @@ fn requests_tell_what_and_for_whom_where_that_is_wanted() {
     assert!(info.starts_with("/a%20b/%C3%BC%25%0D%0Ax"), "{info}");
     assert_eq!((told[1].as_deref(), told[2].as_deref()), (Some("1000"), Some("far away")));
     for bad in ["nothing", "a b:c", ":c", "a:b\r\nHost: x", "ü:x"] {
-        assert_eq!(Told::parse_fields(bad), None, "{bad}");
+        assert_eq!(InfoHeaders::parse_fields(bad), None, "{bad}");
     }
 }
 

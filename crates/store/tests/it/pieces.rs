@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use esker_store::{Done, Engine, Errand, ObjectStore, Objects};
+use esker_store::{Callback, CancelToken, Engine, ObjectStore, Objects};
 use esker_testkit::mirror::{Fault, Mirror, Request};
 
 use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve, zlib};
@@ -107,8 +107,8 @@ fn nobody_else_is_asked_for_pieces() {
 fn a_prefetch_comes_over_one_connection() {
     let stand = Stand::of_one(&[]);
     let (sender, outcome) = channel();
-    let done = Done::new(move |warmed| sender.send(warmed).unwrap());
-    stand.store.warm(stand.objects[0].wanted.clone(), &Errand::new(), done);
+    let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
+    stand.store.warm(stand.objects[0].wanted.clone(), &CancelToken::new(), done);
     outcome.recv().unwrap().unwrap();
     assert_eq!((stand.requests(&stand.objects[0]).len(), stand.parts(&stand.objects[0])), (1, 0));
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Done, Engine, EngineOptions, Log, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source,
+    Callback, Engine, EngineOptions, Log, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source,
     connect,
 };
 use esker_testkit::mirror::{Fault, Mirror};
@@ -356,7 +356,7 @@ fn lists_whose_names_are_resolved_late() {
 /// Asks for something that nobody has: a request that may change the route.
 fn look(source: &dyn Source) {
     let fetch = esker_store::Fetch::new(".cvmfspublished", "a look", 1 << 10);
-    let _ = Done::wait(|done| source.fetch(fetch, done));
+    let _ = Callback::wait(|done| source.fetch(fetch, done));
 }
 
 /// Addresses change while requests go on: their order stays.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{ObjectStore, Wanted};
+use esker_store::{ObjectRequest, ObjectStore};
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object::inflate;
@@ -12,7 +12,7 @@ use esker_testkit::object::inflate;
 use crate::rig::{Rig, Shelf, as_is, bytes, get, noise, zlib};
 
 /// Every object of a repository, with what it must read as.
-fn all_objects(repository: &Repository) -> Vec<(Wanted, Vec<u8>)> {
+fn all_objects(repository: &Repository) -> Vec<(ObjectRequest, Vec<u8>)> {
     let mut objects = Vec::new();
     for folder in std::fs::read_dir(repository.path().join("data")).unwrap() {
         let folder = folder.unwrap();
@@ -30,7 +30,7 @@ fn all_objects(repository: &Repository) -> Vec<(Wanted, Vec<u8>)> {
             let plain_stored = plain_kind && repository.fixture().name() == "shake.test";
             let compression = if plain_stored { Compression::Stored } else { Compression::Zlib };
             let plain = if plain_stored { stored } else { inflate(&stored) };
-            let mut wanted = Wanted::new(name, compression, "a fixture's object");
+            let mut wanted = ObjectRequest::new(name, compression, "a fixture's object");
             if plain_kind {
                 wanted = wanted.size(plain.len() as u64);
             }

@@ -11,8 +11,8 @@ use esker_format::compress::{Compression, compress_zlib};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheOptions, Cause, Done, Engine, EngineOptions, Fetch, Handle, ObjectStore, Objects,
-    RetryPolicy, Source, StoreError, Stored, Wanted,
+    Cache, CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, Handle, ObjectRequest, ObjectStore,
+    Objects, RetryPolicy, Source, StoreError, Stored,
 };
 use esker_testkit::mirror::Mirror;
 use tempfile::TempDir;
@@ -111,12 +111,12 @@ impl Rig {
 }
 
 /// Gets an object and waits.
-pub(crate) fn get(store: &dyn ObjectStore, wanted: &Wanted) -> Result<Handle, StoreError> {
-    Done::wait(|done| store.get(wanted.clone(), done))
+pub(crate) fn get(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Result<Handle, StoreError> {
+    Callback::wait(|done| store.get(wanted.clone(), done))
 }
 
 /// Gets the bytes of an object and waits.
-pub(crate) fn bytes(store: &dyn ObjectStore, wanted: &Wanted) -> Result<Vec<u8>, StoreError> {
+pub(crate) fn bytes(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Result<Vec<u8>, StoreError> {
     get(store, wanted).map(|handle| handle.read_all().unwrap())
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn bytes(store: &dyn ObjectStore, wanted: &Wanted) -> Result<Vec<u8>,
 pub(crate) struct Made {
     pub(crate) plain: Vec<u8>,
     pub(crate) stored: Vec<u8>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: ObjectRequest,
 }
 
 /// Stores bytes with zlib.
@@ -141,7 +141,7 @@ pub(crate) fn as_is(plain: &[u8]) -> Made {
 fn made(plain: &[u8], stored: Vec<u8>, compression: Compression) -> Made {
     let hash = ContentHash::of(HashAlgorithm::Sha1, &stored);
     let name = ObjectName::new(hash, ObjectKind::File);
-    let wanted = Wanted::new(name, compression, "/some/file").size(plain.len() as u64);
+    let wanted = ObjectRequest::new(name, compression, "/some/file").size(plain.len() as u64);
     Made { plain: plain.to_vec(), stored, wanted }
 }
 
@@ -170,7 +170,7 @@ pub(crate) struct Shelf {
 struct ShelfState {
     objects: HashMap<String, Vec<u8>>,
     holding: bool,
-    held: Vec<(Fetch, Done<Stored>)>,
+    held: Vec<(Fetch, Callback<Stored>)>,
     asked: Vec<Fetch>,
 }
 
@@ -229,7 +229,7 @@ impl Shelf {
 }
 
 impl Source for Shelf {
-    fn fetch(&self, fetch: Fetch, done: Done<Stored>) {
+    fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
         let mut state = self.state.lock().unwrap();
         state.asked.push(fetch.clone());
         self.changed.notify_all();

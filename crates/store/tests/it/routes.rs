@@ -209,7 +209,7 @@ fn a_thousand_requests_that_queue_for_a_silent_server_move_on_together() {
     let (told, outcomes) = std::sync::mpsc::channel();
     for object in &objects {
         let told = told.clone();
-        let done = esker_store::Done::new(move |outcome| told.send(outcome.is_ok()).unwrap());
+        let done = esker_store::Callback::new(move |outcome| told.send(outcome.is_ok()).unwrap());
         esker_store::ObjectStore::get(&store, object.wanted.clone(), done);
     }
     for _ in &objects {

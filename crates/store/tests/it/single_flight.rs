@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
 
-use esker_store::{Cause, Done, Errand, ObjectStore, Urgency};
+use esker_store::{Callback, CancelToken, Cause, ObjectStore, Urgency};
 
 use crate::rig::{Rig, Shelf, bytes, noise, zlib};
 
@@ -24,7 +24,7 @@ fn a_thousand_misses_of_one_object_are_one_fetch() {
                 barrier.wait();
                 for _ in 0..100 {
                     let sender = sender.clone();
-                    store.get(wanted.clone(), Done::new(move |got| sender.send(got).unwrap()));
+                    store.get(wanted.clone(), Callback::new(move |got| sender.send(got).unwrap()));
                 }
             })
         })
@@ -49,13 +49,13 @@ fn a_demand_raises_the_prefetch_it_joins() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    store.warm(object.wanted.clone(), &Errand::new(), Done::new(drop));
+    store.warm(object.wanted.clone(), &CancelToken::new(), Callback::new(drop));
     shelf.wait_for(1);
     let priority = shelf.asked()[0].priority.clone();
     assert_eq!(priority.urgency(), Urgency::Prefetch);
     let (sender, told) = mpsc::channel();
     priority.on_raise(move || sender.send(()).unwrap());
-    store.get(object.wanted.clone(), Done::new(drop));
+    store.get(object.wanted.clone(), Callback::new(drop));
     told.recv().unwrap();
     assert_eq!(priority.urgency(), Urgency::Demand);
     shelf.let_go();
@@ -71,9 +71,9 @@ fn a_failure_of_one_repository_is_not_another_ones() {
     let (first, second) = (rig.store(without.clone()), rig.store(with.clone()));
     let (sender, answers) = mpsc::channel();
     let from_first = sender.clone();
-    first.get(object.wanted.clone(), Done::new(move |got| from_first.send(("first", got)).unwrap()));
+    first.get(object.wanted.clone(), Callback::new(move |got| from_first.send(("first", got)).unwrap()));
     without.wait_for(1);
-    second.get(object.wanted.clone(), Done::new(move |got| sender.send(("second", got)).unwrap()));
+    second.get(object.wanted.clone(), Callback::new(move |got| sender.send(("second", got)).unwrap()));
     assert_eq!(with.asked().len(), 0, "it joined");
     without.let_go();
     for (who, got) in answers {
@@ -98,7 +98,7 @@ fn a_wrong_size_of_the_leader_is_not_the_joiners() {
     for size in [4000, 5000] {
         let sender = sender.clone();
         let wanted = object.wanted.clone().size(size);
-        store.get(wanted, Done::new(move |got| sender.send((size, got)).unwrap()));
+        store.get(wanted, Callback::new(move |got| sender.send((size, got)).unwrap()));
     }
     drop(sender);
     shelf.wait_for(1);
@@ -120,7 +120,7 @@ fn everyone_learns_of_a_failure_by_their_own_name_for_the_object() {
         let sender = sender.clone();
         let mut wanted = object.wanted.clone();
         wanted.what = path.to_owned();
-        store.get(wanted, Done::new(move |got| sender.send(got.unwrap_err().to_string()).unwrap()));
+        store.get(wanted, Callback::new(move |got| sender.send(got.unwrap_err().to_string()).unwrap()));
     }
     drop(sender);
     shelf.wait_for(1);

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use esker_store::{Done, Engine, ObjectStore, Objects, Requester, Servers, StoreError, Wanted, connect};
+use esker_store::{
+    Callback, Engine, ObjectRequest, ObjectStore, Objects, Requester, Servers, StoreError, connect,
+};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::soak::Soak;
 
@@ -55,7 +57,7 @@ fn read_all(store: &Objects, user: u32, objects: &[Made]) -> Vec<Outcome> {
             let (told, answer) = mpsc::channel();
             store.get(
                 object.wanted.clone().for_requester(requester.clone()),
-                Done::new(move |got| {
+                Callback::new(move |got| {
                     // A reader that was late has gone.
                     let _ = told.send(got);
                 }),
@@ -172,7 +174,7 @@ fn good_objects_pass_those_that_a_server_withholds() {
         mirror.fault(move |path| !names.iter().any(|name| path.ends_with(name.as_str())), Fault::NoAnswer);
     let rig = Rig::with(engine(), roomy());
     let store = rig.open(&mirror.url("repo"));
-    let ask = |object: &Made| store.get(object.wanted.clone(), Done::new(drop));
+    let ask = |object: &Made| store.get(object.wanted.clone(), Callback::new(drop));
     bad.iter().for_each(ask);
     rule.wait_for_hits(16);
     for object in &good {
@@ -203,8 +205,8 @@ fn reads_in_turn(store: &Objects, user: u32, objects: &[Made]) -> Duration {
     let since = Instant::now();
     for object in objects {
         let requester = Requester { user: Some(user), ..Requester::default() };
-        let wanted: Wanted = object.wanted.clone().for_requester(requester);
-        Done::wait(|done| store.get(wanted, done)).unwrap();
+        let wanted: ObjectRequest = object.wanted.clone().for_requester(requester);
+        Callback::wait(|done| store.get(wanted, done)).unwrap();
     }
     since.elapsed()
 }
@@ -213,7 +215,7 @@ fn flooded(mirror: &Mirror, rig: &Rig, flood: &[Made]) -> Objects {
     let store = rig.open(&mirror.url("repo"));
     for object in flood {
         let requester = Requester { user: Some(1), ..Requester::default() };
-        store.get(object.wanted.clone().for_requester(requester), Done::new(drop));
+        store.get(object.wanted.clone().for_requester(requester), Callback::new(drop));
     }
     store
 }
@@ -305,7 +307,7 @@ fn soak_honest_reads_beside_a_hostile_user_on_a_slow_link() {
         [&large, &honest].into_iter().for_each(|objects| put(objects));
         for object in never.iter().chain(&large) {
             let requester = Requester { user: Some(1), ..Requester::default() };
-            store.get(object.wanted.clone().for_requester(requester), Done::new(drop));
+            store.get(object.wanted.clone().for_requester(requester), Callback::new(drop));
         }
         all_read(&read_all(&store, 2, &honest));
         reads += honest.len();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use esker_store::{Blame, Cause, Done, Fetch, Source, StoreError, Stored, connect};
+use esker_store::{Blame, Callback, Cause, Fetch, Source, StoreError, Stored, connect};
 use esker_testkit::mirror::Mirror;
 
 use crate::rig::{Made, Rig, bytes, engine, noise, zlib};
@@ -20,7 +20,7 @@ fn with_each(test: impl Fn(&dyn Source, &std::path::Path)) {
 }
 
 fn fetch(source: &dyn Source, fetch: Fetch) -> Result<Stored, StoreError> {
-    Done::wait(|done| source.fetch(fetch, done))
+    Callback::wait(|done| source.fetch(fetch, done))
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_part_that_nobody_asked_for_is_no_whole_file() {
     let source = connect(&rig.engine, both).unwrap();
     assert_eq!(bytes(&rig.store(source.clone()), &objects[1].wanted).unwrap(), objects[1].plain);
     let plain =
-        esker_store::Done::wait(|done| source.fetch(Fetch::new("plain", "a text", 100), done)).unwrap();
+        esker_store::Callback::wait(|done| source.fetch(Fetch::new("plain", "a text", 100), done)).unwrap();
     assert_eq!(plain.into_bytes().unwrap(), b"a text without a hash");
     rule.assert_hit();
 }

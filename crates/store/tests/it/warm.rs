@@ -3,14 +3,18 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{CacheOptions, Cause, Done, Errand, ObjectStore, StoreError, Warmed};
+use esker_store::{CacheOptions, Callback, CancelToken, Cause, ObjectStore, StoreError, Warmed};
 use esker_testkit::mirror::Fault;
 
 use crate::rig::{Made, Rig, Shelf, bytes, engine, engine_with, get, noise, objects, roomy, serve, zlib};
 
-fn warm(store: &dyn ObjectStore, object: &Made, errand: &Errand) -> Receiver<Result<Warmed, StoreError>> {
+fn warm(
+    store: &dyn ObjectStore,
+    object: &Made,
+    errand: &CancelToken,
+) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
-    let done = Done::new(move |outcome| {
+    let done = Callback::new(move |outcome| {
         let _ = sender.send(outcome);
     });
     store.warm(object.wanted.clone(), errand, done);
@@ -23,7 +27,7 @@ fn a_warmed_object_is_there_and_not_open() {
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     let stored = objects[0].stored.len() as u64;
     let outcome = |object| warm(&store, object, &errand).recv().unwrap().unwrap();
     assert_eq!(outcome(&objects[0]), Warmed::Fetched(stored));
@@ -49,11 +53,11 @@ fn demands_and_prefetches_share_one_flight() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let first = warm(&store, &object, &Errand::new());
+    let first = warm(&store, &object, &CancelToken::new());
     shelf.wait_for(1);
     let (sender, demanded) = channel();
-    store.get(object.wanted.clone(), Done::new(move |got| sender.send(got).unwrap()));
-    let second = warm(&store, &object, &Errand::new());
+    store.get(object.wanted.clone(), Callback::new(move |got| sender.send(got).unwrap()));
+    let second = warm(&store, &object, &CancelToken::new());
     shelf.let_go();
     assert_eq!(demanded.recv().unwrap().unwrap().read_all().unwrap(), object.plain);
     assert_eq!(first.recv().unwrap().unwrap(), Warmed::Fetched(object.stored.len() as u64));
@@ -71,9 +75,9 @@ fn a_prefetch_with_a_wrong_size_fails_alone() {
     let store = rig.store(shelf.clone());
     let mut wrong = object.clone();
     wrong.wanted = wrong.wanted.size(4000);
-    let failed = warm(&store, &wrong, &Errand::new());
+    let failed = warm(&store, &wrong, &CancelToken::new());
     let (sender, demanded) = channel();
-    store.get(object.wanted.clone(), Done::new(move |got| sender.send(got).unwrap()));
+    store.get(object.wanted.clone(), Callback::new(move |got| sender.send(got).unwrap()));
     shelf.let_go();
     assert!(failed.recv().unwrap().is_err());
     assert_eq!(demanded.recv().unwrap().unwrap().read_all().unwrap(), object.plain);
@@ -89,18 +93,18 @@ fn an_errand_that_is_over_is_dropped_from_the_queue() {
     let engine = engine_with(|options| options.http.first_byte = Duration::from_secs(600));
     let rig = Rig::with(engine, roomy());
     let store = rig.open(&mirror.url("repo"));
-    let (pointless, other) = (Errand::new(), Errand::new());
+    let (pointless, other) = (CancelToken::new(), CancelToken::new());
     let blocking: Vec<_> = objects[..50].iter().map(|object| warm(&store, object, &other)).collect();
     let dropped: Vec<_> = objects[50..58].iter().map(|object| warm(&store, object, &pointless)).collect();
     let wanted_twice = [warm(&store, &objects[58], &pointless), warm(&store, &objects[58], &other)];
     let demanded = warm(&store, &objects[59], &pointless);
     holding.wait_for_hits(1);
-    pointless.end();
+    pointless.cancel();
     holding.lift();
     assert_eq!(bytes(&store, &objects[59].wanted).unwrap(), objects[59].plain);
     demanded.recv().unwrap().unwrap();
     for outcome in dropped {
-        assert!(matches!(outcome.recv().unwrap().unwrap_err().cause(), Cause::CalledOff));
+        assert!(matches!(outcome.recv().unwrap().unwrap_err().cause(), Cause::Cancelled));
     }
     for outcome in blocking.into_iter().chain(wanted_twice) {
         outcome.recv().unwrap().unwrap();
@@ -120,7 +124,7 @@ fn a_failed_prefetch_is_not_repeated() {
     let rule = mirror.fault_times(1, |_| true, Fault::Status(503));
     let rig = Rig::with(engine(), roomy());
     let store = rig.open(&mirror.url("repo"));
-    let outcome = warm(&store, &objects[0], &Errand::new()).recv().unwrap();
+    let outcome = warm(&store, &objects[0], &CancelToken::new()).recv().unwrap();
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Status(503)));
     rule.assert_hit();
     assert_eq!(mirror.requests().len(), 1);
@@ -140,7 +144,7 @@ fn a_prefetch_that_can_not_be_kept_is_no_use() {
     let rig = Rig::with(engine(), options);
     let store = rig.store(shelf);
     let held = get(&store, &objects[0].wanted).unwrap();
-    let outcome = warm(&store, &objects[1], &Errand::new()).recv().unwrap();
+    let outcome = warm(&store, &objects[1], &CancelToken::new()).recv().unwrap();
     assert!(matches!(outcome.unwrap_err().cause(), Cause::Full { .. }));
     assert_eq!(store.status().cache.unkept, 0);
     assert_eq!(bytes(&store, &objects[1].wanted).unwrap(), objects[1].plain);
@@ -154,7 +158,7 @@ fn the_queue_is_bounded() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = Errand::new();
+    let errand = CancelToken::new();
     let mut object = zlib(b"x");
     let mut outcomes = Vec::new();
     for number in 0..=MOST {

@@ -8,8 +8,8 @@ use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Blame, Cache, CacheOptions, Done, Engine, EngineOptions, ObjectStore, Objects, RetryPolicy, Wanted,
-    connect,
+    Blame, Cache, CacheOptions, Callback, Engine, EngineOptions, ObjectRequest, ObjectStore, Objects,
+    RetryPolicy, connect,
 };
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror};
@@ -56,7 +56,8 @@ fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
     let store = Objects::new(&cache, source);
     for (kind, path, plain) in one_of_each(&repository) {
         let hash = hash_of(&path);
-        let wanted = Wanted::new(ObjectName { hash, kind }, Compression::Zlib, format!("the test's {path}"));
+        let wanted =
+            ObjectRequest::new(ObjectName { hash, kind }, Compression::Zlib, format!("the test's {path}"));
         // A fetch of its own name, or of another object of the repository, well formed and wrong.
         let faults = [
             Fault::FlipByte(40),
@@ -71,7 +72,7 @@ fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
         for fault in &faults {
             let asked = format!("/full.test/{path}");
             let rule = mirror.fault(move |path| path == asked, fault.clone());
-            let error = Done::wait(|done| store.get(wanted.clone(), done)).err();
+            let error = Callback::wait(|done| store.get(wanted.clone(), done)).err();
             let error = error.unwrap_or_else(|| panic!("{fault:?} of {path} was accepted"));
             rule.assert_hit();
             rule.lift();
@@ -82,7 +83,7 @@ fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
             messages.insert(text);
         }
         assert_eq!(messages.len(), faults.len(), "every fault has words of its own: {messages:#?}");
-        let handle = Done::wait(|done| store.get(wanted.clone(), done)).expect("well again");
+        let handle = Callback::wait(|done| store.get(wanted.clone(), done)).expect("well again");
         assert!(handle.read_all().expect("reading") == plain, "{path} has its bytes");
     }
 }

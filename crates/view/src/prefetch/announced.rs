@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use esker_format::bundle::{self, Bundle, BundleRead};
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::hash::ContentHash;
-use esker_store::{Handle, Wanted};
+use esker_store::{Handle, ObjectRequest};
 use esker_vfs::NodeKey;
 
 use crate::catalogs::WantedCatalog;
@@ -75,7 +75,7 @@ pub(super) fn fetch_spec(core: &Arc<Core>, trigger: NodeKey, notes: &Notes) -> b
 }
 
 /// The object of the specification beside a trigger, and the directory they are in.
-fn find_spec(scene: &Scene<'_>, trigger: &Notes) -> Option<(Wanted, Vec<u8>)> {
+fn find_spec(scene: &Scene<'_>, trigger: &Notes) -> Option<(ObjectRequest, Vec<u8>)> {
     let path = scene.path_of(trigger).ok()?;
     let (directory, name) = split(&path)?;
     let name = bundle::name_for(name)?;
@@ -109,7 +109,7 @@ pub(crate) struct Cluster {
 /// An object of a cluster, and its place in it.
 pub(super) struct Announced {
     pub(super) place: (usize, usize),
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ObjectRequest,
     pub(super) size: u64,
     /// The bytes of it that are read.
     pub(super) range: Range<u64>,

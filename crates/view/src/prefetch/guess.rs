@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_store::{CacheKey, Wanted};
+use esker_store::{CacheKey, ObjectRequest};
 
 use super::credit::Credit;
 use super::neighbours::{Folder, Leaf};
@@ -12,7 +12,7 @@ use super::neighbours::{Folder, Leaf};
 /// An object that may be read soon.
 #[derive(Debug)]
 pub(super) struct Guess {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: ObjectRequest,
     pub(super) size: u64,
     /// Where it is, if that is a guess at where programs go.
     pub(super) folder: Option<Rc<Folder>>,
@@ -21,7 +21,7 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    pub(super) fn new(wanted: Wanted, size: u64) -> Self {
+    pub(super) fn new(wanted: ObjectRequest, size: u64) -> Self {
         Self { wanted, size, folder: None, number: 0 }
     }
 

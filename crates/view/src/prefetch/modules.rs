@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use esker_format::pyc::{self, Import};
-use esker_store::{CacheKey, Handle, Wanted};
+use esker_store::{CacheKey, Handle, ObjectRequest};
 
 use crate::core::Core;
 use crate::lookup::{Scene, join, split};
@@ -43,7 +43,7 @@ const LOOKS_MAX: usize = 1 << 14;
 #[derive(Clone, Debug)]
 pub(crate) struct Module {
     path: Box<[u8]>,
-    wanted: Wanted,
+    wanted: ObjectRequest,
     /// A program waited for it, and nothing had foreseen it.
     missed: bool,
     /// How often it was looked at, as catalogs were lacking.
@@ -268,7 +268,7 @@ impl Found {
 
 impl Planner {
     /// A program reads a module, or waits for one that nothing foresaw: has it tell what it imports.
-    pub(super) fn module_read(&mut self, core: &Arc<Core>, path: &[u8], wanted: Wanted, missed: bool) {
+    pub(super) fn module_read(&mut self, core: &Arc<Core>, path: &[u8], wanted: ObjectRequest, missed: bool) {
         let key = wanted.key();
         // A guess that is still queued is none any more once a program asks for it, so nothing else has it tell.
         let is_left = !self.is_under_way(&key) && self.modules.expected.remove(&key).is_some();

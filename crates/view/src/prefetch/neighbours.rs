@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use esker_store::{CacheKey, Wanted};
+use esker_store::{CacheKey, ObjectRequest};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::lookup::{join, split};
@@ -148,7 +148,7 @@ impl Leaf {
     }
 
     /// Its object.
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub(crate) fn wanted(&self) -> ObjectRequest {
         objects::file(self.key(), self.size(), &self.path())
     }
 }

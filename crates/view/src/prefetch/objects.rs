@@ -5,7 +5,7 @@ use std::sync::Arc;
 use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
 use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Done, Handle, Wanted};
+use esker_store::{CacheKey, Callback, Handle, ObjectRequest};
 
 use crate::core::Core;
 use crate::payload::Notes;
@@ -22,14 +22,14 @@ pub(super) fn content(row: &Row<'_>) -> Option<CacheKey> {
 }
 
 /// The object of a regular file that is one; `path` is for messages.
-pub(super) fn whole(row: &Row<'_>, path: &[u8]) -> Option<Wanted> {
+pub(super) fn whole(row: &Row<'_>, path: &[u8]) -> Option<ObjectRequest> {
     Some(file(content(row)?, row.size(), path))
 }
 
 /// The object of a file with this content; `path` is for messages.
-pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> Wanted {
+pub(super) fn file(content: CacheKey, size: u64, path: &[u8]) -> ObjectRequest {
     let object = ObjectName::new(content.hash, ObjectKind::File);
-    Wanted::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
+    ObjectRequest::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
 }
 
 /// The content of a file that is one object.
@@ -38,19 +38,19 @@ pub(super) fn of_notes(notes: &Notes) -> Option<CacheKey> {
 }
 
 /// The object of a chunk; `what` is its file's path.
-pub(super) fn chunk(chunk: &Chunk, compression: Compression, what: &str) -> Wanted {
+pub(super) fn chunk(chunk: &Chunk, compression: Compression, what: &str) -> ObjectRequest {
     let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
-    Wanted::new(object, compression, what).size(chunk.size)
+    ObjectRequest::new(object, compression, what).size(chunk.size)
 }
 
 /// Has an object fetched ahead, and opened; the planner hears what came of it, once.
 pub(super) fn open(
     core: &Arc<Core>,
-    wanted: Wanted,
+    wanted: ObjectRequest,
     event: impl FnOnce(Option<Handle>) -> Event + Send + 'static,
 ) {
     let (weak, again) = (Arc::downgrade(core), wanted.clone());
-    let opened = Done::new(move |answer: Result<Handle, _>| {
+    let opened = Callback::new(move |answer: Result<Handle, _>| {
         if let Some(core) = weak.upgrade() {
             core.prefetch.tell(event(answer.ok()));
         }
@@ -61,7 +61,7 @@ pub(super) fn open(
         (Err(error), _) => opened.err(error),
         (Ok(_), None) => {}
     };
-    core.store.warm(wanted, &core.prefetch.errand, Done::new(warmed));
+    core.store.warm(wanted, &core.prefetch.errand, Callback::new(warmed));
 }
 
 /// Bytes of an object; fewer where it ends or can't be read.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use esker_store::{CacheKey, Done, Handle, Warmed};
+use esker_store::{CacheKey, Callback, Handle, Warmed};
 use esker_vfs::{Node, NodeKey};
 
 use crate::core::Core;
@@ -464,7 +464,7 @@ impl Planner {
                     core.prefetch.tell(Event::Warmed { key, outcome });
                 }
             };
-            core.store.warm(wanted, &core.prefetch.errand, Done::new(came));
+            core.store.warm(wanted, &core.prefetch.errand, Callback::new(came));
         }
     }
 

@@ -18,7 +18,7 @@ use esker_format::catalog::Chunk;
 use esker_format::compress::Compression;
 use esker_format::elf::{Constructors, Dynamic, HEAD, Layout};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{CacheKey, Handle, Wanted};
+use esker_store::{CacheKey, Handle, ObjectRequest};
 use esker_vfs::NodeKey;
 
 use crate::core::Core;
@@ -74,9 +74,9 @@ impl Program {
     }
 
     /// The object of a chunk.
-    fn wanted(&self, chunk: &Chunk) -> Wanted {
+    fn wanted(&self, chunk: &Chunk) -> ObjectRequest {
         let object = ObjectName::new(chunk.hash, self.kind);
-        Wanted::new(object, self.compression, String::from_utf8_lossy(&self.path)).size(chunk.size)
+        ObjectRequest::new(object, self.compression, String::from_utf8_lossy(&self.path)).size(chunk.size)
     }
 
     fn guess(&self, chunk: &Chunk) -> Guess {
@@ -497,7 +497,7 @@ impl Planner {
 }
 
 /// Has a chunk opened that tells what is read of its file.
-fn ask(core: &Arc<Core>, file: NodeKey, number: usize, wanted: Wanted) {
+fn ask(core: &Arc<Core>, file: NodeKey, number: usize, wanted: ObjectRequest) {
     objects::open(core, wanted, move |handle| Event::Part { file, number, handle });
 }
 

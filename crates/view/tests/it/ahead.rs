@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, Handle, ObjectStore, Wanted, Warmed};
+use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Foreseen, LastLink, View};
@@ -22,9 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A view, and what was warmed for it, once it is there.
 fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
     let (warmed, seen) = channel();
-    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+    let warm = move |inner: &dyn ObjectStore,
+                     wanted: ObjectRequest,
+                     errand: &CancelToken,
+                     done: Callback<Warmed>| {
         let (warmed, what) = (warmed.clone(), wanted.what.clone());
-        let tell = Done::new(move |outcome| {
+        let tell = Callback::new(move |outcome| {
             done.give(outcome);
             // The test may have seen enough.
             let _ = warmed.send(what);
@@ -162,16 +165,19 @@ fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
     site.publish_root(root);
     let (told, asked) = channel();
     let (got, opened) = channel();
-    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+    let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         let (got, what) = (got.clone(), wanted.what.clone());
         let tell = move |outcome| {
             done.give(outcome);
             let _ = got.send(what);
         };
-        inner.get(wanted, Done::new(tell));
+        inner.get(wanted, Callback::new(tell));
     };
-    let held: Mutex<Vec<Done<Warmed>>> = Mutex::default();
-    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+    let held: Mutex<Vec<Callback<Warmed>>> = Mutex::default();
+    let warm = move |inner: &dyn ObjectStore,
+                     wanted: ObjectRequest,
+                     errand: &CancelToken,
+                     done: Callback<Warmed>| {
         let what = wanted.what.clone();
         if what.starts_with("/many/") {
             held.lock().unwrap().push(done);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, Handle, ObjectStore, StoreError, Wanted, Warmed};
+use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, StoreError, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::{Arrival, Foreseen, LastLink, View};
@@ -23,7 +23,7 @@ const CHUNKED: u64 = 1 << 6;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whom to tell of a specification, and what came of it.
-type Late = (Done<Warmed>, Result<Warmed, StoreError>);
+type Late = (Callback<Warmed>, Result<Warmed, StoreError>);
 
 /// A repository that is made up.
 struct Made {
@@ -80,7 +80,7 @@ impl Made {
                 let late = late.clone();
                 // The test may wait for no more of them.
                 let hold = move |outcome| drop(late.send((done, outcome)));
-                inner.warm(wanted, errand, Done::new(hold));
+                inner.warm(wanted, errand, Callback::new(hold));
             } else {
                 inner.warm(wanted, errand, done);
             }
@@ -90,12 +90,15 @@ impl Made {
 
     fn publish_to(
         self,
-        warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
+        warm: impl Fn(&dyn ObjectStore, ObjectRequest, &CancelToken, Callback<Warmed>) + Send + Sync + 'static,
     ) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
         site.publish_root(root);
         let (told, asked) = channel();
-        let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+        let warm = move |inner: &dyn ObjectStore,
+                         wanted: ObjectRequest,
+                         errand: &CancelToken,
+                         done: Callback<Warmed>| {
             let what = wanted.what.clone();
             warm(inner, wanted, errand, done);
             // The test may have seen enough.
@@ -274,12 +277,15 @@ fn a_bundle_comes_after_an_outage() {
     site.publish_root(root);
     let away = Arc::new(AtomicBool::new(false));
     let is_away = Arc::clone(&away);
-    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+    let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
     };
     let (told, asked) = channel();
     let is_away = Arc::clone(&away);
-    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+    let warm = move |inner: &dyn ObjectStore,
+                     wanted: ObjectRequest,
+                     errand: &CancelToken,
+                     done: Callback<Warmed>| {
         let what = wanted.what.clone();
         if is_away.load(Ordering::SeqCst) {
             drop(done)
@@ -311,7 +317,7 @@ fn a_trigger_that_a_bundle_brought_announces_others() {
             done.give(outcome);
             let _ = told.send(what);
         };
-        inner.warm(wanted, errand, Done::new(tell));
+        inner.warm(wanted, errand, Callback::new(tell));
     });
     read(&view, "/a.one");
     while came.recv_timeout(PATIENCE).expect("it comes") != "/b.two" {}

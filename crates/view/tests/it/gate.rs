@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use esker_format::hash::ContentHash;
 use esker_store::{
-    Cause, Done, Errand, Handle, Holder, ObjectStore, Room, StoreError, StoreStatus, Wanted, Warmed,
+    Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, ObjectStore, Room, StoreError, StoreStatus,
+    Warmed,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -19,7 +20,7 @@ pub(crate) struct Gate {
 #[derive(Default)]
 struct State {
     closed: HashMap<ContentHash, Closed>,
-    waiting: Vec<(Wanted, Done<Handle>)>,
+    waiting: Vec<(ObjectRequest, Callback<Handle>)>,
     asked: HashMap<ContentHash, u32>,
 }
 
@@ -52,7 +53,7 @@ impl Gate {
             std::mem::take(&mut state.waiting).into_iter().partition(|(wanted, _)| wanted.name.hash == hash);
         state.waiting = waiting;
         drop(state);
-        let ready: Vec<(Wanted, Done<Handle>)> = ready;
+        let ready: Vec<(ObjectRequest, Callback<Handle>)> = ready;
         for (wanted, done) in ready {
             self.inner.get(wanted, done);
         }
@@ -78,7 +79,7 @@ impl Gate {
 }
 
 impl ObjectStore for Gate {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
         let mut state = self.state.lock();
         *state.asked.entry(wanted.name.hash).or_default() += 1;
         match state.closed.get(&wanted.name.hash) {
@@ -97,11 +98,11 @@ impl ObjectStore for Gate {
         }
     }
 
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
         self.inner.warm(wanted, errand, done);
     }
 
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
         let open = !self.state.lock().closed.contains_key(&wanted.name.hash);
         if open { self.inner.cached(wanted) } else { None }
     }

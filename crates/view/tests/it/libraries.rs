@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use esker_store::{Done, Errand, Handle, ObjectStore, Wanted, Warmed};
+use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_view::LastLink;
@@ -127,11 +127,14 @@ fn with_server(
     site.publish_root(root);
     let (told, asked) = channel();
     let is_away = Arc::clone(away);
-    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+    let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
     };
     let is_away = Arc::clone(away);
-    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+    let warm = move |inner: &dyn ObjectStore,
+                     wanted: ObjectRequest,
+                     errand: &CancelToken,
+                     done: Callback<Warmed>| {
         let number = stored.iter().position(|hash| hash == wanted.name.hash.digest());
         let asked = number.map(|at| at as u64).ok_or_else(|| wanted.what.clone());
         if is_away.load(Ordering::SeqCst) {

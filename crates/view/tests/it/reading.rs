@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use esker_store::{Done, Handle, ObjectStore, Wanted};
+use esker_store::{Callback, Handle, ObjectRequest, ObjectStore};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::{ALL, FULL};
 use esker_vfs::{ErrorKind, Node, Reply, Tree};
@@ -104,7 +104,7 @@ fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
     publish(true);
     let (told, asked) = channel();
     let told = Mutex::new(told);
-    let get = move |inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>| {
+    let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if wanted.external.is_some() {
             told.lock().unwrap().send(wanted.what.clone()).unwrap();
         }

@@ -4,16 +4,18 @@ use std::ops::Range;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
-use esker_store::{Done, Errand, Handle, Holder, ObjectStore, Room, StoreStatus, Wanted, Warmed};
+use esker_store::{
+    Callback, CancelToken, Handle, Holder, ObjectRequest, ObjectStore, Room, StoreStatus, Warmed,
+};
 use esker_view::{View, ViewOptions};
 
 use crate::support::Site;
 
 /// What stands between a view and [`ObjectStore::warm`].
-type Warm = dyn Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync;
+type Warm = dyn Fn(&dyn ObjectStore, ObjectRequest, &CancelToken, Callback<Warmed>) + Send + Sync;
 
 /// What stands between a view and [`ObjectStore::get`].
-type Get = dyn Fn(&dyn ObjectStore, Wanted, Done<Handle>) + Send + Sync;
+type Get = dyn Fn(&dyn ObjectStore, ObjectRequest, Callback<Handle>) + Send + Sync;
 
 struct Watched {
     inner: Arc<dyn ObjectStore>,
@@ -26,7 +28,7 @@ struct Watched {
 pub(crate) fn open(
     site: &Site,
     prefetch: bool,
-    warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
+    warm: impl Fn(&dyn ObjectStore, ObjectRequest, &CancelToken, Callback<Warmed>) + Send + Sync + 'static,
 ) -> Arc<View> {
     over(site, prefetch, Box::new(just_get), Box::new(warm))
 }
@@ -34,8 +36,8 @@ pub(crate) fn open(
 /// A view that looks for no new heads, fetches ahead through `warm`, and gets what it serves through `get`.
 pub(crate) fn between(
     site: &Site,
-    get: impl Fn(&dyn ObjectStore, Wanted, Done<Handle>) + Send + Sync + 'static,
-    warm: impl Fn(&dyn ObjectStore, Wanted, &Errand, Done<Warmed>) + Send + Sync + 'static,
+    get: impl Fn(&dyn ObjectStore, ObjectRequest, Callback<Handle>) + Send + Sync + 'static,
+    warm: impl Fn(&dyn ObjectStore, ObjectRequest, &CancelToken, Callback<Warmed>) + Send + Sync + 'static,
 ) -> Arc<View> {
     over(site, true, Box::new(get), Box::new(warm))
 }
@@ -47,14 +49,17 @@ fn over(site: &Site, prefetch: bool, get: Box<Get>, warm: Box<Warm>) -> Arc<View
     View::open(store, site.keeper(), options).unwrap()
 }
 
-fn just_get(inner: &dyn ObjectStore, wanted: Wanted, done: Done<Handle>) {
+fn just_get(inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>) {
     inner.get(wanted, done);
 }
 
 /// A view with these options, and who is told of everything that is fetched ahead or read from the cache's disk.
 pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
     let told = ahead.clone();
-    let warm = move |inner: &dyn ObjectStore, wanted: Wanted, errand: &Errand, done: Done<Warmed>| {
+    let warm = move |inner: &dyn ObjectStore,
+                     wanted: ObjectRequest,
+                     errand: &CancelToken,
+                     done: Callback<Warmed>| {
         let what = wanted.what.clone();
         inner.warm(wanted, errand, done);
         // The test may have seen enough.
@@ -67,15 +72,15 @@ pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) ->
 }
 
 impl ObjectStore for Watched {
-    fn get(&self, wanted: Wanted, done: Done<Handle>) {
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
         (self.get)(&*self.inner, wanted, done);
     }
 
-    fn warm(&self, wanted: Wanted, errand: &Errand, done: Done<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
         (self.warm)(&*self.inner, wanted, errand, done);
     }
 
-    fn read_ahead(&self, wanted: &Wanted, range: Range<u64>) -> bool {
+    fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         let is_there = self.inner.read_ahead(wanted, range.clone());
         if let Some(told) = self.read_ahead.as_ref().filter(|_| is_there) {
             let _ = told.send(format!("read {} {range:?}", wanted.what));
@@ -83,7 +88,7 @@ impl ObjectStore for Watched {
         is_there
     }
 
-    fn cached(&self, wanted: &Wanted) -> Option<Handle> {
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
         self.inner.cached(wanted)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
 use esker_node::care::FreedRow;
-use esker_store::{CacheKey, Done, Errand, Handle, StoreError, Wanted, Warmed};
+use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreError, Warmed};
 use esker_vfs::{Kind as NodeKind, Node};
 
 use super::{failed, label, open, tell_filled};
@@ -73,7 +73,7 @@ const UNDER_WAY_MAX: usize = 512;
 /// Objects, each once, with what they are.
 #[derive(Default)]
 struct Gathered {
-    objects: HashMap<CacheKey, Wanted>,
+    objects: HashMap<CacheKey, ObjectRequest>,
     files: u64,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn evict(
     open(folder.as_ref(), quota, settings)?.evict(&keys).map_err(failed("can't evict"))
 }
 
-fn plain_len(wanted: &Wanted) -> u64 {
+fn plain_len(wanted: &ObjectRequest) -> u64 {
     wanted.size.unwrap_or_default()
 }
 
@@ -189,7 +189,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn add(&mut self, objects: Vec<Wanted>) {
+    fn add(&mut self, objects: Vec<ObjectRequest>) {
         self.objects.extend(objects.into_iter().map(|wanted| (wanted.key(), wanted)));
     }
 
@@ -210,17 +210,17 @@ impl Gathered {
 
     /// Brings all of it into the cache; what could not be prefetched is asked for as if somebody read it.
     fn fetch(self, browsed: &Browsed, meter: &mut Meter) -> Result<Filled, Failure> {
-        let (store, errand) = (browsed.store(), Errand::default());
+        let (store, errand) = (browsed.store(), CancelToken::default());
         let mut filled = Filled { files: self.files, bytes: self.bytes(), ..Filled::default() };
         let (total, bytes_total) = (self.objects.len(), filled.bytes);
         let mut left = self.objects.into_values();
-        let (answers, came) = channel::<(Wanted, Result<Warmed, StoreError>)>();
+        let (answers, came) = channel::<(ObjectRequest, Result<Warmed, StoreError>)>();
         let mut under_way = 0;
         loop {
             for wanted in left.by_ref().take(UNDER_WAY_MAX - under_way) {
                 let (answers, again) = (answers.clone(), wanted.clone());
                 // Whoever waits for answers outlives them.
-                let done = Done::new(move |outcome| drop(answers.send((again, outcome))));
+                let done = Callback::new(move |outcome| drop(answers.send((again, outcome))));
                 under_way += 1;
                 store.warm(wanted, &errand, done);
             }
@@ -237,7 +237,7 @@ impl Gathered {
                 }
                 Err(_) => {
                     let demanded: Result<Handle, StoreError> =
-                        Done::wait(|done| store.get(wanted.clone(), done));
+                        Callback::wait(|done| store.get(wanted.clone(), done));
                     demanded.map_err(|error| of_store("can't fetch", &error))?;
                     filled.fetched_objects += 1;
                     filled.fetched_bytes += plain_len(&wanted);

@@ -45,7 +45,7 @@ impl Own {
 
     fn ask(&self, object: &Made) -> Outcome<Result<Handle, StoreError>> {
         let (sender, receiver) = channel();
-        self.store.get(object.wanted.clone(), Done::new(move |outcome| drop(sender.send(outcome))));
+        self.store.get(object.wanted.clone(), Callback::new(move |outcome| drop(sender.send(outcome))));
         receiver
     }
 

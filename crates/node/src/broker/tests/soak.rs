@@ -366,6 +366,6 @@ fn noisy(seed: u64, len: usize) -> Made {
     plain.truncate(len);
     let stored = compress_zlib(&plain);
     let name = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, &stored), ObjectKind::File);
-    let wanted = Wanted::new(name, Compression::Zlib, "/a/file").size(len as u64);
+    let wanted = ObjectRequest::new(name, Compression::Zlib, "/a/file").size(len as u64);
     Made { plain, wanted, path: name.path() }
 }

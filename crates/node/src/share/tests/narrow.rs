@@ -26,7 +26,7 @@ impl Host for Narrow {
 fn what_is_cached_waits_for_no_server_of_another_mount() {
     let bench = Bench::new();
     let world = &bench.world;
-    let objects: Vec<Wanted> = (0..5u8).map(|number| bench.add(&[number])).collect();
+    let objects: Vec<ObjectRequest> = (0..5u8).map(|number| bench.add(&[number])).collect();
     let cached = bench.add(b"cached");
     world.cached.lock().insert(cached.key(), b"cached".to_vec());
     world.taken.store(true, Ordering::SeqCst);

@@ -27,7 +27,7 @@ fn listed(sink: &dyn Sink) -> BTreeMap<String, u64> {
     found
 }
 
-/// What every sink promises; another one only has to be handed in.
+/// The promises of every sink.
 fn keeps_its_promises(sink: &dyn Sink) {
     let objects: Vec<(ObjectName, Vec<u8>)> = (0..100u8)
         .map(|number| {
@@ -109,7 +109,7 @@ fn objects_of_a_wrong_length_are_replaced() {
     assert!(sink.has(&name, 5).unwrap());
 }
 
-/// Whoever owns a repository could otherwise have root write to any folder.
+/// An owner of a repository could otherwise make root write to any folder.
 #[test]
 fn root_writes_through_no_link_of_another_user() {
     if !rustix::process::geteuid().is_root() {
@@ -127,7 +127,7 @@ fn root_writes_through_no_link_of_another_user() {
     }
 }
 
-/// The right length says nothing of the bytes.
+/// An object of the right length may have wrong bytes.
 #[test]
 fn objects_with_wrong_bytes_are_replaced() {
     let (_folder, sink) = sink();
@@ -138,14 +138,14 @@ fn objects_with_wrong_bytes_are_replaced() {
     assert_eq!(sink.put(&name, b"whole").unwrap(), Put::Stored);
     sink.flush().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"whole");
-    // What this process wrote is not read again; another process reads it once.
+    // Objects that this process wrote are not read again; another process reads them once.
     assert!(sink.has(&name, 5).unwrap());
     let other = LocalSink::open(sink.root());
     assert!(other.has(&name, 5).unwrap());
     assert_eq!(other.put(&name, b"whole").unwrap(), Put::Present);
 }
 
-/// Once objects were lost on their way, a later publish must not believe that they arrived.
+/// After objects were lost in transit, a later publish must not rely on them.
 #[test]
 fn a_lost_batch_ends_it() {
     let (_folder, sink) = sink();

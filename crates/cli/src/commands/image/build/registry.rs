@@ -11,7 +11,7 @@ use std::time::Duration;
 use esker_node::repository::engine;
 use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
-    Cause, Disk as _, Done, Engine, Fetch, RealDisk, Servers, Source, Spool, StoreError, Stored, connect,
+    Callback, Cause, Disk as _, Engine, Fetch, RealDisk, Servers, Source, Spool, StoreError, Stored, connect,
 };
 
 use super::credentials::{self, Found, Login};
@@ -176,7 +176,7 @@ impl Web {
         let (sender, receiver) = sync_channel(1);
         source.fetch(
             fetch,
-            Done::new(move |outcome| {
+            Callback::new(move |outcome| {
                 // Nobody listens any more if the end was wanted.
                 let _ = sender.send(outcome);
             }),

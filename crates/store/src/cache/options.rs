@@ -1,0 +1,40 @@
+//! Options of a cache.
+
+use std::time::Duration;
+
+use super::lower::Lower;
+
+/// How a cache is to behave.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Bytes that objects may take on disk, counted in blocks of the file system.
+    pub quota: u64,
+    /// Bytes up to which objects in use may exceed the quota. Objects beyond it are not cached.
+    pub hard_limit: u64,
+    /// Bytes that files may take which are served without being kept, because the hard limit is reached.
+    pub unkept_limit: u64,
+    /// Most open objects; by default from the process's limit on open files.
+    pub descriptors: Option<usize>,
+    /// How long an eviction that found everything in use keeps the next one from asking again.
+    pub patience: Duration,
+    /// Lower tiers, in the order in which they are asked.
+    pub lower: Vec<Lower>,
+    /// Whether the content of files is passed on without being kept, and only the rest is.
+    pub streaming: bool,
+}
+
+impl CacheOptions {
+    /// Returns the options for a quota in bytes, with a quarter more as hard limit and another quarter for uncached
+    /// files.
+    pub fn with_quota(quota: u64) -> Self {
+        Self {
+            quota,
+            hard_limit: quota.saturating_add(quota / 4),
+            unkept_limit: (quota / 4).max(64 << 20),
+            descriptors: None,
+            patience: Duration::from_secs(2),
+            lower: Vec::new(),
+            streaming: false,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Serves objects without caching them: from files without a name, or from sealed memory.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::descriptors::Slot;
+use super::space::{Reservation, Space};
+use super::state::CacheState;
+use super::uncached::UncachedShare;
+use super::write::Writing;
+use crate::error::Cause;
+use crate::objects::handle::{Handle, Keep};
+use crate::transport::source::{Spool, SpoolAccount};
+
+impl CacheState {
+    /// Serves bytes from sealed memory.
+    pub(crate) fn serve_memory(
+        &self,
+        plain: &[u8],
+        slot: Slot,
+        share: UncachedShare,
+    ) -> Result<Handle, Cause> {
+        let file = sealed(plain).map_err(|source| Cause::Disk {
+            doing: "keeping an object in",
+            path: "memory".into(),
+            source,
+        })?;
+        Ok(self.lend(file, plain.len() as u64, slot, share))
+    }
+
+    /// Serves a written file without giving it a name.
+    pub(crate) fn serve_file(
+        &self,
+        writing: Writing,
+        slot: Slot,
+        share: UncachedShare,
+    ) -> Result<Handle, Cause> {
+        let len = writing.len();
+        Ok(self.lend(writing.unkept()?, len, slot, share))
+    }
+
+    fn lend(&self, file: File, len: u64, slot: Slot, share: UncachedShare) -> Handle {
+        share.account.served.fetch_add(1, Ordering::Relaxed);
+        Handle::new(Arc::new(file), len, Keep::Other { _guard: Box::new((slot, share)) })
+    }
+}
+
+fn sealed(plain: &[u8]) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory: OwnedFd = rustix::fs::memfd_create("esker-object", flags)?;
+    let mut file = File::from(memory);
+    file.write_all(plain)?;
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file)
+}
+
+/// Room for a whole file: reserved in the quota, or taken from the account of uncached files.
+pub(crate) enum FileRoom {
+    Kept(Reservation),
+    UncachedAccount(UncachedShare),
+}
+
+impl CacheState {
+    /// Takes room for a file of so many plain bytes, perhaps after an eviction, which is waited for.
+    pub(crate) fn room_now(&self, plain_len: u64) -> Result<FileRoom, Cause> {
+        let charge = self.charge_of(plain_len);
+        match self.space.reserve_now(charge) {
+            Ok(reservation) => Ok(FileRoom::Kept(reservation)),
+            Err(no_room) => self.uncached_files.take(charge).map(FileRoom::UncachedAccount).ok_or(no_room),
+        }
+    }
+}
+
+/// Room of a spooled file. It is taken from the account of uncached files, where it displaces no object, and then from
+/// the quota.
+struct SpoolRoom {
+    space: Arc<Space>,
+    passing: UncachedShare,
+    reserved: Reservation,
+    block: u64,
+    len: u64,
+}
+
+impl SpoolAccount for SpoolRoom {
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        let blocks = |len: u64| len.div_ceil(self.block).saturating_mul(self.block);
+        let len = self.len.saturating_add(bytes);
+        let more = blocks(len) - blocks(self.len);
+        if !self.passing.grow(more) {
+            self.reserved.add(self.space.reserve_now(more)?);
+        }
+        self.len = len;
+        Ok(())
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        let rest = bytes - self.passing.shrink(bytes);
+        self.reserved.shrink(rest);
+    }
+}
+
+impl Spool for CacheState {
+    fn account(&self) -> Option<Box<dyn SpoolAccount>> {
+        let (space, reserved) = (self.space.clone(), self.space.nothing());
+        let passing = UncachedShare { account: self.uncached_files.clone(), bytes: 0 };
+        Some(Box::new(SpoolRoom { space, passing, reserved, block: self.block, len: 0 }))
+    }
+
+    fn file(&self) -> io::Result<File> {
+        if let Some(file) = self.begin_nameless()? {
+            return Ok(file);
+        }
+        let path = self.draft();
+        let writable = self.disk.create_spool(&path)?;
+        self.disk.remove(&path)?;
+        Ok(writable)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.disk.write(file, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::cache::disk::descriptor_path;
+
+    /// The mode of a memory file lets any user open it for writing through `/proc`; the seals prevent the write.
+    #[test]
+    fn sealed_memory_stays_as_it_is() {
+        let file = sealed(b"an object").unwrap();
+        let path = descriptor_path(&file);
+        let again = File::options().read(true).write(true).open(path).unwrap();
+        for outcome in [again.write_all_at(b"!", 0), again.set_len(0), again.set_len(100)] {
+            assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
+        let mut bytes = [0; 9];
+        again.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"an object");
+    }
+}

@@ -1,0 +1,58 @@
+//! An answer that may come later.
+
+use crate::error::{Cause, StoreError};
+
+/// Whom to tell the outcome of a request. Called exactly once, on whichever thread learns it (which may be
+/// the asking thread, before the call returns); it must not block. A request that is dropped unanswered is
+/// answered with [`Cause::Closed`].
+pub struct Callback<T>(Option<Deliver<T>>);
+
+type Deliver<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+
+impl<T> Callback<T> {
+    /// Calls `deliver` with the outcome.
+    pub fn new(deliver: impl FnOnce(Result<T, StoreError>) + Send + 'static) -> Self {
+        Self(Some(Box::new(deliver)))
+    }
+
+    /// Tells the outcome.
+    pub fn give(mut self, outcome: Result<T, StoreError>) {
+        if let Some(deliver) = self.0.take() {
+            deliver(outcome);
+        }
+    }
+
+    /// Completes the request with a value.
+    pub fn ok(self, value: T) {
+        self.give(Ok(value));
+    }
+
+    /// Completes the request with an error.
+    pub fn err(self, error: StoreError) {
+        self.give(Err(error));
+    }
+}
+
+impl<T: Send + 'static> Callback<T> {
+    /// Asks and waits for the answer. For tools, tests and start-up; never on a thread that answers others.
+    pub fn wait(ask: impl FnOnce(Callback<T>)) -> Result<T, StoreError> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        ask(Callback::new(move |outcome| {
+            // The receiver lives until it has the one outcome.
+            let _ = sender.send(outcome);
+        }));
+        receiver.recv().unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+impl<T> Drop for Callback<T> {
+    fn drop(&mut self) {
+        if let Some(deliver) = self.0.take() {
+            deliver(Err(closed()));
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::new("a request", Cause::Closed)
+}

@@ -1,0 +1,476 @@
+//! Groups of exits, in the order in which they are used.
+//!
+//! The group in use is always derived: it is the first group with a member that can be used. A member whose name is
+//! still being resolved counts as one, and requests wait for it. So neither the member that is resolved first nor the
+//! order of failures and recoveries decides which group is used, and a group is left again as soon as a member of an
+//! earlier group works.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::proxy_hash::HashRing;
+use crate::clock::unix_now;
+use crate::servers::{Dns, Family, Login, Proxy};
+use crate::transport::status::Reach;
+
+/// How to leave this machine: through a proxy's address, or directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Egress {
+    pub(super) id: u32,
+    /// `None` for no proxy.
+    pub(super) proxy: Option<SocketAddr>,
+    /// Whether it is spoken to over https.
+    pub(super) tls: bool,
+}
+
+/// An entry in the list of exits that a request can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Candidate {
+    /// An exit whose address is known.
+    Ready {
+        egress: Egress,
+        /// Whether it failed, and was not seen to answer since.
+        is_out: bool,
+    },
+    /// A proxy whose name is being resolved for the first time.
+    Pending,
+}
+
+/// Something that is out of use, and when it is to be looked at again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outage {
+    again: Option<Instant>,
+    since: u64,
+    why: String,
+}
+
+impl Outage {
+    pub(super) fn new(again: Option<Instant>, why: &str) -> Self {
+        Self { again, since: unix_now(), why: why.to_owned() }
+    }
+
+    /// Returns whether it is time for a look, and sets the time of the next one if so.
+    pub(super) fn is_due(&mut self, now: Instant, next: Duration) -> bool {
+        let is_due = self.again.is_some_and(|again| again <= now);
+        if is_due {
+            self.again = Some(now + next);
+        }
+        is_due
+    }
+
+    /// Adds the outage to the status of a proxy or server.
+    pub(super) fn show(&self, reach: &mut Reach) {
+        (reach.out, reach.active) = (true, false);
+        (reach.since, reach.why) = (Some(self.since), Some(self.why.clone()));
+    }
+}
+
+#[derive(Debug)]
+struct EgressState {
+    egress: Egress,
+    out: Option<Outage>,
+}
+
+/// State of the name lookup of a member.
+#[derive(Debug)]
+enum Lookup {
+    /// It is being resolved for the first time.
+    Pending,
+    /// It has addresses, or needs none.
+    Resolved,
+    /// It has no address.
+    Failed(Outage),
+}
+
+/// A member of a group, and its addresses.
+#[derive(Debug)]
+struct Member {
+    proxy: Proxy,
+    lookup: Lookup,
+    ends: Vec<EgressState>,
+}
+
+impl Member {
+    fn is_pending(&self) -> bool {
+        matches!(self.lookup, Lookup::Pending)
+    }
+
+    fn alive(&self) -> impl Iterator<Item = Egress> + '_ {
+        self.ends.iter().filter(|end| end.out.is_none()).map(|end| end.egress)
+    }
+}
+
+/// Change made by an answer of a name server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing that users should know.
+    None,
+    /// The proxy had no address, and has one now.
+    Back,
+    /// The proxy has other addresses than before.
+    Moved,
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(super) struct EgressGroups {
+    groups: Vec<Vec<Member>>,
+    /// The exit in use, if it isn't the object that decides.
+    chosen: Option<u32>,
+    ring: Option<HashRing>,
+    sharding: bool,
+    /// Whether requests take a known member of a group while others of that group are still being resolved.
+    is_hurried: bool,
+    ids: u32,
+}
+
+impl EgressGroups {
+    /// Returns the exits of these groups. Those with an address or without a proxy can be used at once.
+    pub(super) fn new(groups: Vec<Vec<Proxy>>, sharding: bool) -> Self {
+        let mut ids = 0;
+        let mut member = |proxy: Proxy| {
+            ids += 1;
+            let known = match &proxy {
+                Proxy::Direct => Some(Egress { id: ids, proxy: None, tls: false }),
+                Proxy::At { host, port, tls, .. } => host.parse().ok().map(|ip: IpAddr| Egress {
+                    id: ids,
+                    proxy: Some(SocketAddr::new(ip, *port)),
+                    tls: *tls,
+                }),
+            };
+            let lookup = if known.is_some() { Lookup::Resolved } else { Lookup::Pending };
+            let ends = known.into_iter().map(|egress| EgressState { egress, out: None }).collect();
+            Member { proxy, lookup, ends }
+        };
+        let groups: Vec<Vec<Member>> =
+            groups.into_iter().map(|group| group.into_iter().map(&mut member).collect()).collect();
+        let mut egresses = Self { groups, chosen: None, ring: None, sharding, is_hurried: false, ids };
+        egresses.choose();
+        egresses
+    }
+
+    /// Returns the proxies that have a name to be resolved.
+    pub(super) fn names(&self) -> Vec<(String, u16)> {
+        let mut names = Vec::new();
+        for member in self.groups.iter().flatten().filter(|member| member.is_pending()) {
+            if let Proxy::At { host, port, .. } = &member.proxy
+                && !names.contains(&(host.clone(), *port))
+            {
+                names.push((host.clone(), *port));
+            }
+        }
+        names
+    }
+
+    /// Takes in the addresses of a proxy. Those that it had keep their state.
+    pub(super) fn resolved(&mut self, name: &str, port: u16, addresses: &[IpAddr], dns: &Dns) -> Change {
+        let mut change = Change::None;
+        let mut added = Vec::new();
+        let mut ids = self.ids;
+        for member in self.groups.iter_mut().flatten().filter(|member| is_named(&member.proxy, name, port)) {
+            let Proxy::At { tls, .. } = member.proxy else { continue };
+            let known: Vec<IpAddr> =
+                member.ends.iter().filter_map(|end| Some(end.egress.proxy?.ip())).collect();
+            let wanted = preferred(addresses, &known, dns.family, dns.addresses_max);
+            let before = (member.ends.len(), matches!(member.lookup, Lookup::Failed(_)));
+            member.ends.retain(|end| end.egress.proxy.is_some_and(|proxy| wanted.contains(&proxy.ip())));
+            let kept = member.ends.len();
+            for ip in wanted.into_iter().filter(|ip| !known.contains(ip)) {
+                ids += 1;
+                added.push(ids);
+                let proxy = Some(SocketAddr::new(ip, port));
+                member.ends.push(EgressState { egress: Egress { id: ids, proxy, tls }, out: None });
+            }
+            member.lookup = match member.ends.is_empty() {
+                true => {
+                    Lookup::Failed(Outage::new(None, "its name has no address of a kind that is used here"))
+                }
+                false => Lookup::Resolved,
+            };
+            change = match before {
+                (0, true) if !member.ends.is_empty() => Change::Back,
+                (0, _) => change,
+                (count, _) if count != kept || member.ends.len() != kept => Change::Moved,
+                _ => change,
+            };
+        }
+        self.ids = ids;
+        self.choose();
+        self.share_with(&added);
+        change
+    }
+
+    /// Takes note that a name has no address; those that the proxy had are used on. Returns whether a proxy is out of use
+    /// by that which was not before.
+    pub(super) fn unresolved(&mut self, name: &str, port: u16, why: &str) -> bool {
+        let mut is_news = false;
+        for member in self.groups.iter_mut().flatten().filter(|member| is_named(&member.proxy, name, port)) {
+            if member.ends.is_empty() && !matches!(member.lookup, Lookup::Failed(_)) {
+                member.lookup = Lookup::Failed(Outage::new(None, why));
+                is_news = true;
+            }
+        }
+        self.choose();
+        is_news
+    }
+
+    /// Has requests wait no longer for some names of a group in which other members can be used.
+    pub(super) fn hurry(&mut self) {
+        self.is_hurried = true;
+    }
+
+    /// Returns the number of the group in use: the first one with a member that can be used, or may be soon.
+    fn current(&self) -> Option<usize> {
+        let may_serve = |member: &Member| member.is_pending() || member.alive().next().is_some();
+        self.groups.iter().position(|group| group.iter().any(may_serve))
+    }
+
+    fn alive(&self, group: Option<usize>) -> impl Iterator<Item = Egress> + '_ {
+        group.and_then(|group| self.groups.get(group)).into_iter().flatten().flat_map(Member::alive)
+    }
+
+    fn members_in_use(&self) -> &[Member] {
+        self.current().and_then(|group| self.groups.get(group)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Picks an egress of the group in use, unless the picked one is still usable.
+    fn choose(&mut self) {
+        let alive: Vec<Egress> = self.alive(self.current()).collect();
+        let urls: Vec<(u32, String)> =
+            alive.iter().filter_map(|egress| Some((egress.id, egress.url()?))).collect();
+        self.ring = self.sharding.then(|| HashRing::of(urls.iter().map(|(id, url)| (*id, url.as_str()))));
+        if self.chosen.is_none_or(|chosen| !alive.iter().any(|egress| egress.id == chosen)) {
+            self.chosen = alive.get(random(alive.len())).map(|egress| egress.id);
+        }
+    }
+
+    /// Gives new members of the group in use their chance to be picked, so that the load of many nodes is balanced
+    /// whatever name resolves first.
+    fn share_with(&mut self, added: &[u32]) {
+        let alive: Vec<Egress> = self.alive(self.current()).collect();
+        let added: Vec<u32> = alive.iter().map(|egress| egress.id).filter(|id| added.contains(id)).collect();
+        if random(alive.len()) < added.len() {
+            self.chosen = added.get(random(added.len())).copied();
+        }
+    }
+
+    /// Returns the egress for an object at a place while nothing fails; `None` if none is usable without a wait.
+    pub(super) fn first(&self, place: u32) -> Option<Egress> {
+        let members = self.members_in_use();
+        if !self.is_hurried && members.iter().any(Member::is_pending) {
+            return None;
+        }
+        let id = match &self.ring {
+            Some(ring) => ring.order(place).first().copied().or(self.chosen)?,
+            None => self.chosen?,
+        };
+        members.iter().flat_map(Member::alive).find(|egress| egress.id == id)
+    }
+
+    /// Returns all candidates in the order of use: group by group those usable now or soon, then those marked down.
+    pub(super) fn candidates(&self, place: u32) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        let current = self.current();
+        for (number, group) in self.groups.iter().enumerate() {
+            let mut ready: Vec<Egress> = group.iter().flat_map(Member::alive).collect();
+            shuffle(&mut ready);
+            if Some(number) == current {
+                let order = self.ring.as_ref().map(|ring| ring.order(place));
+                let order = order.unwrap_or_else(|| self.chosen.into_iter().collect());
+                ready.sort_by_key(|egress| {
+                    order.iter().position(|id| *id == egress.id).unwrap_or(order.len())
+                });
+            }
+            let is_pending = group.iter().any(Member::is_pending);
+            if is_pending && !self.is_hurried {
+                candidates.push(Candidate::Pending);
+            }
+            candidates.extend(ready.into_iter().map(|egress| Candidate::Ready { egress, is_out: false }));
+            if is_pending && self.is_hurried {
+                candidates.push(Candidate::Pending);
+            }
+        }
+        let ends = self.groups.iter().flatten().flat_map(|member| &member.ends);
+        let out = ends.filter(|end| end.out.is_some());
+        candidates.extend(out.map(|end| Candidate::Ready { egress: end.egress, is_out: true }));
+        candidates
+    }
+
+    /// Returns all exits with an address, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Egress> + '_ {
+        self.groups.iter().flatten().flat_map(|member| &member.ends).map(|end| end.egress)
+    }
+
+    /// Takes an exit out of use; returns whether it was in use.
+    pub(super) fn mark_down(&mut self, id: u32, out: Outage) -> bool {
+        let Some(end) = self.end(id).filter(|end| end.out.is_none()) else { return false };
+        end.out = Some(out);
+        self.choose();
+        true
+    }
+
+    /// Takes an exit into use again; returns whether it was out of use.
+    pub(super) fn answers(&mut self, id: u32) -> bool {
+        let Some(end) = self.end(id) else { return false };
+        let is_news = end.out.take().is_some();
+        if is_news {
+            self.choose();
+        }
+        is_news
+    }
+
+    /// Returns the exits that were out of use for long enough to be looked at. Each is returned once, and again after
+    /// `next`. Groups behind the one in use are not needed.
+    pub(super) fn due(&mut self, now: Instant, next: Duration) -> Vec<Egress> {
+        let count = self.current().map_or(self.groups.len(), |current| current + 1);
+        let ends = self.groups.iter_mut().take(count).flatten().flat_map(|member| &mut member.ends);
+        let due = ends.filter_map(|end| end.out.as_mut()?.is_due(now, next).then_some(end.egress));
+        due.collect()
+    }
+
+    /// Sets the order of the last groups, by their places among them.
+    pub(super) fn sort_last(&mut self, order: &[usize]) {
+        let Some(first) = self.groups.len().checked_sub(order.len()) else { return };
+        let mut last: Vec<Option<Vec<Member>>> = self.groups.drain(first..).map(Some).collect();
+        for from in order {
+            self.groups.extend(last.get_mut(*from).and_then(Option::take));
+        }
+        // Whatever an order leaves out.
+        self.groups.extend(last.into_iter().flatten());
+        self.choose();
+    }
+
+    /// Returns whether an exit is of one of the last so many groups.
+    pub(super) fn is_in_last(&self, id: u32, count: usize) -> bool {
+        let last = self.groups.iter().rev().take(count).flatten().flat_map(|member| &member.ends);
+        last.into_iter().any(|end| end.egress.id == id)
+    }
+
+    fn member_of(&self, id: u32) -> Option<&Member> {
+        let mut members = self.groups.iter().flatten();
+        members.find(|member| member.ends.iter().any(|end| end.egress.id == id))
+    }
+
+    /// Returns the name of the proxy that an exit belongs to.
+    pub(super) fn name(&self, id: u32) -> Option<&str> {
+        match &self.member_of(id)?.proxy {
+            Proxy::At { host, .. } => Some(host),
+            Proxy::Direct => None,
+        }
+    }
+
+    /// Returns the user name and password for the proxy that an exit belongs to.
+    pub(super) fn login(&self, id: u32) -> Option<Login> {
+        match &self.member_of(id)?.proxy {
+            Proxy::At { login, .. } => login.clone(),
+            Proxy::Direct => None,
+        }
+    }
+
+    /// Returns the exit with this number, if there still is one.
+    pub(super) fn get(&self, id: u32) -> Option<Egress> {
+        self.member_of(id)?.ends.iter().map(|end| end.egress).find(|egress| egress.id == id)
+    }
+
+    fn end(&mut self, id: u32) -> Option<&mut EgressState> {
+        let ends = self.groups.iter_mut().flatten().flat_map(|member| &mut member.ends);
+        ends.into_iter().find(|end| end.egress.id == id)
+    }
+
+    /// Returns how many exits there are; a name that is being resolved counts as one.
+    pub(super) fn count(&self) -> usize {
+        let members = self.groups.iter().flatten();
+        members.map(|member| member.ends.len() + usize::from(member.is_pending())).sum()
+    }
+
+    /// Returns the exits in use: one, or all of the group among which the object decides.
+    pub(super) fn in_use(&self) -> Vec<Egress> {
+        self.alive(self.current()).filter(|egress| self.sharding || Some(egress.id) == self.chosen).collect()
+    }
+
+    /// Returns the status of every group.
+    pub(super) fn shown(&self) -> Vec<Vec<Reach>> {
+        let in_use = self.in_use();
+        let of_end =
+            |end: &EgressState| shown(end.egress.to_string(), in_use.contains(&end.egress), end.out.as_ref());
+        let of_member = |member: &Member| -> Vec<Reach> {
+            if !member.ends.is_empty() {
+                return member.ends.iter().map(of_end).collect();
+            }
+            let out = if let Lookup::Failed(out) = &member.lookup { Some(out) } else { None };
+            vec![shown(member.proxy.without_login().to_string(), false, out)]
+        };
+        self.groups.iter().map(|group| group.iter().flat_map(of_member).collect()).collect()
+    }
+}
+
+/// Returns the status of an egress or a proxy.
+fn shown(name: String, active: bool, out: Option<&Outage>) -> Reach {
+    let mut reach = Reach { name, active, ..Reach::default() };
+    if let Some(out) = out {
+        out.show(&mut reach);
+    }
+    reach
+}
+
+fn is_named(proxy: &Proxy, name: &str, at: u16) -> bool {
+    matches!(proxy, Proxy::At { host, port, .. } if host == name && *port == at)
+}
+
+impl Egress {
+    /// No proxy, wherever it stands among the ways.
+    pub(super) const DIRECT: Self = Self { id: 0, proxy: None, tls: false };
+
+    fn url(&self) -> Option<String> {
+        self.proxy.map(|_| self.to_string())
+    }
+}
+
+impl std::fmt::Display for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.proxy {
+            Some(proxy) => write!(f, "{}://{proxy}", if self.tls { "https" } else { "http" }),
+            None => f.write_str("DIRECT"),
+        }
+    }
+}
+
+/// Returns the names of egresses for a log line.
+pub(super) fn list(egresses: &[Egress]) -> String {
+    let names: Vec<String> = egresses.iter().map(Egress::to_string).collect();
+    names.join(" and ")
+}
+
+/// Returns addresses of the preferred family, or of the other if there is none: at most so many, those that are known
+/// already first, the others at random.
+fn preferred(addresses: &[IpAddr], known: &[IpAddr], family: Family, most: usize) -> Vec<IpAddr> {
+    let of = |v6: bool| addresses.iter().copied().filter(|ip| ip.is_ipv6() == v6).collect::<Vec<_>>();
+    let mut chosen = match family {
+        Family::OnlyV4 => of(false),
+        Family::PreferV4 | Family::PreferV6 => {
+            let v6 = family == Family::PreferV6;
+            let first = of(v6);
+            if first.is_empty() { of(!v6) } else { first }
+        }
+    };
+    chosen.sort();
+    chosen.dedup();
+    if most > 0 && chosen.len() > most {
+        shuffle(&mut chosen);
+        chosen.sort_by_key(|ip| !known.contains(ip));
+        chosen.truncate(most);
+    }
+    chosen
+}
+
+fn random(below: usize) -> usize {
+    let number = RandomState::new().hash_one(below);
+    usize::try_from(number % below.max(1) as u64).unwrap_or(0)
+}
+
+pub(super) fn shuffle<T>(all: &mut [T]) {
+    for at in (1..all.len()).rev() {
+        all.swap(at, random(at + 1));
+    }
+}

@@ -1,0 +1,191 @@
+//! One request on its way through proxies and servers.
+
+use std::time::{Duration, Instant};
+
+use super::fault::Fault;
+use super::route_table::{Choice, Route, RouteTable};
+use crate::error::StoreError;
+use crate::failover::retry::RetryPolicy;
+use crate::progress::Progress;
+
+/// Most attempts of one round, so that a request for a missing object ends.
+const ATTEMPTS_MAX: usize = 32;
+/// The way was left so often before the request was sent.
+const LEFT_MAX: u32 = 64;
+
+/// Redirects that may follow each other; the reference client's limit.
+pub(super) const REDIRECTS_MAX: u32 = 4;
+
+/// Next step of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It takes this way.
+    Take(Route),
+    /// It waits for the name of a proxy that comes before all other ways.
+    Wait,
+    /// Nothing is left to try.
+    End,
+}
+
+/// Routes tried and failures met by one request.
+pub(super) struct RequestState {
+    began: Instant,
+    /// Whether the caller wants no cached answer.
+    pub(super) fresh: bool,
+    /// Rounds through all ways that failed.
+    pub(super) rounds: u32,
+    /// Attempts on the same way after a failure that is worth that.
+    pub(super) repeated: u32,
+    pub(super) redirects: u32,
+    left: u32,
+    tried: Vec<Route>,
+    egresses: Vec<Suspect>,
+    servers: Vec<Suspect>,
+    /// The most hopeful failure of this round.
+    retryable: Option<StoreError>,
+}
+
+#[derive(Clone, Copy)]
+struct Suspect {
+    id: u32,
+    score: u32,
+    failures: u32,
+    out: bool,
+}
+
+impl RequestState {
+    pub(super) fn new(fresh: bool) -> Self {
+        Self {
+            began: Instant::now(),
+            fresh,
+            rounds: 0,
+            repeated: 0,
+            redirects: 0,
+            left: 0,
+            tried: Vec::new(),
+            egresses: Vec::new(),
+            servers: Vec::new(),
+            retryable: None,
+        }
+    }
+
+    pub(super) fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Returns whether a further attempt may begin after a pause: as long as bytes keep coming, whatever the total
+    /// time. A response that repeatedly starts and never completes ends after the usual number of rounds.
+    pub(super) fn is_in_time(&self, progress: &Progress, total: Duration, pause: Duration) -> bool {
+        let since = progress.last().map_or(self.began, |last| last.max(self.began));
+        let is_usual = self.rounds < RetryPolicy::default().attempts;
+        since.elapsed() + pause < total && (is_usual || self.took() + pause < total)
+    }
+
+    /// Returns whether another route is left to try in this round.
+    pub(super) fn has_other(&self, route: Route, routes: &RouteTable) -> bool {
+        self.tried.len() + 1 < ATTEMPTS_MAX && routes.any(|other| other != route && self.is_untried(other))
+    }
+
+    /// Returns whether this way may still be tried in this round.
+    fn is_untried(&self, route: Route) -> bool {
+        let is_out = find(&self.egresses, route.egress.id).is_some_and(|suspect| suspect.out);
+        !is_out && !self.tried.contains(&route)
+    }
+
+    /// Returns whether an attempt failed in this round.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.tried.is_empty()
+    }
+
+    /// Returns whether the request may be queued once more after its route was marked down.
+    pub(super) fn may_move(&mut self) -> bool {
+        self.left += 1;
+        self.left <= LEFT_MAX
+    }
+
+    /// Takes note of a failure.
+    pub(super) fn failed(&mut self, route: Route, fault: Fault, error: &StoreError) {
+        self.suspect(route, fault);
+        self.repeated = 0;
+        if self.retryable.is_none() && error.may_pass() {
+            self.retryable = Some(error.clone());
+        }
+    }
+
+    fn suspect(&mut self, route: Route, fault: Fault) {
+        self.tried.push(route);
+        suspect(&mut self.egresses, route.egress.id, fault.egress, fault.no_egress);
+        suspect(&mut self.servers, route.server, fault.server, false);
+    }
+
+    /// Returns the next step: the first untried route with the least suspicion. A proxy whose name is being resolved
+    /// has none.
+    pub(super) fn next(&self, choices: &[Choice]) -> Step {
+        if self.tried.len() >= ATTEMPTS_MAX {
+            return Step::End;
+        }
+        let score = |suspects: &[Suspect], id| find(suspects, id).map_or(0, |suspect| suspect.score);
+        let untried =
+            choices.iter().filter(|choice| choice.route().is_none_or(|route| self.is_untried(route)));
+        let least = untried.min_by_key(|choice| {
+            let of_egress = choice.egress.map_or(0, |egress| score(&self.egresses, egress.id));
+            of_egress + score(&self.servers, choice.server) + choice.penalty
+        });
+        least.map_or(Step::End, |choice| choice.route().map_or(Step::Wait, Step::Take))
+    }
+
+    /// Egresses that are to blame, now that this way served: those that failed with the same server, and those that were
+    /// suspected from the start or failed with several.
+    pub(super) fn failed_egresses(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
+        let with_it =
+            move |id| self.tried.iter().any(|route| route.egress.id == id && route.server == served.server);
+        let guilty = move |one: &&Suspect| one.score > 0 || one.failures > 1 || with_it(one.id);
+        self.egresses
+            .iter()
+            .filter(guilty)
+            .map(|suspect| suspect.id)
+            .filter(move |id| *id != served.egress.id)
+    }
+
+    /// The same for servers.
+    pub(super) fn failed_servers(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
+        let guilty = |one: &&Suspect| one.score > 0;
+        self.servers.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.server)
+    }
+
+    /// Ends a round in which everything failed; returns the failure to go on from, or to tell.
+    pub(super) fn round_over(&mut self, last: StoreError) -> StoreError {
+        self.rounds += 1;
+        self.tried.clear();
+        self.egresses.clear();
+        self.servers.clear();
+        self.retryable.take().unwrap_or(last)
+    }
+}
+
+/// Returns the route after passing over `count` routes whose answers were no good.
+pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Step {
+    let mut state = RequestState::new(false);
+    for _ in 0..count {
+        match state.next(choices) {
+            Step::Take(route) => state.suspect(route, Fault::EITHER),
+            other => return other,
+        }
+    }
+    state.next(choices)
+}
+
+fn find(suspects: &[Suspect], id: u32) -> Option<&Suspect> {
+    suspects.iter().find(|suspect| suspect.id == id)
+}
+
+fn suspect(suspects: &mut Vec<Suspect>, id: u32, score: u32, out: bool) {
+    match suspects.iter_mut().find(|suspect| suspect.id == id) {
+        Some(known) => {
+            known.score += score;
+            known.failures += 1;
+            known.out |= out;
+        }
+        None => suspects.push(Suspect { id, score, failures: 1, out }),
+    }
+}

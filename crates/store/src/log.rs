@@ -1,0 +1,33 @@
+//! Where lines for the log go.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Sink for log lines. Cheap to clone.
+#[derive(Clone)]
+pub struct Log(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Log {
+    /// Hands each line to `write`, which must not block.
+    pub fn new(write: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(write))
+    }
+
+    /// Hands over a line.
+    pub fn say(&self, line: &str) {
+        (self.0)(line);
+    }
+}
+
+impl Default for Log {
+    /// Returns a log that discards its lines.
+    fn default() -> Self {
+        Self::new(|_| {})
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Log")
+    }
+}

@@ -1,0 +1,54 @@
+//! A budget for bytes in memory between server and disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Limit of bytes in memory over all requests.
+#[derive(Debug)]
+pub(crate) struct MemoryBudget {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl MemoryBudget {
+    pub(crate) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicU64::new(0) })
+    }
+
+    /// Returns the bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns an empty share, to be grown.
+    pub(crate) fn share(self: &Arc<Self>) -> Share {
+        Share { budget: self.clone(), bytes: 0 }
+    }
+}
+
+/// Bytes taken from a [`MemoryBudget`], given back on drop.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<MemoryBudget>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Takes more; false if the budget does not have it.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        let limit = self.budget.limit;
+        let taken = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|sum| *sum <= limit)
+        });
+        if taken.is_ok() {
+            self.bytes += bytes;
+        }
+        taken.is_ok()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

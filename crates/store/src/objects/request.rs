@@ -1,0 +1,172 @@
+//! Requests to a store.
+
+use std::fmt;
+use std::ops::Range;
+
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::ObjectName;
+
+use crate::progress::Requester;
+use crate::transport::escaped;
+
+/// Key of a cached object: the hash of its stored bytes, and their compression. The kind of the object is not part of
+/// it, because the hash doesn't cover it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CacheKey {
+    /// The hash of the stored bytes.
+    pub hash: ContentHash,
+    /// How they are compressed.
+    pub compression: Compression,
+}
+
+/// Bytes of [`CacheKey::to_bytes`].
+pub(crate) const KEY_LEN: usize = 22;
+
+impl CacheKey {
+    /// Returns the fixed-size form for files and messages: algorithm, compression, digest.
+    pub fn to_bytes(&self) -> [u8; KEY_LEN] {
+        let mut bytes = [0; KEY_LEN];
+        bytes[0] = self.hash.algorithm().to_flag();
+        bytes[1] = self.compression.to_flag();
+        bytes[2..].copy_from_slice(self.hash.digest());
+        bytes
+    }
+
+    /// Reads [`CacheKey::to_bytes`] back.
+    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Option<Self> {
+        let [algorithm, compression, digest @ ..] = bytes;
+        Some(Self {
+            hash: ContentHash::new(HashAlgorithm::from_flag(*algorithm)?, *digest),
+            compression: Compression::from_flag(*compression)?,
+        })
+    }
+}
+
+impl fmt::Display for CacheKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffix = match self.compression {
+            Compression::Zlib => ".z",
+            Compression::Stored => ".p",
+            Compression::Zstd => ".s",
+        };
+        write!(f, "{}{suffix}", self.hash)
+    }
+}
+
+/// Request for one object.
+#[derive(Clone, Debug)]
+pub struct ObjectRequest {
+    /// Its name.
+    pub name: ObjectName,
+    /// How it is stored.
+    pub compression: Compression,
+    /// Its plain size, where the repository states one. Another size is an error.
+    pub size: Option<u64>,
+    /// The most plain bytes it may have.
+    pub limit: u64,
+    /// Description for messages: a path, "root catalog".
+    pub what: String,
+    /// Whether it is requested under its alternative path.
+    pub alternative_path: bool,
+    /// Place of external data.
+    pub external: Option<Box<External>>,
+    /// User who waits for it, and the progress.
+    pub requester: Requester,
+}
+
+/// A place outside of the repository, on servers of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct External {
+    /// Path below the URL of each of those servers, escaped for a request.
+    pub path: String,
+    /// Where in that file the content begins, if it is a part of it.
+    pub offset: Option<u64>,
+}
+
+impl External {
+    /// Makes the place of a file's external data, or of the part that begins at `offset`.
+    pub fn of(path: &[u8], offset: Option<u64>) -> Self {
+        Self { path: escaped(path.strip_prefix(b"/").unwrap_or(path)), offset }
+    }
+}
+
+/// Most plain bytes of an object of unstated size.
+pub const UNSTATED_SIZE_LIMIT: u64 = 1 << 32;
+
+impl ObjectRequest {
+    /// Makes a request for an object of up to [`UNSTATED_SIZE_LIMIT`] bytes.
+    pub fn new(name: ObjectName, compression: Compression, what: impl Into<String>) -> Self {
+        Self {
+            name,
+            compression,
+            size: None,
+            limit: UNSTATED_SIZE_LIMIT,
+            what: what.into(),
+            alternative_path: false,
+            external: None,
+            requester: Requester::default(),
+        }
+    }
+
+    /// Names the requester.
+    #[must_use]
+    pub fn for_requester(mut self, requester: Requester) -> Self {
+        self.requester = requester;
+        self
+    }
+
+    /// States the plain size.
+    #[must_use]
+    pub fn size(mut self, size: u64) -> Self {
+        self.size = Some(size);
+        self.limit = size;
+        self
+    }
+
+    /// Bounds the plain size.
+    #[must_use]
+    pub fn limit(mut self, limit: u64) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Returns the key in the cache.
+    pub fn key(&self) -> CacheKey {
+        CacheKey { hash: self.name.hash, compression: self.compression }
+    }
+
+    /// Returns the description and name for messages.
+    pub fn label(&self) -> String {
+        format!("{} ({} {})", self.what, self.name.kind, self.name)
+    }
+
+    /// Returns whether the object is stored at the path of its name.
+    pub(crate) fn is_at_its_name(&self) -> bool {
+        !self.alternative_path && self.external.is_none()
+    }
+
+    /// Returns the range of a file that it is; `None` for all of it.
+    pub(crate) fn part(&self) -> Option<Range<u64>> {
+        let start = self.external.as_ref()?.offset?;
+        Some(start..start.saturating_add(self.size?))
+    }
+
+    /// Returns the path below the root of the repository, or of the servers for external data.
+    pub(crate) fn path(&self) -> String {
+        if let Some(external) = &self.external {
+            return external.path.clone();
+        }
+        if self.alternative_path { self.name.alternative_path() } else { self.name.path() }
+    }
+
+    /// Returns the most stored bytes that are accepted. Compression may add a few bytes: zlib adds 5 bytes for each 16
+    /// KiB block and 6 around them, zstd less; an eighth and a page are far above both.
+    pub(crate) fn stored_limit(&self) -> u64 {
+        let plain = self.size.unwrap_or(self.limit);
+        match self.compression {
+            Compression::Stored => plain,
+            Compression::Zlib | Compression::Zstd => plain.saturating_add(plain / 8).saturating_add(4096),
+        }
+    }
+}

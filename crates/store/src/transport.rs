@@ -1,0 +1,54 @@
+//! HTTP on one thread of its own.
+//!
+//! Callers hand requests to the network thread and get called back. That thread runs a private async runtime. Per
+//! server it keeps connections alive, bounds the requests in flight, and starts demands before prefetches; prefetches
+//! fill the path without making a queue on it, so that they delay a demanded byte by a fraction of a round trip
+//! (decision 0050).
+
+mod attempt;
+mod awaiting;
+mod batch;
+mod capabilities;
+mod concurrency_window;
+mod connections;
+mod context;
+mod datagrams;
+mod dial;
+mod dns;
+mod fair_queue;
+mod host;
+mod http_source;
+mod in_flight;
+pub(crate) mod local;
+mod low_speed;
+mod network;
+mod options;
+mod path_estimate;
+mod pieces;
+mod range;
+pub(crate) mod range_file;
+mod receive;
+mod response;
+mod site;
+pub(crate) mod source;
+mod sse;
+pub(crate) mod status;
+mod stream_rate;
+mod tls;
+mod traffic_counts;
+mod url;
+mod user_share;
+pub(crate) mod verify;
+
+pub use datagrams::{ComposeDatagram, DatagramTarget, Datagrams};
+pub(crate) use dns::Resolved;
+pub use dns::full_name;
+pub(crate) use http_source::HttpSource;
+pub(crate) use network::Network;
+pub use options::HttpOptions;
+pub(crate) use site::{ConnectOptions, Limits, Site, Via};
+pub use sse::{EventHandler, SseListener, SseOptions, SseStatus};
+pub use tls::TlsProblem;
+pub(crate) use traffic_counts::TrafficCounts;
+pub use url::host_of;
+pub(crate) use url::{BaseUrl, escaped};

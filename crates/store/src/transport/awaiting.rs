@@ -1,0 +1,175 @@
+//! Requests that were sent to a server and that it has not answered yet.
+//!
+//! A server that works on one request after the other keeps all but the first waiting, and that is no fault as long as it
+//! sends something. A server may also withhold some objects and send others. The order tells one from the other: a request
+//! is *overtaken* when one that was sent later is answered first. Until then it stands in the server's queue, so it waits
+//! as long as the server sends bytes to any other. From then on it has the usual time for the first byte.
+//!
+//! A request that is overtaken, or that has seen nothing come from its server since it was sent, is *stalled* after a
+//! moment. Stalled requests are not counted among those that a server is sent at once, up to a bound, and beyond the bound
+//! the oldest ones are taken back when others wait for their place: see [`Host`](super::host::Host).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Multiples of the first-byte limit to wait while the server sends other responses, if another route is left to try.
+const PATIENCE: u32 = 3;
+
+/// All of one server.
+#[derive(Default)]
+pub(super) struct Awaiting {
+    sent: RefCell<BTreeMap<u64, Sent>>,
+    next: Cell<u64>,
+    /// When the server last sent bytes of an answer's body.
+    delivered: Cell<Option<Instant>>,
+}
+
+struct Sent {
+    at: Instant,
+    overtaken: Option<Instant>,
+    /// Told when the request is taken back.
+    back: Rc<Notify>,
+    taken_back: bool,
+    /// Whether it may be taken back.
+    yields: bool,
+}
+
+/// One request that waits for its answer; forgotten on drop.
+pub(super) struct Entry<'a> {
+    all: &'a Awaiting,
+    number: u64,
+    back: Rc<Notify>,
+}
+
+impl Awaiting {
+    /// Notes a request that is sent now; `yields` tells whether it may be taken back.
+    pub(super) fn sent(&self, yields: bool) -> Entry<'_> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let back = Rc::new(Notify::new());
+        let sent =
+            Sent { at: Instant::now(), overtaken: None, back: back.clone(), taken_back: false, yields };
+        self.sent.borrow_mut().insert(number, sent);
+        Entry { all: self, number, back }
+    }
+
+    /// Notes that the server sent bytes of a body.
+    pub(super) fn delivered(&self, now: Instant) {
+        self.delivered.set(Some(now));
+    }
+
+    fn is_stalled(&self, sent: &Sent, after: Duration, now: Instant) -> bool {
+        let silent = self.delivered.get().is_none_or(|last| last <= sent.at);
+        !sent.taken_back
+            && now.saturating_duration_since(sent.at) >= after
+            && (silent || sent.overtaken.is_some())
+    }
+
+    /// Returns how many of the requests sent at least `after` ago are stalled.
+    pub(super) fn stalled(&self, after: Duration, now: Instant) -> usize {
+        self.sent.borrow().values().filter(|sent| self.is_stalled(sent, after, now)).count()
+    }
+
+    /// Takes the oldest stalled request back, if one may be.
+    pub(super) fn take_back(&self, after: Duration, now: Instant) -> bool {
+        let mut all = self.sent.borrow_mut();
+        let stalled = all.values_mut().find(|sent| sent.yields && self.is_stalled(sent, after, now));
+        let Some(sent) = stalled else { return false };
+        sent.taken_back = true;
+        sent.back.notify_one();
+        true
+    }
+
+    /// Returns when the next request will have waited for `after`.
+    pub(super) fn next_at(&self, after: Duration, now: Instant) -> Option<Instant> {
+        self.sent.borrow().values().map(|sent| sent.at + after).filter(|at| *at > now).min()
+    }
+}
+
+impl Entry<'_> {
+    /// Waits until the request is taken back.
+    pub(super) async fn taken_back(&self) {
+        self.back.notified().await;
+    }
+
+    /// Returns whether the server answered a request that was sent later.
+    pub(super) fn is_overtaken(&self) -> bool {
+        self.all.sent.borrow().get(&self.number).is_some_and(|sent| sent.overtaken.is_some())
+    }
+
+    /// Returns the deadline for the first byte; `replaceable` if another route is left to try.
+    pub(super) fn deadline(&self, limit: Duration, replaceable: bool) -> Instant {
+        let all = self.all.sent.borrow();
+        let Some(sent) = all.get(&self.number) else { return Instant::now() };
+        let delivered = self.all.delivered.get();
+        let waits_since = sent.overtaken.or(delivered).map_or(sent.at, |at| at.max(sent.at));
+        let deadline = waits_since + limit;
+        if replaceable { deadline.min(sent.at + limit * PATIENCE) } else { deadline }
+    }
+
+    /// Notes the first byte of a response: requests sent before are overtaken.
+    pub(super) fn answered(self) {
+        let now = Instant::now();
+        for (_, sent) in self.all.sent.borrow_mut().range_mut(..self.number) {
+            sent.overtaken.get_or_insert(now);
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.all.sent.borrow_mut().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+    const MOMENT: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_behind_others_as_long_as_the_server_sends_and_does_not_pass_over_it() {
+        let all = Awaiting::default();
+        let (first, second) = (all.sent(true), all.sent(true));
+        let start = Instant::now();
+        assert_eq!(second.deadline(LIMIT, false), start + LIMIT);
+        first.answered();
+        for _ in 0..20 {
+            tokio::time::advance(Duration::from_secs(5)).await;
+            all.delivered(Instant::now());
+        }
+        let now = Instant::now();
+        assert_eq!(second.deadline(LIMIT, false), now + LIMIT, "it stands in the server's queue");
+        assert_eq!(second.deadline(LIMIT, true), start + LIMIT * PATIENCE, "unless another way is left");
+        assert_eq!(all.stalled(MOMENT, now), 0);
+        all.sent(true).answered();
+        assert!(second.is_overtaken());
+        tokio::time::advance(Duration::from_secs(5)).await;
+        all.delivered(Instant::now());
+        assert_eq!(second.deadline(LIMIT, false), now + LIMIT, "it was passed over");
+        assert_eq!(all.stalled(MOMENT, Instant::now()), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_stalled_request_is_taken_back() {
+        let all = Awaiting::default();
+        let (kept, first, _second) = (all.sent(false), all.sent(true), all.sent(true));
+        assert!(!all.take_back(MOMENT, Instant::now()), "too soon");
+        assert_eq!(all.next_at(MOMENT, Instant::now()), Some(Instant::now() + MOMENT));
+        tokio::time::advance(MOMENT).await;
+        assert_eq!(all.stalled(MOMENT, Instant::now()), 3);
+        assert!(all.take_back(MOMENT, Instant::now()));
+        tokio::time::timeout(Duration::ZERO, first.taken_back()).await.expect("told");
+        assert_eq!(all.stalled(MOMENT, Instant::now()), 2);
+        drop(kept);
+        assert!(all.take_back(MOMENT, Instant::now()));
+        assert!(!all.take_back(MOMENT, Instant::now()), "none is left");
+    }
+}

@@ -1,0 +1,158 @@
+//! One round trip for many small prefetches, where the server offers that.
+//!
+//! Batches are only for servers without a proxy: a proxy would see another combination of objects each time, and cache
+//! none of them for other clients. Over a long path they save round trips, and over a short one processor time, which
+//! a request takes more of than the few kilobytes of its response. Objects missing in a batch, or all if the response
+//! is no batch, are requested one by one.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use esker_format::batch;
+use esker_format::object::ObjectName;
+
+use super::attempt;
+use super::host::{Host, Job};
+use super::in_flight::InFlight;
+use super::site::Site;
+use super::stream_rate::FIRST_ROUND;
+use crate::error::Cause;
+use crate::priority::{Priority, Urgency};
+use crate::progress::Progress;
+use crate::transport::source::{Fetch, Stored};
+
+/// Objects expected to be larger are worth a request of their own.
+const SMALL: u64 = 32 << 10;
+/// Most expected bytes of a batch; all of them arrive before the first can be processed.
+const EXPECTED_MAX: u64 = 256 << 10;
+/// Queued prefetches that are looked through for small ones.
+const LOOKED_AT: usize = 256;
+impl Host {
+    /// Takes small prefetches from the queue that may go along with this one.
+    pub(super) fn gather(&self, first: Job) -> Vec<Job> {
+        let most = first.site.capabilities.in_batch().min(self.context.options.batch);
+        let first_site_has_proxy = first.site.via.is_some();
+        let mut jobs = vec![first];
+        let is_demand = jobs[0].fetch.priority.urgency() == Urgency::Demand;
+        if is_demand || most < 2 || first_site_has_proxy || !self.is_small(&jobs[0]) {
+            return jobs;
+        }
+        let mut expected = self.expected(&jobs[0].fetch);
+        let limit = self.fair_share(expected);
+        let mut prefetch = self.prefetch.borrow_mut();
+        let mut taken = Vec::new();
+        for (number, job) in prefetch.iter().take(LOOKED_AT) {
+            if !Arc::ptr_eq(&job.site, &jobs[0].site) || !self.is_small(job) {
+                continue;
+            }
+            expected += self.expected(&job.fetch);
+            if taken.len() + 1 == most || expected > limit {
+                break;
+            }
+            taken.push(*number);
+        }
+        jobs.extend(taken.iter().filter_map(|number| prefetch.remove(number)));
+        jobs
+    }
+
+    /// Returns how many bytes to batch with those of the first job: the queued bytes divided among the requests that
+    /// may start. Connections start slowly, so several with a little each are faster than one with all.
+    fn fair_share(&self, first: u64) -> u64 {
+        let prefetch = self.prefetch.borrow();
+        let small = prefetch.values().take(LOOKED_AT).filter(|job| self.is_small(job));
+        let queued: u64 = small.map(|job| self.expected(&job.fetch)).sum();
+        let window = self.window.borrow().size(self.most_prefetched());
+        let free = window.saturating_sub(self.active()).max(1) as u64;
+        ((first + queued) / free).clamp(FIRST_ROUND, EXPECTED_MAX)
+    }
+
+    fn is_small(&self, job: &Job) -> bool {
+        let fetch = &job.fetch;
+        !job.alone && !fetch.fresh && fetch.object.is_some() && self.expected(fetch) <= SMALL
+    }
+
+    /// Fetches all of them with one request.
+    pub(super) fn start_batch(self: &Rc<Self>, jobs: Vec<Job>) {
+        let jobs: Vec<Job> = jobs
+            .into_iter()
+            .filter_map(|job| {
+                if !job.fetch.priority.give_up_if_pointless() {
+                    return Some(job);
+                }
+                let error = job.fetch.error(Cause::Cancelled);
+                job.done.err(error);
+                None
+            })
+            .collect();
+        let Some(site) = jobs.first().map(|job| job.site.clone()) else { return };
+        let fetch = fetch_all(&jobs);
+        for job in &jobs {
+            let all = fetch.priority.clone();
+            job.fetch.priority.on_raise(move || all.raise());
+            job.fetch.progress.follow(&fetch.progress);
+        }
+        let expected = jobs.iter().map(|job| self.expected(&job.fetch)).sum();
+        let in_flight = InFlight::take(self.clone(), &fetch.priority, expected);
+        tokio::task::spawn_local(async move {
+            let outcome = attempt::attempt(&site, &fetch, &in_flight).await;
+            let host = in_flight.host.clone();
+            host.note(&site, &outcome);
+            drop(in_flight);
+            jobs.iter().for_each(|job| job.fetch.progress.unfollow(&fetch.progress));
+            host.hand_out(&site, jobs, outcome);
+        });
+    }
+
+    fn hand_out(self: &Rc<Self>, site: &Site, jobs: Vec<Job>, outcome: Result<Stored, Cause>) {
+        let passing = matches!(&outcome, Err(cause) if cause.may_pass());
+        let bytes = outcome.ok().and_then(|stored| stored.into_bytes().ok());
+        let parts = bytes.as_deref().and_then(|bytes| batch::split(bytes, jobs.len()));
+        if parts.is_none() && !passing {
+            // The response is no batch although the server offers it: a middlebox interferes.
+            site.capabilities.no_batches();
+        }
+        let parts = parts.unwrap_or_else(|| vec![None; jobs.len()]);
+        for (mut job, part) in jobs.into_iter().zip(parts) {
+            match part.filter(|part| part.len() as u64 <= job.fetch.limit) {
+                Some(part) => {
+                    if let Some(plain) = job.fetch.plain_size {
+                        self.learn(plain, part.len() as u64);
+                    }
+                    let mut share = self.context.budget.share();
+                    // However full the budget is: the bytes are here.
+                    share.grow(part.len() as u64);
+                    job.done.ok(Stored::in_shared_memory(part.to_vec(), Some(share)));
+                }
+                None => {
+                    job.alone = true;
+                    self.add(job);
+                }
+            }
+        }
+        self.start();
+    }
+}
+
+fn fetch_all(jobs: &[Job]) -> Fetch {
+    let names: Vec<ObjectName> = jobs.iter().filter_map(|job| job.fetch.object).collect();
+    Fetch {
+        path: batch::path(&names),
+        what: "a batch of objects".into(),
+        object: None,
+        expect: None,
+        check: None,
+        part: None,
+        whole: None,
+        fields: None,
+        form: None,
+        about: None,
+        limit: batch::BYTES_MAX as u64,
+        plain_size: None,
+        fresh: false,
+        detour: 0,
+        priority: Priority::new(Urgency::Prefetch),
+        progress: Progress::default(),
+        replaceable: false,
+        spool: None,
+    }
+}

@@ -1,0 +1,109 @@
+//! Periodic datagrams to a collector of counters.
+//!
+//! They are not acknowledged. Names are resolved here because a static binary can't use the C library.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::LookupIpStrategy;
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval_at, timeout};
+
+use crate::error::{Cause, StoreError};
+use crate::log::Log;
+
+/// For looking up a name and for sending.
+const STEP: Duration = Duration::from_secs(10);
+
+/// Makes the next datagram; nothing if there is nothing to send. Called on the thread that sends.
+pub type ComposeDatagram = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
+
+/// Where to and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramTarget {
+    /// A name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The time from one datagram to the next; the first one goes out when it is over.
+    pub every: Duration,
+}
+
+/// Sends until it is dropped.
+#[derive(Debug)]
+pub struct Datagrams {
+    /// Its receiver learns of the drop.
+    _stop: watch::Sender<()>,
+}
+
+impl Datagrams {
+    /// Starts to send, on a thread of its own. A failure is logged once until sending works again.
+    pub fn start(to: DatagramTarget, compose: ComposeDatagram, log: Log) -> Result<Self, StoreError> {
+        let (stop, mut stopped) = watch::channel(());
+        let run = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return log.say(&format!("nothing is sent to {}: {error}", to.host)),
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = keep_sending(&to, compose, &log) => {}
+                    // Dropping the sender is the word to stop.
+                    _ = stopped.changed() => {}
+                }
+            });
+            // A name that is still being looked up must not hold the thread.
+            runtime.shutdown_background();
+        };
+        std::thread::Builder::new().name("datagrams".into()).spawn(run).map_err(|source| {
+            let what = "the thread that sends counters";
+            StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
+        })?;
+        Ok(Self { _stop: stop })
+    }
+}
+
+async fn keep_sending(to: &DatagramTarget, mut compose: ComposeDatagram, log: &Log) {
+    let start = tokio::time::Instant::now() + to.every;
+    let mut ticks = interval_at(start, to.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        let Some(datagram) = compose() else { continue };
+        let outcome = match timeout(STEP, send(to, &datagram)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("it took longer than {STEP:?}")),
+        };
+        match outcome {
+            Err(why) if !failing => {
+                log.say(&format!("can't send counters to {}:{}: {why}", to.host, to.port));
+                failing = true;
+            }
+            Err(_) => {}
+            Ok(()) => failing = false,
+        }
+    }
+}
+
+/// Sends one datagram. The name is resolved each time: the collector or this machine may move.
+async fn send(to: &DatagramTarget, datagram: &[u8]) -> Result<(), String> {
+    let address = SocketAddr::new(resolve(&to.host).await?, to.port);
+    let own = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(own).await.map_err(|error| error.to_string())?;
+    socket.send_to(datagram, address).await.map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+async fn resolve(host: &str) -> Result<std::net::IpAddr, String> {
+    if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+        return Ok(address);
+    }
+    let mut builder = TokioResolver::builder_tokio().map_err(|error| error.to_string())?;
+    builder.options_mut().ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
+    let resolver = builder.build().map_err(|error| error.to_string())?;
+    let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
+    found.iter().next().ok_or_else(|| "the name has no address".to_owned())
+}

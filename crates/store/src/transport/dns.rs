@@ -1,0 +1,301 @@
+//! Resolves names without the C library, whose modules a static binary can't load.
+//!
+//! Both address families are queried in parallel, so that a name server that never answers for one doesn't delay the
+//! other.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::lookup_ip::LookupIp;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
+use tokio::time::timeout;
+
+use crate::error::Cause;
+use crate::servers::{Dns, Family};
+
+/// Addresses of a name.
+#[derive(Clone, Debug)]
+pub(crate) struct Resolved {
+    /// Its addresses, in the order to try them; at least one.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Until when that holds.
+    pub(crate) until: Instant,
+}
+
+/// Names of machines beside those that name servers know.
+const HOSTS: &str = "/etc/hosts";
+/// Name servers, where none are named.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Longest wait for addresses of the other family once the preferred one has some (RFC 8305, section 3).
+const OTHER_KIND: Duration = Duration::from_millis(50);
+
+/// Resolver: `/etc/hosts`, then the servers of `/etc/resolv.conf` or configured ones. Caches answers for their TTL,
+/// until one of these files changes.
+#[derive(Default)]
+pub(super) struct Names {
+    resolvers: RefCell<HashMap<(Dns, Kind), Known<TokioResolver>>>,
+    hosts: RefCell<Option<Known<Hosts>>>,
+}
+
+/// Value made of a file.
+struct Known<T> {
+    made: Rc<T>,
+    version: Version,
+}
+
+/// Inode, length and times of a file, to detect changes.
+type Version = Option<(u64, u64, i64, i64)>;
+
+fn version(path: &str) -> Version {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec()))
+}
+
+/// A kind of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    V4,
+    V6,
+}
+
+impl Kind {
+    /// Returns the families in use, the preferred one first.
+    fn wanted(family: Family) -> (Self, Option<Self>) {
+        match family {
+            Family::PreferV4 => (Kind::V4, Some(Kind::V6)),
+            Family::PreferV6 => (Kind::V6, Some(Kind::V4)),
+            Family::OnlyV4 => (Kind::V4, None),
+        }
+    }
+
+    fn record(self) -> RecordType {
+        match self {
+            Kind::V4 => RecordType::A,
+            Kind::V6 => RecordType::AAAA,
+        }
+    }
+}
+
+impl Names {
+    /// The addresses of a host.
+    pub(super) async fn resolve(&self, host: &str, dns: &Dns) -> Result<Resolved, Cause> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(Resolved { addresses: vec![address], until: Instant::now() + dns.longest_ttl });
+        }
+        let (preferred, other) = Kind::wanted(dns.family);
+        let listed = self.listed(host, std::iter::once(preferred).chain(other));
+        if !listed.is_empty() {
+            // A file says nothing of how long it holds, and is looked into again as soon as may be.
+            return Ok(Resolved { addresses: listed, until: Instant::now() + dns.least_ttl });
+        }
+        let failed = |reason: String| Cause::Unresolved { host: host.to_owned(), reason };
+        let asked = self.ask(host, dns, preferred);
+        let answers = match other {
+            None => vec![asked.await],
+            Some(other) => self.ask_both(asked, self.ask(host, dns, other)).await,
+        };
+        let mut addresses = Vec::new();
+        let mut until = None;
+        let mut failure = None;
+        for answer in answers {
+            match answer {
+                Ok(found) => {
+                    addresses.extend(found.iter());
+                    let valid = clamped(found.valid_until(), dns);
+                    until = Some(until.map_or(valid, |until: Instant| until.min(valid)));
+                }
+                Err(reason) => failure = failure.or(Some(reason)),
+            }
+        }
+        match until {
+            Some(until) if !addresses.is_empty() => Ok(Resolved { addresses, until }),
+            _ => {
+                // The network may have changed, and an answer that there is no such name is not to be remembered.
+                self.resolvers.borrow_mut().retain(|(of, _), _| of != dns);
+                Err(failed(failure.unwrap_or_else(|| "it has no address".to_owned())))
+            }
+        }
+    }
+
+    /// Returns both answers, or the first one alone if it has addresses and the other is late.
+    async fn ask_both(
+        &self,
+        first: impl Future<Output = Answer>,
+        other: impl Future<Output = Answer>,
+    ) -> Vec<Answer> {
+        let mut first = std::pin::pin!(first);
+        let mut other = std::pin::pin!(other);
+        let has_addresses =
+            |answer: &Answer| answer.as_ref().is_ok_and(|found| found.iter().next().is_some());
+        tokio::select! {
+            answer = &mut first => {
+                if !has_addresses(&answer) {
+                    return vec![answer, other.await];
+                }
+                match timeout(OTHER_KIND, other).await {
+                    Ok(second) => vec![answer, second],
+                    Err(_) => vec![answer],
+                }
+            }
+            // The preferred kind is waited for: it may be the only one that is used.
+            second = &mut other => vec![first.await, second],
+        }
+    }
+
+    async fn ask(&self, host: &str, dns: &Dns, kind: Kind) -> Answer {
+        let resolver = self.resolver(dns, kind)?;
+        match resolver.lookup_ip(host).await {
+            Ok(found) => Ok(found),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Returns the addresses of these kinds that `/etc/hosts` has for a name.
+    fn listed(&self, host: &str, kinds: impl Iterator<Item = Kind>) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_str(host) else { return Vec::new() };
+        let hosts = self.hosts();
+        let of = |kind: Kind| hosts.lookup_static_host(&Query::query(name.clone(), kind.record()));
+        kinds.filter_map(of).flat_map(|found| LookupIp::from(found).iter().collect::<Vec<_>>()).collect()
+    }
+
+    fn hosts(&self) -> Rc<Hosts> {
+        let version = version(HOSTS);
+        if let Some(known) = self.hosts.borrow().as_ref().filter(|known| known.version == version) {
+            return known.made.clone();
+        }
+        let mut hosts = Hosts::default();
+        if let Ok(file) = File::open(HOSTS) {
+            // Lines before one that can't be read count.
+            let _ = hosts.read_hosts_conf(file);
+        }
+        let made = Rc::new(hosts);
+        *self.hosts.borrow_mut() = Some(Known { made: made.clone(), version });
+        made
+    }
+
+    fn resolver(&self, dns: &Dns, kind: Kind) -> Result<Rc<TokioResolver>, String> {
+        let version = if dns.server.is_some() { None } else { version(RESOLV_CONF) };
+        let key = (dns.clone(), kind);
+        if let Some(known) = self.resolvers.borrow().get(&key).filter(|known| known.version == version) {
+            return Ok(known.made.clone());
+        }
+        let mut builder = builder(dns)?;
+        set(builder.options_mut(), dns, kind);
+        let made = Rc::new(builder.build().map_err(|error| error.to_string())?);
+        self.resolvers.borrow_mut().insert(key, Known { made: made.clone(), version });
+        Ok(made)
+    }
+}
+
+/// Addresses of one kind, or why there are none.
+type Answer = Result<LookupIp, String>;
+
+fn builder(dns: &Dns) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
+    match dns.server {
+        Some(server) => Ok(TokioResolver::builder_with_config(
+            ResolverConfig::from_parts(None, Vec::new(), vec![name_server(server)]),
+            TokioRuntimeProvider::default(),
+        )),
+        None => TokioResolver::builder_tokio().map_err(|error| format!("reading /etc/resolv.conf: {error}")),
+    }
+}
+
+fn name_server(address: SocketAddr) -> NameServerConfig {
+    let at_port = |mut connection: ConnectionConfig| {
+        connection.port = address.port();
+        connection
+    };
+    let connections = vec![at_port(ConnectionConfig::udp()), at_port(ConnectionConfig::tcp())];
+    NameServerConfig::new(address.ip(), true, connections)
+}
+
+fn set(options: &mut ResolverOpts, dns: &Dns, kind: Kind) {
+    options.timeout = dns.timeout;
+    options.attempts = dns.retries as usize;
+    options.positive_min_ttl = Some(dns.least_ttl);
+    options.positive_max_ttl = Some(dns.longest_ttl);
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = match kind {
+        Kind::V4 => LookupIpStrategy::Ipv4Only,
+        Kind::V6 => LookupIpStrategy::Ipv6Only,
+    };
+}
+
+/// Returns when an answer expires.
+fn clamped(until: Instant, dns: &Dns) -> Instant {
+    let now = Instant::now();
+    let least = now + dns.least_ttl;
+    until.max(least).min(now + dns.longest_ttl.max(dns.least_ttl))
+}
+
+/// Returns the full name of a host, as the name servers of this machine know it: with the domain in which it was found, and
+/// that of the host itself for an alias. `None` if they tell no address of it in time. Blocks.
+pub fn full_name(host: &str, patience: Duration) -> Option<String> {
+    full_name_by(host, patience, builder(&Dns::default()).ok()?)
+}
+
+fn full_name_by(
+    host: &str,
+    patience: Duration,
+    mut builder: ResolverBuilder<TokioRuntimeProvider>,
+) -> Option<String> {
+    let options = builder.options_mut();
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = LookupIpStrategy::Ipv4thenIpv6;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let asked = async {
+        let resolver = builder.build().ok()?;
+        timeout(patience, resolver.lookup_ip(host)).await.ok()?.ok()
+    };
+    let found = runtime.block_on(asked)?;
+    let records = found.as_lookup().answers();
+    let name = &records.iter().rfind(|record| record.data.ip_addr().is_some())?.name;
+    Some(name.to_string().trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use esker_testkit::name_server::{Known, NameServer};
+
+    use super::*;
+
+    #[test]
+    fn full_names_are_what_name_servers_say() {
+        let server = NameServer::start(60);
+        let here = vec![Ipv4Addr::LOCALHOST];
+        server.tell("node.cluster.test", Known::At(here.clone()));
+        server.tell("head.cluster.test", Known::Alias("server.other.test".to_owned(), here));
+        server.tell("silent.cluster.test", Known::Silence);
+        let ask = |host: &str, patience: Duration| {
+            let domain = Name::from_str("cluster.test.").expect("a name");
+            let config = ResolverConfig::from_parts(None, vec![domain], vec![name_server(server.address())]);
+            let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+            full_name_by(host, patience, builder)
+        };
+        let long = Duration::from_secs(60);
+        for (host, name) in [
+            ("node", Some("node.cluster.test")),
+            ("node.cluster.test", Some("node.cluster.test")),
+            ("head", Some("server.other.test")),
+            ("none", None),
+        ] {
+            assert_eq!(ask(host, long).as_deref(), name, "{host}");
+        }
+        assert_eq!(ask("silent", Duration::from_millis(100)), None);
+    }
+}

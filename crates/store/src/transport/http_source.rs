@@ -1,0 +1,46 @@
+//! The source that sends each request once, over HTTP.
+
+use std::sync::Arc;
+
+use super::network::Network;
+use super::site::Site;
+use super::source::{Fetch, Source, Stored};
+use super::status::NetworkStatus;
+use crate::callback::Callback;
+use crate::error::StoreError;
+
+/// A repository on a web server, on one way to it. One attempt a request: repeating, and choosing among ways, is the
+/// business of [`Routed`](crate::route::Routed).
+pub(crate) struct HttpSource {
+    network: Arc<Network>,
+    site: Arc<Site>,
+    place: Arc<str>,
+}
+
+impl HttpSource {
+    pub(crate) fn new(network: Arc<Network>, site: Arc<Site>) -> Self {
+        let place = match &site.via {
+            Some(proxy) => format!("{} through the proxy {proxy}", site.base),
+            None => site.base.to_string(),
+        };
+        Self { network, site, place: place.into() }
+    }
+}
+
+impl Source for HttpSource {
+    fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
+        let place = self.place.clone();
+        let named = Callback::new(move |outcome: Result<Stored, StoreError>| {
+            done.give(outcome.map_err(|error| error.from_place(place)));
+        });
+        self.network.fetch(self.site.clone(), fetch, named);
+    }
+
+    fn describe(&self) -> String {
+        self.place.to_string()
+    }
+
+    fn network(&self) -> NetworkStatus {
+        self.site.counts.status()
+    }
+}

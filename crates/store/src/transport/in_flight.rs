@@ -1,0 +1,337 @@
+//! A place among the requests that a server is sent.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::fair_queue::User;
+use super::host::Host;
+use super::stream_rate::StreamRate;
+use crate::priority::{Priority, Urgency};
+use crate::transport::source::Fetch;
+
+/// Size of a response that takes so long that it has to yield to demands.
+const LARGE: u64 = 1 << 20;
+/// Most prefetches of such answers at once. Some, as a loss makes a connection slow for a while; not many, as each
+/// takes an equal share of the path from whatever is demanded next.
+const LARGE_AT_ONCE: usize = 6;
+/// A response is slow if its connection delivers less than this part of the path's capacity…
+const SLOW_PART: u64 = 8;
+/// … and it would go on so for as many round trips.
+const SLOW_FOR: u64 = 16;
+/// After so many round trips in which an answer came slowly its connection is given up. A loss early on does that to TCP:
+/// it takes a connection ten seconds to be fast again, and a new one ten round trips.
+const SLOW_ROUNDS: u32 = 4;
+/// Pause of a yielding response before it looks again whether the path is needed, if the round trip is unknown.
+const STILL: Duration = Duration::from_millis(50);
+
+/// One request in flight, and the bytes still expected; counted until it is dropped.
+pub(super) struct InFlight {
+    pub(super) host: Rc<Host>,
+    urgency: Cell<Urgency>,
+    /// The user whose demand it is.
+    user: Cell<User>,
+    /// Bytes still to come.
+    coming: Cell<u64>,
+    stream_rate: Cell<StreamRate>,
+    /// Round trips in a row in which it came slowly.
+    slow_rounds: Cell<u32>,
+    /// Bytes that the host counts for it.
+    counted: Cell<u64>,
+    /// Whether the host counts it as a large prefetch.
+    large: Cell<bool>,
+    /// Time until which received bytes had been queued locally and don't measure the path.
+    stale_until: Cell<Option<Instant>>,
+}
+
+impl InFlight {
+    pub(super) fn take(host: Rc<Host>, priority: &Priority, expected: u64) -> Self {
+        let (urgency, user) = (priority.urgency(), priority.user());
+        if urgency == Urgency::Demand {
+            host.users.borrow_mut().begin(user);
+        }
+        let active = host.active_as(urgency);
+        active.set(active.get() + 1);
+        let large = urgency == Urgency::Prefetch && is_large(expected);
+        host.large.set(host.large.get() + usize::from(large));
+        let turn = Self {
+            host,
+            urgency: Cell::new(urgency),
+            user: Cell::new(user),
+            coming: Cell::new(0),
+            stream_rate: Cell::new(StreamRate::after(0)),
+            slow_rounds: Cell::new(0),
+            counted: Cell::new(0),
+            large: Cell::new(large),
+            stale_until: Cell::new(None),
+        };
+        turn.expect(expected);
+        turn
+    }
+
+    pub(super) fn urgency(&self) -> Urgency {
+        self.urgency.get()
+    }
+
+    /// Counts a prefetch that became a demand as one.
+    fn follow(&self, fetch: &Fetch) {
+        if self.urgency.get() == Urgency::Prefetch && fetch.priority.urgency() == Urgency::Demand {
+            self.urgency.set(Urgency::Demand);
+            self.user.set(fetch.priority.user());
+            self.host.users.borrow_mut().begin(self.user.get());
+            self.host.prefetch_active.set(self.host.prefetch_active.get() - 1);
+            self.host.demand_active.set(self.host.demand_active.get() + 1);
+            self.host.demanded.set(self.host.demanded.get() + self.counted.get());
+            self.no_longer_large();
+        }
+    }
+
+    fn no_longer_large(&self) {
+        self.host.large.set(self.host.large.get() - usize::from(self.large.replace(false)));
+    }
+
+    /// Sets the bytes still expected.
+    fn expect(&self, bytes: u64) {
+        self.coming.set(bytes);
+        let on_path = bytes.min(self.stream_rate.get().on_path());
+        let before = self.counted.replace(on_path);
+        let demanded = (self.urgency.get() == Urgency::Demand).then_some(&self.host.demanded);
+        for total in [Some(&self.host.coming), demanded].into_iter().flatten() {
+            total.set(total.get() - before + on_path);
+        }
+    }
+
+    /// Notes the connection, which delivered so many bytes in its last round trip.
+    pub(super) fn goes_over(&self, brought: u64) {
+        self.stream_rate.set(StreamRate::after(brought));
+        self.slow_rounds.set(0);
+        self.expect(self.coming.get());
+    }
+
+    /// Returns the bytes its connection delivers in a round trip.
+    pub(super) fn in_a_round(&self) -> u64 {
+        self.stream_rate.get().in_a_round()
+    }
+
+    /// Notes the start of a response with the object, after a wait; `announced` is its length.
+    pub(super) fn answered(&self, waited: Duration, announced: Option<u64>, fetch: &Fetch) {
+        let now = Instant::now();
+        self.host.path.borrow_mut().answered(waited, now);
+        self.host.window.borrow_mut().answered(waited, self.host.most_prefetched(), now);
+        if let Some(bytes) = announced {
+            self.expect(bytes);
+            if let Some(plain) = fetch.plain_size {
+                self.host.learn(plain, bytes);
+            }
+        }
+    }
+
+    /// Bytes came; others may start now.
+    pub(super) fn received(&self, bytes: u64) {
+        let now = Instant::now();
+        if self.stale_until.get().is_none_or(|until| until < now) {
+            self.host.path.borrow_mut().delivered(bytes, now);
+        }
+        self.host.window.borrow_mut().delivered(bytes);
+        self.host.awaiting.delivered(now);
+        self.host.received.set(self.host.received.get() + bytes);
+        self.host.throughput.borrow_mut().came(bytes, now);
+        let mut stream_rate = self.stream_rate.get();
+        let is_round_over = stream_rate.came(bytes, self.host.path.borrow().round_trip(), now);
+        self.stream_rate.set(stream_rate);
+        self.expect(self.coming.get().saturating_sub(bytes));
+        if self.host.has_queued_prefetches() {
+            self.host.start();
+        }
+        if is_round_over {
+            self.slow_rounds.set(if self.is_slow() { self.slow_rounds.get() + 1 } else { 0 });
+        }
+    }
+
+    /// Marks progress of its object and of the queues that wait for its place.
+    pub(super) fn came_further(&self, fetch: &Fetch) {
+        fetch.progress.mark();
+        self.host.progress.mark();
+        if fetch.priority.is_withheld() {
+            self.host.again_progress.mark();
+        }
+    }
+
+    /// Returns whether the rest would be faster over another connection, because it was slow for a while.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.slow_rounds.get() >= SLOW_ROUNDS
+    }
+
+    /// Returns whether it is slow, and for long, while the path isn't full.
+    fn is_slow(&self) -> bool {
+        let (stream_rate, holds) = (self.stream_rate.get(), self.host.path.borrow().budget());
+        let brings = stream_rate.in_a_round();
+        self.host.is_far()
+            && stream_rate.is_steady()
+            && brings < holds / SLOW_PART
+            && self.coming.get() > brings.saturating_mul(SLOW_FOR)
+            && self.host.coming.get() < holds / 2
+    }
+
+    /// Pauses a large prefetch while demands take at least half of the path; returns whether it paused. Demands that
+    /// take less, since TCP starts slowly and is slow after a loss, would leave the path empty.
+    pub(super) async fn give_way(&self, fetch: &Fetch) -> bool {
+        let mut stood = false;
+        loop {
+            self.follow(fetch);
+            if !self.must_stand() {
+                return stood;
+            }
+            stood = true;
+            let round_trip = self.host.path.borrow().round_trip().unwrap_or(STILL);
+            // Whether it was woken or the time is over, it looks again.
+            let _ = timeout(round_trip, self.host.calm.notified()).await;
+            self.stale_until.set(Some(Instant::now() + round_trip));
+            self.slow_rounds.set(0);
+        }
+    }
+
+    fn must_stand(&self) -> bool {
+        self.large.get() && self.host.demanded.get() >= self.host.path.borrow().budget() / 2
+    }
+}
+
+fn is_large(bytes: u64) -> bool {
+    bytes > LARGE
+}
+
+impl Host {
+    fn active_as(&self, urgency: Urgency) -> &Cell<usize> {
+        match urgency {
+            Urgency::Demand => &self.demand_active,
+            Urgency::Prefetch => &self.prefetch_active,
+        }
+    }
+
+    /// Returns whether a response of this size may be prefetched now.
+    pub(super) fn may_prefetch_large(&self, bytes: u64) -> bool {
+        !is_large(bytes) || self.large.get() < LARGE_AT_ONCE
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let active = self.host.active_as(self.urgency.get());
+        active.set(active.get() - 1);
+        if self.urgency.get() == Urgency::Demand {
+            self.host.users.borrow_mut().end(self.user.get());
+        }
+        self.expect(0);
+        self.no_longer_large();
+        if !self.host.is_demanded() {
+            self.host.calm.notify_waiters();
+        }
+        self.host.start();
+        if self.host.active() == 0 {
+            self.host.path.borrow_mut().idle();
+            self.host.window.borrow_mut().idle();
+            self.host.throughput.borrow_mut().idle();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::super::context::NetworkContext;
+    use super::super::dns::Names;
+    use super::super::tls::Tls;
+    use super::super::url::BaseUrl;
+    use super::super::{ConnectOptions, HttpOptions, Limits, Site, TrafficCounts};
+    use super::*;
+    use crate::memory_budget::MemoryBudget;
+    use crate::servers::{Authorities, Dns, InfoHeaders, Timings};
+    use std::sync::Arc;
+
+    const MIB: u64 = 1 << 20;
+
+    fn host() -> Rc<Host> {
+        let budget = MemoryBudget::new(u64::MAX);
+        let context = NetworkContext {
+            options: HttpOptions::default(),
+            budget,
+            names: Names::default(),
+            tls: Tls::default(),
+        };
+        let base = BaseUrl::parse("http://server.example/repo").expect("a URL");
+        let limits = Limits::new(&HttpOptions::default(), &Timings::default(), false);
+        let connect_options =
+            ConnectOptions { limits, dns: Dns::default(), info_headers: InfoHeaders::default() };
+        let site = Site::new(
+            base,
+            None,
+            connect_options,
+            (&Authorities::default(), false),
+            Arc::<TrafficCounts>::default(),
+        );
+        Host::new(Rc::new(context), &site)
+    }
+
+    #[test]
+    fn a_large_prefetch_stands_still_while_a_demand_fills_the_path() {
+        let host = host();
+        let prefetch = InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB);
+        let small = InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), MIB / 2);
+        let waits = InFlight::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB);
+        assert!(!prefetch.must_stand(), "a new connection brings little at first");
+        waits.goes_over(MIB);
+        assert!(prefetch.must_stand() && !small.must_stand() && !waits.must_stand());
+        drop(waits);
+        assert!(!prefetch.must_stand());
+        assert!(host.demanded.get() == 0 && host.coming.get() > 0);
+        drop((prefetch, small));
+        assert_eq!((host.coming.get(), host.active()), (0, 0));
+    }
+
+    #[test]
+    fn few_large_answers_are_prefetched_at_once() {
+        let host = host();
+        let mut turns: Vec<InFlight> = Vec::new();
+        while host.may_prefetch_large(8 * MIB) {
+            turns.push(InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB));
+        }
+        assert_eq!(turns.len(), LARGE_AT_ONCE);
+        assert!(host.may_prefetch_large(MIB));
+        // Demands don't count.
+        turns.push(InFlight::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB));
+        turns.remove(0);
+        assert!(host.may_prefetch_large(8 * MIB));
+    }
+
+    #[test]
+    fn an_answer_is_slow_if_the_way_could_bring_more() {
+        let host = host();
+        let round_trip = Duration::from_millis(80);
+        let mut now = Instant::now();
+        host.path.borrow_mut().answered(round_trip, now);
+        // The path brought 32 MiB a second before.
+        for _ in 0..2 {
+            host.path.borrow_mut().delivered(32 * MIB / 12, now);
+            now += round_trip;
+        }
+        let turn = InFlight::take(host.clone(), &Priority::new(Urgency::Demand), 8 * MIB);
+        let mut stream_rate = StreamRate::after(0);
+        for _ in 0..4 {
+            stream_rate.came(20_000, Some(round_trip), now);
+            now += round_trip;
+        }
+        turn.stream_rate.set(stream_rate);
+        turn.expect(8 * MIB);
+        assert!(turn.is_slow());
+        let others: Vec<_> = (0..8)
+            .map(|_| InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB))
+            .collect();
+        others.iter().for_each(|other| other.goes_over(MIB));
+        assert!(!turn.is_slow(), "others fill it");
+        drop(others);
+        turn.expect(100_000);
+        assert!(!turn.is_slow(), "it is over soon anyway");
+    }
+}

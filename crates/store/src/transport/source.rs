@@ -1,0 +1,406 @@
+//! Where stored bytes come from.
+//!
+//! A [`Source`] answers with bytes as a server stores them. Sources are stacked, each doing one thing:
+//! `Routed(Verifying(HttpSource))`. The order carries meaning: verification is under the choice of a way, so that a
+//! damaged answer is one more reason to ask another proxy or server.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use esker_format::canary;
+use esker_format::hash::{ContentHash, Hasher};
+use esker_format::object::ObjectName;
+
+use rustix::fs::FallocateFlags;
+
+use crate::callback::Callback;
+use crate::error::{Cause, StoreError};
+use crate::memory_budget::Share;
+use crate::priority::{Priority, Urgency};
+use crate::progress::Progress;
+use crate::transport::status::NetworkStatus;
+
+/// A place that has stored objects.
+pub trait Source: Send + Sync {
+    /// Gets stored bytes; never blocks.
+    fn fetch(&self, fetch: Fetch, done: Callback<Stored>);
+
+    /// Returns the place for messages, for example its URL.
+    fn describe(&self) -> String;
+
+    /// Returns the number of routes to it.
+    fn routes(&self) -> usize {
+        1
+    }
+
+    /// Returns the traffic counters; zeros for a source that is not on a network.
+    fn network(&self) -> NetworkStatus {
+        NetworkStatus::default()
+    }
+}
+
+/// A version of a file, as its server tells it from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Validator {
+    /// A strong entity tag, with its quotes.
+    Tag(String),
+    /// When it was changed last, as the server writes it.
+    Time(String),
+}
+
+/// Length and version of a whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVersion {
+    /// Its length.
+    pub len: u64,
+    /// Its version; none where a server doesn't tell versions apart.
+    pub version: Option<Validator>,
+}
+
+/// Looks at bytes that have no hash.
+pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), Cause> + Send + Sync>;
+
+/// One request to a [`Source`].
+#[derive(Clone)]
+pub struct Fetch {
+    /// Path below the root of the repository.
+    pub path: String,
+    /// Description for messages.
+    pub what: Arc<str>,
+    /// The object, if it is stored at the path of its name.
+    pub object: Option<ObjectName>,
+    /// The hash the bytes must have, if it is known.
+    pub expect: Option<ContentHash>,
+    /// Check of bytes that have no hash; a failure counts as damage in transit.
+    pub check: Option<Check>,
+    /// The part of the file that is wanted; `None` for all of it.
+    pub part: Option<Range<u64>>,
+    /// Length and version of the file that a part is of; a response of another version is refused.
+    pub whole: Option<Arc<FileVersion>>,
+    /// Value of `cvmfs-info`, if it differs from the description.
+    pub about: Option<Arc<str>>,
+    /// Further fields of the request.
+    pub fields: Option<Arc<[(String, String)]>>,
+    /// Form to send (POST); `None` for GET.
+    pub form: Option<Arc<str>>,
+    /// The most bytes accepted.
+    pub limit: u64,
+    /// How many plain bytes that are, if it is known.
+    pub plain_size: Option<u64>,
+    /// Asks caches on the way not to answer.
+    pub fresh: bool,
+    /// Routes to skip, because their responses turned out to be no good.
+    pub detour: usize,
+    /// Priority of the request.
+    pub priority: Priority,
+    /// When bytes of it last arrived.
+    pub progress: Progress,
+    /// Whether another way to it is left to try, so that a slow one need not be borne.
+    pub replaceable: bool,
+    /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
+    pub spool: Option<Arc<dyn Spool>>,
+}
+
+impl Fetch {
+    /// Makes a demand for a file of at most `limit` bytes without a hash.
+    pub fn new(path: impl Into<String>, what: impl Into<Arc<str>>, limit: u64) -> Self {
+        Self {
+            path: path.into(),
+            what: what.into(),
+            object: None,
+            expect: None,
+            check: None,
+            part: None,
+            whole: None,
+            about: None,
+            fields: None,
+            form: None,
+            limit,
+            plain_size: None,
+            fresh: false,
+            detour: 0,
+            priority: Priority::new(Urgency::Demand),
+            progress: Progress::default(),
+            replaceable: false,
+            spool: None,
+        }
+    }
+
+    pub(crate) fn error(&self, cause: Cause) -> StoreError {
+        StoreError::new(self.what.clone(), cause)
+    }
+}
+
+/// Where bytes go that are too many for memory.
+pub trait Spool: Send + Sync {
+    /// Makes an empty unnamed file.
+    fn file(&self) -> io::Result<File>;
+
+    /// Appends.
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
+
+    /// Returns the account that the bytes of a file are reserved in before they are written; none if they are
+    /// unbounded.
+    fn account(&self) -> Option<Box<dyn SpoolAccount>> {
+        None
+    }
+}
+
+/// Counts the bytes of one spooled file; gives them back on drop.
+pub trait SpoolAccount: Send + Sync {
+    /// Reserves room for further bytes; may wait for an eviction.
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause>;
+
+    /// Gives bytes back that the file takes no more.
+    fn shrink(&mut self, bytes: u64);
+}
+
+/// A spooled file being written or read; gone on drop.
+pub(crate) struct SpoolFile {
+    // Declared first: its bytes are free again when they are given back.
+    file: File,
+    account: Option<Box<dyn SpoolAccount>>,
+    spool: Arc<dyn Spool>,
+}
+
+impl SpoolFile {
+    pub(crate) fn begin(spool: &Arc<dyn Spool>) -> Result<Self, Cause> {
+        let file = spool.file().map_err(spooling_failed)?;
+        Ok(Self { file, account: spool.account(), spool: spool.clone() })
+    }
+
+    /// Appends bytes after reserving room for them. Blocks.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+        if let Some(account) = &mut self.account {
+            account.grow(bytes.len() as u64)?;
+        }
+        self.spool.append(&self.file, bytes).map_err(spooling_failed)
+    }
+
+    /// Reads the piece at this offset, of a file of `len` bytes, into `room`; returns its bytes.
+    fn read_piece<'r>(&self, room: &'r mut [u8], at: u64, len: u64) -> io::Result<&'r [u8]> {
+        let size = usize::try_from(len - at).map_or(room.len(), |left| left.min(room.len()));
+        let piece = &mut room[..size];
+        self.file.read_exact_at(piece, at)?;
+        Ok(piece)
+    }
+
+    /// Gives the disk space of a range back; a file system without holes keeps it until the file is closed.
+    fn free(&mut self, at: u64, len: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if let Some(account) = &mut self.account
+            && rustix::fs::fallocate(&self.file, flags, at, len).is_ok()
+        {
+            account.shrink(len);
+        }
+    }
+}
+
+pub(crate) fn spooling_failed(source: io::Error) -> Cause {
+    Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
+}
+
+/// Objects up to this many stored bytes are kept in memory while they are fetched and verified.
+pub const MEMORY_MAX: u64 = 32 << 20;
+
+/// Stored bytes of an object. They are unverified until [`Stored::verify`].
+pub struct Stored {
+    body: Body,
+    verified: Option<ContentHash>,
+    /// Length and version of the file that it is a part of, from the response.
+    whole: Option<FileVersion>,
+}
+
+enum Body {
+    Memory { bytes: Vec<u8>, _share: Option<Share> },
+    Spooled { file: SpoolFile, len: u64 },
+}
+
+/// Bytes read at once when a spooled body is gone through.
+const PIECE: usize = 1 << 20;
+
+impl Stored {
+    /// Bytes in memory.
+    pub fn in_memory(bytes: Vec<u8>) -> Self {
+        Self { body: Body::Memory { bytes, _share: None }, verified: None, whole: None }
+    }
+
+    /// Bytes in memory, with the share of the memory budget that they take.
+    pub(crate) fn in_shared_memory(bytes: Vec<u8>, share: Option<Share>) -> Self {
+        Self { body: Body::Memory { bytes, _share: share }, verified: None, whole: None }
+    }
+
+    /// Makes the first `len` bytes of a spooled file.
+    pub(crate) fn spooled(file: SpoolFile, len: u64) -> Self {
+        Self { body: Body::Spooled { file, len }, verified: None, whole: None }
+    }
+
+    /// Returns the same bytes with the length and version of the whole file.
+    pub(crate) fn part_of(self, whole: Option<FileVersion>) -> Self {
+        Self { whole, ..self }
+    }
+
+    /// Returns the length and version of the file that it is a part of.
+    pub fn whole(&self) -> Option<&FileVersion> {
+        self.whole.as_ref()
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> u64 {
+        match &self.body {
+            Body::Memory { bytes, .. } => bytes.len() as u64,
+            Body::Spooled { len, .. } => *len,
+        }
+    }
+
+    /// Returns whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes, if they are in memory.
+    pub(crate) fn memory(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Memory { bytes, .. } => Some(bytes),
+            Body::Spooled { .. } => None,
+        }
+    }
+
+    /// Returns the bytes of a small file without a hash, such as a manifest.
+    pub fn into_bytes(self) -> io::Result<Vec<u8>> {
+        match self.body {
+            Body::Memory { bytes, .. } => Ok(bytes),
+            Body::Spooled { .. } => {
+                let mut all = Vec::new();
+                self.pieces(|piece| {
+                    all.extend_from_slice(piece);
+                    Ok::<(), io::Error>(())
+                })?;
+                Ok(all)
+            }
+        }
+    }
+
+    /// Returns the bytes as a stream.
+    pub fn into_reader(self) -> Box<dyn io::Read + Send> {
+        Box::new(Reading { stored: self, at: 0 })
+    }
+
+    /// Hands all bytes to `take`, piece by piece.
+    pub(crate) fn pieces<E: From<io::Error>>(
+        &self,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &self.body {
+            Body::Memory { bytes, .. } => take(bytes),
+            Body::Spooled { file, len } => {
+                let mut piece = vec![0; PIECE];
+                let mut at = 0;
+                while at < *len {
+                    let piece = file.read_piece(&mut piece, at, *len)?;
+                    take(piece)?;
+                    at += piece.len() as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The same, and gives the disk space of each piece back once it was taken.
+    pub(crate) fn drain<E: From<io::Error>>(
+        mut self,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Body::Spooled { file, len } = &mut self.body else { return self.pieces(take) };
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < *len {
+            let piece = file.read_piece(&mut piece, at, *len)?;
+            let read = piece.len();
+            take(piece)?;
+            if read == PIECE {
+                file.free(at, PIECE as u64);
+            }
+            at += read as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the bytes were verified to have this hash.
+    pub(crate) fn is_verified_as(&self, hash: &ContentHash) -> bool {
+        self.verified.as_ref() == Some(hash)
+    }
+
+    /// Compares the hash of the bytes with the one they must have; this is the only way to verified bytes.
+    /// Marks `progress` as it goes on: of a large object that takes long.
+    pub(crate) fn verify(mut self, expected: &ContentHash, progress: &Progress) -> Result<Self, Cause> {
+        if self.is_verified_as(expected) {
+            return Ok(self);
+        }
+        let mut hasher = Hasher::new(expected.algorithm());
+        let mut start = Vec::new();
+        self.pieces(|piece| {
+            if start.is_empty() {
+                start.extend_from_slice(piece.get(..piece.len().min(256)).unwrap_or_default());
+            }
+            hasher.update(piece);
+            progress.mark();
+            Ok::<(), io::Error>(())
+        })
+        .map_err(|source| Cause::Disk {
+            doing: "reading back",
+            path: "spooled bytes".into(),
+            source,
+        })?;
+        let actual = hasher.finish();
+        if actual != *expected && !canary::skipped("object-hash") {
+            let html = looks_like_html(&start);
+            return Err(Cause::Corrupt { expected: *expected, actual, len: self.len(), html });
+        }
+        self.verified = Some(*expected);
+        Ok(self)
+    }
+}
+
+/// Stored bytes that are read one after the other.
+struct Reading {
+    stored: Stored,
+    at: u64,
+}
+
+impl io::Read for Reading {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = match &self.stored.body {
+            Body::Memory { bytes, .. } => {
+                let rest = usize::try_from(self.at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+                let len = rest.len().min(room.len());
+                room[..len].copy_from_slice(&rest[..len]);
+                len
+            }
+            Body::Spooled { file, len } => {
+                let most = usize::try_from(len.saturating_sub(self.at)).unwrap_or(usize::MAX).min(room.len());
+                file.file.read_at(&mut room[..most], self.at)?
+            }
+        };
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Stored {
+    /// Has the bytes of something small without a hash looked at.
+    pub(crate) fn look_at(self, check: &Check) -> Result<Self, Cause> {
+        if let Body::Memory { bytes, .. } = &self.body {
+            check(bytes)?;
+        }
+        Ok(self)
+    }
+}
+
+fn looks_like_html(start: &[u8]) -> bool {
+    let text = start.trim_ascii_start().to_ascii_lowercase();
+    text.starts_with(b"<!doctype html") || text.starts_with(b"<html") || text.starts_with(b"<?xml")
+}
