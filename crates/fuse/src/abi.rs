@@ -8,7 +8,7 @@ pub(crate) const MAJOR: u32 = 7;
 pub(crate) const MINOR: u32 = 45;
 /// The oldest one accepted: the first whose INIT answer has today's shape.
 pub(crate) const OLDEST_MINOR: u32 = 23;
-/// The kernel hands over no request unless at least this much room is offered.
+/// Smallest buffer that the kernel accepts for reading a request.
 pub(crate) const MIN_READ_BUFFER: usize = 8192;
 /// The nodeid of the root.
 pub(crate) const ROOT_ID: u64 = 1;
@@ -270,7 +270,7 @@ pub(crate) struct ReadIn {
     pub(crate) padding: u32,
 }
 
-/// GETXATTR (followed by the name) and LISTXATTR; the answer to a question for the size looks the same.
+/// GETXATTR (followed by the name) and LISTXATTR; also the reply with a size.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct XattrSize {

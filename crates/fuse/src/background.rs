@@ -20,7 +20,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// The errands.
+/// Queue and threads of background tasks.
 #[derive(Default)]
 pub(crate) struct Background {
     state: Mutex<State>,

@@ -31,12 +31,12 @@ const HARMLESS: [i32; 8] = [
     libc::SIGTTOU,
 ];
 
-/// Why a caller should or should not go on waiting.
+/// Effect of a caller's pending signals on its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// It is about to end: any answer will do, at once.
     Fatal,
-    /// Someone asked it to stop and it handles that.
+    /// It was asked to stop and handles that.
     Deliberate,
     /// Nothing that should end a wait.
     Passing,
@@ -44,12 +44,12 @@ pub(crate) enum Signal {
     Unseen,
 }
 
-/// How a thread came to wait for a read.
+/// Origin of a thread's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// By a system call, which can report an error.
+    /// A system call, which can report an error.
     Calls,
-    /// By touching a mapping, which can't.
+    /// A page fault, which can't.
     Faults,
     /// It can't be looked at.
     Unseen,
@@ -86,7 +86,7 @@ fn pending_in(status: &str) -> Option<Signal> {
     Some(if asked { Signal::Deliberate } else { Signal::Passing })
 }
 
-/// Returns the user of a caller, as far as the procfs tells.
+/// Returns the user of a caller, if the procfs shows it.
 pub(crate) fn user(proc: &Path, tid: u32) -> Option<u32> {
     let process = proc.join(tid.to_string());
     fs::symlink_metadata(process).ok().filter(|_| tid != 0).map(|found| found.uid())

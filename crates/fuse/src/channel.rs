@@ -29,7 +29,7 @@ impl Channel {
         !matches!(self.wait(Duration::ZERO), Ok(false))
     }
 
-    /// Waits for a request; whether one came, or nothing more will.
+    /// Waits for a request; returns true if there is one, or the connection is closed.
     pub(crate) fn wait(&self, within: Duration) -> io::Result<bool> {
         let within = Timespec::try_from(within).map_err(io::Error::other)?;
         let mut device = [PollFd::new(&self.device, PollFlags::IN)];
@@ -73,7 +73,7 @@ impl Channel {
 
     /// Sends a header and `body`, in one piece as the kernel demands.
     pub(crate) fn send(&self, unique: u64, error: i32, body: &[IoSlice<'_>]) -> io::Result<()> {
-        /// Answers of this many parts need no allocation.
+        /// Parts of a reply up to which it needs no allocation.
         const INLINE: usize = 8;
         let bytes: usize = body.iter().map(|part| part.len()).sum();
         let len = u32::try_from(size_of::<OutHeader>() + bytes).map_err(io::Error::other)?;

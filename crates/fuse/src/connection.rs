@@ -36,11 +36,11 @@ const LONGEST_NAME: usize = 255;
 /// First pause before a read behind a page fault is retried; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How long an error waits for being told to the tree before its caller gets it.
+/// Time to inform the tree of an error before its caller gets it.
 const TELLING: Duration = Duration::from_millis(20);
 
 thread_local! {
-    /// Where listings are put together.
+    /// Buffer for listings.
     static LISTING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Connection {
     pub(crate) workers: WorkerPool,
     pub(crate) background: Arc<Background>,
     pub(crate) worker_count: WorkerCount,
-    /// Whether an overlay shows the tree: see [`crate::Session::put_below_overlay`].
+    /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
 }
 
@@ -159,7 +159,7 @@ impl Connection {
             }
             Err(error) => return self.fail(request, &error),
         };
-        // To hold a node may take a look into its catalog, so it comes before the right to answer.
+        // Holding a node may read its catalog, so it comes before the claim.
         match self.catch_panic("hold", || self.table.intern(&found, self.dir(request))) {
             Some(Some(id)) if !self.inflight.claim(request) => self.take_back(id),
             Some(Some(id)) => {
@@ -367,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// Answers a claimed request with the error's number and tells the tree.
+    /// Replies to a claimed request with the error's number and informs the tree.
     pub(crate) fn fail(&self, request: &Request, error: &TreeError) {
         if error.may_pass() || matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Interrupted) {
             self.shared_deadlines.failed(request);

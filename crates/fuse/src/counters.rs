@@ -12,9 +12,9 @@ pub struct OpcodeCounters {
     pub name: &'static str,
     /// Requests read from the kernel.
     pub requests: u64,
-    /// Of these, answered with an error (a missing name that may be cached is not one).
+    /// Of these, replied to with an error (a negative entry is not one).
     pub errors: u64,
-    /// Of these, not answered by the worker that read them because the tree had to wait.
+    /// Of these, not replied to by the worker that read them because the tree had to wait.
     pub parked: u64,
     /// Time workers spent on them.
     pub busy: Duration,
@@ -23,7 +23,7 @@ pub struct OpcodeCounters {
 /// Counters of a session since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Every kind of request that came at least once, in the protocol's order.
+    /// Every opcode that occurred, in the protocol's order.
     pub opcodes: Vec<OpcodeCounters>,
     /// Nodes the kernel may use at present, the root included.
     pub nodes: u64,
@@ -31,12 +31,12 @@ pub struct Counters {
     pub waiting: u64,
     /// Notifications sent to the kernel.
     pub notifications: u64,
-    /// How often a further worker was hired because all were held up.
+    /// Extra workers spawned because all were blocked.
     pub hired: u64,
 }
 
 impl Counters {
-    /// Requests of one kind, 0 if none came.
+    /// Returns the requests of one opcode, 0 if none came.
     pub fn requests(&self, name: &str) -> u64 {
         self.opcodes.iter().find(|o| o.name == name).map_or(0, |o| o.requests)
     }

@@ -1,4 +1,4 @@
-//! The bytes of a READ, on their way to the kernel.
+//! The reply to READ.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -10,11 +10,11 @@ use crate::channel::Channel;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// An answer of more pieces than this is joined first: writev(2) takes 1024.
+/// Parts of a reply above which they are copied together: writev(2) takes 1024.
 const MOST_PARTS: usize = 512;
 
 thread_local! {
-    /// Where bytes of files pass through. Grows to the largest read once, then nothing is allocated.
+    /// Buffer for bytes of files. Grows to the largest read once, then nothing is allocated.
     static PASSAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 

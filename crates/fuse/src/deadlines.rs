@@ -24,17 +24,17 @@ use crate::options::Deadlines;
 const TICK: Duration = Duration::from_millis(100);
 /// Time between two checks for requests in flight, while requests come.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often while a notification is inside the kernel.
+/// Time between two checks while a notification is inside the kernel.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 
-/// When the thread runs.
+/// Wake-ups of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     over: AtomicBool,
     asleep: AtomicBool,
     /// Whether it sleeps until it is woken.
     soundly: AtomicBool,
-    /// Whether a request came since the last look.
+    /// Whether a request came since the last check.
     noted: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,

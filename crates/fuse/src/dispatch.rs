@@ -1,4 +1,4 @@
-//! Requests, as they come.
+//! Dispatch of requests.
 
 use std::io;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Connection {
         self.workers.begin(channel, header.pid, quick, since);
         self.counters.request(header.opcode);
         if self.catch_panic("a request", || self.dispatch(channel, slot, &header)).is_none() {
-            // The answer of a request that waits was given when its reply was dropped.
+            // A request in flight was replied to when its `Reply` was dropped.
             let waits = self.inflight.find(header.unique).is_some();
             let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
             if !waits && !silent {
@@ -235,8 +235,8 @@ impl Connection {
         if let Some(request) = self.inflight.find(unique) {
             return self.interrupted(&request);
         }
-        // Either it was answered, or another thread has read it and not come around to noting it. The kernel
-        // looks for it among the requests read by one descriptor; if it finds it, it repeats the INTERRUPT.
+        // Either it was replied to, or another thread has read it and not added it yet. The kernel looks for it among
+        // the requests read by one descriptor; if it finds it, it repeats the INTERRUPT.
         let _ =
             self.channels.iter().any(|channel| channel.error(unique | INTERRUPT_BIT, libc::EAGAIN).is_ok());
     }

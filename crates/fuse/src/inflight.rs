@@ -44,7 +44,7 @@ pub(crate) enum TreeOp {
     },
     XattrNames {
         size: usize,
-        /// Whether the caller may know of those of `trusted.`.
+        /// Whether the caller may see names in `trusted.`.
         trusted: bool,
     },
 }
@@ -60,8 +60,8 @@ impl TreeOp {
 #[derive(Clone, Debug)]
 pub(crate) enum User {
     Known(u32),
-    /// The user of the caller's process, as far as the procfs tells, and else the number. Looked up only where a request
-    /// has to wait: that costs as much as a cached read.
+    /// The user of the caller's process if the procfs shows it, else this number. Looked up only when a request has to
+    /// wait: that costs as much as a cached read.
     OfProcess(Arc<Path>, u32),
 }
 
@@ -72,27 +72,27 @@ pub(crate) struct Request {
     pub(crate) opcode: u32,
     pub(crate) id: NodeId,
     pub(crate) node: Node,
-    /// The thread that asks, 0 if unknown, and its user.
+    /// The calling thread, 0 if unknown.
     pub(crate) caller: u32,
     user: User,
     pub(crate) op: TreeOp,
     pub(crate) channel: Arc<Channel>,
     /// Start of the caller's wait, as far as known (see [`SharedDeadlines`](crate::shared_deadline::SharedDeadlines)).
     pub(crate) since: Instant,
-    /// How many failures of others that time is taken from.
+    /// How often the start of the wait was inherited.
     pub(crate) generation: u8,
-    /// How many batches of changes had come when it was asked.
+    /// Batches of changes before the call of the tree.
     pub(crate) asked_at: u64,
-    /// The request in the arena, for a daemon that takes over; gone once it was answered.
+    /// The request in shared memory, for a daemon that takes over; released after the reply.
     slot: Mutex<Option<Slot>>,
     claimed: AtomicBool,
-    /// A signal came that did not end the wait; later ones are not announced by the kernel.
+    /// Whether a signal came that did not end the wait; the kernel doesn't announce later ones.
     pub(crate) interrupted: AtomicBool,
     /// Whether the deadline passed but the caller can't take an error: it waits without a limit.
     pub(crate) patient: AtomicBool,
-    /// Whether the tree was asked again because the file of its answer could not be read.
+    /// Whether the tree was called again because the file of its result could not be read.
     pub(crate) reread: AtomicBool,
-    /// When to ask the tree again, after an answer that may pass; the count of such answers.
+    /// When to call the tree again, after an error that may pass; the count of such errors.
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
     /// Progress of the bytes that it waits for.
@@ -103,7 +103,7 @@ pub(crate) struct Request {
 #[derive(Default)]
 struct Followed {
     progress: Vec<Progress>,
-    /// When bytes last arrived that it had waited for until then.
+    /// Last progress of earlier calls.
     before: Option<Instant>,
 }
 
@@ -207,7 +207,7 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct InflightRequests {
     shards: Box<[Shard]>,
     busy: Mutex<Busy>,
-    /// Whether there are any walks in it, for most lookups don't need its lock.
+    /// Whether there are retries, because most lookups don't need the lock.
     has_retries: AtomicBool,
     /// Something in it has ended.
     ended: Condvar,
@@ -216,19 +216,19 @@ pub(crate) struct InflightRequests {
 /// Operations that lock directories in the kernel.
 #[derive(Debug, Default)]
 struct Busy {
-    /// Directories with listings under way, and how many.
+    /// Number of listings in progress by directory.
     listings: HashMap<NodeId, usize>,
     retries: Vec<LookupRetry>,
 }
 
-/// A walk that was told to begin again. The kernel does so once; told again, the program hears of it.
+/// A lookup that got `ESTALE`. The kernel repeats the walk once; after a second one the program gets the error.
 #[derive(Debug)]
 struct LookupRetry {
     caller: u32,
     dir: NodeId,
     name: Box<[u8]>,
     told: Instant,
-    /// The lookup that it was told at, once it has come there again.
+    /// The repeated lookup, once it came.
     lookup: Option<u64>,
 }
 

@@ -18,7 +18,7 @@ impl KernelMask {
     /// Linux 6.18: protocol 7.45, everything this crate knows.
     pub const LINUX_6_18: Self = Self { minor: abi::MINOR };
 
-    /// The newest protocol minor that is not hidden.
+    /// Returns the newest protocol minor that is not hidden.
     pub const fn minor(self) -> u32 {
         self.minor
     }
@@ -118,12 +118,12 @@ impl Negotiated {
         self.flags & flag != 0
     }
 
-    /// OPEN may be answered with ENOSYS, once and for all.
+    /// Returns whether OPEN may be answered with ENOSYS, once and for all.
     pub(crate) const fn no_open(&self) -> bool {
         self.has(init::NO_OPEN_SUPPORT)
     }
 
-    /// OPENDIR may be answered with ENOSYS, once and for all.
+    /// Returns whether OPENDIR may be answered with ENOSYS, once and for all.
     pub(crate) const fn no_opendir(&self) -> bool {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
@@ -133,7 +133,7 @@ impl Negotiated {
         self.minor >= CACHE_DIR_SINCE
     }
 
-    /// All names can be called outdated at once.
+    /// Returns whether all names can be expired at once.
     pub(crate) const fn has_epochs(&self) -> bool {
         self.minor >= EPOCH_SINCE
     }
@@ -143,7 +143,7 @@ impl Negotiated {
         self.has(init::POSIX_ACL)
     }
 
-    /// A name can be called outdated without being removed.
+    /// Returns whether a name can be expired without being removed.
     pub(crate) const fn can_expire(&self) -> bool {
         self.has(init::HAS_EXPIRE_ONLY)
     }

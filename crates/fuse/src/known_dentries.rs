@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::listing::usable;
 use crate::nodes::NodeId;
 
-/// Above this many names, absent ones are answered in a way that the kernel does not keep.
+/// Number of names above which negative replies are not to be cached.
 const MOST_ABSENT: usize = 1 << 20;
 
 const SHARDS: usize = 64;

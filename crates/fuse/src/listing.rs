@@ -13,7 +13,7 @@ use crate::wire;
 const AFTER_DOT: u64 = 1;
 const AFTER_DOTS: u64 = 2;
 
-/// Gives the kernel the node of a name.
+/// Counts a lookup of an entry's node for READDIRPLUS.
 pub(crate) type Give<'a> = &'a dyn Fn(&DirEntry) -> Option<(NodeId, EntryOut)>;
 
 /// Returns whether a program can use the name. An unusable one would make the kernel fail the whole listing.
@@ -25,7 +25,7 @@ pub(crate) fn usable(name: &[u8]) -> bool {
 pub(crate) struct DirentBuffer<'a> {
     out: &'a mut Vec<u8>,
     size: usize,
-    /// The nodes the answer gives to the kernel; to be taken back if it is not delivered.
+    /// Nodes counted for the reply; undone if it is not delivered.
     pub(crate) given: Vec<NodeId>,
 }
 

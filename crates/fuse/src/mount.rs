@@ -1,5 +1,5 @@
-//! How a directory becomes a mountpoint: as root with mount(2), as a user through `fusermount3`, or in a
-//! user namespace by a process that hands the connection over.
+//! Mounting: as root with mount(2), as a user through `fusermount3`, or in a user namespace by a process that passes
+//! the connection on.
 //!
 //! All mounts are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
 
@@ -38,7 +38,7 @@ const TYPE: &str = "fuse.esker";
 pub const FLAGS: MountFlags =
     MountFlags::RDONLY.union(MountFlags::NOSUID).union(MountFlags::NODEV).union(MountFlags::NOATIME);
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     /// Source in the first column of `mount` and `df`: the URL of the repository.
@@ -46,7 +46,7 @@ pub struct MountOptions {
     /// Whether users other than the mounting one may use it. Always on for root; `fusermount3` allows it only if
     /// `/etc/fuse.conf` says `user_allow_other`.
     pub allow_other: bool,
-    /// Whether no program may be started from it.
+    /// Whether programs on it can't be executed.
     pub noexec: bool,
     /// SELinux labels of the mount.
     pub labels: Vec<Label>,
@@ -81,7 +81,7 @@ impl Label {
 /// Longest context; all options have to fit a page of memory.
 const LABEL_MAX: usize = 1024;
 
-/// How to unmount.
+/// Kind of unmounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unmount {
     /// Fails with `EBUSY` while it is used.

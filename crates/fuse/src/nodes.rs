@@ -48,13 +48,13 @@ pub(crate) enum Forgotten {
     Gone,
     /// The kernel still knows it.
     Known,
-    /// The kernel was not given it so often.
+    /// The kernel has fewer lookups of it.
     Impossible,
 }
 
 /// Enough that threads that create nodes rarely meet.
 const SHARDS: usize = 256;
-/// Fresh cells a shard takes from the arena at a time.
+/// Fresh cells a shard takes from the shared memory at a time.
 const BATCH: usize = 32;
 
 /// The table. `hold` and `release` of the tree are called from inside, under a shard lock: they must be

@@ -65,12 +65,12 @@ impl Invalidations {
 type Passed = HashSet<NodeId>;
 
 impl Connection {
-    /// Makes the kernel forget; returns once it was told.
+    /// Invalidates the kernel's caches; returns once it was notified.
     pub(crate) fn changed(&self, changes: &[Change]) {
         // Answers to questions from before this line don't last.
         self.batches.fetch_add(1, Ordering::SeqCst);
-        // Every listing under way now, and every walk, has ended by then. For those that come meanwhile it is not worth
-        // waiting, since they ask the tree as it is now.
+        // Every listing and lookup in progress has ended by then. Later ones need no wait, since they read the current
+        // tree.
         let deadlines = &self.options.deadlines;
         let deadline = Instant::now() + deadlines.list.max(deadlines.lookup) + Duration::from_secs(1);
         let mut passed = Passed::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::KernelMask;
 
-/// How bad a logged event is.
+/// Severity of a logged event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Something an administrator may want to know.
@@ -18,7 +18,7 @@ pub enum Severity {
 /// Receiver of events that no caller can be told. Called from worker threads: it must not block.
 pub type Log = Arc<dyn Fn(Severity, &str) + Send + Sync>;
 
-/// How long a parked request may wait before its caller gets `EIO`.
+/// Deadlines of requests in flight; after them the caller gets `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// LOOKUP, also of a symlink's target and of extended attributes.
@@ -51,9 +51,9 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Newest kernel whose capabilities are used.
     pub kernel: KernelMask,
-    /// How long parked requests may wait.
+    /// Deadlines of requests in flight.
     pub deadlines: Deadlines,
-    /// Where the tree is mounted, so that [`crate::Session::unmount`] can unmount it.
+    /// Mountpoint, for [`crate::Session::unmount`].
     pub mountpoint: Option<PathBuf>,
     /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
     /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.

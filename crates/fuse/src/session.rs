@@ -28,10 +28,10 @@ use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
 use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
-/// The greeting is under way when mount(2) returns; a descriptor without one is not mounted.
+/// Longest wait for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a session could not start.
+/// Failure to start a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The kernel's side of the connection failed.
@@ -149,8 +149,8 @@ impl Session {
         self.conn.worker_count.is_over()
     }
 
-    /// Waits until the mount is gone and every worker has ended. Those that wait for a disk which doesn't answer are left
-    /// behind after a moment, and end when it does; tells whether there are none.
+    /// Waits until the mount is gone and every worker has ended. Workers blocked on a disk that doesn't answer are
+    /// detached after a moment, and end when it does; returns whether there are none.
     pub fn wait(&self) -> bool {
         let left = self.conn.worker_count.wait();
         if left > 0 {

@@ -20,7 +20,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// How often a start is inherited. A waiting caller asks within a moment of the failure, or of that of its own
 /// read-ahead; a program that retries gets a deadline of its own.
 const GENERATIONS: u8 = 2;
-/// Most failures that are remembered.
+/// Most failures remembered.
 const MOST: usize = 256;
 
 /// Object of a request.
@@ -60,7 +60,7 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InheritedDeadline {
     pub(crate) since: Instant,
-    /// How many failures it was handed on by.
+    /// How often it was inherited.
     pub(crate) generation: u8,
 }
 
@@ -75,7 +75,7 @@ struct Failure {
 /// Recent failures.
 #[derive(Debug, Default)]
 pub(crate) struct SharedDeadlines {
-    /// Whether there may be any, so that others need no lock.
+    /// Whether there may be failures, so that other requests need no lock.
     any: AtomicBool,
     failures: Mutex<VecDeque<Failure>>,
 }

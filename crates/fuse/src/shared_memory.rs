@@ -36,18 +36,18 @@ const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + 
 /// Nothing is ever written to a tree; the kernel takes no less than this.
 pub(crate) const MAX_WRITE: u32 = 4096;
 
-/// Requests that can be under way at once: more than the kernel's `max_background` (65,535) allows in the
-/// background, so that only as many again from threads that wait can use them up.
+/// Most requests in flight: more than the kernel's `max_background` (65,535) allows in the background, so that only as
+/// many again from waiting threads can use them up.
 const SLOTS: usize = 1 << 17;
 const SLOTS_MIN: usize = 1 << 12;
-/// The memory of slots above these is given back when they are freed: after a storm of waiting requests
-/// nothing of it is kept.
+/// Slots whose memory is kept when they are freed; that of others is given back, so that a burst of waiting requests
+/// leaves nothing behind.
 const KEPT_SLOTS: u32 = 1 << 10;
 /// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
 const NODES: usize = 1 << 26;
 const NODES_MIN: usize = 1 << 12;
-/// An arena is at most one part in so many of the address space that is left: where that is limited, the rest is
-/// for threads' stacks and heaps, and a thread that gets no memory ends the process.
+/// The memory takes at most one part in this many of the remaining address space: where that is limited, the rest is
+/// for threads' stacks and heaps, and a thread without memory ends the process.
 const ROOM: usize = 4;
 /// The file grows by this many nodes at a time.
 const NODES_STEP: usize = 1 << 14;
@@ -72,7 +72,7 @@ impl Spare {
     }
 }
 
-/// The first bytes of the arena.
+/// Header of the shared memory.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Header {
@@ -80,7 +80,7 @@ pub(crate) struct Header {
     version: AtomicU32,
     slots: AtomicU32,
     nodes: AtomicU64,
-    /// Node cells handed out at least once.
+    /// Node cells used at least once.
     pub(crate) nodes_used: AtomicU64,
     /// The negotiated INIT.
     pub(crate) minor: AtomicU32,
@@ -97,7 +97,7 @@ pub(crate) struct NodeCell {
     pub(crate) attr_sequence: AtomicU32,
     pub(crate) node: [AtomicU64; 16],
     pub(crate) attr: [AtomicU64; 7],
-    /// The directory in which it was given out last, 0 if none.
+    /// Directory of its last reply, 0 if none.
     pub(crate) dir: AtomicU64,
     reserved: [AtomicU64; 6],
 }
@@ -136,7 +136,7 @@ pub(crate) struct SharedMemory {
     /// The lowest is used first, so that few are ever touched.
     free: Mutex<BinaryHeap<Reverse<u32>>>,
     freed: Condvar,
-    /// How many wait for that.
+    /// Workers that wait for `freed`.
     waiting: AtomicUsize,
     /// The free slot that each worker used last.
     spares: Box<[Spare]>,
@@ -313,7 +313,7 @@ impl SharedMemory {
     }
 }
 
-/// Room for one request in the arena, from before it is read until it was answered.
+/// Slot of one request in the shared memory, from before it is read until the reply.
 #[derive(Debug)]
 pub(crate) struct Slot {
     memory: Arc<SharedMemory>,

@@ -1,5 +1,5 @@
-//! Extended attributes whose names begin with `trusted.`. Linux shows their values to the system's root alone, by itself;
-//! to whom it shows their names is left to each file system, and those of the kernel do the same.
+//! Extended attributes whose names begin with `trusted.`. The kernel shows their values to the machine's root alone;
+//! file systems decide about the names, and those of the kernel do the same.
 
 use std::sync::OnceLock;
 

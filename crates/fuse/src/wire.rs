@@ -33,7 +33,7 @@ pub(crate) fn attr(attr: &Attr) -> WireAttr {
     }
 }
 
-/// The kernel's 32-bit form of a device number.
+/// Returns the kernel's 32-bit form of a device number.
 const fn rdev(device: Device) -> u32 {
     device.minor & 0xff | (device.major & 0xfff) << 8 | (device.minor & 0xfff00) << 12
 }
@@ -73,7 +73,7 @@ pub(crate) fn statfs(sizes: StatFs) -> StatFsOut {
     }
 }
 
-/// The type of a name in a listing (`DT_*`).
+/// Returns the type of a name in a listing (`DT_*`).
 pub(crate) const fn dirent_kind(kind: Kind) -> u32 {
     kind.mode_bits() >> 12
 }

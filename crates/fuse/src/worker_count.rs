@@ -18,7 +18,7 @@ pub(crate) struct WorkerCount {
 #[derive(Debug)]
 struct State {
     present: usize,
-    /// When a worker saw that the mount is gone.
+    /// Time at which a worker saw that the mount is gone.
     gone: Option<Instant>,
 }
 

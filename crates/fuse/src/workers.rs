@@ -20,9 +20,10 @@ use rustix::time::{timerfd_create, timerfd_settime};
 
 use crate::channel::Channel;
 
-/// Most answers take a hundredth of it. Between one and two of it are waited.
+/// Time in the tree after which another worker is unparked. Most replies take a hundredth of it. The wait is between
+/// one and two of it.
 const LONG: Duration = Duration::from_millis(1);
-/// How long a worker looks for the next request: as long as it takes to put a processor to sleep and wake it.
+/// Duration of a spin: as long as it takes to put a processor to sleep and wake it.
 const SPIN: Duration = Duration::from_micros(200);
 /// A worker spins only if one task alone has sent requests for so long. Several tasks find work for the processors
 /// themselves, and a spinning worker keeps its processor from them: the kernel moves no waiting task to it, as it
@@ -42,21 +43,21 @@ const EXTRA_MAX: usize = 128;
 /// The workers of a session.
 pub(crate) struct WorkerPool {
     workers: usize,
-    /// Workers that wait for a request, or look for one.
+    /// Workers that wait or spin for a request.
     listening: AtomicUsize,
     /// Workers beyond those, now and ever.
     extra: AtomicUsize,
     spawned_extra: AtomicU64,
     last_caller: LastCaller,
-    /// How many requests in turn left another one over.
+    /// Consecutive requests that left another one over.
     left_over: AtomicU32,
     parked: Mutex<Parked>,
     unparked: Condvar,
     /// Calls of the tree while no worker listened.
     asked_alone: AtomicU64,
-    /// Rings when the guard is to make a round.
+    /// Timer of the watchdog.
     alarm: OwnedFd,
-    /// Whether it is set.
+    /// Whether the timer is set.
     is_set: AtomicBool,
 }
 
@@ -202,7 +203,7 @@ impl WorkerPool {
         }
     }
 
-    /// Wakes a worker that sleeps aside; whether there was one.
+    /// Wakes a parked worker; returns whether there was one.
     fn unpark_one(&self) -> bool {
         let mut parked = self.parked.lock();
         let any = parked.count > parked.unparking;
@@ -224,7 +225,7 @@ impl WorkerPool {
         );
     }
 
-    /// Makes rounds until the session is over: fetches workers, or has them hired.
+    /// Runs the watchdog until the session is over: unparks workers, or spawns extra ones.
     pub(crate) fn watchdog(&self, spawn: impl Fn(u64) -> bool) {
         let mut rings = [0; 8];
         let mut seen = 0;

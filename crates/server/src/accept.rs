@@ -18,7 +18,7 @@ use crate::server::{ServerState, State};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long an idle connection may take to leave before another one has to.
+/// Time for an idle connection to close before another one has to.
 const LEAVING_MAX: Duration = Duration::from_millis(100);
 
 /// Takes connections until the server is stopped.

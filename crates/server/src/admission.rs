@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 pub(crate) struct AdmissionQueue {
     /// Whether accepting failed; connections close after their current response.
     waits: AtomicBool,
-    /// Clients that have asked and wait for a place.
+    /// Clients with a request that wait for a slot.
     waiting: AtomicUsize,
     wanted: Notify,
 }

@@ -23,7 +23,7 @@ const CHANGING_SECONDS: u32 = 61;
 /// Seconds that objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
 
-/// An answer that is ready to be sent.
+/// A response that is ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
@@ -124,7 +124,7 @@ impl Answer {
         Self { status: OK, fields, file: None, body: vec![Piece::Bytes(bytes)], permit: None }
     }
 
-    /// The same, which counts as one of a limited number until it is dropped.
+    /// Returns the same response with a permit that is held until it is dropped.
     pub(crate) fn holding(mut self, permit: (OwnedSemaphorePermit, Share)) -> Self {
         self.permit = Some(permit);
         self

@@ -1,6 +1,6 @@
-//! Many small objects in one answer, so that a far client pays one round trip for all of them.
+//! Many small objects in one response, so that a far client needs one round trip for all of them.
 //!
-//! The answer is made in memory, so it is bounded, and so is how many are made at once.
+//! The response is made in memory, so its size is bounded, and so is the number made at once.
 
 use std::io::Read;
 
@@ -15,7 +15,7 @@ use crate::repositories::Repositories;
 
 /// Batches that are made or sent at once. With the most bytes of one, that is 64 MiB.
 pub(crate) const AT_ONCE: usize = 64;
-/// Of these, for clients at one address: slow ones must leave some to others.
+/// Most of these for one client address: slow clients must leave some to others.
 pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 
 /// Makes a batch of the objects that exist and fit; others have to be requested one by one.

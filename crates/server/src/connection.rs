@@ -23,7 +23,7 @@ use crate::server::{ServerState, State};
 const RECEIVE_MAX: usize = 2048;
 /// Bytes that are read and dropped before closing, so that the client still receives the response.
 const LINGER_BYTES_MAX: u64 = 256 * 1024;
-/// For how long.
+/// Longest time for that.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     shared: Arc<ServerState>,
     state: watch::Receiver<State>,
     client: IpAddr,
-    /// Whether it had an answer.
+    /// Whether it had a response.
     served: bool,
 }
 

@@ -137,7 +137,7 @@ async fn watch_manifest(
     }
 }
 
-/// Reads the manifest aside: the disk may be slow.
+/// Reads the manifest on a blocking thread: the disk may be slow.
 async fn look(repositories: &Arc<Repositories>, repository: &RepositoryName) -> Result<Known, Unread> {
     let (repositories, repository) = (repositories.clone(), repository.clone());
     let read = move || {

@@ -8,7 +8,7 @@ use crate::repositories::Repositories;
 
 /// The version of the documents' form.
 const SCHEMA: u32 = 1;
-/// Where an administrator puts a description of the server, below a folder of repositories.
+/// Path of the administrator's description of the server, below a folder of repositories.
 const META: &str = "info/v1/meta.json";
 /// Largest description.
 const META_MAX: u64 = 1 << 20;

@@ -22,10 +22,10 @@ const FRESH: Duration = Duration::from_secs(1);
 const CATALOG_MAX: u64 = 256 << 20;
 /// Largest status file.
 const STATUS_MAX: u64 = 64 * 1024;
-/// Where a replica says when it was last updated.
+/// File with the time of a replica's last update.
 const LAST_SNAPSHOT: &str = ".cvmfs_last_snapshot";
 
-/// A repository, as its unverified manifest and root catalog tell.
+/// A repository, from its unverified manifest and root catalog.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     /// As in its URL.
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// As its manifest has it.
+    /// Name in its manifest.
     pub(crate) name: String,
     pub(crate) revision: u64,
     pub(crate) published: UnixTime,

@@ -22,7 +22,7 @@ struct PendingList {
     taken: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// A client's seat; free again on drop.
+/// A client whose first request is not complete; removed on drop.
 #[derive(Debug)]
 pub(crate) struct PendingClient {
     pending_clients: Arc<PendingClients>,

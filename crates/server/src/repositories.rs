@@ -29,7 +29,7 @@ enum Root {
     Many(Folder),
 }
 
-/// Why folders can't be served.
+/// Error in the folders to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// It can't be read.
@@ -37,7 +37,7 @@ pub enum RootError {
     Unreadable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
     /// It has a manifest without a usable name.
@@ -66,7 +66,7 @@ impl Repositories {
         Self::following(folders, Vec::new())
     }
 
-    /// The same, where links are followed that lead into one of the folders `follow`.
+    /// Opens folders, following links into one of the folders `follow`.
     pub fn following(folders: &[PathBuf], follow: Vec<PathBuf>) -> Result<Self, RootError> {
         let links = Arc::new(Links::Into(follow));
         let roots = folders.iter().map(|folder| root(folder, &links)).collect::<Result<_, _>>()?;
@@ -166,7 +166,7 @@ fn inside(folder: &Folder) -> Vec<(RepositoryName, Folder)> {
         .collect()
 }
 
-/// Why there is no manifest.
+/// Failure to read a manifest.
 #[derive(Debug)]
 pub(crate) enum Unread {
     Io(io::Error),

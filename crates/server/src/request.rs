@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) method: Method,
     /// The path as sent, without query.
     pub(crate) path: String,
-    /// Whether the client waits for an answer to its next request on this connection.
+    /// Whether the client keeps the connection for its next request.
     pub(crate) keep_alive: bool,
     pub(crate) range: Option<String>,
     pub(crate) if_range: Option<String>,

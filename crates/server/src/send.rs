@@ -15,7 +15,7 @@ use crate::answer::{Answer, Piece};
 /// Bytes handed to the kernel at once. Reading them from a slow disk holds a worker thread, so not too many.
 const SPAN_MAX: u64 = 256 * 1024;
 
-/// How slow a client may be.
+/// Limits for slow clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// Longest time without any progress.
@@ -68,7 +68,7 @@ async fn span(stream: &TcpStream, file: &File, span: Range<u64>, pace: Pace) -> 
         let sending = stream
             .async_io(Interest::WRITABLE, || Ok(rustix::fs::sendfile(stream, file, Some(&mut next), count)?));
         if timeout(pace.stall, sending).await?? == 0 {
-            // The length is promised already; only the end of the connection tells that it isn't kept.
+            // The length was sent already; only closing the connection shows that it isn't met.
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter"));
         }
         offset = next;

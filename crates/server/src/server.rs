@@ -30,7 +30,7 @@ use esker_format::object::ObjectName;
 /// of its own, and a client beyond it retries after a second or more.
 const WAITING_MIN: i32 = 4096;
 
-/// Clients, at least, that may be connected without having asked.
+/// Least number of clients that may be connected without a complete request.
 pub const PENDING_MIN: usize = 64;
 
 /// Threads that read the content of responses.
@@ -39,20 +39,20 @@ const READERS: usize = 4;
 /// Limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Clients that are answered, or were and may ask again, at the same time. Each needs up to two descriptors, and as many
-    /// more clients, but at least [`PENDING_MIN`], may have one before they have asked.
+    /// Most clients that are served or idle between requests. Each needs up to two descriptors; as many more clients,
+    /// but at least [`PENDING_MIN`], may be connected without a complete request.
     pub connections: usize,
-    /// Of these, how many may listen for new revisions.
+    /// Most of these with an event stream.
     pub listeners: usize,
-    /// How long a connection may be idle.
+    /// Longest idle time of a connection.
     pub idle: Duration,
-    /// How long a client may take to send a request.
+    /// Longest time to send a request.
     pub head: Duration,
-    /// How long a client may take no byte of an answer.
+    /// Longest time without taking a byte of a response.
     pub stall: Duration,
     /// Fewest bytes a second a client may take, over a whole answer.
     pub slowest: u64,
-    /// How long answers under way may take when the server is stopped.
+    /// Longest time for responses in progress when the server stops.
     pub grace: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no server.
+/// Failure to start the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address can't be used.
@@ -78,7 +78,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
     /// No threads.
@@ -93,9 +93,9 @@ pub struct Served {
     pub connections: u64,
     /// Answers sent.
     pub requests: u64,
-    /// Of these, how many told of a failure (400 and above).
+    /// Of these, failures (status 400 and above).
     pub failures: u64,
-    /// Answers that broke off: the client went away or was too slow, or the file became shorter.
+    /// Responses that broke off: the client closed or was too slow, or the file became shorter.
     pub broken_off: u64,
     /// Bytes of bodies.
     pub bytes: u64,
@@ -160,7 +160,7 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    /// The stream that a request asks for, if it asks for one and may have it.
+    /// Opens the event stream of a request, if it is one and there is room.
     pub(crate) async fn stream(&self, request: &Request) -> Option<Stream> {
         let Some(Route::Revisions { repository }) = route::find(&request.path) else { return None };
         let is_served =
@@ -233,7 +233,7 @@ pub struct Server {
 pub struct Stopper(watch::Sender<State>);
 
 impl Stopper {
-    /// Lets answers under way finish, and nothing else begin.
+    /// Stops the server; responses in progress are finished.
     pub fn stop(&self) {
         self.0.send_replace(State::Stopping);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// How many things each address has.
+/// Number of permits by address.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Mutex<HashMap<IpAddr, Held>>);
 
@@ -20,7 +20,7 @@ struct Held {
     cut: Arc<Notify>,
 }
 
-/// One of the things that an address has; given back on drop.
+/// One permit of an address; released on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     shares: Arc<Shares>,
@@ -34,7 +34,7 @@ impl Shares {
         self.one_more(&mut self.0.lock(), site(address))
     }
 
-    /// The same, unless the address has so many already.
+    /// Takes a permit unless the address has `most` already.
     pub(crate) fn take_below(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Share> {
         let address = site(address);
         // Held until it is counted, or else clients that come at once pass the bound.

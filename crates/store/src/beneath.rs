@@ -15,14 +15,14 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-/// Tells which links that lead out of a folder are followed.
+/// Policy for links that lead out of a folder.
 #[derive(Clone, Debug)]
 pub enum Links {
     /// All of them.
     All,
     /// Links that lead into one of these folders.
     Into(Vec<PathBuf>),
-    /// Links that belong to one of these users.
+    /// Links owned by one of these users.
     OfUsers(Vec<u32>),
 }
 

@@ -68,7 +68,7 @@ pub(crate) use write::Writing;
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) state: Arc<CacheState>,
-    /// Fetches under way. One per cache, so that requests of several repositories for one object meet.
+    /// Fetches in progress. One per cache, so that requests of several repositories for one object meet.
     pub(crate) single_flight: Arc<SingleFlight>,
     pub(crate) lower: Option<Arc<LowerTiers>>,
 }
@@ -79,7 +79,7 @@ impl Cache {
         Self::open_on(Arc::new(RealDisk::PRIVATE), engine, folder, options)
     }
 
-    /// The same on a given disk.
+    /// Opens a cache folder on a given disk.
     pub fn open_on(
         disk: Arc<dyn Disk>,
         engine: &Engine,
@@ -109,7 +109,7 @@ impl Cache {
         self.state.add_holder(holder);
     }
 
-    /// Waits until no eviction is under way or due.
+    /// Waits until no eviction is in progress or due.
     pub fn settle(&self) {
         self.state.space.settle();
     }

@@ -1,10 +1,9 @@
-//! An answer that may come later.
+//! A result that may be delivered later.
 
 use crate::error::{Cause, StoreError};
 
-/// Whom to tell the outcome of a request. Called exactly once, on whichever thread learns it (which may be
-/// the asking thread, before the call returns); it must not block. A request that is dropped unanswered is
-/// answered with [`Cause::Closed`].
+/// Receiver of the outcome of a request. Called exactly once, on any thread (perhaps the calling thread, before the
+/// call returns); it must not block. Dropping it delivers [`Cause::Closed`].
 pub struct Callback<T>(Option<Deliver<T>>);
 
 type Deliver<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;

@@ -1,4 +1,4 @@
-//! Why something is prefetched, so that it can be called off.
+//! Cancellation of prefetches.
 
 use std::fmt;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub enum DestinationRule {
     Any,
     /// The addresses of a server with this name.
     Host(String),
-    /// The addresses that begin with so many bits of this one.
+    /// The addresses with this prefix length in common with this one.
     Network(IpAddr, u8),
 }
 

@@ -17,7 +17,7 @@ use crate::transport::source::Source;
 use crate::transport::verify::Verifying;
 use crate::transport::{BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits, Network, Site};
 
-/// How an engine is to behave.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Connections, deadlines.

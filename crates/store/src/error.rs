@@ -21,7 +21,7 @@ pub enum Blame {
     Object,
     /// The server.
     Host,
-    /// A proxy on the way.
+    /// A proxy.
     Proxy,
     /// The local disk or cache folder.
     Disk,
@@ -71,7 +71,7 @@ pub enum Cause {
         /// The resolver's error.
         reason: String,
     },
-    /// No connection came about.
+    /// No connection could be made.
     #[error("the server can't be reached")]
     Unreachable(#[source] io::Error),
     /// Something took too long.
@@ -87,7 +87,7 @@ pub enum Cause {
     Insecure {
         /// The name of the server or proxy.
         host: String,
-        /// Why.
+        /// The TLS failure.
         problem: TlsProblem,
     },
     /// The connection broke, or spoke no HTTP.
@@ -96,21 +96,21 @@ pub enum Cause {
     /// The server says that there is no such object.
     #[error("the server has no such object ({status})")]
     Missing {
-        /// How it said so: an HTTP status or an errno text.
+        /// HTTP status or errno text.
         status: String,
     },
     /// The server refuses or fails.
     #[error("the server answered with status {0}")]
     Status(u16),
-    /// The server has too much to do, and says when to come back.
+    /// The server is overloaded, and asks for a pause.
     #[error("the server answered with status {status} and wants to be left alone for {} s", after.as_secs())]
     Overloaded {
         /// The HTTP status.
         status: u16,
-        /// For how long.
+        /// The requested pause.
         after: Duration,
     },
-    /// A proxy on the way answered with an error of its own.
+    /// A proxy answered with an error of its own.
     #[error("the proxy answered with status {status} of its own: {said}")]
     ProxyStatus {
         /// The HTTP status.
@@ -127,13 +127,13 @@ pub enum Cause {
         }
     )]
     ProxyLogin {
-        /// The user name that it was told.
+        /// The user name that was sent.
         user: Option<String>,
     },
     /// The server points elsewhere; redirects are not followed.
     #[error("the server redirects to `{location}`; redirects are not followed, so name that server instead")]
     Redirected {
-        /// Where to.
+        /// The target URL.
         location: String,
     },
     /// The server requires authentication.
@@ -153,9 +153,9 @@ pub enum Cause {
     /// A part of a file doesn't have the digest that the list of digests names.
     #[error("bytes {from} to {to} are not those that the list of digests names")]
     WrongPart {
-        /// Where the part begins.
+        /// First byte of the part.
         from: u64,
-        /// Where it ends.
+        /// End of the part.
         to: u64,
     },
     /// A list of digests doesn't have the expected digest.
@@ -192,9 +192,9 @@ pub enum Cause {
         expected: ContentHash,
         /// The hash of the received bytes.
         actual: ContentHash,
-        /// How many bytes came.
+        /// Received bytes.
         len: u64,
-        /// Whether they look like a web page, as captive portals and error pages do.
+        /// Whether they look like an HTML page, as of captive portals and error pages.
         html: bool,
     },
     /// The stored bytes have the right hash but don't decompress to an object of the stated size.
@@ -218,11 +218,11 @@ pub enum Cause {
         max_age.as_secs() / 86_400
     )]
     SavedHeadTooOld {
-        /// When a server last confirmed the saved head.
+        /// Time of the last confirmation of the saved head by a server.
         since: UnixTime,
         /// Up to which age it may be used.
         max_age: Duration,
-        /// Why the server can't be used.
+        /// The failure of the server.
         #[source]
         reason: Box<StoreError>,
     },
@@ -233,10 +233,10 @@ pub enum Cause {
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The cache folder belongs to someone else, so its content can't be trusted.
+    /// The cache folder has another owner, so its content can't be trusted.
     #[error("`{}` {problem}", path.display())]
     NotPrivate {
         /// The folder.
@@ -261,7 +261,7 @@ pub enum Cause {
     Busy {
         /// The cache folder.
         path: PathBuf,
-        /// The process, if it left its number.
+        /// The process, if known.
         pid: Option<u32>,
     },
     /// The process that writes the cache says nothing.
@@ -295,7 +295,7 @@ pub enum Cause {
     /// The objects can't be pinned.
     #[error("can't be pinned: {why}")]
     BadPin {
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// External data for which no server is configured.
@@ -316,7 +316,7 @@ pub enum Cause {
     /// Too many prefetches are queued already.
     #[error("{limit} prefetches are queued, and no more are taken")]
     QueueFull {
-        /// How many may be.
+        /// Most queued prefetches.
         limit: usize,
     },
     /// A failure in a store of another process.
@@ -324,7 +324,7 @@ pub enum Cause {
     Remote {
         /// Its blame.
         blame: Blame,
-        /// Whether a retry may help.
+        /// Whether a retry may succeed.
         may_pass: bool,
         /// Its text.
         text: String,
@@ -436,7 +436,7 @@ pub struct StoreError {
     object: Arc<str>,
     from: Option<Arc<str>>,
     cause: Arc<Cause>,
-    /// Where the way on which it failed says more than the cause.
+    /// Component at fault, if the route is a better indication than the cause.
     blame: Option<Blame>,
 }
 
@@ -550,7 +550,7 @@ impl fmt::Display for StoreError {
 
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        // The text of the cause is part of ours, so the chain goes on below it.
+        // The text of the cause is part of this error's text, so the chain continues below it.
         self.cause.source()
     }
 }

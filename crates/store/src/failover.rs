@@ -66,20 +66,20 @@ struct Router {
     http: HttpOptions,
     counts: Arc<TrafficCounts>,
     routes: Mutex<RouteTable>,
-    /// The sources of all ways that were taken.
+    /// Sources of the routes used so far.
     sources: Mutex<HashMap<Key, RouteSource>>,
     lookups: Mutex<ProxyLookups>,
-    /// Whether something is out of use; then answers and time are looked at more closely.
+    /// Whether a proxy or server is marked down; then responses and probes are checked.
     troubled: AtomicBool,
-    /// Whether it is still to be found out which server is near, or answers soonest.
+    /// Whether the servers are still to be ordered by distance or response time.
     unsorted: AtomicBool,
     log: FailoverLog,
 }
 
-/// A way: the number of the server and that of the exit.
+/// A route: server number and egress id.
 type Key = (u32, u32);
 
-/// One way that was taken.
+/// Source of one route.
 #[derive(Clone)]
 struct RouteSource {
     site: Arc<Site>,
@@ -160,7 +160,7 @@ impl Source for Routed {
 }
 
 impl Router {
-    /// Takes the way in use, or, in another round, the best of all.
+    /// Takes the route in use, or, in another round, the best of all.
     fn begin(self: Arc<Self>, fetch: Fetch, state: RequestState, done: Callback<Stored>) {
         self.look_up_names();
         if self.troubled.load(Ordering::Relaxed) {
@@ -175,7 +175,7 @@ impl Router {
         self.advance(fetch, state, None, done);
     }
 
-    /// Goes on to the next way, waits for the name of a proxy, or ends the round with the `last` failure.
+    /// Goes on to the next route, waits for the name of a proxy, or ends the round with the `last` failure.
     fn advance(
         self: Arc<Self>,
         fetch: Fetch,

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// So often a lock is taken again because its file was gone. More only happens where files don't keep their numbers.
+/// Retries when the file was removed meanwhile. More happen only on file systems without stable inode numbers.
 const RETRIES_MAX: u32 = 100;
 
 /// A lock on a file, held until it is dropped or the process ends.
@@ -22,7 +22,7 @@ pub struct FileLock {
     file: File,
 }
 
-/// The process that holds a lock, as far as the lock's file tells.
+/// The process that holds a lock, as far as known from the lock file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockHolder {
     /// The process id.

@@ -30,7 +30,7 @@ use crate::transport::source::Source;
 use check::{Check, Checked};
 use saved::{Evidence, Saved, SavedFile};
 
-/// Whom to believe, and how long.
+/// Trust settings of a repository.
 #[derive(Clone)]
 pub struct HeadOptions {
     /// The repository.
@@ -39,13 +39,13 @@ pub struct HeadOptions {
     pub keys: MasterKeys,
     /// Blacklisted certificates and revisions.
     pub blacklist: Blacklist,
-    /// How long after a server last confirmed it a saved head may start a mount without a server.
+    /// Most age since the last confirmation at which a saved head may start a mount without a server.
     pub offline_max_age: Duration,
     /// The clock.
     pub now: Arc<dyn Fn() -> UnixTime + Send + Sync>,
 }
 
-/// How long a saved head may be used without a server, unless said otherwise.
+/// Default of [`HeadOptions::offline_max_age`].
 pub const OFFLINE_MAX_AGE: Duration = Duration::from_secs(30 * 86_400);
 
 /// A confirmed head is saved again, for its new date, only if the old one is off by more than this.
@@ -65,7 +65,7 @@ impl HeadOptions {
     }
 }
 
-/// Keeps the head of one repository. Cheap to clone.
+/// Keeper of the head of one repository. Cheap to clone.
 #[derive(Clone)]
 pub struct HeadKeeper {
     keeper: Arc<Keeper>,
@@ -83,7 +83,7 @@ pub struct Started {
 /// A server that can't be used.
 #[derive(Clone, Debug)]
 pub struct Offline {
-    /// When a server last confirmed the head in use.
+    /// Time of a server's last confirmation of the head in use.
     pub since: UnixTime,
     /// Failure of the server.
     pub reason: StoreError,
@@ -105,13 +105,13 @@ pub enum Refreshed {
 pub struct HeadStatus {
     /// The head in use.
     pub head: Option<Arc<VerifiedHead>>,
-    /// When its signatures were verified against the clock.
+    /// Time of verification of its signatures against the clock.
     pub accepted: UnixTime,
-    /// When a server last offered it.
+    /// Time of a server's last offer.
     pub confirmed: UnixTime,
-    /// Why the last attempt to ask a server failed, if it did.
+    /// Failure of the last request to a server, if it failed.
     pub offline: Option<StoreError>,
-    /// Why the head could not be saved, if so: after a restart an older one might be believed.
+    /// Failure to save the head, if any: after a restart an older one might be trusted.
     pub unsaved: Option<String>,
 }
 
@@ -152,7 +152,7 @@ impl HeadKeeper {
         Self::new_on(Arc::new(RealDisk::PRIVATE), engine, source, store, heads, options)
     }
 
-    /// The same on a given disk.
+    /// Makes a keeper on a given disk.
     pub fn new_on(
         disk: Arc<dyn Disk>,
         engine: &Engine,

@@ -1,4 +1,4 @@
-//! Where lines for the log go.
+//! Sink for log lines.
 
 use std::fmt;
 use std::sync::Arc;

@@ -26,7 +26,7 @@ impl MemoryBudget {
     }
 }
 
-/// Bytes taken from a [`MemoryBudget`], given back on drop.
+/// Bytes taken from a [`MemoryBudget`], released on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<MemoryBudget>,

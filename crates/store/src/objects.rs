@@ -41,7 +41,7 @@ pub(crate) struct StoreState {
     /// Source of external data.
     external: Option<Arc<dyn Source>>,
     pub(crate) traffic: Traffic,
-    /// Prefetches that are queued or on their way.
+    /// Prefetches queued or in progress.
     warming: AtomicUsize,
 }
 
@@ -75,11 +75,11 @@ pub(crate) struct FetchJob {
     pub(crate) store: Arc<StoreState>,
     pub(crate) wanted: ObjectRequest,
     pub(crate) priority: Priority,
-    /// When bytes of it last came.
+    /// Progress of its bytes.
     pub(crate) progress: Progress,
     /// Whether it began as a prefetch.
     pub(crate) is_prefetch: bool,
-    /// The stored bytes, once they came.
+    /// Stored bytes, once received.
     pub(crate) fetched: Option<u64>,
     /// Whether all waiting requests were completed.
     pub(crate) is_completed: bool,
@@ -232,7 +232,7 @@ impl FetchJob {
             && waiter.wanted.external == self.wanted.external
     }
 
-    /// Ends the trip.
+    /// Completes the job.
     fn complete(mut self, outcome: Result<Handle, Cause>) {
         self.tell(outcome);
     }

@@ -16,10 +16,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::priority::{Priority, Urgency};
 use crate::wait_stats::{WaitStats, WaitStatus};
 
-/// How nice the threads for prefetches are: about a tenth of a contended core.
+/// Nice value of prefetch threads: about a tenth of a contended core.
 const NICE: i32 = 10;
 
-/// How long hashing, inflating and writing waited for a thread.
+/// Waits of hashing, inflating and writing for a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkStatus {
     /// Waits of demands.
@@ -32,10 +32,10 @@ pub struct WorkStatus {
 
 struct Job {
     run: Box<dyn FnOnce() + Send>,
-    /// Tells it from others that wait.
+    /// Identifies the job in the queue.
     number: u64,
     queued: Instant,
-    /// Whether a thread had nothing to do when it came.
+    /// Whether a thread was idle when it was queued.
     was_idle: bool,
 }
 
@@ -50,7 +50,7 @@ struct Queue {
     state: Mutex<State>,
     demand: Kind,
     prefetch: Kind,
-    /// Waits of jobs that came while a thread had nothing to do.
+    /// Waits of jobs that were queued while a thread was idle.
     idle_waits: WaitStats,
 }
 
@@ -189,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// Queues a job; tells its number, unless it was dropped because the pool stops.
+    /// Queues a job; returns its number, unless it was dropped because the pool stops.
     fn add(&self, urgency: Urgency, run: Box<dyn FnOnce() + Send>) -> Option<u64> {
         let mut state = self.state.lock();
         if state.stopping {

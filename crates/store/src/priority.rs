@@ -17,8 +17,7 @@ pub enum Urgency {
     Demand,
 }
 
-/// The urgency of one request on its way. It rises when a demand joins a prefetch, unless the prefetch was
-/// given up before.
+/// Priority of one request. It rises when a demand joins a prefetch, unless the prefetch was given up before.
 #[derive(Clone)]
 pub struct Priority(Arc<Inner>);
 
@@ -36,7 +35,7 @@ struct State {
     /// Cancel tokens of a prefetch. Without any it is never cancelled.
     tokens: Vec<CancelToken>,
     given_up: bool,
-    /// Whether a server did not answer it in time and others went first.
+    /// Whether a server did not answer it in time and other requests went first.
     withheld: bool,
 }
 

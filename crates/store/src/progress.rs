@@ -1,4 +1,4 @@
-//! When bytes that a request waits for last arrived.
+//! Progress of a request.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,12 +70,12 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// The user that an object is wanted for, and how far the request has come.
+/// User and progress of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
     /// User number; none for requests of the node itself.
     pub user: Option<u32>,
-    /// When bytes that the requester waits for last arrived.
+    /// Progress of the bytes that the requester waits for.
     pub progress: Progress,
 }
 

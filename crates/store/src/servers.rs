@@ -1,4 +1,4 @@
-//! Which servers have a repository, on which ways they are reached, and with how much patience.
+//! Servers of a repository, the proxies to them, and timeouts.
 
 mod authorities;
 mod login;
@@ -22,13 +22,13 @@ pub use text::ServersError;
 pub struct Servers {
     /// Base URLs of the repository, the preferred one first: `http://server/cvmfs/NAME`, or one `file://…`.
     pub urls: Vec<String>,
-    /// How they are reached.
+    /// Proxies to use.
     pub proxies: Proxies,
     /// Further groups of proxies, for when the others fail.
     pub fallback: Proxies,
     /// Whether the object decides which member of a group is used, so that each proxy caches a part of all objects.
     pub sharding: bool,
-    /// Answers that point to another place are followed.
+    /// Whether redirects are followed.
     pub redirects: bool,
     /// Order in which servers are used.
     pub order: Order,
@@ -38,13 +38,13 @@ pub struct Servers {
     pub most: usize,
     /// Additional fields of requests for the logs of proxies and servers.
     pub info_headers: InfoHeaders,
-    /// Patience.
+    /// Timeouts and retries.
     pub timings: Timings,
-    /// How names become addresses.
+    /// Name resolution.
     pub dns: Dns,
     /// Trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether HTTP/2 is spoken with servers that offer it over TLS.
+    /// Whether HTTP/2 is used with servers that offer it over TLS.
     pub http2: bool,
     /// Servers for external data, below the path of each file.
     pub external: Option<Box<Servers>>,
@@ -58,7 +58,7 @@ pub enum Order {
     Given,
     /// By response time, measured at the start.
     RoundTrip,
-    /// As one of them says that they are near (the Geo-API of CernVM-FS), asked at the beginning. Fallback proxies, too.
+    /// By distance, from the Geo-API of CernVM-FS on one of them, queried at the start. Fallback proxies, too.
     Geo,
 }
 
@@ -110,7 +110,7 @@ impl InfoHeaders {
     }
 }
 
-/// How long and how often.
+/// Timeouts and retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timings {
     /// Through a proxy: for a connection, for the first byte of an answer, and as the time over which too little may
@@ -122,13 +122,13 @@ pub struct Timings {
     pub low_speed: Option<u64>,
     /// Whether rounds through all routes go on as long as the request may take, even after permanent failures.
     pub indefinitely: bool,
-    /// How often the same way is tried again after a connection that broke, before another is taken.
+    /// Retries on the same route after a broken connection, before another is taken.
     pub retries: u32,
     /// The first pause before another attempt is a random part of this…
     pub first_pause: Option<Duration>,
     /// …and later ones grow up to this. `None` for the value of [`RetryPolicy`](crate::RetryPolicy).
     pub longest_pause: Option<Duration>,
-    /// How long after the proxies of the first group were left they are tried again; `None` for never.
+    /// Time after which the proxies of the first group are tried again; `None` for never.
     pub proxy_reset: Option<Duration>,
     /// The same for the first server.
     pub server_reset: Option<Duration>,
@@ -151,18 +151,18 @@ impl Default for Timings {
     }
 }
 
-/// How names of servers and proxies become addresses.
+/// Resolution of names of servers and proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dns {
-    /// For one answer.
+    /// Timeout of one query.
     pub timeout: Duration,
     /// Retries of a query.
     pub retries: u32,
     /// An answer is used for at least so long…
     pub least_ttl: Duration,
-    /// …and at most so long, whatever it says.
+    /// …and at most so long, whatever its TTL.
     pub longest_ttl: Duration,
-    /// Whom to ask in place of those in `/etc/resolv.conf`.
+    /// Name server in place of those in `/etc/resolv.conf`.
     pub server: Option<SocketAddr>,
     /// Which addresses are used.
     pub family: Family,

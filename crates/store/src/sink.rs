@@ -1,8 +1,8 @@
-//! Where a publisher puts objects and heads.
+//! Storage that a publisher writes objects and heads to.
 //!
-//! An object has its name only once its bytes are durable, so whatever stops a publisher, every object that
-//! can be seen is whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put
-//! last, after everything it leads to was flushed.
+//! An object has its name only once its bytes are durable, so whatever stops a publisher, every visible object is
+//! whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put last, after
+//! everything it refers to was flushed.
 
 mod local;
 
@@ -17,7 +17,7 @@ pub use local::LocalSink;
 pub enum Put {
     /// It was not there before.
     Stored,
-    /// It was there, or is on its way.
+    /// It was there, or is pending.
     Present,
 }
 

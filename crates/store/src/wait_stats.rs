@@ -1,4 +1,4 @@
-//! How long jobs wait for a thread.
+//! Distribution of the waits of jobs for a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

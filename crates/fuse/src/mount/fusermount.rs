@@ -1,5 +1,5 @@
-//! Mounting through `fusermount3`, a small program with the setuid bit that comes with libfuse. It opens
-//! `/dev/fuse`, mounts it and sends the descriptor back over a socket.
+//! Mounting through `fusermount3`, the setuid program of libfuse. It opens `/dev/fuse`, mounts it and sends the
+//! descriptor back over a socket.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! An open connection on its way from one process to another, over a UNIX socket.
+//! Passing an open connection to another process over a UNIX socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

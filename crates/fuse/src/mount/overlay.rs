@@ -28,7 +28,7 @@ const TYPE: &CStr = c"overlay";
 /// Numbers of inodes stay those of the tree, but for the upper bits.
 const OPTIONS: [(&CStr, &CStr); 3] = [(c"xino", c"on"), (c"index", c"off"), (c"redirect_dir", c"nofollow")];
 
-/// Begins the source of a shielded mount: its type alone doesn't tell that it is ours.
+/// Prefix of the source of an overlay mount: its type alone doesn't show that it is ours.
 pub const SOURCE_PREFIX: &str = "esker+";
 
 /// View of the tree's attributes in `trusted.` that the system's root has through an overlay.

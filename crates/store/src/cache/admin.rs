@@ -25,20 +25,20 @@ pub struct CachedObject {
     pub pinned: bool,
     /// Whether this process has it open or mapped.
     pub in_use: bool,
-    /// Whether its content is compared with its digest before it is used next.
+    /// Whether its content will be compared with its digest before the next use.
     pub unchecked: bool,
 }
 
-/// How far a check is.
+/// Progress of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckProgress {
     /// Objects compared with their digests.
     pub objects: u64,
-    /// Of so many.
+    /// Objects to compare.
     pub objects_total: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Of so many.
+    /// Bytes to read.
     pub bytes_total: u64,
 }
 
@@ -60,7 +60,7 @@ pub enum Goal {
     Bytes(u64),
     /// Everything that isn't in use.
     Everything {
-        /// Pinned objects, too; their sets are given up.
+        /// Whether to evict pinned objects, too, and remove their sets.
         even_pinned: bool,
     },
 }
@@ -114,7 +114,7 @@ impl Cache {
         Ok(set)
     }
 
-    /// Gives a pinned set up; tells whether there was one.
+    /// Removes a pinned set; returns whether there was one.
     pub fn unpin(&self, label: &str) -> Result<bool, StoreError> {
         let known = self.state.pins.sets().iter().any(|set| set.label == label);
         if known {

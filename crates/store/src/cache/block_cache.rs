@@ -34,7 +34,7 @@ const FOLDER: &str = "images";
 const LIST: &str = "list";
 const TEMPORARY: &str = ".part-";
 const SUM_LEN: usize = 16;
-/// When a part was read is noted so often at most.
+/// Shortest time between two notes of a block's last read.
 const TOUCH_EVERY: Duration = Duration::from_secs(600);
 /// Age from which an unfinished file counts as abandoned.
 const ABANDONED: Duration = Duration::from_secs(3600);

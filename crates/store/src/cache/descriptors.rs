@@ -37,7 +37,7 @@ pub(crate) struct Descriptors {
 #[derive(Default)]
 struct Open {
     entries: Vec<Weak<Entry>>,
-    /// How many are looked through next for those that are not open any more.
+    /// Length of the list from which on it is scanned for closed entries.
     full: usize,
 }
 
@@ -66,7 +66,7 @@ const LEAST: usize = 16;
 /// More open files than this save nothing measurable.
 const MOST: usize = 16_384;
 
-/// So few entries are not looked through.
+/// Length up to which the list is not scanned.
 const FEW: usize = 64;
 
 /// Returns the default limit, from the process's limit on open files.
@@ -201,7 +201,7 @@ impl Descriptors {
         }
     }
 
-    /// Drops all parked requests, and those that come, which answers them: each has the trip with it that it is for.
+    /// Drops all parked requests, and later ones, which completes their jobs.
     pub(super) fn close(&self) {
         let closed = Waiters { closed: true, ..Waiters::default() };
         let dropped = std::mem::replace(&mut *self.waiters.lock(), closed);
@@ -239,7 +239,7 @@ impl Descriptors {
         self.open.lock().entries.iter().filter_map(Weak::upgrade).any(idle)
     }
 
-    /// Closes the longest unread idle files; tells whether any was closed.
+    /// Closes the least recently read idle files; returns whether any was closed.
     fn close_idle(&self) -> bool {
         let mut idle = self.open.lock().forget_closed();
         idle.sort_unstable_by_key(|(read_at, _)| *read_at);

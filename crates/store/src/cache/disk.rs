@@ -20,7 +20,7 @@ pub trait Disk: Send + Sync {
     /// Creates a file that must not exist yet, for writing.
     fn create(&self, path: &Path) -> io::Result<File>;
 
-    /// The same, for reading back too.
+    /// Creates a file that must not exist yet, for writing and reading back.
     fn create_spool(&self, path: &Path) -> io::Result<File>;
 
     /// Creates a file without a name, for writing and reading back: nothing is left of it when it is closed. None if the

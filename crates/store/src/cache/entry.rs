@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     prefetched: AtomicU64,
     /// Mappings and other uses that need the content but no descriptor.
     pins: AtomicU32,
-    /// Whose slot its open file takes.
+    /// Account of the open file's slot.
     descriptors: Arc<Descriptors>,
     pub(super) state: Mutex<State>,
 }
@@ -52,7 +52,7 @@ impl Reads {
 pub(super) struct State {
     /// Whether the content was compared with its digest, or was written by this process.
     pub(super) checked: bool,
-    /// Whether the entry left the table; it is not given out any more.
+    /// Whether the entry left the table and is no longer served.
     pub(super) gone: bool,
     /// Uses of the descriptor.
     pub(super) users: u32,
@@ -60,7 +60,7 @@ pub(super) struct State {
     pub(super) file: Option<Arc<File>>,
     /// Whether [`Descriptors`] has it in its list of open entries.
     pub(super) listed: bool,
-    /// When a reader last said that the file can't be read.
+    /// Time of a reader's last report that the file can't be read.
     pub(super) doubted: Option<Instant>,
 }
 

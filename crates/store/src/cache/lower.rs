@@ -274,7 +274,7 @@ impl Tier {
     }
 }
 
-/// How an object that comes in pieces is verified.
+/// Verification of an object in pieces.
 enum Check {
     Digest(Box<Xxh3>, u128),
     StreamVerifier(StreamVerifier),

@@ -30,7 +30,7 @@ pub(crate) enum OpenOutcome {
     Failed,
 }
 
-/// For how long after an object was doubted it is not compared again on a reader's word: that reads all of it.
+/// Shortest time between two checks of an object on readers' reports, because a check reads all of it.
 const DOUBT_AGAIN: Duration = Duration::from_secs(10);
 
 impl CacheState {

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use super::lower::Lower;
 
-/// How a cache is to behave.
+/// Options of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Bytes that objects may take on disk, counted in blocks of the file system.
     pub quota: u64,
     /// Bytes up to which objects in use may exceed the quota. Objects beyond it are not cached.
     pub hard_limit: u64,
-    /// Bytes that files may take which are served without being kept, because the hard limit is reached.
+    /// Bytes for files that are served uncached because the hard limit is reached.
     pub unkept_limit: u64,
     /// Most open objects; by default from the process's limit on open files.
     pub descriptors: Option<usize>,
-    /// How long an eviction that found everything in use keeps the next one from asking again.
+    /// Time after an eviction that found everything in use during which no other one is tried.
     pub patience: Duration,
     /// Lower tiers, in the order in which they are asked.
     pub lower: Vec<Lower>,
-    /// Whether the content of files is passed on without being kept, and only the rest is.
+    /// Whether file content is served uncached, and only other objects are cached.
     pub streaming: bool,
 }
 

@@ -29,7 +29,7 @@ const BYTES_MAX: u64 = 256 << 20;
 /// Longest label.
 pub(super) const LABEL_MAX: usize = 4096;
 
-/// A set of objects, by the name that it was given.
+/// Summary of a pinned set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinSet {
     /// Name that the user gave to the pinned set.
@@ -54,7 +54,7 @@ pub(super) struct Pins {
 #[derive(Default)]
 struct State {
     sets: BTreeMap<String, Members>,
-    /// In how many sets an object is.
+    /// Number of sets that contain an object.
     counts: HashMap<CacheKey, u32>,
 }
 

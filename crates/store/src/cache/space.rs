@@ -25,7 +25,7 @@ pub(super) struct Marks {
     pub(super) high: u64,
     pub(super) quota: u64,
     pub(super) hard: u64,
-    /// How long an eviction that could not make room keeps the next one from trying.
+    /// Time after an eviction that could not make room during which no other one is tried.
     pub(super) patience: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Marks {
     }
 }
 
-/// How often an eviction that failed because everything was in use is tried again without being asked.
+/// Time after which an eviction that found everything in use is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 type Granted = Box<dyn FnOnce(Result<Reservation, Cause>) + Send>;
@@ -60,7 +60,7 @@ struct State {
     parked: VecDeque<(u64, Granted)>,
     /// Requests to evict so many bytes because the disk is full, whatever the quota says.
     urgent: Vec<(u64, Tried)>,
-    /// When and with how many bytes used the last eviction ended without reaching its goal.
+    /// Time of the last eviction that missed its goal, and the bytes in use then.
     stuck: Option<(Instant, u64)>,
     over_quota: u64,
     busy: bool,
@@ -75,7 +75,7 @@ pub(super) enum Task {
     Stop,
 }
 
-/// Bytes reserved; given back on drop unless they were turned into an entry.
+/// Reserved bytes; released on drop unless they became an entry.
 pub(crate) struct Reservation {
     space: Arc<Space>,
     bytes: u64,

@@ -63,7 +63,7 @@ pub(crate) struct CacheState {
     pub(super) gate: RwLock<bool>,
     pub(super) reads: Reads,
     pub(super) next_file: AtomicU64,
-    /// Whether files are written without a name.
+    /// Whether new files are unnamed.
     pub(super) nameless: bool,
     pub(super) evicted: AtomicU64,
     pub(super) spared: AtomicU64,
@@ -71,7 +71,7 @@ pub(crate) struct CacheState {
     pub(super) disk_failure: Mutex<Option<DiskFailure>>,
     pub(super) log: Log,
     pub(super) damaged: AtomicU64,
-    /// Set when a file is left that no entry stands for; the next start has to look for it.
+    /// Set when a file without an entry is left; the next start has to scan for it.
     pub(super) no_index: AtomicBool,
     pub(super) opened_unclean: bool,
     pub(super) leftovers: u64,
@@ -84,7 +84,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(600);
 pub(super) struct DiskFailure {
     time: u64,
     kind: io::ErrorKind,
-    /// When the log was last told of this kind.
+    /// Time of the last log line about this kind.
     told: Instant,
     text: String,
 }

@@ -7,7 +7,7 @@ pub struct CacheStatus {
     pub quota: u64,
     /// Up to where it may be exceeded by objects in use.
     pub hard_limit: u64,
-    /// Bytes that objects take, reservations of writes under way included.
+    /// Bytes that objects take, including reservations of writes in progress.
     pub used: u64,
     /// Number of objects.
     pub objects: u64,
@@ -25,9 +25,9 @@ pub struct CacheStatus {
     pub evicted: u64,
     /// Objects spared by eviction because they were in use.
     pub spared: u64,
-    /// How often an eviction ended above the quota because all that was left was in use.
+    /// Evictions that ended above the quota because all remaining objects were in use.
     pub over_quota: u64,
-    /// Objects served without being kept, because they had no room or the disk failed.
+    /// Objects served uncached, because they had no room or the disk failed.
     pub unkept: u64,
     /// Local file operations that failed.
     pub disk_errors: u64,
@@ -45,7 +45,7 @@ pub struct CacheStatus {
     pub lower: LowerStatus,
 }
 
-/// How much a cache may hold and does hold, in bytes.
+/// Quota and use of a cache, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// The quota.
@@ -63,7 +63,7 @@ pub struct LowerStatus {
     pub found_bytes: u64,
     /// Files that were there but could not be believed or read.
     pub refused: u64,
-    /// Requests that were taken back because nothing moved.
+    /// Requests that were taken back because they made no progress.
     pub late: u64,
     /// Objects put there for others.
     pub given: u64,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The account of bytes that are served without being kept.
+/// Account of bytes that are served uncached.
 pub(crate) struct UncachedAccount {
     limit: u64,
     used: AtomicU64,
     pub(super) served: AtomicU64,
 }
 
-/// Bytes of an unkept object, given back when its last handle goes.
+/// Bytes of an uncached object, released with its last handle.
 pub(crate) struct UncachedShare {
     pub(super) account: Arc<UncachedAccount>,
     pub(super) bytes: u64,

@@ -63,7 +63,7 @@ fn made_by_zlib(key: &CacheKey, plain: &[u8]) -> bool {
     ContentHash::of(key.hash.algorithm(), &stored) == key.hash
 }
 
-/// The proof of an object that comes in pieces.
+/// Verification of an object in pieces.
 pub(crate) struct StreamVerifier {
     expected: ContentHash,
     hasher: Hasher,

@@ -22,10 +22,10 @@ use crate::objects::request::CacheKey;
 /// MiB, which find smaller blocks, 0.4 s.
 const PIECE: usize = 256 << 10;
 
-/// A file being written; gone on drop unless it was kept.
+/// A file being written; removed on drop unless it was cached.
 pub(crate) struct Writing {
     cache: Arc<CacheState>,
-    /// In `txn/`, if it has a name there.
+    /// Its path in `txn/`, if it has a name there.
     path: Option<PathBuf>,
     file: Option<File>,
     digest: Box<Xxh3>,

@@ -14,13 +14,13 @@ use crate::clock::unix_now;
 use crate::servers::{Dns, Family, Login, Proxy};
 use crate::transport::status::Reach;
 
-/// How to leave this machine: through a proxy's address, or directly.
+/// Egress from this machine: a proxy's address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Egress {
     pub(super) id: u32,
     /// `None` for no proxy.
     pub(super) proxy: Option<SocketAddr>,
-    /// Whether it is spoken to over https.
+    /// Whether it is used over https.
     pub(super) tls: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Candidate {
     /// An exit whose address is known.
     Ready {
         egress: Egress,
-        /// Whether it failed, and was not seen to answer since.
+        /// Whether it is marked down.
         is_out: bool,
     },
     /// A proxy whose name is being resolved for the first time.
@@ -120,7 +120,7 @@ pub(super) struct EgressGroups {
     chosen: Option<u32>,
     ring: Option<HashRing>,
     sharding: bool,
-    /// Whether requests take a known member of a group while others of that group are still being resolved.
+    /// Whether requests use known members of a group while others are still being resolved.
     is_hurried: bool,
     ids: u32,
 }
@@ -419,7 +419,7 @@ fn is_named(proxy: &Proxy, name: &str, at: u16) -> bool {
 }
 
 impl Egress {
-    /// No proxy, wherever it stands among the ways.
+    /// No proxy.
     pub(super) const DIRECT: Self = Self { id: 0, proxy: None, tls: false };
 
     fn url(&self) -> Option<String> {

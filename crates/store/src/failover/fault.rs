@@ -5,15 +5,15 @@ use crate::error::{Blame, Cause, Phase, StoreError};
 /// Suspicion that a failure raises against its route. Larger numbers are stronger suspicions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Of the proxy, or of asking directly.
+    /// Suspicion against the proxy, or against connecting directly.
     pub(super) egress: u32,
-    /// Of the server.
+    /// Suspicion against the server.
     pub(super) server: u32,
     /// The proxy is out of use for every server.
     pub(super) no_egress: bool,
-    /// The server is out of use on this way.
+    /// Whether the server is down on this route.
     pub(super) no_server: bool,
-    /// The same way may do the next time.
+    /// Whether the same route may work the next time.
     pub(super) again: bool,
 }
 

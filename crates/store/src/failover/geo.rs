@@ -1,4 +1,4 @@
-//! Which servers and fallback proxies are near, as a server tells by where its client is.
+//! Order of servers and fallback proxies by distance, from a server's Geo-API.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::transport::source::{Fetch, Stored};
 
 /// An answer has a few digits for each name.
 const ANSWER_MAX: u64 = 16 << 10;
-/// Most servers asked, one after the other.
+/// Most servers to query, one after the other.
 const ASKED_MAX: usize = 3;
 /// Separator between servers and proxies for clients that use only those proxies: the order then is by distance from
 /// the proxies.
@@ -33,7 +33,7 @@ struct About {
     names: Vec<String>,
     /// The servers, by number, as they were named.
     servers: Vec<u32>,
-    /// Where the fallback proxies begin.
+    /// Index of the first fallback proxy.
     proxies_from: usize,
 }
 

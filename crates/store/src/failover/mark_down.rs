@@ -96,7 +96,7 @@ impl Router {
         self.move_queued(|at, _| at == server);
     }
 
-    /// Has requests that wait for their turn on ways like this take another.
+    /// Moves queued requests of matching routes to other routes.
     fn move_queued(&self, is_left: impl Fn(u32, u32) -> bool) {
         let sources = self.sources.lock();
         let left = sources.iter().filter(|((server, egress), _)| is_left(*server, *egress));

@@ -12,7 +12,7 @@ use super::route_table::{Probe, Route};
 use crate::callback::Callback;
 use crate::transport::source::{Fetch, Stored};
 
-/// How often it is looked where nothing else is said.
+/// Default time between probes.
 const USUAL: Duration = Duration::from_secs(300);
 /// A manifest has some 20 short lines and a signature.
 const MANIFEST_MAX: u64 = 64 << 10;
@@ -20,9 +20,9 @@ const MANIFEST_MAX: u64 = 64 << 10;
 /// Requests to each server when timing it; the last one counts, because it has a connection already.
 const ROUNDS: u32 = 2;
 
-/// How soon servers answer.
+/// Response times of servers.
 struct Race {
-    /// Of each server, unless it failed.
+    /// By server; `None` for a failed one.
     took: Mutex<Vec<Option<Duration>>>,
     running: AtomicUsize,
 }
@@ -64,7 +64,7 @@ impl Router {
         source.fetch(Fetch::new(manifest::PATH, "how soon it answers", MANIFEST_MAX), answered);
     }
 
-    /// Asks on ways that were out of use for long enough, beside whatever is demanded.
+    /// Probes routes that are due, in parallel to demands.
     pub(super) fn probe_due(self: &Arc<Self>) {
         let timings = &self.servers.timings;
         let next = timings.proxy_reset.into_iter().chain(timings.server_reset).min().unwrap_or(USUAL);

@@ -71,7 +71,7 @@ impl Numbers {
 mod tests {
     use super::*;
 
-    /// The same ring by another road: integers of 128 bits, a sorted list, and a search from its end.
+    /// A second implementation of the ring: 128-bit integers, a sorted list, and a search from its end.
     fn responsible(urls: &[&str], place: u32) -> usize {
         let mut places: Vec<(u32, usize)> = Vec::new();
         for (number, url) in urls.iter().enumerate() {

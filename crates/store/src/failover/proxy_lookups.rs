@@ -18,7 +18,7 @@ pub(super) struct ProxyLookups {
 pub(super) struct Name {
     pub(super) host: String,
     pub(super) port: u16,
-    /// When it is to be looked up; `None` while that is under way.
+    /// Time of the next lookup; `None` while one is in progress.
     pub(super) due: Option<Instant>,
     pub(super) failure: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Answers that point to another place.
+//! Redirects.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::transport::BaseUrl;
 use crate::transport::source::{Fetch, Stored};
 
 impl Router {
-    /// Asks where an answer pointed to, on the same way out.
+    /// Requests the target of a redirect through the same egress.
     pub(super) fn follow(
         self: Arc<Self>,
         route: Route,

@@ -1,4 +1,4 @@
-//! One request on its way through proxies and servers.
+//! Routes tried by one request.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::progress::Progress;
 
 /// Most attempts of one round, so that a request for a missing object ends.
 const ATTEMPTS_MAX: usize = 32;
-/// The way was left so often before the request was sent.
+/// Most moves of a queued request to another route.
 const LEFT_MAX: u32 = 64;
 
 /// Redirects that may follow each other; the reference client's limit.
@@ -19,11 +19,11 @@ pub(super) const REDIRECTS_MAX: u32 = 4;
 /// Next step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It takes this way.
+    /// Take this route.
     Take(Route),
-    /// It waits for the name of a proxy that comes before all other ways.
+    /// Wait for the name of a proxy that is preferred to all other routes.
     Wait,
-    /// Nothing is left to try.
+    /// No route is left.
     End,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct RequestState {
     began: Instant,
     /// Whether the caller wants no cached answer.
     pub(super) fresh: bool,
-    /// Rounds through all ways that failed.
+    /// Failed rounds through all routes.
     pub(super) rounds: u32,
-    /// Attempts on the same way after a failure that is worth that.
+    /// Repeated attempts on the same route.
     pub(super) repeated: u32,
     pub(super) redirects: u32,
     left: u32,
@@ -86,7 +86,7 @@ impl RequestState {
         self.tried.len() + 1 < ATTEMPTS_MAX && routes.any(|other| other != route && self.is_untried(other))
     }
 
-    /// Returns whether this way may still be tried in this round.
+    /// Returns whether this route may still be tried in this round.
     fn is_untried(&self, route: Route) -> bool {
         let is_out = find(&self.egresses, route.egress.id).is_some_and(|suspect| suspect.out);
         !is_out && !self.tried.contains(&route)
@@ -134,8 +134,8 @@ impl RequestState {
         least.map_or(Step::End, |choice| choice.route().map_or(Step::Wait, Step::Take))
     }
 
-    /// Egresses that are to blame, now that this way served: those that failed with the same server, and those that were
-    /// suspected from the start or failed with several.
+    /// Returns the egresses at fault, now that `served` worked: those that failed with the same server, those
+    /// suspected from the start, and those that failed with several servers.
     pub(super) fn failed_egresses(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
         let with_it =
             move |id| self.tried.iter().any(|route| route.egress.id == id && route.server == served.server);
@@ -147,7 +147,7 @@ impl RequestState {
             .filter(move |id| *id != served.egress.id)
     }
 
-    /// The same for servers.
+    /// Returns the servers at fault, now that `served` worked.
     pub(super) fn failed_servers(&self, served: Route) -> impl Iterator<Item = u32> + '_ {
         let guilty = |one: &&Suspect| one.score > 0;
         self.servers.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.server)

@@ -1,16 +1,16 @@
-//! When a request is worth repeating.
+//! Policy for retries.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::error::{Blame, Cause, StoreError};
 
-/// How often and after how long a request is repeated.
+/// Number and pauses of attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Attempts in all on every way there is, for failures that may pass.
+    /// Most rounds over all routes, for failures that may pass.
     pub attempts: u32,
-    /// After so long no further attempt begins.
+    /// Time after which no further attempt begins.
     pub total: Duration,
     /// The first pause is a random part of this.
     pub first_pause: Duration,

@@ -19,7 +19,7 @@ pub(super) struct Route {
     pub(super) server: u32,
 }
 
-/// A way that could be tried.
+/// A candidate route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     /// The exit; `None` for a proxy whose name is being resolved.
@@ -30,7 +30,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Returns the way; `None` while the proxy has no address yet.
+    /// Returns the route; `None` while the proxy has no address yet.
     pub(super) fn route(&self) -> Option<Route> {
         self.egress.map(|egress| Route { egress, server: self.server })
     }
@@ -41,7 +41,7 @@ struct Server {
     out: Option<Outage>,
 }
 
-/// All ways.
+/// State of all routes.
 #[derive(Debug)]
 pub(super) struct RouteTable {
     pub(super) egresses: EgressGroups,

@@ -1,4 +1,4 @@
-//! Asking a server for its head: manifest, then certificate, then whitelist, then the verifier.
+//! Check of a server's head: manifest, then certificate, then whitelist, then the verifier.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const WHITELIST_MAX: u64 = 1 << 20;
 /// A certificate in PEM.
 const CERTIFICATE_MAX: u64 = 256 << 10;
 
-/// Routes on which a head is asked for that doesn't verify.
+/// Most routes tried for a head that verifies.
 const DETOURS_MAX: usize = 8;
 
 /// Result of checking a server's head.
@@ -39,7 +39,7 @@ pub(super) struct Check {
     seen: Option<Seen>,
     /// Whether caches on the route are bypassed, as in the second attempt.
     fresh: bool,
-    /// How many ways to the servers are passed over.
+    /// Routes to skip.
     detour: usize,
     done: Callback<Checked>,
 }

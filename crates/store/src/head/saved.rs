@@ -39,9 +39,9 @@ pub(super) struct Evidence {
 /// A head as it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Saved {
-    /// When the evidence was verified.
+    /// Time of verification.
     pub(super) accepted: UnixTime,
-    /// When a server last offered this same head.
+    /// Time of a server's last offer of this head.
     pub(super) confirmed: UnixTime,
     pub(super) evidence: Evidence,
 }

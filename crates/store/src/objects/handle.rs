@@ -42,7 +42,7 @@ pub(crate) enum Keep {
     Entry(EntryUse),
     /// Anything else: space and descriptor taken by a file outside the cache.
     Other { _guard: Box<dyn Send + Sync> },
-    /// The descriptor of a file that a store in another process keeps.
+    /// The descriptor of a file in a cache of another process.
     Received { _slot: Box<dyn Send + Sync> },
 }
 
@@ -112,7 +112,7 @@ impl Handle {
         }
     }
 
-    /// The same where there is no `/proc`: by its name in the cache, if that is still this file.
+    /// Opens the file without `/proc`: by its name in the cache, if that is still this file.
     fn reopen_by_name(&self, flags: OFlags) -> io::Result<OwnedFd> {
         let Keep::Entry(usage) = &self.file.keep else { return Err(io::ErrorKind::Unsupported.into()) };
         let file =

@@ -30,7 +30,7 @@ impl Plain {
     }
 }
 
-/// How often an object has met a full disk.
+/// Attempts of an object on a full disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     First,
@@ -75,7 +75,7 @@ impl FetchJob {
         self.keep_whole(Plain::Inflated(plain), Attempt::First);
     }
 
-    /// The same for one that was copied into a file of ours already.
+    /// Continues with an object that was copied from a lower tier into a file of the cache.
     pub(super) fn written_from_lower(self, writing: Writing, room: FileRoom) {
         match room {
             FileRoom::Kept(reservation) => self.on_pool(move |job| {

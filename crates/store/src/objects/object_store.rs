@@ -11,7 +11,7 @@ use crate::objects::handle::Handle;
 use crate::objects::request::{CacheKey, ObjectRequest};
 use crate::objects::status::StoreStatus;
 
-/// Gives out verified objects of one repository: from the cache, or fetched. Implemented in this process by
+/// Serves verified objects of one repository: from the cache, or fetched. Implemented in this process by
 /// [`Objects`](crate::Objects), and by a client of a store in another process.
 pub trait ObjectStore: Send + Sync {
     /// Gets an object; never blocks. The answer may come before the call returns.
@@ -58,14 +58,14 @@ pub trait ObjectStore: Send + Sync {
 pub enum Warmed {
     /// The object was cached, or in progress for another request.
     Here,
-    /// It came, with so many stored bytes.
+    /// It was fetched, with this many stored bytes.
     Fetched(u64),
 }
 
 /// Component that gave objects to a kernel, which may still use them.
 pub trait Holder: Send + Sync {
-    /// Tries to make the kernel let go of these objects and tells for each whether it is still held. Called
-    /// on the cache's eviction thread; may wait briefly.
+    /// Tries to make the kernel release these objects and returns for each whether it is still held. Called on the
+    /// cache's eviction thread; may wait briefly.
     fn release(&self, victims: &[CacheKey]) -> Vec<bool>;
 
     /// Returns whether held objects are never evicted. If not, its objects are evicted last, and it fetches them again

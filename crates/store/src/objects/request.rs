@@ -16,7 +16,7 @@ use crate::transport::escaped;
 pub struct CacheKey {
     /// The hash of the stored bytes.
     pub hash: ContentHash,
-    /// How they are compressed.
+    /// Their compression.
     pub compression: Compression,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for CacheKey {
 pub struct ObjectRequest {
     /// Its name.
     pub name: ObjectName,
-    /// How it is stored.
+    /// Compression of the stored bytes.
     pub compression: Compression,
     /// Its plain size, where the repository states one. Another size is an error.
     pub size: Option<u64>,
@@ -80,7 +80,7 @@ pub struct ObjectRequest {
 pub struct External {
     /// Path below the URL of each of those servers, escaped for a request.
     pub path: String,
-    /// Where in that file the content begins, if it is a part of it.
+    /// Offset of the content in that file, if it is a part of it.
     pub offset: Option<u64>,
 }
 

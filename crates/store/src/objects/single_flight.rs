@@ -148,7 +148,7 @@ impl SingleFlight {
         rest.then_some(job)
     }
 
-    /// Ends the flight and tells everyone.
+    /// Ends the fetch and completes all requests.
     pub(crate) fn complete(&self, job: &mut FetchJob, outcome: Result<Handle, StoreError>) {
         // First: from here on others may set out for the same object.
         job.is_completed = true;
@@ -232,7 +232,7 @@ mod tests {
     use crate::priority::Urgency;
     use crate::transport::source::{Fetch, Source, Stored};
 
-    /// Gives a prefetch up; when a demand has joined it after that, fails it.
+    /// Gives a prefetch up; fails it once a demand has joined.
     #[derive(Default)]
     struct GivesUp(Mutex<Vec<(Fetch, Callback<Stored>)>>);
 

@@ -21,7 +21,7 @@ pub struct StoreStatus {
     pub traffic: TrafficStatus,
     /// The requests that it took.
     pub network: NetworkStatus,
-    /// How long work waited for a thread, for all stores of this engine.
+    /// Waits for a thread, for all stores of this engine.
     pub work: WorkStatus,
     /// The last failures, newest last: seconds since 1970, and the text.
     pub errors: Vec<(u64, String)>,
@@ -46,7 +46,7 @@ pub struct TrafficStatus {
     pub prefetched_used_bytes: u64,
     /// Prefetches that failed.
     pub prefetches_failed: u64,
-    /// Prefetches that are queued or on their way.
+    /// Prefetches queued or in progress.
     pub warming: u64,
     /// Requests that joined another one for the same object.
     pub joined: u64,
@@ -54,7 +54,7 @@ pub struct TrafficStatus {
     pub failed: u64,
 }
 
-/// How many failures are remembered.
+/// Failures kept for the status.
 const ERRORS_KEPT: usize = 16;
 
 /// Counters of one store.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Where bundles of a system's certificate authorities are, by the systems that have them there.
+/// Bundles of certificate authorities, by system.
 const BUNDLES: [&str; 7] = [
     // Debian, Ubuntu, Arch, Alpine, Gentoo.
     "/etc/ssl/certs/ca-certificates.crt",
@@ -21,7 +21,7 @@ const BUNDLES: [&str; 7] = [
 /// Objects are verified by the repository's own signatures; only the transport depends on these authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authorities {
-    /// Whether those of the system count.
+    /// Whether the system's authorities are trusted.
     pub system: bool,
     /// Files of certificates in PEM, and folders of such files. Missing ones are skipped as long as others exist.
     pub paths: Vec<String>,

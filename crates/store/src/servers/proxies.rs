@@ -20,7 +20,7 @@ pub enum Proxy {
         host: String,
         /// Its port.
         port: u16,
-        /// Whether it is spoken to over https.
+        /// Whether it is used over https.
         tls: bool,
         /// The user name and password that it is sent.
         login: Option<Login>,
@@ -35,7 +35,7 @@ pub enum ProxyError {
     Bad {
         /// The member, without its password.
         proxy: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
     /// There is nothing in the list.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Authorities, Dns, Family, InfoHeaders, Proxies, ProxyError, Servers, Timings};
 
-/// Why a text is no [`Servers`].
+/// Error in the text form of [`Servers`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServersError {
     /// A line with an unknown name.

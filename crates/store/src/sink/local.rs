@@ -26,7 +26,7 @@ use crate::file_lock::{FileLock, Locking};
 
 use super::{Put, Sink};
 
-/// Objects on their way are made durable when they are this many bytes …
+/// Pending objects are made durable when they are this many bytes …
 const BATCH_BYTES: u64 = 256 << 20;
 /// … or this many.
 const BATCH_OBJECTS: usize = 16_384;
@@ -63,7 +63,7 @@ impl LocalSink {
         Self::on(root, Arc::new(RealDisk::SERVED))
     }
 
-    /// The same on a disk of the caller's.
+    /// Opens an existing repository on a given disk.
     pub fn on(root: impl Into<PathBuf>, disk: Arc<dyn Disk>) -> Self {
         let (pending, flushing, verified) = Default::default();
         Self { root: root.into(), disk, pending, flushing, verified }

@@ -31,10 +31,10 @@ use crate::transport::source::{Fetch, Stored};
 /// Idle connections that the server may have closed unnoticed before a new one is opened.
 const STALE_MAX: usize = 3;
 
-/// So often at most a connection is given up for one answer because it is slow: perhaps the server is to blame.
+/// Most slow connections replaced for one response: perhaps the server is slow.
 const GIVEN_UP_MAX: u32 = 3;
 
-/// How often it is looked whether a request that waits for its answer was overtaken.
+/// Time between two checks whether a waiting request was overtaken.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Longest page with an error that is read, for the sake of the connection.
@@ -43,11 +43,11 @@ const WORDS_MAX: u64 = 16 << 10;
 /// An open connection.
 pub(super) struct Connection {
     sender: Sender,
-    /// Whether an answer came over it before; then the server may have closed it by now.
+    /// Whether it was used before; then the server may have closed it by now.
     pub(super) is_reused: bool,
-    /// How long the server keeps it, if it says so.
+    /// Keep-alive time of the server, if stated.
     pub(super) kept: Option<Duration>,
-    /// Bytes it brought in a round trip, and when the last came.
+    /// Bytes of its last round trip, and the time of the last byte.
     brought: (u64, Instant),
     _open: Open,
 }
@@ -84,7 +84,7 @@ impl Sender {
     }
 }
 
-/// After so long without a byte a sender begins slowly again: the least time that TCP waits for an acknowledgement.
+/// Idle time after which TCP restarts slowly: its least retransmission timeout.
 const SLOW_AGAIN: Duration = Duration::from_millis(200);
 
 impl Connection {
@@ -92,7 +92,7 @@ impl Connection {
         self.sender.is_closed()
     }
 
-    /// Bytes it brought in a round trip lately, which tells how fast it is.
+    /// Returns the bytes of its last round trip, a measure of its speed.
     fn brought(&self) -> u64 {
         let (bytes, last) = self.brought;
         if last.elapsed() < SLOW_AGAIN { bytes } else { 0 }
@@ -150,18 +150,18 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFligh
 /// Received part of a response.
 struct Part {
     receiver: Receiver,
-    /// When all of it must have come if another way is left to try, and how long that is.
+    /// Deadline for the whole response if another route is left to try, and its length.
     deadline: Instant,
     limit: Duration,
     /// Start of the response, and the bytes received from the server until then.
     began: (Instant, u64),
-    /// Connections that were given up.
+    /// Connections replaced.
     given_up: u32,
 }
 
 enum Came {
     Whole(Stored),
-    /// The rest would come faster over another connection.
+    /// The rest would be faster over another connection.
     Slowly(Part),
 }
 
@@ -382,7 +382,7 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     })
 }
 
-/// Keeps a connection on which an error came, once the few words that come with it are read.
+/// Keeps a connection after an error, once its short body is read.
 fn keep_after_words(host: &Rc<Host>, connection: Connection, response: Response<Incoming>, limits: &Limits) {
     if length(&response).is_none_or(|len| len > WORDS_MAX) {
         return;

@@ -25,17 +25,17 @@ const PATIENCE: u32 = 3;
 pub(super) struct Awaiting {
     sent: RefCell<BTreeMap<u64, Sent>>,
     next: Cell<u64>,
-    /// When the server last sent bytes of an answer's body.
+    /// Time of the last bytes of a body from the server.
     delivered: Cell<Option<Instant>>,
 }
 
 struct Sent {
     at: Instant,
     overtaken: Option<Instant>,
-    /// Told when the request is taken back.
+    /// Notified when the request is withdrawn.
     back: Rc<Notify>,
     taken_back: bool,
-    /// Whether it may be taken back.
+    /// Whether it may be withdrawn.
     yields: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Awaiting {
-    /// Notes a request that is sent now; `yields` tells whether it may be taken back.
+    /// Notes a request that is sent now; `yields` tells whether it may be withdrawn.
     pub(super) fn sent(&self, yields: bool) -> Entry<'_> {
         let number = self.next.get();
         self.next.set(number + 1);

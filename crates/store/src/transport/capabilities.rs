@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use esker_format::batch;
 use hyper::{Response, header};
 
-/// Fields of answers that tell of a proxy on the way.
+/// Fields of responses that show a proxy in between.
 const OF_PROXIES: [&str; 4] = ["via", "x-cache", "age", "x-varnish"];
 /// Marks a site that gets no batches any more.
 const NEVER: usize = usize::MAX;
@@ -69,7 +69,7 @@ impl Capabilities {
         self.pieces.load(Ordering::Relaxed) == OFFERED
     }
 
-    /// Takes note of an object that came in pieces, or of which one broke off.
+    /// Notes whether all pieces of an object arrived.
     pub(super) fn came_in_pieces(&self, whole: bool) {
         if whole {
             self.broken.store(0, Ordering::Relaxed);

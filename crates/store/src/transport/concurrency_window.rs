@@ -1,8 +1,8 @@
-//! How many requests one server is sent at once.
+//! The bounded number of requests in flight to one server.
 //!
-//! Twice as many are tried as long as more answers or more bytes come of it. Where more requests only make
-//! each answer wait longer, the server or a proxy is as busy as it gets: the window goes back, and it takes a
-//! while until more is tried again. A failure halves it and holds prefetches back for a while that doubles.
+//! It doubles as long as that brings more responses or more bytes. When more requests only make each response wait
+//! longer, the server or a proxy is saturated: the window shrinks, and it takes a while until it grows again. A
+//! failure halves it and holds prefetches back for a time that doubles.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const FIRST: usize = 8;
 /// The fewest, unless the server fails.
 const LEAST: usize = 4;
-/// How long a window that was found too large is not tried again.
+/// Time for which a window that was too large is not tried again.
 const SETTLED: Duration = Duration::from_secs(5);
 /// The first time that prefetches are held back after a failure; it doubles…
 const HOLD: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ const HOLD: Duration = Duration::from_millis(250);
 const HOLD_MAX: Duration = Duration::from_secs(30);
 /// Growth that counts as such.
 const GROWTH: f64 = 1.1;
-/// Answers that take so much longer wait for others.
+/// Growth of the wait that shows queueing.
 const LONGER: f64 = 1.5;
 
 /// The adaptive number of requests at once.
@@ -42,7 +42,7 @@ struct Period {
     answers: usize,
     bytes: u64,
     waited: Duration,
-    /// Whether there was more to ask for than the window allowed.
+    /// Whether more requests were ready than the window allowed.
     full: bool,
 }
 

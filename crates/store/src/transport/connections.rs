@@ -19,7 +19,7 @@ use super::site::Site;
 use crate::error::Cause;
 use crate::priority::Urgency;
 
-/// The longest that a connection is kept, whatever the server allows: routers on the way forget it.
+/// Longest keep-alive, whatever the server allows: NAT routers drop idle connections.
 const KEPT_MAX: Duration = Duration::from_secs(60);
 
 type Answer = oneshot::Sender<Result<Connection, Cause>>;

@@ -14,20 +14,20 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use crate::error::{Cause, StoreError};
 use crate::log::Log;
 
-/// For looking up a name and for sending.
+/// Timeout for resolving and for sending.
 const STEP: Duration = Duration::from_secs(10);
 
 /// Makes the next datagram; nothing if there is nothing to send. Called on the thread that sends.
 pub type ComposeDatagram = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
 
-/// Where to and how often.
+/// Address and interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramTarget {
     /// A name or an address.
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The time from one datagram to the next; the first one goes out when it is over.
+    /// Interval between datagrams, also before the first one.
     pub every: Duration,
 }
 

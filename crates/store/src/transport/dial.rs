@@ -32,7 +32,7 @@ pub(super) struct Endpoint {
     /// Name or address.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Whether it is the server itself.
+    /// Whether it is the server and not a proxy.
     pub(super) is_direct: bool,
     /// Name that the peer must prove with TLS, if TLS is used.
     pub(super) tls: Option<Arc<str>>,
@@ -40,7 +40,7 @@ pub(super) struct Endpoint {
     pub(super) login: Option<Login>,
     /// The server behind a proxy to which TLS is spoken.
     pub(super) beyond: Option<(Arc<str>, u16)>,
-    /// By whose word, if there is TLS.
+    /// Trusted authorities, if there is TLS.
     pub(super) authorities: Option<Authorities>,
     /// Whether HTTP/2 is offered to the server.
     pub(super) http2: bool,
@@ -60,7 +60,7 @@ pub(super) enum Line {
 }
 
 impl Endpoint {
-    /// Connects, to one of these addresses; tells how long the connection took.
+    /// Connects to one of these addresses; returns the time it took.
     pub(super) async fn connect(
         &self,
         addresses: &[IpAddr],

@@ -30,7 +30,7 @@ use crate::servers::{Dns, Family};
 pub(crate) struct Resolved {
     /// Its addresses, in the order to try them; at least one.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Until when that holds.
+    /// Time of expiry.
     pub(crate) until: Instant,
 }
 
@@ -90,7 +90,7 @@ impl Kind {
 }
 
 impl Names {
-    /// The addresses of a host.
+    /// Returns the addresses of a host.
     pub(super) async fn resolve(&self, host: &str, dns: &Dns) -> Result<Resolved, Cause> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Resolved { addresses: vec![address], until: Instant::now() + dns.longest_ttl });

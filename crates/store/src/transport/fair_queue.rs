@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// User number; none for requests of the node itself.
 pub(super) type User = Option<u32>;
 
-/// Bytes that a user is given credit for in each turn.
+/// Credit in bytes that a user earns in each turn.
 const QUANTUM: u64 = 256 << 10;
 /// Least cost of a request, which takes time beside its bytes.
 const COST_MIN: u64 = 16 << 10;
@@ -24,7 +24,7 @@ const LOOKED_AT: usize = 64;
 pub(super) enum End {
     /// The request that has waited longest.
     Oldest,
-    /// The request that came last.
+    /// The newest request.
     Newest,
 }
 
@@ -42,7 +42,7 @@ struct Ready {
     /// Its place in the user's queue.
     at: usize,
     price: u64,
-    /// How many turns have to earn credit before it can be paid for.
+    /// Turns needed to earn its cost.
     turns: u64,
 }
 

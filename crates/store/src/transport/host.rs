@@ -34,7 +34,7 @@ use crate::priority::Urgency;
 use crate::progress::Progress;
 use crate::transport::source::{Fetch, Stored};
 
-/// The part of the places for requests that were taken back, while others wait.
+/// Part of the places for withdrawn requests, while others wait.
 const AGAIN_PART: usize = 4;
 /// After so many round trips without an answer a request may be stalled.
 const STALL_ROUNDS: u32 = 8;
@@ -42,7 +42,7 @@ const STALL_ROUNDS: u32 = 8;
 const FOR_DEMANDS: usize = 4;
 /// Unprocessed bytes of bodies above which nothing is prefetched: the cores are behind.
 const UNWORKED_MAX: u64 = 32 << 20;
-/// How soon it is looked again whether they have caught up.
+/// Pause before checking again whether the cores have caught up.
 const CAUGHT_UP: Duration = Duration::from_millis(2);
 /// Assumed size of an object of unknown size.
 const UNKNOWN_SIZE: u64 = 16 << 10;
@@ -51,12 +51,12 @@ const USUAL_RATIO: f64 = 0.4;
 
 /// A request that waits or is served.
 pub(super) struct Job {
-    /// In the order of arrival, and the name of a queued prefetch.
+    /// Order of arrival; also the key of a queued prefetch.
     pub(super) number: u64,
     pub(super) site: Arc<Site>,
     pub(super) fetch: Fetch,
     pub(super) done: Callback<Stored>,
-    /// Whether it is not to be part of a batch, because it was and did not come.
+    /// Whether it must not be batched, because it was and did not arrive.
     pub(super) alone: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Host {
     pub(super) path: RefCell<PathEstimate>,
     pub(super) window: RefCell<ConcurrencyWindow>,
     demand: RefCell<FairQueue<Job>>,
-    /// Demands that were sent, not answered, and taken back.
+    /// Withdrawn demands, which the server had not answered.
     again: RefCell<FairQueue<Job>>,
     again_active: Cell<usize>,
     /// Progress of all requests, and of withheld ones: queued requests make progress with them.
@@ -77,26 +77,26 @@ pub(super) struct Host {
     pub(super) users: RefCell<Users>,
     pub(super) throughput: RefCell<Throughput>,
     pub(super) awaiting: Awaiting,
-    /// Bytes of bodies that came so far.
+    /// Received bytes of bodies.
     pub(super) received: Cell<u64>,
     /// Whether the next demand taken while some are stalled is the newest.
     newest: Cell<bool>,
     pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
-    /// Bytes of answers that can be on the path now, as far as known, and those of demands among them.
+    /// Estimated bytes of responses on the path now, and those of demands among them.
     pub(super) coming: Cell<u64>,
     pub(super) demanded: Cell<u64>,
-    /// Whether its connections are one.
+    /// Whether it multiplexes requests on one connection.
     pub(super) multiplexes: Cell<bool>,
-    /// Large prefetches under way.
+    /// Large prefetches in flight.
     pub(super) large: Cell<usize>,
     /// Stored bytes for each plain one.
     ratio: Cell<f64>,
     /// Wakes prefetches that stand still.
     pub(super) calm: Notify,
     waking: Cell<bool>,
-    /// Whether it is looked soon whether requests are stalled.
+    /// Whether a check for stalled requests is scheduled.
     looking: Cell<bool>,
 }
 
@@ -245,7 +245,7 @@ impl Host {
                 };
                 let host = in_flight.host.clone();
                 host.again_active.set(host.again_active.get() - usize::from(again));
-                // Where another way is left to try, that is tried.
+                // If another route is left to try, fail-over tries it.
                 if matches!(outcome, Err(Cause::TakenBack)) && !job.fetch.replaceable {
                     job.fetch.priority.withheld();
                     host.demand(job);
@@ -279,7 +279,7 @@ impl Host {
         }
         let (now, most, after) = (Instant::now(), self.most(), self.stalls_after());
         let stalled = self.awaiting.stalled(after, now);
-        // So many are not counted; beyond it they give way.
+        // Stalled requests up to this number don't count as busy; further ones are withdrawn.
         let busy = self.active() - stalled.min(most / 2).min(self.active());
         // One of those is always under way, so that a server that is merely slow is waited for.
         let again = || self.next_of(&self.again, busy, End::Oldest);

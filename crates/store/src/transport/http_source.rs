@@ -9,8 +9,8 @@ use super::status::NetworkStatus;
 use crate::callback::Callback;
 use crate::error::StoreError;
 
-/// A repository on a web server, on one way to it. One attempt a request: repeating, and choosing among ways, is the
-/// business of [`Routed`](crate::route::Routed).
+/// A repository on a web server on one route. Makes one attempt for a request: retries and the choice of a route are
+/// the task of [`Routed`](crate::failover::Routed).
 pub(crate) struct HttpSource {
     network: Arc<Network>,
     site: Arc<Site>,

@@ -14,15 +14,15 @@ use crate::transport::source::Fetch;
 
 /// Size of a response that takes so long that it has to yield to demands.
 const LARGE: u64 = 1 << 20;
-/// Most prefetches of such answers at once. Some, as a loss makes a connection slow for a while; not many, as each
-/// takes an equal share of the path from whatever is demanded next.
+/// Most such prefetches in flight. Several, as a loss makes a connection slow for a while; not many, as each takes an
+/// equal share of the path from the next demand.
 const LARGE_AT_ONCE: usize = 6;
 /// A response is slow if its connection delivers less than this part of the path's capacity…
 const SLOW_PART: u64 = 8;
 /// … and it would go on so for as many round trips.
 const SLOW_FOR: u64 = 16;
-/// After so many round trips in which an answer came slowly its connection is given up. A loss early on does that to TCP:
-/// it takes a connection ten seconds to be fast again, and a new one ten round trips.
+/// Slow round trips after which a connection is replaced. TCP needs ten seconds to recover from an early loss, and a
+/// new connection ten round trips.
 const SLOW_ROUNDS: u32 = 4;
 /// Pause of a yielding response before it looks again whether the path is needed, if the round trip is unknown.
 const STILL: Duration = Duration::from_millis(50);
@@ -33,10 +33,10 @@ pub(super) struct InFlight {
     urgency: Cell<Urgency>,
     /// The user whose demand it is.
     user: Cell<User>,
-    /// Bytes still to come.
+    /// Bytes still expected.
     coming: Cell<u64>,
     stream_rate: Cell<StreamRate>,
-    /// Round trips in a row in which it came slowly.
+    /// Consecutive slow round trips.
     slow_rounds: Cell<u32>,
     /// Bytes that the host counts for it.
     counted: Cell<u64>,
@@ -128,7 +128,7 @@ impl InFlight {
         }
     }
 
-    /// Bytes came; others may start now.
+    /// Notes received bytes; other requests may start now.
     pub(super) fn received(&self, bytes: u64) {
         let now = Instant::now();
         if self.stale_until.get().is_none_or(|until| until < now) {

@@ -17,9 +17,9 @@ const COUNTED: Duration = Duration::from_secs(1);
 /// Bytes and requests of a server in total.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerTotals {
-    /// Bytes of bodies that came from it so far.
+    /// Received bytes of bodies.
     pub(super) bytes: u64,
-    /// Requests under way.
+    /// Requests in flight.
     pub(super) active: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The thread and its way in.
+//! The network thread and its command queue.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -103,7 +103,7 @@ impl Network {
         self.command(Command::Requeue(site));
     }
 
-    /// Finds the addresses of a name, and tells them on the network's thread.
+    /// Resolves a name; calls back on the network thread.
     pub(crate) fn resolve(
         &self,
         name: &str,

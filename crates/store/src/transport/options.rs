@@ -11,17 +11,17 @@ pub struct HttpOptions {
     pub connections_near: usize,
     /// The same for a server that is far away: each waits longer, and hides that of the others.
     pub connections_far: usize,
-    /// The round trip from which on a server is far away.
+    /// Round trip from which a server counts as far.
     pub far: Duration,
     /// Connections to a far server that are opened in advance.
     pub spare: usize,
-    /// The round trip from which on a demanded object comes in pieces over several connections.
+    /// Round trip from which a demanded object is fetched in pieces over several connections.
     pub pieces: Duration,
     /// Objects in one request at most, where the server offers that; 0 for none.
     pub batch: usize,
-    /// Until a name is resolved and, again, until a connection is made.
+    /// Timeout for resolving a name and, again, for connecting.
     pub connect: Duration,
-    /// Until the first byte of the answer.
+    /// Timeout for the first byte of a response.
     pub first_byte: Duration,
     /// Time without a response after which a request counts as stalled; at least some round trips.
     pub stall: Duration,
@@ -29,13 +29,13 @@ pub struct HttpOptions {
     pub low_speed: u64,
     /// …over this time.
     pub low_speed_window: Duration,
-    /// Until the answer is complete, for the smallest answer, if another way is left to try…
+    /// Timeout for the smallest whole response if another route is left to try…
     pub attempt: Duration,
     /// …and longer for larger ones: a second for each so many bytes.
     pub attempt_speed: u64,
     /// Which addresses are connected to.
     pub destinations: Destinations,
-    /// How long a connection is kept without use, if the server doesn't say how long it keeps it.
+    /// Keep-alive of idle connections, if the server doesn't state one.
     pub idle: Duration,
 }
 

@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Bytes on their way while nothing is known yet, and at least as long as delivery still grows.
+/// Budget in bytes while the path is unknown, and at least as long as delivery still grows.
 const FIRST: u64 = 256 << 10;
 /// Below this requests cost more than what they bring.
 const LEAST: u64 = 32 << 10;
 /// Beyond the path's capacity, this part of a round trip…
 const QUEUE_PART: u32 = 4;
-/// …or this long, if that is more: on a short path the time to hand a packet from thread to thread counts.
+/// …or this long, if that is more: on a short path the time to pass a packet between threads counts.
 const QUEUE_LEAST: Duration = Duration::from_micros(500);
 /// The shortest time over which delivery is measured; a shorter one measures the kernel's clock.
 const ROUND_LEAST: Duration = Duration::from_millis(4);
-/// So many full rounds without growth end the fast growth at the beginning.
+/// Full rounds without growth that end the fast growth at the start.
 const FLAT_ROUNDS: u32 = 3;
 /// Full rounds over which the fastest delivery is remembered.
 const RATES_KEPT: usize = 10;
-/// How long a least round trip is believed in, once or twice.
+/// Time for which a minimum counts, once or twice.
 const LEAST_FOR: Duration = Duration::from_secs(30);
 
 /// Estimate of one path.
 #[derive(Debug)]
 pub(super) struct PathEstimate {
-    /// Until a connection is made.
+    /// Time to connect.
     handshake: Least,
     /// From request to the first byte of the answer.
     answer: Least,
@@ -79,7 +79,7 @@ impl PathEstimate {
         self.best_rate() as u64
     }
 
-    /// Bytes came.
+    /// Notes received bytes.
     pub(super) fn delivered(&mut self, bytes: u64, now: Instant) {
         let round = self.round.get_or_insert(Round { began: now, bytes: 0, full: false });
         round.bytes += bytes;

@@ -47,8 +47,8 @@ pub(super) fn skipped<T>(response: &Response<T>, fetch: &Fetch, from: u64) -> Op
     }
 }
 
-/// Returns whether an answer with this status is a whole file: as the server has it, or as a proxy on the way changed it.
-/// Whether the change did harm is for the hash to say.
+/// Returns whether a response with this status is a whole file: as the server has it, or as a proxy changed it. The
+/// hash tells whether the change did harm.
 fn is_whole(status: StatusCode) -> bool {
     matches!(status, StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION)
 }

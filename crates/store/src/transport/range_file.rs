@@ -18,7 +18,7 @@ pub struct RangeFile {
     path: String,
     what: Arc<str>,
     whole: Arc<FileVersion>,
-    /// When bytes of any part that is being read last came.
+    /// Progress of all parts being read.
     progress: Progress,
 }
 
@@ -46,7 +46,7 @@ impl RangeFile {
         &self.whole
     }
 
-    /// Returns when bytes of any part that is being read last came.
+    /// Returns when bytes of any part being read last arrived.
     pub fn progress(&self) -> Option<Instant> {
         self.progress.last()
     }

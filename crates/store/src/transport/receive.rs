@@ -1,4 +1,4 @@
-//! Where the bytes of an answer go: memory, or a file once they are too many.
+//! Receiver of a body: memory, or a spool file if it is large.
 
 use std::io;
 use std::sync::Arc;

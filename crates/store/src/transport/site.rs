@@ -40,7 +40,7 @@ impl fmt::Display for Via {
     }
 }
 
-/// How a way is used.
+/// Options of a route.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectOptions {
     pub(crate) limits: Limits,
@@ -49,7 +49,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) info_headers: InfoHeaders,
 }
 
-/// How long is waited on one way.
+/// Timeouts of one route.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     pub(crate) connect: Duration,

@@ -1,8 +1,8 @@
-//! Where stored bytes come from.
+//! Sources of stored bytes.
 //!
-//! A [`Source`] answers with bytes as a server stores them. Sources are stacked, each doing one thing:
-//! `Routed(Verifying(HttpSource))`. The order carries meaning: verification is under the choice of a way, so that a
-//! damaged answer is one more reason to ask another proxy or server.
+//! A [`Source`] returns bytes as a server stores them. Sources are stacked, each doing one thing:
+//! `Routed(Verifying(HttpSource))`. The order matters: verification is below fail-over, so that a damaged response
+//! makes it try another proxy or server.
 
 use std::fs::File;
 use std::io;
@@ -42,12 +42,12 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// A version of a file, as its server tells it from others.
+/// Validator of a file's version (RFC 9110).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validator {
     /// A strong entity tag, with its quotes.
     Tag(String),
-    /// When it was changed last, as the server writes it.
+    /// `Last-Modified`, as the server writes it.
     Time(String),
 }
 
@@ -56,11 +56,11 @@ pub enum Validator {
 pub struct FileVersion {
     /// Its length.
     pub len: u64,
-    /// Its version; none where a server doesn't tell versions apart.
+    /// Its validator; none if the server sends none.
     pub version: Option<Validator>,
 }
 
-/// Looks at bytes that have no hash.
+/// Check of bytes that have no hash.
 pub type Check = Arc<dyn Fn(&[u8]) -> Result<(), Cause> + Send + Sync>;
 
 /// One request to a [`Source`].
@@ -88,17 +88,17 @@ pub struct Fetch {
     pub form: Option<Arc<str>>,
     /// The most bytes accepted.
     pub limit: u64,
-    /// How many plain bytes that are, if it is known.
+    /// Plain size, if known.
     pub plain_size: Option<u64>,
-    /// Asks caches on the way not to answer.
+    /// Whether to bypass caches (`no-cache`).
     pub fresh: bool,
     /// Routes to skip, because their responses turned out to be no good.
     pub detour: usize,
     /// Priority of the request.
     pub priority: Priority,
-    /// When bytes of it last arrived.
+    /// Progress of its bytes.
     pub progress: Progress,
-    /// Whether another way to it is left to try, so that a slow one need not be borne.
+    /// Whether another route is left to try, so that a slow one is given up.
     pub replaceable: bool,
     /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
@@ -134,7 +134,7 @@ impl Fetch {
     }
 }
 
-/// Where bytes go that are too many for memory.
+/// Storage for bodies that are too large for memory.
 pub trait Spool: Send + Sync {
     /// Makes an empty unnamed file.
     fn file(&self) -> io::Result<File>;
@@ -149,7 +149,7 @@ pub trait Spool: Send + Sync {
     }
 }
 
-/// Counts the bytes of one spooled file; gives them back on drop.
+/// Account of one spooled file's bytes; releases them on drop.
 pub trait SpoolAccount: Send + Sync {
     /// Reserves room for further bytes; may wait for an eviction.
     fn grow(&mut self, bytes: u64) -> Result<(), Cause>;
@@ -309,7 +309,7 @@ impl Stored {
         }
     }
 
-    /// The same, and gives the disk space of each piece back once it was taken.
+    /// Passes all bytes to `take`, and frees the disk space of each piece afterwards.
     pub(crate) fn drain<E: From<io::Error>>(
         mut self,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
@@ -334,8 +334,8 @@ impl Stored {
         self.verified.as_ref() == Some(hash)
     }
 
-    /// Compares the hash of the bytes with the one they must have; this is the only way to verified bytes.
-    /// Marks `progress` as it goes on: of a large object that takes long.
+    /// Compares the hash of the bytes with the expected one; the only way to verified bytes. Marks `progress`
+    /// meanwhile, because a large object takes long.
     pub(crate) fn verify(mut self, expected: &ContentHash, progress: &Progress) -> Result<Self, Cause> {
         if self.is_verified_as(expected) {
             return Ok(self);

@@ -33,7 +33,7 @@ use events::Events;
 
 /// The pause after a stream that broke off; it doubles with each that brought nothing.
 const PAUSE: Duration = Duration::from_secs(1);
-/// And grows up to this.
+/// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
 /// The pause where there is no such stream.
 const ABSENT: Duration = Duration::from_secs(3600);
@@ -42,33 +42,33 @@ const LASTED: Duration = Duration::from_secs(30);
 /// Most events and most bytes a second; publishers send fewer. Faster events wait, in the end at the server.
 const EVENTS_MAX: u32 = 4;
 const BYTES_MAX: usize = 128 << 10;
-/// For a name, for a connection, and for the beginning of an answer.
+/// Timeout for a name, a connection, and the start of a response.
 const STEP: Duration = Duration::from_secs(10);
 
 /// Called with the data of each event, on the thread that listens.
 pub type EventHandler = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Where to listen.
+/// Options of a stream.
 #[derive(Clone, Debug)]
 pub struct SseOptions {
     /// The stream: an `http://` or `https://` URL.
     pub url: String,
     /// Body of the request.
     pub body: String,
-    /// A stream that brings nothing for so long, no sign of life either, is given up.
+    /// Longest silence of a stream, heartbeats included, before it is closed.
     pub silence: Duration,
     /// Trusted certificate authorities.
     pub authorities: Authorities,
 }
 
-/// How listening goes.
+/// Status of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SseStatus {
     /// Whether a stream is open now.
     pub connected: bool,
-    /// Events heard so far.
+    /// Events received.
     pub events: u64,
-    /// Why the last stream ended or could not be had.
+    /// Failure of the last stream or connection.
     pub failure: Option<String>,
 }
 
@@ -81,7 +81,7 @@ pub struct SseListener {
     _stop: watch::Sender<()>,
 }
 
-/// Why a stream ended.
+/// End of a stream.
 enum End {
     /// There is none.
     Absent(String),

@@ -11,7 +11,7 @@ pub struct NetworkStatus {
     pub connections: u64,
     /// Bytes of answers, without their headers.
     pub received_bytes: u64,
-    /// The least round trip lately, in microseconds; 0 before there was a connection.
+    /// Least recent round trip, in microseconds; 0 before there was a connection.
     pub round_trip_us: u64,
     /// The fastest delivery lately.
     pub bytes_per_second: u64,
@@ -35,11 +35,11 @@ pub struct RouteStatus {
     pub servers: Vec<Reach>,
     /// The proxies, group by group; `DIRECT` for none.
     pub proxies: Vec<Vec<Reach>>,
-    /// How often a server was left.
+    /// Times a server was marked down.
     pub server_failovers: u64,
-    /// How often a proxy was left.
+    /// Times a proxy was marked down.
     pub proxy_failovers: u64,
-    /// How often something that was left answered again.
+    /// Times a server or proxy was found to work again.
     pub recoveries: u64,
     /// Attempts beyond the first of a request.
     pub retries: u64,
@@ -52,12 +52,12 @@ pub struct RouteStatus {
 pub struct Reach {
     /// Its URL.
     pub name: String,
-    /// Whether requests go there.
+    /// Whether requests use it.
     pub active: bool,
-    /// Whether it failed, and was not seen to answer since.
+    /// Whether it is marked down.
     pub out: bool,
-    /// When it failed, in seconds since 1970.
+    /// Time of its failure, in seconds since 1970.
     pub since: Option<u64>,
-    /// How it failed.
+    /// Text of its failure.
     pub why: Option<String>,
 }

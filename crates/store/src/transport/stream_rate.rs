@@ -1,4 +1,4 @@
-//! How fast one answer comes, a round trip at a time.
+//! Rate of one response, by round trips.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) const FIRST_ROUND: u64 = 14_600;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamRate {
     began: Option<Instant>,
-    /// In the round trip that is going on, and in the one before.
+    /// Bytes of the current round trip, and of the one before.
     now: u64,
     last: u64,
     grows: bool,
@@ -40,7 +40,7 @@ impl StreamRate {
         FIRST_ROUND.max(self.in_a_round() * if self.grows { 2 } else { 1 })
     }
 
-    /// Bytes came, on a way of this length if that is known; tells whether that ended a round trip.
+    /// Notes received bytes on a path with this round trip, if known; returns whether a round trip ended.
     pub(super) fn came(&mut self, bytes: u64, round_trip: Option<Duration>, now: Instant) -> bool {
         self.now = self.now.saturating_add(bytes);
         let began = *self.began.get_or_insert(now);

@@ -32,7 +32,7 @@ pub(super) fn speaks_http2<S>(stream: &TlsStream<S>) -> bool {
 /// TLS configurations by trusted authorities.
 #[derive(Default)]
 pub(super) struct Tls {
-    /// By whom is believed, and whether HTTP/2 is offered.
+    /// By trusted authorities and whether HTTP/2 is offered.
     known: RefCell<HashMap<(Authorities, bool), Known>>,
 }
 
@@ -41,7 +41,7 @@ struct Known {
     since: Instant,
 }
 
-/// Why there is no secure connection.
+/// Failure of TLS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsProblem {
@@ -51,7 +51,7 @@ pub enum TlsProblem {
     /// Its time is over.
     #[error("its certificate expired at {0}")]
     Expired(UnixTime),
-    /// Its time has not come.
+    /// It is not valid yet.
     #[error("its certificate is not valid before {0}")]
     NotYetValid(UnixTime),
     /// Its certificate is for another name.

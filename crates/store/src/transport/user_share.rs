@@ -16,11 +16,11 @@ use tokio::time::Instant;
 
 use super::fair_queue::User;
 
-/// How long a user counts as present after the end of a demand: the next one may follow at once.
+/// Time for which a user counts as present after a demand: the next one may follow at once.
 const PRESENT: Duration = Duration::from_millis(100);
-/// A way that brings fewer bytes a second is slow.
+/// Rate in bytes a second below which a path is slow.
 const SLOW: f64 = (16 << 20) as f64;
-/// How long bytes are counted to know how fast a way is.
+/// Time over which the rate is measured.
 const COUNTED: Duration = Duration::from_millis(100);
 
 /// Demands by user.
@@ -30,7 +30,7 @@ pub(super) struct Users(HashMap<User, UnderWay>);
 #[derive(Clone, Copy, Debug, Default)]
 struct UnderWay {
     count: usize,
-    /// When one last ended.
+    /// End of the last one.
     ended: Option<Instant>,
 }
 
@@ -40,7 +40,7 @@ impl UnderWay {
     }
 }
 
-/// How fast bytes come from a server while any are on their way.
+/// Delivery rate of a server while responses are in flight.
 #[derive(Debug, Default)]
 pub(super) struct Throughput {
     since: Option<Instant>,
@@ -152,7 +152,7 @@ mod tests {
     const NARROW: bool = true;
     const WIDE: bool = false;
 
-    /// Users of whom so many demands are under way.
+    /// Makes users with so many demands in flight.
     fn users(counts: &[(User, usize)]) -> Users {
         let mut users = Users::default();
         for (user, count) in counts {

@@ -21,7 +21,7 @@ use crate::objects::request::CacheKey;
 const PIECE: usize = 1 << 20;
 const FOLDER_MODE: u32 = 0o770;
 const FILE_MODE: u32 = 0o660;
-/// Where files are written that have no name yet.
+/// Folder of unfinished files.
 const TXN: &str = "txn";
 
 /// The names of files that this process is writing.
@@ -47,7 +47,7 @@ impl Alien {
         Self { ours: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(0) }
     }
 
-    /// Puts an object there, unless it is there already; tells whether it was put.
+    /// Stores an object unless it is there; returns whether it was stored.
     pub(super) fn put(&self, folder: &Folder, key: &CacheKey, plain: &File, len: u64) -> io::Result<bool> {
         let name = key.hash.to_string();
         let (two, rest) = name.split_at(2);
@@ -112,7 +112,7 @@ fn same(one: &File, other: &File, len: u64) -> io::Result<bool> {
     })
 }
 
-/// Does something for each piece of a file until it says no; tells whether it never did.
+/// Calls `each` for each piece of a file until it returns false; returns whether it never did.
 fn pieces(len: u64, mut each: impl FnMut(u64, &mut [u8]) -> io::Result<bool>) -> io::Result<bool> {
     let mut room = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
     let mut at = 0;

@@ -96,8 +96,8 @@ impl Folder {
         Ok(fd)
     }
 
-    /// Opens a regular file below it, and tells its length. An error that is not `NotFound` means that something is
-    /// there which will not do.
+    /// Opens a regular file below it, and returns its length. Any error but `NotFound` means that the entry exists but
+    /// is not acceptable.
     pub(super) fn open(&self, folders: &[&str], name: &str) -> io::Result<(File, u64)> {
         let mut within: Option<OwnedFd> = None;
         for folder in folders {

@@ -12,10 +12,10 @@ use parking_lot::{Condvar, Mutex};
 use super::request::LowerRequest;
 use crate::priority::Urgency;
 
-/// How long nothing may move before a request is taken back: longer than any disk takes for a megabyte, far shorter than
-/// the deadline of a read.
+/// Time without progress after which a request is taken back: longer than any disk takes for a megabyte, far shorter
+/// than the deadline of a read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the watcher looks.
+/// Time between two checks of the watchdog.
 const LOOK: Duration = Duration::from_millis(500);
 /// Threads of each kind, as many as cores between these bounds: network file systems make them wait, and buffers are
 /// in memory.
@@ -28,11 +28,11 @@ const LATER_MAX: usize = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A request on its way.
+/// A watched request.
 pub(super) struct Task {
     request: Mutex<Option<Box<dyn LowerRequest>>>,
     clock: Arc<Clock>,
-    /// When something moved last; 0 before a thread began with it.
+    /// Time of the last progress; 0 before a thread started with it.
     moved: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct HangWatchdog {
     wake_demand: Condvar,
     wake_prefetch: Condvar,
     watch: Condvar,
-    /// Requests that were taken back and whose thread has not come back yet.
+    /// Requests that were taken back and whose thread has not returned yet.
     stuck: AtomicUsize,
     late: AtomicU64,
 }
@@ -169,7 +169,7 @@ impl HangWatchdog {
             let pointless =
                 ours.request.lock().as_ref().is_none_or(|request| request.priority().give_up_if_pointless());
             if !pointless {
-                // A panic is a bug that the hook reports; the request goes the other way.
+                // A panic is a bug that the hook reports; the request continues with the network.
                 let _ = catch_unwind(AssertUnwindSafe(|| job(&ours)));
             }
             watchdog.came_back(&ours);

@@ -28,7 +28,7 @@ impl fmt::Debug for StockZlib {
 
 /// The most bytes handed to zlib at once, whose counters may have 32 bits.
 const PIECE: usize = 1 << 30;
-/// Bytes that zlib hands out at once.
+/// Bytes of one output of zlib.
 const ROOM: usize = 64 << 10;
 
 fn failed(what: &str, code: i32) -> io::Error {
