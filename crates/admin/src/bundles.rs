@@ -13,48 +13,22 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::bundle::BundleDraft;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink as _;
-use serde::Serialize;
 
 use crate::changes::{Changes, NewTree};
 use crate::clusters::clusters;
 use crate::encode::Encoder;
+use crate::entry::is_profile_bundle;
 use crate::error::AdminError;
 use crate::path;
 use crate::profiles::NamedProfile;
+use crate::report::AddedBundles;
 use crate::revision::Context;
-
-/// The bundles of a revision that come from profiles.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct BundleCounts {
-    /// How many there are.
-    pub bundles: u64,
-    /// How many files they list.
-    pub files: u64,
-    /// How many files of profiles are not in the revision.
-    pub files_missing: u64,
-}
-
-/// Result of adding the bundles to a revision.
-#[derive(Debug, Default)]
-pub(crate) struct Woven {
-    pub(crate) counts: BundleCounts,
-    pub(crate) warnings: Vec<String>,
-    /// The triggers that have a bundle of ours now.
-    pub(crate) triggers: BTreeSet<String>,
-    /// The triggers that may have had one before, too.
-    pub(crate) all_triggers: BTreeSet<String>,
-}
 
 /// Most bundles of one repository, whatever its profiles say.
 const BUNDLES_MAX: usize = 4096;
 
 /// A file and the range of it that was read.
 type Read<'p> = (&'p str, Option<Range<u64>>);
-
-/// Tells whether an entry is a specification that came from a profile.
-pub(crate) fn is_ours(entry: &Entry) -> bool {
-    entry.is_file() && entry.flags.has(Flags::HIDDEN) && bundle::trigger_of(&entry.name).is_some()
-}
 
 impl Context<'_> {
     /// Returns all profiles: the stored ones and those added now.
@@ -63,10 +37,10 @@ impl Context<'_> {
         added: &[NamedProfile],
         warnings: &mut Vec<String>,
     ) -> Result<Vec<NamedProfile>, AdminError> {
-        let shelf = self.repository.profiles();
+        let profiles = self.repository.profiles();
         let mut all: BTreeMap<String, NamedProfile> = BTreeMap::new();
-        for name in shelf.names()? {
-            match shelf.get(&name) {
+        for name in profiles.names()? {
+            match profiles.get(&name) {
                 Ok(named) => _ = all.insert(name, named),
                 // A profile only makes starts faster, so a bad one does not stop the publish.
                 Err(error @ AdminError::Profile { .. }) => {
@@ -76,35 +50,35 @@ impl Context<'_> {
             }
         }
         for named in added {
-            shelf.check(named)?;
+            profiles.check(named)?;
             all.insert(named.name.clone(), named.clone());
         }
         Ok(all.into_values().collect())
     }
 
     /// Brings the bundles of the new tree into line with the profiles. Stores them if `store` says so.
-    pub(crate) fn weave(
+    pub(crate) fn add_bundles(
         &self,
         changes: &mut Changes,
         added: &[NamedProfile],
         store: bool,
-    ) -> Result<Woven, AdminError> {
-        let mut woven = Woven::default();
-        let profiles = self.all_profiles(added, &mut woven.warnings)?;
+    ) -> Result<AddedBundles, AdminError> {
+        let mut added_bundles = AddedBundles::default();
+        let profiles = self.all_profiles(added, &mut added_bundles.warnings)?;
         let before = self.repository.profiles().triggers();
         if profiles.is_empty() && before.is_empty() {
-            return Ok(woven);
+            return Ok(added_bundles);
         }
         let tree = NewTree { published: &self.published, changes };
-        let mut loom =
-            Loom { context: self, tree, directories: HashMap::new(), sizes: HashMap::new(), store };
+        let mut writer =
+            BundleWriter { context: self, tree, directories: HashMap::new(), sizes: HashMap::new(), store };
         let mut drafts = BTreeMap::new();
-        for (trigger, reads) in loom.wanted(&profiles, &mut woven)? {
-            let draft = loom.draft(&reads, &mut woven.counts.files_missing)?;
+        for (trigger, reads) in writer.wanted(&profiles, &mut added_bundles)? {
+            let draft = writer.draft(&reads, &mut added_bundles.counts.files_missing)?;
             if !draft.is_empty() {
-                woven.counts.bundles += 1;
-                woven.counts.files += draft.len() as u64;
-                woven.triggers.insert(trigger.to_owned());
+                added_bundles.counts.bundles += 1;
+                added_bundles.counts.files += draft.len() as u64;
+                added_bundles.triggers.insert(trigger.to_owned());
                 drafts.insert(trigger.to_owned(), draft);
             }
         }
@@ -112,13 +86,13 @@ impl Context<'_> {
             Encoder::new(self.repository.settings.compression, self.repository.settings.deflate)?;
         let mut edits = Vec::new();
         for trigger in before.iter().filter(|trigger| !drafts.contains_key(*trigger)) {
-            loom.take_back(trigger, &mut edits)?;
+            writer.remove(trigger, &mut edits)?;
         }
         for (trigger, draft) in &drafts {
-            loom.write(trigger, &draft.finish(), &mut encoder, &mut edits)?;
+            writer.write(trigger, &draft.finish(), &mut encoder, &mut edits)?;
         }
         // A trigger that was replaced is without its flag, even if its bundle stays.
-        let places = woven.triggers.iter().filter_map(|trigger| path::split(trigger.as_bytes()));
+        let places = added_bundles.triggers.iter().filter_map(|trigger| path::split(trigger.as_bytes()));
         let mut touched: BTreeSet<Vec<u8>> = places.map(|(directory, _)| directory.to_vec()).collect();
         for edit in edits {
             match edit {
@@ -134,8 +108,8 @@ impl Context<'_> {
                 changes.put(&directory, entry);
             }
         }
-        woven.all_triggers = before.union(&woven.triggers).cloned().collect();
-        Ok(woven)
+        added_bundles.all_triggers = before.union(&added_bundles.triggers).cloned().collect();
+        Ok(added_bundles)
     }
 }
 
@@ -145,7 +119,7 @@ enum Edit {
     Remove(Vec<u8>, Vec<u8>),
 }
 
-struct Loom<'t> {
+struct BundleWriter<'t> {
     context: &'t Context<'t>,
     tree: NewTree<'t>,
     /// Which paths are directories.
@@ -155,12 +129,12 @@ struct Loom<'t> {
     store: bool,
 }
 
-impl<'t> Loom<'t> {
+impl<'t> BundleWriter<'t> {
     /// Returns the reads that the profiles list for each existing trigger.
     fn wanted<'p>(
         &mut self,
         profiles: &'p [NamedProfile],
-        woven: &mut Woven,
+        added_bundles: &mut AddedBundles,
     ) -> Result<BTreeMap<&'p str, Vec<Read<'p>>>, AdminError> {
         let mut wanted: BTreeMap<&str, Vec<Read<'p>>> = BTreeMap::new();
         let mut beyond: BTreeSet<&str> = BTreeSet::new();
@@ -168,7 +142,7 @@ impl<'t> Loom<'t> {
             let mut missing = Vec::new();
             let (clusters, left_out) = clusters(profile);
             if left_out > 0 {
-                woven.warnings.push(format!(
+                added_bundles.warnings.push(format!(
                     "profile `{name}` would have {left_out} more triggers than a profile has at most; those that \
                      announce least were left out, unless they were named"
                 ));
@@ -189,14 +163,14 @@ impl<'t> Loom<'t> {
             }
             if let [first, ..] = missing[..] {
                 let count = missing.len();
-                woven.warnings.push(format!(
+                added_bundles.warnings.push(format!(
                     "profile `{name}` has {count} triggers that are not in the repository, like `{first}`; they \
                      were left out"
                 ));
             }
         }
         if !beyond.is_empty() {
-            woven.warnings.push(format!(
+            added_bundles.warnings.push(format!(
                 "the profiles have {} more triggers than the {BUNDLES_MAX} that a repository has at most; they were \
                  left out",
                 beyond.len()
@@ -253,14 +227,14 @@ impl<'t> Loom<'t> {
     }
 
     /// Removes the bundle of a trigger, if it is ours.
-    fn take_back(&mut self, trigger: &str, edits: &mut Vec<Edit>) -> Result<(), AdminError> {
+    fn remove(&mut self, trigger: &str, edits: &mut Vec<Edit>) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         if !self.is_directory(directory)? {
             return Ok(());
         }
         let listing = self.tree.list(directory)?;
         let Some(spec) = listing.iter().find(|entry| is_spec_of(entry, name)) else { return Ok(()) };
-        if is_ours(spec) {
+        if is_profile_bundle(spec) {
             edits.push(Edit::Remove(directory.to_vec(), spec.name.clone()));
         }
         Ok(())
@@ -277,7 +251,7 @@ impl<'t> Loom<'t> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         let listing = self.tree.list(directory)?;
         let before = listing.iter().find(|entry| is_spec_of(entry, name));
-        let of_somebody = before.is_some_and(|entry| !is_ours(entry));
+        let of_somebody = before.is_some_and(|entry| !is_profile_bundle(entry));
         let (Some(beside), Some(spec_name), false) =
             (listing.iter().find(|entry| entry.name == name), bundle::name_for(name), of_somebody)
         else {

@@ -1,5 +1,6 @@
 //! Entries as the source shows them, and when two are the same.
 
+use esker_format::bundle;
 use esker_format::catalog::{EntryKind, Flags};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
@@ -83,4 +84,9 @@ fn shows_same(old: &Entry, new: &Entry) -> bool {
 fn is_same_content(old: &Entry, new: &Entry) -> bool {
     let stored = |entry: &Entry| entry.flags.0 & (STORAGE_BITS | Flags::EXTERNAL | Flags::DIRECT_IO);
     !new.is_file() || old.hash == new.hash && old.chunks == new.chunks && stored(old) == stored(new)
+}
+
+/// Tells whether an entry is a specification that came from a profile.
+pub(crate) fn is_profile_bundle(entry: &Entry) -> bool {
+    entry.is_file() && entry.flags.has(Flags::HIDDEN) && bundle::trigger_of(&entry.name).is_some()
 }

@@ -19,7 +19,7 @@ use crate::pipeline::Feeder;
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::repository::Repository;
-use crate::revision::{Context, How};
+use crate::revision::{Context, PublishOptions};
 
 use archive::Archive;
 use collect::{Collected, Collector};
@@ -46,19 +46,19 @@ pub struct Ingest<'r> {
     /// Whether the target becomes the root of a nested catalog.
     pub nested: bool,
     /// How it is done.
-    pub how: How<'r>,
+    pub options: PublishOptions<'r>,
 }
 
 impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
-        let (_, tag) = context.history(&self.how)?;
+        let (_, tag) = context.history(&self.options)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warnings());
-        context.foresee(&mut collected.changes, tag, &self.how, &mut report)?;
+        context.foresee(&mut collected.changes, tag, &self.options, &mut report)?;
         context.warn_of_shrink(collected.gone(), &mut report)?;
         (report.seconds.store, report.seconds.total) = (context.seconds(), context.seconds());
         Ok(report)
@@ -67,14 +67,14 @@ impl Ingest<'_> {
     /// Ingests. If all that is in the archive is published already, there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
-        let history = context.history(&self.how)?;
+        let history = context.history(&self.options)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, false)?;
-        context.confirm_shrink(collected.gone(), &mut self.how)?;
+        context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
-        context.finish(&mut collected.changes, history, &mut self.how, &mut report)?;
+        context.finish(&mut collected.changes, history, &mut self.options, &mut report)?;
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)
@@ -97,7 +97,7 @@ impl Ingest<'_> {
             collector.mark_nested(&target)?;
         }
         let mut archive = Archive::open(&self.archive)?;
-        let How { threads, stop, progress, .. } = &mut self.how;
+        let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
         let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
         let mut pipeline = context.pipeline(index, *threads, stop);

@@ -6,7 +6,6 @@ use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
 use serde::{Serialize, Serializer};
 
-use crate::bundles;
 use crate::changes::Changes;
 use crate::entry;
 use crate::error::AdminError;
@@ -61,7 +60,7 @@ struct Lister<'r> {
 
 impl Lister<'_> {
     fn add(&mut self, path: &[u8], change: ChangeKind, entry: &Entry) {
-        if bundles::is_ours(entry) {
+        if entry::is_profile_bundle(entry) {
             return;
         }
         let kind = match entry.kind() {

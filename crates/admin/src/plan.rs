@@ -8,12 +8,11 @@ use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 use serde::Serialize;
 
-use crate::bundles;
 use crate::changes::Changes;
 use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
-use crate::known::{KnownFiles, Record};
+use crate::file_index::{FileIndex, Record};
 use crate::path;
 use crate::published::{Listed, Published};
 use crate::settings::Settings;
@@ -137,7 +136,7 @@ pub(crate) struct DirectoryPlan {
 /// Inputs of every comparison.
 pub(crate) struct Comparison<'r> {
     pub(crate) settings: &'r Settings,
-    pub(crate) known: &'r KnownFiles,
+    pub(crate) file_index: &'r FileIndex,
     pub(crate) dirtab: &'r Dirtab,
     /// The object of an empty file, and the flags that say how it is stored.
     pub(crate) empty: (ContentHash, Flags),
@@ -261,7 +260,7 @@ impl Comparison<'_> {
             let settled = source.dated && facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
             let unchanged = before.as_ref().filter(|before| {
                 let may_be = source.dated && before.is_file() && before.size == facts.size;
-                may_be && self.known.is_unchanged(key, facts, before)
+                may_be && self.file_index.is_unchanged(key, facts, before)
             });
             match unchanged {
                 Some(before) => {
@@ -352,8 +351,11 @@ fn bundle_triggers(
     let names: HashSet<&[u8]> = files().map(|source| source.name.as_slice()).collect();
     let mut triggers: HashSet<Vec<u8>> =
         names.iter().filter_map(|name| bundle::trigger_of(name)).map(<[u8]>::to_vec).collect();
-    let ours: Vec<Vec<u8>> =
-        old.values().filter(|entry| bundles::is_ours(entry)).map(|entry| entry.name.clone()).collect();
+    let ours: Vec<Vec<u8>> = old
+        .values()
+        .filter(|entry| entry::is_profile_bundle(entry))
+        .map(|entry| entry.name.clone())
+        .collect();
     for name in ours {
         old.remove(&name);
         match bundle::trigger_of(&name).filter(|trigger| names.contains(trigger)) {

@@ -13,7 +13,7 @@ use crate::dirtab::{self, Dirtab};
 use crate::dry::DrySink;
 use crate::entry;
 use crate::error::AdminError;
-use crate::known::Record;
+use crate::file_index::Record;
 use crate::path;
 use crate::pipeline::folder::FolderFiles;
 use crate::pipeline::{Content, Pipeline};
@@ -22,7 +22,7 @@ use crate::progress::Phase;
 use crate::published::{Listed, Published};
 use crate::report::Report;
 use crate::repository::Repository;
-use crate::revision::{Context, How};
+use crate::revision::{Context, PublishOptions};
 use crate::scan::Scan;
 use crate::source::{Facts, Source};
 
@@ -33,7 +33,7 @@ pub struct Publish<'r> {
     /// The directory of the repository that does; empty or `/` for all of it.
     pub target: Vec<u8>,
     /// How it is done.
-    pub how: How<'r>,
+    pub options: PublishOptions<'r>,
 }
 
 /// The most threads that read; more would only make a disk seek.
@@ -43,14 +43,14 @@ impl Publish<'_> {
     /// Returns the report of a planned publish, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
-        let (_, tag) = context.history(&self.how)?;
+        let (_, tag) = context.history(&self.options)?;
         let mut plan = self.plan(&context)?;
         let (files, bytes) = (plan.jobs as u64, plan.bytes_to_read);
         // Taken before contents are compared, which counts objects as if they were stored.
         let mut report = context.report(plan.differences);
         self.compare_contents(&context, &mut plan)?;
         report.differences = plan.differences;
-        context.foresee(&mut plan.changes, tag, &self.how, &mut report)?;
+        context.foresee(&mut plan.changes, tag, &self.options, &mut report)?;
         context.warn_of_shrink(plan.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (files, bytes);
         report.seconds.scan = context.seconds();
@@ -61,19 +61,19 @@ impl Publish<'_> {
     /// Publishes. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
-        let history = context.history(&self.how)?;
+        let history = context.history(&self.options)?;
         let mut plan = self.plan(&context)?;
         let scanned = context.seconds();
-        context.confirm_shrink(plan.differences.removed.total(), &mut self.how)?;
+        context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
         let index = repository.content_index();
         let contents = self.store(&context, &plan, &index, &*repository.sink)?;
         resolve(&context, &mut plan, &contents)?;
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&mut plan.changes, history, &mut self.how, &mut report)?;
+        context.finish(&mut plan.changes, history, &mut self.options, &mut report)?;
         report.remembered(index.write());
-        report.remembered(context.known.write(std::mem::take(&mut plan.records)));
+        report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
         Ok(report)
     }
@@ -90,7 +90,7 @@ impl Publish<'_> {
 
     /// Compares the source with the published revision.
     fn plan(&mut self, context: &Context<'_>) -> Result<Plan, AdminError> {
-        let How { threads, stop, progress, .. } = &mut self.how;
+        let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         tick();
         let source = Source::open(&self.source)?;
@@ -132,7 +132,7 @@ impl Publish<'_> {
         let source = Source::open(&self.source)?;
         let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings.chunks.min()));
         let (number, bytes) = (plan.jobs as u64, plan.bytes_to_read);
-        let How { threads, stop, progress, .. } = &mut self.how;
+        let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
         tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));

@@ -1,10 +1,10 @@
 //! Report of a publish, as text and as JSON.
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 
 use serde::Serialize;
 
-use crate::bundles::{BundleCounts, Woven};
 use crate::error::AdminError;
 use crate::path_changes::PathChange;
 use crate::plan::Differences;
@@ -51,9 +51,9 @@ pub struct Report {
 
 impl Report {
     /// Adds the result of writing bundles.
-    pub(crate) fn woven(&mut self, woven: &mut Woven) {
-        self.bundles = woven.counts;
-        self.warnings.append(&mut woven.warnings);
+    pub(crate) fn add_bundles(&mut self, added: &mut AddedBundles) {
+        self.bundles = added.counts;
+        self.warnings.append(&mut added.warnings);
     }
 
     /// Notes whether something was written that only saves time, next time. The revision is public by then, so a
@@ -64,6 +64,28 @@ impl Report {
             self.warnings.push(format!("the next publish will take longer: {error}{cause}"));
         }
     }
+}
+
+/// The bundles of a revision that come from profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BundleCounts {
+    /// How many there are.
+    pub bundles: u64,
+    /// How many files they list.
+    pub files: u64,
+    /// How many files of profiles are not in the revision.
+    pub files_missing: u64,
+}
+
+/// Result of adding the bundles to a revision.
+#[derive(Debug, Default)]
+pub(crate) struct AddedBundles {
+    pub(crate) counts: BundleCounts,
+    pub(crate) warnings: Vec<String>,
+    /// The triggers that have a bundle of ours now.
+    pub(crate) triggers: BTreeSet<String>,
+    /// The triggers that may have had one before, too.
+    pub(crate) all_triggers: BTreeSet<String>,
 }
 
 /// Seconds for each phase of a publish.

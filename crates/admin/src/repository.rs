@@ -14,8 +14,8 @@ use esker_store::{Disk, FileLock, LocalSink, Sink as _, remove_unfinished};
 use crate::content_index::{self, ContentIndex};
 use crate::disks::Disks;
 use crate::error::AdminError;
+use crate::file_index;
 use crate::key_folder::KeyFolder;
-use crate::known;
 use crate::profiles::{self, Profiles};
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
@@ -161,7 +161,8 @@ pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminErr
     let state = root.join(STATE);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
-    let folders = [known::FOLDER, content_index::FOLDER, profiles::FOLDER].map(|folder| state.join(folder));
+    let folders =
+        [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER].map(|folder| state.join(folder));
     for folder in [state.clone()].into_iter().chain(folders) {
         match remove_unfinished(disk, &folder, |_| true) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

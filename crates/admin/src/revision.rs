@@ -22,7 +22,7 @@ use crate::dirtab::Dirtab;
 use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
-use crate::known::KnownFiles;
+use crate::file_index::FileIndex;
 use crate::path;
 use crate::path_changes;
 use crate::pipeline::Pipeline;
@@ -38,7 +38,7 @@ use crate::shrink::Shrink;
 const WARN_BEFORE: i64 = 7 * DAY;
 
 /// How a revision is made.
-pub struct How<'r> {
+pub struct PublishOptions<'r> {
     /// The tag of the new revision.
     pub tag: TagRequest,
     /// The number of threads that compress.
@@ -53,7 +53,7 @@ pub struct How<'r> {
     pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
 }
 
-impl How<'_> {
+impl PublishOptions<'_> {
     pub(crate) fn check_stop(&self) -> Result<(), AdminError> {
         if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
     }
@@ -63,7 +63,7 @@ impl How<'_> {
 pub(crate) struct Context<'r> {
     pub(crate) repository: &'r Repository,
     pub(crate) published: Published,
-    pub(crate) known: KnownFiles,
+    pub(crate) file_index: FileIndex,
     pub(crate) dirtab: Dirtab,
     pub(crate) counters: Counters,
     /// The directory of the repository that changes.
@@ -97,7 +97,7 @@ impl<'r> Context<'r> {
         let target = path::normalise(target)?;
         let sink: Arc<dyn Sink> = repository.sink.clone();
         Ok(Self {
-            known: KnownFiles::read(repository.disks.private.clone(), repository.state(), &target),
+            file_index: FileIndex::read(repository.disks.private.clone(), repository.state(), &target),
             empty: Empty::new(repository)?,
             counters: Counters::default(),
             published: Published::new(sink, &repository.head),
@@ -112,7 +112,7 @@ impl<'r> Context<'r> {
     pub(crate) fn comparison(&self) -> Comparison<'_> {
         Comparison {
             settings: &self.repository.settings,
-            known: &self.known,
+            file_index: &self.file_index,
             dirtab: &self.dirtab,
             empty: (self.empty.name.hash, self.empty.flags),
         }
@@ -180,8 +180,11 @@ impl<'r> Context<'r> {
     }
 
     /// Checks the requested tag before any other work.
-    pub(crate) fn history(&self, how: &How<'_>) -> Result<(HistoryDraft, Option<String>), AdminError> {
-        Commit::draft_history(self.repository, &how.tag, self.now)
+    pub(crate) fn history(
+        &self,
+        options: &PublishOptions<'_>,
+    ) -> Result<(HistoryDraft, Option<String>), AdminError> {
+        Commit::draft_history(self.repository, &options.tag, self.now)
     }
 
     /// Writes catalogs and makes the revision public, if anything changes.
@@ -189,44 +192,76 @@ impl<'r> Context<'r> {
         &self,
         changes: &mut Changes,
         (history, tag): (HistoryDraft, Option<String>),
-        how: &mut How<'_>,
+        options: &mut PublishOptions<'_>,
         report: &mut Report,
     ) -> Result<(), AdminError> {
-        let shelf = self.repository.profiles();
-        how.profiles.iter().try_for_each(|added| shelf.add(added))?;
-        let mut woven = self.weave(changes, &how.profiles, true)?;
-        report.woven(&mut woven);
+        let profiles = self.repository.profiles();
+        options.profiles.iter().try_for_each(|added| profiles.add(added))?;
+        let mut added_bundles = self.add_bundles(changes, &options.profiles, true)?;
+        report.add_bundles(&mut added_bundles);
         if changes.is_empty() {
-            match tag.filter(|_| how.tag.name.is_some()) {
-                Some(tag) => self.tag_published(history, tag, &how.tag.description, report)?,
-                None => report.warnings.extend(self.message_warning(how)),
+            match tag.filter(|_| options.tag.name.is_some()) {
+                Some(tag) => self.tag_published(history, tag, &options.tag.description, report)?,
+                None => report.warnings.extend(self.message_warning(options)),
             }
-            report.remembered(shelf.remember(&woven.triggers));
+            report.remembered(profiles.remember(&added_bundles.triggers));
             return Ok(());
         }
         // Recorded before they are public: unrecorded bundles could never be removed.
-        shelf.remember(&woven.all_triggers)?;
+        profiles.remember(&added_bundles.all_triggers)?;
         let begun = self.seconds();
-        (how.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));
+        (options.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));
         let outlines = balance::decide(&self.published, changes, &self.comparison())?;
         self.repository.sink.put(&self.empty.name, &self.empty.stored)?;
         let revision = self.repository.head.revision().saturating_add(1);
         let ttl = self.published.root()?.catalog.properties().ttl;
         let ttl = ttl.unwrap_or(self.repository.head.ttl());
-        let root = self.write_catalogs(changes, &outlines, (revision, ttl), how.threads, report)?;
+        let root = self.write_catalogs(changes, &outlines, (revision, ttl), options.threads, report)?;
         let written = self.seconds();
         report.seconds.catalogs = written - begun;
-        how.check_stop()?;
-        (how.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
+        options.check_stop()?;
+        (options.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
         let now = self.published_at();
         let made = Made::Now;
         let root_object = (root.hash, root.size);
         let commit = Commit { repository: self.repository, root: root_object, revision, ttl, now, made };
-        commit.publish(history, tag.clone(), &how.tag.description)?;
+        commit.publish(history, tag.clone(), &options.tag.description)?;
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
         report.published = true;
-        report.remembered(shelf.remember(&woven.triggers));
+        report.remembered(profiles.remember(&added_bundles.triggers));
+        Ok(())
+    }
+
+    /// Returns the shrink that removing so many entries is, if it is one.
+    pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
+        // Few removals need no count of the whole repository.
+        if removed < Shrink::REMOVED_MIN {
+            return Ok(None);
+        }
+        Ok(Shrink::of(removed, self.published.entries()?))
+    }
+
+    /// Fails if the change is a shrink that is not confirmed.
+    pub(crate) fn confirm_shrink(
+        &self,
+        removed: u64,
+        options: &mut PublishOptions<'_>,
+    ) -> Result<(), AdminError> {
+        match self.shrink(removed)? {
+            Some(shrink) if !(options.confirm_shrink)(shrink) => {
+                options.check_stop()?;
+                Err(AdminError::Shrinks(shrink))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a warning to the report of a dry run if the change is a shrink.
+    pub(crate) fn warn_of_shrink(&self, removed: u64, report: &mut Report) -> Result<(), AdminError> {
+        let shrink = self.shrink(removed)?;
+        let warning = |shrink| format!("{}; it has to be confirmed", AdminError::Shrinks(shrink));
+        report.warnings.extend(shrink.map(warning));
         Ok(())
     }
 
@@ -260,23 +295,23 @@ impl<'r> Context<'r> {
         &self,
         changes: &mut Changes,
         tag: Option<String>,
-        how: &How<'_>,
+        options: &PublishOptions<'_>,
         report: &mut Report,
     ) -> Result<(), AdminError> {
         report.changes = Some(path_changes::list(&self.published, changes)?);
-        report.woven(&mut self.weave(changes, &how.profiles, false)?);
-        let is_tagged = how.tag.name.is_some() || !changes.is_empty();
+        report.add_bundles(&mut self.add_bundles(changes, &options.profiles, false)?);
+        let is_tagged = options.tag.name.is_some() || !changes.is_empty();
         report.tag = tag.filter(|_| is_tagged);
-        if changes.is_empty() && how.tag.name.is_none() {
-            report.warnings.extend(self.message_warning(how));
+        if changes.is_empty() && options.tag.name.is_none() {
+            report.warnings.extend(self.message_warning(options));
         }
         Ok(())
     }
 
     /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
-    fn message_warning(&self, how: &How<'_>) -> Option<String> {
+    fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
         let revision = self.repository.head.revision();
-        (!how.tag.description.is_empty()).then(|| {
+        (!options.tag.description.is_empty()).then(|| {
             format!(
                 "nothing changed, so the message is not stored; name a tag to describe revision {revision}"
             )

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::bundles;
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
@@ -185,7 +184,7 @@ impl Scan<'_> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {
             for entry in self.published.list(&directory)? {
-                if !bundles::is_ours(&entry) {
+                if !entry::is_profile_bundle(&entry) {
                     part.differences.removed.add(&entry);
                 }
                 if entry.is_directory() {

@@ -1,9 +1,5 @@
 //! Tells when a change removes so much of a repository that it is likely a mistake.
 
-use crate::error::AdminError;
-use crate::report::Report;
-use crate::revision::{Context, How};
-
 /// A change that removes more than half of the entries of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shrink {
@@ -17,39 +13,10 @@ impl Shrink {
     /// Fewest removed entries that count as a shrink.
     pub const REMOVED_MIN: u64 = 10;
 
-    fn of(removed: u64, entries: u64) -> Option<Self> {
+    /// Returns the shrink that removing so many entries is, if it is one.
+    pub(crate) fn of(removed: u64, entries: u64) -> Option<Self> {
         let is_most = removed >= Self::REMOVED_MIN && removed > entries / 2;
         is_most.then_some(Self { removed, entries: entries.max(removed) })
-    }
-}
-
-impl Context<'_> {
-    /// Returns the shrink that removing so many entries is, if it is one.
-    pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
-        // Few removals need no count of the whole repository.
-        if removed < Shrink::REMOVED_MIN {
-            return Ok(None);
-        }
-        Ok(Shrink::of(removed, self.published.entries()?))
-    }
-
-    /// Fails if the change is a shrink that is not confirmed.
-    pub(crate) fn confirm_shrink(&self, removed: u64, how: &mut How<'_>) -> Result<(), AdminError> {
-        match self.shrink(removed)? {
-            Some(shrink) if !(how.confirm_shrink)(shrink) => {
-                how.check_stop()?;
-                Err(AdminError::Shrinks(shrink))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Adds a warning to the report of a dry run if the change is a shrink.
-    pub(crate) fn warn_of_shrink(&self, removed: u64, report: &mut Report) -> Result<(), AdminError> {
-        let shrink = self.shrink(removed)?;
-        let warning = |shrink| format!("{}; it has to be confirmed", AdminError::Shrinks(shrink));
-        report.warnings.extend(shrink.map(warning));
-        Ok(())
     }
 }
 

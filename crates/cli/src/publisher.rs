@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{AdminError, Deflate, How, KeyFolder, Progress, Report, Repository, Shrink, TagRequest};
+use esker_admin::{
+    AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -174,7 +176,7 @@ impl HowArgs {
         &self,
         place: &Place,
         interrupt: &Interrupt,
-        work: impl FnOnce(How<'_>) -> Result<Report, AdminError>,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
         let meter = RefCell::new(Meter::new(self.quiet));
@@ -194,10 +196,10 @@ impl HowArgs {
         interrupt: &Interrupt,
         progress: &'p mut dyn FnMut(Progress),
         confirm_shrink: &'p mut dyn FnMut(Shrink) -> bool,
-    ) -> Result<How<'p>, Failure> {
+    ) -> Result<PublishOptions<'p>, Failure> {
         let description = self.message.clone().unwrap_or_default();
         let profiles = self.profile.iter().map(|file| profile::read(file)).collect::<Result<_, _>>()?;
-        Ok(How {
+        Ok(PublishOptions {
             tag: TagRequest { name: self.tag.clone(), description },
             threads: self.threads(),
             stop: interrupt.flag(),

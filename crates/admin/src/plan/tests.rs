@@ -29,27 +29,27 @@ fn published(settings: &Settings, facts: &Facts, content: &[u8]) -> Entry {
     }
 }
 
-fn compare(known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
-    compare_on(true, known, now, old)
+fn compare(file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
+    compare_on(true, file_index, now, old)
 }
 
-fn compare_on(dated: bool, known: &KnownFiles, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
+fn compare_on(dated: bool, file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
     let settings = Settings::default();
     let empty = (ContentHash::of(HashAlgorithm::Sha1, b""), Flags(0));
-    let comparison = Comparison { settings: &settings, known, dirtab: &Dirtab::default(), empty };
+    let comparison = Comparison { settings: &settings, file_index, dirtab: &Dirtab::default(), empty };
     let source = SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new(), dated };
     let found = vec![(source, None)];
     let directory = Facts { mode: 0o040_755, ..*now };
     comparison.compare(b"/d", &directory, found, old.into_iter().collect(), NOW).unwrap()
 }
 
-fn read(folder: &std::path::Path) -> KnownFiles {
-    KnownFiles::read(std::sync::Arc::new(esker_store::RealDisk::PRIVATE), folder, b"/d")
+fn read(folder: &std::path::Path) -> FileIndex {
+    FileIndex::read(std::sync::Arc::new(esker_store::RealDisk::PRIVATE), folder, b"/d")
 }
 
-fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> KnownFiles {
-    let known = read(folder);
-    known.write(vec![Record::new(PathKey::of(b"/d/file"), facts, entry)]).unwrap();
+fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> FileIndex {
+    let file_index = read(folder);
+    file_index.write(vec![Record::new(PathKey::of(b"/d/file"), facts, entry)]).unwrap();
     read(folder)
 }
 
@@ -58,14 +58,14 @@ fn what_is_known_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");
-    let known = remember(folder.path(), &settled, &entry);
-    let plan = compare(&known, &settled, Some(entry.clone()));
+    let file_index = remember(folder.path(), &settled, &entry);
+    let plan = compare(&file_index, &settled, Some(entry.clone()));
     assert!(plan.reads.is_empty() && plan.puts.is_empty(), "{plan:?}");
     assert_eq!((plan.differences.unchanged.files, plan.records.len()), (1, 1));
 
     // Its permissions changed: the entry does, the content need not be read.
     let mode = Facts { mode: 0o100_755, ..settled };
-    let plan = compare(&known, &mode, Some(entry.clone()));
+    let plan = compare(&file_index, &mode, Some(entry.clone()));
     assert!(plan.reads.is_empty(), "{plan:?}");
     assert_eq!((plan.puts[0].hash, plan.puts[0].mode), (entry.hash, 0o100_755));
 }
@@ -75,7 +75,7 @@ fn what_may_have_changed_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");
-    let known = remember(folder.path(), &settled, &entry);
+    let file_index = remember(folder.path(), &settled, &entry);
     let other = published(&Settings::default(), &settled, b"published by somebody else");
     for (now, old) in [
         (facts(NOW.seconds - 99), Some(entry.clone())),
@@ -85,7 +85,7 @@ fn what_may_have_changed_is_read() {
         (settled, Some(other)),
         (settled, None),
     ] {
-        let plan = compare(&known, &now, old);
+        let plan = compare(&file_index, &now, old);
         assert_eq!((plan.reads.len(), plan.waiting.len(), plan.puts.len()), (1, 1, 1), "{now:?}");
     }
     let damaged = folder.path().join("known");
@@ -103,9 +103,9 @@ fn what_may_have_changed_is_read() {
 #[test]
 fn fresh_files_are_not_trusted() {
     let folder = tempfile::tempdir().unwrap();
-    let known = read(folder.path());
+    let file_index = read(folder.path());
     for (age, settled) in [(-10, false), (0, false), (2, false), (3, true), (1000, true)] {
-        let plan = compare(&known, &facts(NOW.seconds - age), None);
+        let plan = compare(&file_index, &facts(NOW.seconds - age), None);
         assert_eq!(plan.waiting[0].3, settled, "{age} s old");
     }
 }
@@ -115,8 +115,8 @@ fn where_times_mean_nothing_everything_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");
-    let known = remember(folder.path(), &settled, &entry);
-    let plan = compare_on(false, &known, &settled, Some(entry));
+    let file_index = remember(folder.path(), &settled, &entry);
+    let plan = compare_on(false, &file_index, &settled, Some(entry));
     assert_eq!((plan.reads.len(), plan.records.len()), (1, 0));
     assert!(!plan.waiting[0].3, "nor is anything remembered");
 }

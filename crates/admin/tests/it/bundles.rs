@@ -9,7 +9,7 @@ use esker_format::profile::{Profile, ProfileFile, ProfileRead};
 use esker_format::time::UnixTime;
 use esker_testkit::check::Findings;
 
-use crate::workshop::{NAME, Workshop, how, now};
+use crate::workshop::{NAME, Workshop, now, options};
 
 /// A profile in which these files are read whole, in this order.
 fn profile(name: &str, paths: &[&str]) -> NamedProfile {
@@ -40,10 +40,10 @@ const TOOL: [&str; 5] = ["/bin/tool", "/lib/b.so", "/lib/nested/c.so", "/lib/a.s
 
 fn publish_with(workshop: &Workshop, profiles: Vec<NamedProfile>, target: &str) -> Report {
     let mut progress = |_| ();
-    let mut how = how(&mut progress);
-    how.profiles = profiles;
+    let mut options = options(&mut progress);
+    options.profiles = profiles;
     let source = if target.is_empty() { workshop.source() } else { workshop.source().join(&target[1..]) };
-    Publish { source, target: target.as_bytes().to_vec(), how }.run(&workshop.open(), now()).unwrap()
+    Publish { source, target: target.as_bytes().to_vec(), options }.run(&workshop.open(), now()).unwrap()
 }
 
 /// The bundles, as the checker found them.
@@ -166,8 +166,8 @@ fn an_archive_may_replace_a_trigger_or_bring_a_bundle() {
         fs::write(&path, archive.into_inner().unwrap()).unwrap();
         let mut progress = |_| ();
         let delete = delete.iter().map(|path| path.as_bytes().to_vec()).collect();
-        let (owner, how) = (Owner::default(), how(&mut progress));
-        let mut ingest = Ingest { archive: path, target: Vec::new(), delete, owner, nested: false, how };
+        let (owner, options) = (Owner::default(), options(&mut progress));
+        let mut ingest = Ingest { archive: path, target: Vec::new(), delete, owner, nested: false, options };
         let report = ingest.run(&workshop.open(), now()).unwrap();
         let findings = workshop.check();
         findings.assert_clean();
@@ -222,9 +222,9 @@ fn a_dry_run_keeps_nothing() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     let mut progress = |_| ();
-    let mut how = how(&mut progress);
-    how.profiles = vec![profile("tool", &TOOL)];
-    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how };
+    let mut options = options(&mut progress);
+    options.profiles = vec![profile("tool", &TOOL)];
+    let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     let report = publish.dry_run(&workshop.open(), now()).unwrap();
     assert_eq!((report.bundles.bundles, report.published), (1, false));
     assert_eq!(workshop.open().profiles().names().unwrap(), [""; 0]);

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{RngCore as _, SeedableRng as _};
 use rustix::thread::CapabilitySet;
 
-use crate::workshop::{NAME, Workshop, assert_same_trees, how, now};
+use crate::workshop::{NAME, Workshop, assert_same_trees, now, options};
 
 /// Publishes while `disturb` is called, once, after the source was compared and before it is read.
 fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_admin::Report, AdminError> {
@@ -24,7 +24,8 @@ fn disturbed(workshop: &Workshop, disturb: impl FnOnce()) -> Result<esker_admin:
             disturb();
         }
     };
-    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how: how(&mut progress) };
+    let mut publish =
+        Publish { source: workshop.source(), target: Vec::new(), options: options(&mut progress) };
     let outcome = publish.run(&repository, now());
     assert!(disturb.is_none(), "the source was disturbed");
     outcome
@@ -189,7 +190,8 @@ fn progress_is_told() {
     let mut told: Vec<esker_admin::Progress> = Vec::new();
     let mut progress = |progress| told.push(progress);
     let repository = workshop.open();
-    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how: how(&mut progress) };
+    let mut publish =
+        Publish { source: workshop.source(), target: Vec::new(), options: options(&mut progress) };
     let report = publish.run(&repository, now()).unwrap();
     let mut phases: Vec<Phase> = told.iter().map(|told| told.phase).collect();
     phases.dedup();
@@ -216,9 +218,9 @@ fn an_interrupt_leaves_the_old_revision() {
             set.store(true, Ordering::Relaxed);
         }
     };
-    let mut how = how(&mut progress);
-    how.stop = stop;
-    let mut publish = Publish { source: workshop.source(), target: Vec::new(), how };
+    let mut options = options(&mut progress);
+    options.stop = stop;
+    let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     let error = publish.run(&repository, now()).unwrap_err();
     assert!(matches!(error, AdminError::Interrupted), "{error}");
     drop(repository);

@@ -9,7 +9,7 @@ use esker_format::chunker::ChunkSizes;
 use esker_testkit::check::Findings;
 use tar::{Builder, EntryType, Header};
 
-use crate::workshop::{Workshop, how, now};
+use crate::workshop::{Workshop, now, options};
 
 type Archive = Builder<Vec<u8>>;
 
@@ -56,7 +56,7 @@ fn ingest(
         delete: Vec::new(),
         owner: Owner::default(),
         nested: false,
-        how: how(&mut progress),
+        options: options(&mut progress),
     };
     change(&mut ingest);
     ingest.run(&workshop.open(), now())
@@ -123,7 +123,7 @@ fn members_of_every_kind() {
             delete: Vec::new(),
             owner: Owner::default(),
             nested: false,
-            how: how(&mut progress),
+            options: options(&mut progress),
         };
         ingest.dry_run(&workshop.open(), now()).unwrap()
     };

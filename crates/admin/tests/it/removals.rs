@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use esker_admin::{AdminError, ChangeKind, How, Ingest, Owner, Publish, Report, Shrink};
+use esker_admin::{AdminError, ChangeKind, Ingest, Owner, Publish, PublishOptions, Report, Shrink};
 
-use crate::workshop::{Workshop, how, now};
+use crate::workshop::{Workshop, now, options};
 
 /// A folder of 20 files in two directories: 22 entries.
 fn with_twenty_files() -> Workshop {
@@ -21,15 +21,15 @@ fn with_twenty_files() -> Workshop {
 }
 
 /// Does something with an answer to the question whether a shrink is meant; returns what was asked, too.
-fn confirmed<T>(answer: bool, act: impl FnOnce(How<'_>) -> T) -> (T, Vec<Shrink>) {
+fn confirmed<T>(answer: bool, act: impl FnOnce(PublishOptions<'_>) -> T) -> (T, Vec<Shrink>) {
     let (mut progress, mut asked) = (|_| (), Vec::new());
     let mut confirm = |shrink| {
         asked.push(shrink);
         answer
     };
-    let mut how = how(&mut progress);
-    how.confirm_shrink = &mut confirm;
-    let done = act(how);
+    let mut options = options(&mut progress);
+    options.confirm_shrink = &mut confirm;
+    let done = act(options);
     (done, asked)
 }
 
@@ -40,8 +40,8 @@ fn publish(
     target: &str,
     answer: bool,
 ) -> (Result<Report, AdminError>, Vec<Shrink>) {
-    confirmed(answer, |how| {
-        let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
+    confirmed(answer, |options| {
+        let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), options };
         publish.run(&workshop.open(), now())
     })
 }
@@ -54,14 +54,14 @@ fn ingest(
 ) -> (Result<Report, AdminError>, Vec<Shrink>) {
     let file = workshop.folder.path().join("archive.tar");
     fs::write(&file, archive).unwrap();
-    confirmed(answer, |how| {
+    confirmed(answer, |options| {
         let mut ingest = Ingest {
             archive: file,
             target: Vec::new(),
             delete: delete.iter().map(|path| path.as_bytes().to_vec()).collect(),
             owner: Owner::default(),
             nested: false,
-            how,
+            options,
         };
         ingest.run(&workshop.open(), now())
     })
@@ -173,8 +173,8 @@ fn a_dry_run_lists_every_path() {
     fs::create_dir(source.join("c")).unwrap();
     std::os::unix::fs::symlink("x", source.join("c/link")).unwrap();
     let mut progress = |_| ();
-    let how = how(&mut progress);
-    let mut publish = Publish { source, target: Vec::new(), how };
+    let options = options(&mut progress);
+    let mut publish = Publish { source, target: Vec::new(), options };
     let report = publish.dry_run(&workshop.open(), now()).unwrap();
     let changes = report.changes.expect("a dry run lists changes");
     let found: Vec<(String, ChangeKind, &str)> = changes

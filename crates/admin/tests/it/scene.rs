@@ -14,7 +14,7 @@ use esker_testkit::disk::{FaultDisk, Plan, scratch};
 use esker_testkit::listing::Entry;
 use esker_testkit::object;
 
-use crate::workshop::{NAME, Workshop, assert_same_trees, how, now};
+use crate::workshop::{NAME, Workshop, assert_same_trees, now, options};
 
 /// What the publisher does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,14 +96,14 @@ impl Scene {
         let mut repository = Repository::open_on(disks, &folder.join(NAME), &name, keys, self.now)?;
         repository.share_with_spool(&folder.join(SPOOL))?;
         let mut progress = |_| ();
-        let how = how(&mut progress);
+        let options = options(&mut progress);
         if self.act == Act::Ingest {
             let (archive, target) = (self.archive(), b"/nested".to_vec());
             let delete = vec![b"/nested/deeper/file".to_vec()];
             let owner = Owner::default();
-            Ingest { archive, target, delete, owner, nested: true, how }.run(&repository, self.now)
+            Ingest { archive, target, delete, owner, nested: true, options }.run(&repository, self.now)
         } else {
-            Publish { source: self.workshop.source(), target: Vec::new(), how }.run(&repository, self.now)
+            Publish { source: self.workshop.source(), target: Vec::new(), options }.run(&repository, self.now)
         }
     }
 

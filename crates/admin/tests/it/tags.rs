@@ -6,22 +6,22 @@ use esker_admin::{AdminError, Publish, Report, Settings};
 use esker_format::history::{History, Tag};
 use esker_testkit::object::inflate;
 
-use crate::workshop::{Workshop, how, now};
+use crate::workshop::{Workshop, now, options};
 
 fn publish(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, AdminError> {
     let mut progress = |_| ();
-    let mut how = how(&mut progress);
-    how.tag.name = tag.map(str::to_owned);
-    how.tag.description = message.to_owned();
-    Publish { source: workshop.source(), target: Vec::new(), how }.run(&workshop.open(), now())
+    let mut options = options(&mut progress);
+    options.tag.name = tag.map(str::to_owned);
+    options.tag.description = message.to_owned();
+    Publish { source: workshop.source(), target: Vec::new(), options }.run(&workshop.open(), now())
 }
 
 fn dry_run(workshop: &Workshop, tag: Option<&str>, message: &str) -> Result<Report, AdminError> {
     let mut progress = |_| ();
-    let mut how = how(&mut progress);
-    how.tag.name = tag.map(str::to_owned);
-    how.tag.description = message.to_owned();
-    Publish { source: workshop.source(), target: Vec::new(), how }.dry_run(&workshop.open(), now())
+    let mut options = options(&mut progress);
+    options.tag.name = tag.map(str::to_owned);
+    options.tag.description = message.to_owned();
+    Publish { source: workshop.source(), target: Vec::new(), options }.dry_run(&workshop.open(), now())
 }
 
 /// The history that the published head names.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, How, KeyFolder, NewRepository, Progress, Publish, Report, Repository, TagRequest,
+    AdminError, KeyFolder, NewRepository, Progress, Publish, PublishOptions, Report, Repository, TagRequest,
 };
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -128,13 +128,13 @@ pub(crate) fn publish_at(
     target: &str,
 ) -> Result<Report, AdminError> {
     let mut progress = |_| ();
-    let how = how(&mut progress);
-    let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), how };
+    let options = options(&mut progress);
+    let mut publish = Publish { source: source.to_owned(), target: target.as_bytes().to_vec(), options };
     publish.run(repository, now)
 }
 
-pub(crate) fn how(progress: &mut dyn FnMut(Progress)) -> How<'_> {
-    How {
+pub(crate) fn options(progress: &mut dyn FnMut(Progress)) -> PublishOptions<'_> {
+    PublishOptions {
         tag: TagRequest::default(),
         threads: 3,
         stop: Arc::new(AtomicBool::new(false)),

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{How, Ingest, Owner};
+use esker_admin::{Ingest, Owner, PublishOptions};
 
 use crate::exit::{Context as _, Failure, Kind};
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
@@ -75,8 +75,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
     let (archive, target) = (args.archive, args.to.into_os_string().into_vec());
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
-    let work = |given: How<'_>| {
-        let mut ingest = Ingest { archive, target, delete, owner, nested, how: given };
+    let work = |given: PublishOptions<'_>| {
+        let mut ingest = Ingest { archive, target, delete, owner, nested, options: given };
         match how.dry_run {
             true => ingest.dry_run(&repository, now()),
             false => ingest.run(&repository, now()),

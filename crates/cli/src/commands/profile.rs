@@ -198,11 +198,11 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let place = args.place.place(&args.name, settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let failed = failed("can't list the profiles", &place);
-    let shelf = repository.profiles();
-    let names = shelf.names().map_err(&failed)?;
+    let stored = repository.profiles();
+    let names = stored.names().map_err(&failed)?;
     let mut out = Output::new();
     if args.json {
-        let profiles = names.iter().map(|name| shelf.get(name)).collect::<Result<Vec<_>, _>>();
+        let profiles = names.iter().map(|name| stored.get(name)).collect::<Result<Vec<_>, _>>();
         let profiles = profiles.map_err(&failed)?;
         out.json_array(
             profiles.iter().map(|named| as_json(&named.name, &named.profile, &clusters(&named.profile).0)),
@@ -213,7 +213,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("no profile is kept for {}", place.name))?;
     }
     for name in names {
-        match shelf.get(&name) {
+        match stored.get(&name) {
             Ok(NamedProfile { profile, .. }) => {
                 out.line(format!("{name}  {} files  {}", profile.files.len(), profile.command))?;
             }

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{How, Publish};
+use esker_admin::{Publish, PublishOptions};
 
 use crate::exit::Failure;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
@@ -44,8 +44,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         repository.settings_mut().deflate = deflate.into();
     }
     let (source, target) = (args.source, args.to.into_os_string().into_vec());
-    let work = |given: How<'_>| {
-        let mut publish = Publish { source, target, how: given };
+    let work = |given: PublishOptions<'_>| {
+        let mut publish = Publish { source, target, options: given };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),
             false => publish.run(&repository, now()),

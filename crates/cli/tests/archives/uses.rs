@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{How, Ingest, KeyFolder, NewRepository, Owner, Repository, TagRequest};
+use esker_admin::{Ingest, KeyFolder, NewRepository, Owner, PublishOptions, Repository, TagRequest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_oci::{FileContent, Image, Kind as LayerKind, Limits};
@@ -187,7 +187,7 @@ fn ingest(folder: &Path, keys: &KeyFolder, number: usize, case: &Case) -> Result
         delete: Vec::new(),
         owner: Owner::default(),
         nested: false,
-        how: How {
+        options: PublishOptions {
             tag: TagRequest::default(),
             threads: 1,
             stop: Arc::new(AtomicBool::new(false)),

@@ -89,13 +89,13 @@ fn content_id(entry: &Entry) -> ContentId {
 }
 
 /// The records of one target directory.
-pub(crate) struct KnownFiles {
+pub(crate) struct FileIndex {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     bytes: Vec<u8>,
 }
 
-impl KnownFiles {
+impl FileIndex {
     /// Reads what is known of a target directory; nothing, if the file is missing or damaged.
     pub(crate) fn read(disk: Arc<dyn Disk>, state: &Path, target: &[u8]) -> Self {
         let name = ContentHash::of(HashAlgorithm::Sha1, target).hex();
