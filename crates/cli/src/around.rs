@@ -15,7 +15,7 @@ use esker_node::status::{MountStatus, ShownWith, seconds};
 use esker_run::{Ending, Forwarding, Outside, Point, RunError, die_by};
 use esker_view::{View, ViewOptions};
 
-use crate::commands::scout;
+use crate::commands::replay;
 use crate::exit::{Failure, Kind, chain, warn};
 use crate::failures;
 use crate::join::{Checked, offline_warning};
@@ -35,7 +35,7 @@ pub(crate) struct Around<'a> {
     /// Put an overlay of the kernel above the mount.
     pub(crate) shield: bool,
     /// Whether somebody goes ahead of the command.
-    pub(crate) scout: bool,
+    pub(crate) replay: bool,
 }
 
 /// Takes over the signals that are for the command. Call it first thing: a signal must find a thread that knows what
@@ -94,7 +94,7 @@ impl Around<'_> {
         let devices = outside.devices().map_err(failed)?;
         let mut mounts = Vec::new();
         for (Opened { repository, view, mut plan }, device) in opened.into_iter().zip(devices) {
-            plan.scout = self.scout.then(|| scout::launch_beside(outside.id(), &plan.mountpoint));
+            plan.replayer = self.replay.then(|| replay::command_beside(outside.id(), &plan.mountpoint));
             let (mounted, unregistered) = Mounted::attach(plan, device, repository, view)
                 .map_err(|error| Failure::failed(chain(&error)))?;
             let unregistered =
@@ -135,7 +135,7 @@ impl Around<'_> {
             telemetry: None,
             talk: None,
             shown_with: if shield { ShownWith::Overlay } else { ShownWith::Fuse },
-            scout: None,
+            replayer: None,
         };
         Ok((Opened { repository, view, plan }, point))
     }

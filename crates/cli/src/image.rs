@@ -248,8 +248,8 @@ impl ImageNamed {
         let tree = Arc::new(tree(Arc::clone(&image), &options(settings))?);
         let told = Arc::clone(&tree);
         Ok(ImageMount {
-            trails: self
-                .trails(&tree, repository, settings)
+            sequences: self
+                .sequences(&tree, repository, settings)
                 .map(|known| known.with(&brought(&*image, tree.superblock()))),
             tree,
             name: self.name(),

@@ -116,7 +116,7 @@ impl Checked {
         let mut view = self.configured.applied_to(view);
         // What nobody keeps is not worth fetching ahead.
         view.prefetch &= !streaming;
-        let options = ViewOptions { trails: Some(repository.trails()), ..view.clone() };
+        let options = ViewOptions { sequences: Some(repository.sequences()), ..view.clone() };
         match View::open(repository.store.clone(), repository.heads.clone(), options) {
             Ok(view) => Ok((repository, view)),
             Err(error) => {

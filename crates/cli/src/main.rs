@@ -83,8 +83,8 @@ enum Command {
     Manual(commands::manual::Args),
     #[command(name = around::INSIDE, hide = true)]
     Inside(commands::inside::Args),
-    #[command(name = commands::scout::SCOUT, hide = true)]
-    Scout(commands::scout::Args),
+    #[command(name = commands::replay::REPLAY, hide = true)]
+    Replay(commands::replay::Args),
 }
 
 /// Runs a command; `line` is what stands for it after the program's name.
@@ -93,8 +93,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if let Command::Inside(args) = command {
         return commands::inside::run(args);
     }
-    if let Command::Scout(args) = command {
-        return commands::scout::run(&args).map(|()| ExitCode::SUCCESS);
+    if let Command::Replay(args) = command {
+        return commands::replay::run(&args).map(|()| ExitCode::SUCCESS);
     }
     // Both read the command line's own description, and no setting.
     match &command {
@@ -115,7 +115,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
-        Command::Inside(_) | Command::Scout(_) | Command::Completions(_) | Command::Manual(_) => {
+        Command::Inside(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),

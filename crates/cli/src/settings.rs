@@ -165,7 +165,7 @@ impl Settings {
     }
 
     /// The cache folder for a mount that only remembers something there, if there is one.
-    pub(crate) fn cache_of_trails(&self, args: &RepositoryArgs) -> Option<PathBuf> {
+    pub(crate) fn cache_of_sequences(&self, args: &RepositoryArgs) -> Option<PathBuf> {
         let on_disk = args.cache.as_deref() != Some(Path::new(MEMORY));
         let place = on_disk.then(|| self.cache(args.cache.as_deref(), args.cache_on_network).ok())??;
         Some(place.path)

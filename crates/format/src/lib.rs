@@ -37,6 +37,7 @@ pub mod master_keys;
 pub mod metainfo;
 pub mod name;
 pub mod object;
+pub mod path;
 mod pem;
 pub mod profile;
 pub mod pyc;

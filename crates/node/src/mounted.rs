@@ -10,8 +10,8 @@ use esker_fuse::mount::Trusted;
 use esker_fuse::{
     Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
 };
+use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
 use esker_store::{Datagrams, ObjectStore};
-use esker_trails::{Keeper, Launch, Scouted};
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
@@ -24,9 +24,9 @@ use crate::control::{self, Control, Listening, Request, Response};
 use crate::memory::is_memory;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
+use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
-use crate::scouting;
 use crate::share::Through;
 use crate::status::{self, MountStatus, ShownWith, seconds};
 use crate::talk::{Talk, TalkOptions};
@@ -62,7 +62,7 @@ pub struct MountPlan {
     /// With what to show it, where we may. Only what never changes may be shown with anything but FUSE.
     pub shown_with: ShownWith,
     /// How somebody is started who goes ahead of programs, if anybody does.
-    pub scout: Option<Launch>,
+    pub replayer: Option<ReplayerCommand>,
 }
 
 /// Mounting failed.
@@ -90,7 +90,7 @@ pub struct ImageMount {
     /// What is mounted.
     pub tree: Arc<dyn Tree>,
     /// What is known of how programs start from it; none if nobody should go ahead of them.
-    pub trails: Option<Keeper>,
+    pub sequences: Option<SequenceStore>,
     /// What it is called.
     pub name: String,
     /// Where it is: a path or URL.
@@ -191,7 +191,7 @@ pub(crate) struct Served {
     command: Option<String>,
     pub(crate) content: Content,
     pub(crate) session: Session,
-    scout: Option<Arc<Scouted>>,
+    replayer: Option<Arc<RecordingTree>>,
     shown_with: ShownWith,
     looks: Looks,
     /// Hears of new revisions.
@@ -319,8 +319,8 @@ impl Mounted {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
-        let scout = plan.scout.and_then(|launch| send_scout(launch, &mut content, &log));
-        let tree = scout.clone().map_or_else(|| content.tree(), |scout| scout as Arc<dyn Tree>);
+        let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content, &log));
+        let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {
             Door::Mounted(device) => (Session::start(device, tree, session)?, ShownWith::Fuse),
             Door::Behind(place) => {
@@ -337,7 +337,7 @@ impl Mounted {
             command: plan.command,
             content,
             session,
-            scout,
+            replayer,
             shown_with,
             looks: Looks::default(),
             listening,
@@ -379,7 +379,7 @@ impl Mounted {
         let served = self.served.clone();
         let folder = self.served.content.names().2;
         let closed = answering::unless_hung(&folder, move || {
-            served.scout.iter().for_each(|scout| scout.close());
+            served.replayer.iter().for_each(|replayer| replayer.close());
             served.content.close();
         });
         if let Err(error) = &closed {
@@ -395,10 +395,14 @@ impl Mounted {
     }
 }
 
-fn send_scout(launch: Launch, content: &mut Content, log: &Log) -> Option<Arc<Scouted>> {
+fn record_and_replay(
+    command: ReplayerCommand,
+    content: &mut Content,
+    log: &Log,
+) -> Option<Arc<RecordingTree>> {
     match content {
-        Content::Repository(repository, view) => scouting::in_repository(repository, view, launch, log),
-        Content::Image(image) => scouting::in_image(image, launch, log),
+        Content::Repository(repository, view) => replay::in_repository(repository, view, command, log),
+        Content::Image(image) => replay::in_image(image, command, log),
     }
 }
 
@@ -420,7 +424,7 @@ fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseL
 
 impl Served {
     fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        self.scout.iter().for_each(|scout| scout.rest());
+        self.replayer.iter().for_each(|replayer| replayer.pause());
         self.session.unmount(how)?;
         if how == Unmount::Lazy {
             drop(self.registration.lock().take());

@@ -74,7 +74,7 @@ pub(crate) fn start(listen: SseOptions, view: &Arc<View>) -> Result<SseListener,
     let (name, view): (_, Weak<View>) = (view.name().clone(), Arc::downgrade(view));
     let heard = Arc::new(move |event: &[u8]| {
         if let (Some(revision), Some(view)) = (revision(event, &name), view.upgrade()) {
-            view.announced(Some(revision));
+            view.hint_revision(Some(revision));
         }
     });
     SseListener::start(listen, heard)

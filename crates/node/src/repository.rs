@@ -101,13 +101,13 @@ impl Repository {
     }
 
     /// The file of what programs read of it one after the other, for its view.
-    pub fn trails(&self) -> PathBuf {
-        trails(self.store.cache(), self.heads.name().as_str())
+    pub fn sequences(&self) -> PathBuf {
+        sequences(self.store.cache(), self.heads.name().as_str())
     }
 
     /// The same for what a mount's scout has learned.
     pub fn starts(&self) -> PathBuf {
-        trails(self.store.cache(), &format!("{}.starts", self.heads.name()))
+        sequences(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }
 
     /// Lets go of the cache; nothing can be read afterwards that wasn't before.
@@ -117,7 +117,7 @@ impl Repository {
 }
 
 /// Where in a cache's folder it is kept what programs read of a tree one after the other.
-pub fn trails(cache: &Path, tree: &str) -> PathBuf {
+pub fn sequences(cache: &Path, tree: &str) -> PathBuf {
     cache.join("trails").join(tree)
 }
 

@@ -8,6 +8,7 @@ use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_prefetch::bundles::CatalogRequest;
 use esker_store::{
     CacheKey, Callback, CancelToken, Handle, Mapped, ObjectRequest, ObjectStore, Progress, Requester,
     StoreError, Warmed,
@@ -49,6 +50,16 @@ pub(crate) struct WantedCatalog {
     pub(crate) path: Vec<u8>,
     /// Whether it is to be had under its alternative name only.
     pub(crate) alternative_path: bool,
+}
+
+impl CatalogRequest for WantedCatalog {
+    fn hash(&self) -> ContentHash {
+        self.hash
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.size
+    }
 }
 
 impl WantedCatalog {
@@ -141,7 +152,7 @@ impl Catalogs {
     pub(crate) fn attach_ahead(
         self: &Arc<Self>,
         wanted: WantedCatalog,
-        errand: &CancelToken,
+        cancel_token: &CancelToken,
         waiter: Waiter,
     ) {
         let (catalogs, ahead) = (Arc::clone(self), object(&wanted));
@@ -149,7 +160,7 @@ impl Catalogs {
             Ok(_) => catalogs.attach(wanted, Requester::default(), waiter),
             Err(error) => waiter(Err(failure::of_store(error, wanted.describe()))),
         };
-        self.store.warm(ahead, errand, Callback::new(warmed));
+        self.store.warm(ahead, cancel_token, Callback::new(warmed));
     }
 
     /// Attaches a catalog for a thread that may wait for it.

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 
 use crate::core::Core;
 use crate::failure::{self, Blocked};
-use crate::lookup::Scene;
-use crate::payload::Notes;
+use crate::lookup::Snapshot;
+use crate::payload::NodeInfo;
 use crate::prefetch::PartRead;
 use crate::requester;
 
@@ -38,22 +38,22 @@ impl Core {
     pub(crate) fn read(self: &Arc<Self>, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         match readable(node) {
             Err(error) => reply.err(error),
-            Ok((notes, compression)) => {
-                let end = offset.saturating_add(len as u64).min(notes.size);
+            Ok((info, compression)) => {
+                let end = offset.saturating_add(len as u64).min(info.size);
                 if offset >= end {
                     return reply.ok(Data::default());
                 }
-                if notes.chunked {
+                if info.chunked {
                     return self.read_chunked(node, compression, offset..end, reply);
                 }
-                let Some(hash) = notes.content else {
+                let Some(hash) = info.content else {
                     return reply.err(self.no_content(node));
                 };
                 let piece = Piece {
                     at: 0,
                     object: ObjectName::new(hash, ObjectKind::File),
                     compression,
-                    size: notes.size,
+                    size: info.size,
                     start: offset,
                     len: (end - offset) as usize,
                 };
@@ -69,18 +69,18 @@ impl Core {
         range: std::ops::Range<u64>,
         reply: Reply<Data>,
     ) {
-        if let Some(chunks) = self.held.chunks(&node.key) {
+        if let Some(chunks) = self.open_files.chunks(&node.key) {
             return self.read_chunks(node, &chunks, compression, range, reply);
         }
         let (core, node) = (Arc::clone(self), *node);
         let with_chunks = reply.through(move |answer: Result<Arc<[Chunk]>, TreeError>, reply| match answer {
             Ok(chunks) => {
-                core.held.keep_chunks(&node.key, &chunks);
+                core.open_files.keep_chunks(&node.key, &chunks);
                 core.read_chunks(&node, &chunks, compression, range, reply);
             }
             Err(error) => reply.err(error),
         });
-        self.serve(with_chunks, move |scene| scene.chunks(&node));
+        self.serve(with_chunks, move |snapshot| snapshot.chunks(&node));
     }
 
     fn read_chunks(
@@ -92,8 +92,8 @@ impl Core {
         reply: Reply<Data>,
     ) {
         let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= range.start);
-        let touched = chunks.iter().skip(first).take_while(|chunk| chunk.offset < range.end);
-        let pieces: Vec<Piece> = touched
+        let recent_reads = chunks.iter().skip(first).take_while(|chunk| chunk.offset < range.end);
+        let pieces: Vec<Piece> = recent_reads
             .take(PIECES_MAX + 1)
             .map(|chunk| {
                 let start = range.start.saturating_sub(chunk.offset);
@@ -118,7 +118,7 @@ impl Core {
     /// Answers at once if every object is in the cache, else once all have come.
     fn serve_pieces(self: &Arc<Self>, node: &Node, pieces: Vec<Piece>, reply: Reply<Data>) {
         // What lies elsewhere is neither foreseen nor learned of: what fetches ahead knows objects by their names.
-        let is_external = Notes::of(node).is_ok_and(|notes| notes.external);
+        let is_external = NodeInfo::of(node).is_ok_and(|info| info.external);
         let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
         let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
         if let Some(segments) = ready {
@@ -141,16 +141,16 @@ impl Core {
 
     /// Has the store look at the objects of a range that could not be read.
     pub(crate) fn unreadable(&self, node: &Node, offset: u64, len: usize) {
-        let Ok((notes, compression)) = readable(node) else { return };
+        let Ok((info, compression)) = readable(node) else { return };
         let end = offset.saturating_add(len as u64);
-        if !notes.chunked {
-            if let Some(hash) = notes.content {
+        if !info.chunked {
+            if let Some(hash) = info.content {
                 let object = ObjectName::new(hash, ObjectKind::File);
-                self.store.doubt(&ObjectRequest::new(object, compression, "").size(notes.size));
+                self.store.doubt(&ObjectRequest::new(object, compression, "").size(info.size));
             }
             return;
         }
-        let chunks = self.held.chunks(&node.key).unwrap_or_default();
+        let chunks = self.open_files.chunks(&node.key).unwrap_or_default();
         let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset);
         for chunk in chunks.iter().skip(first).take_while(|chunk| chunk.offset < end).take(PIECES_MAX) {
             let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
@@ -168,7 +168,7 @@ impl Core {
     ) {
         let name: Arc<str> = self.name_of(node).into();
         let requester = requester::of(reply.requester());
-        let gathering = Arc::new(Gathering(Mutex::new(Gathered {
+        let gathering = Arc::new(Assembly(Mutex::new(AssemblyState {
             segments: vec![None; pieces.len()],
             missing: pieces.len(),
             reply: Some(reply),
@@ -194,8 +194,8 @@ impl Core {
     /// The path of a file whose content lies outside of the repository, once a catalog that tells it is there; `None`
     /// where the content is in the repository.
     pub(crate) fn place_outside(self: &Arc<Self>, node: &Node, reply: Reply<Option<Vec<u8>>>) {
-        match Notes::of(node) {
-            Ok(notes) if notes.external => self.serve(reply, move |scene| scene.path_of(&notes).map(Some)),
+        match NodeInfo::of(node) {
+            Ok(info) if info.external => self.serve(reply, move |snapshot| snapshot.path_of(&info).map(Some)),
             Ok(_) => reply.ok(None),
             Err(error) => reply.err(error),
         }
@@ -207,11 +207,11 @@ impl Core {
     }
 }
 
-impl Scene<'_> {
+impl Snapshot<'_> {
     /// The chunks of a chunked file, from whichever catalog its node came.
     pub(crate) fn chunks(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
-        let notes = Notes::of(node)?;
-        let attached = match self.attached(&notes) {
+        let info = NodeInfo::of(node)?;
+        let attached = match self.attached(&info) {
             Ok(attached) => attached,
             // The present revision may have the same file, and its catalog nearer at hand.
             Err(missing) => match self.with_row(node, |mount, row| mount.chunks(row)) {
@@ -220,22 +220,22 @@ impl Scene<'_> {
             },
         };
         let damaged = |error| failure::of_catalog(error, attached.describe(&[]));
-        let row = attached.catalog.find(notes.key).map_err(damaged)?;
+        let row = attached.catalog.find(info.key).map_err(damaged)?;
         let row = row.filter(|row| row.flags().has(Flags::CHUNKED)).ok_or(ErrorKind::Stale)?;
         Ok(attached.catalog.chunks(&row).map_err(damaged)?.into())
     }
 }
 
 /// The pieces of one answer, as they come.
-struct Gathering(Mutex<Gathered>);
+struct Assembly(Mutex<AssemblyState>);
 
-struct Gathered {
+struct AssemblyState {
     segments: Vec<Option<Segment>>,
     missing: usize,
     reply: Option<Reply<Data>>,
 }
 
-impl Gathering {
+impl Assembly {
     fn arrived(&self, at: usize, answer: Result<Segment, TreeError>) {
         let mut gathered = self.0.lock();
         let outcome = match answer {
@@ -285,15 +285,15 @@ pub(crate) fn outside(path: &[u8], kind: ObjectKind, at: u64) -> Box<External> {
 }
 
 /// Checks that the node is a file whose bytes the store can give.
-pub(crate) fn readable(node: &Node) -> Result<(Notes, Compression), TreeError> {
+pub(crate) fn readable(node: &Node) -> Result<(NodeInfo, Compression), TreeError> {
     match node.kind {
         Kind::File => {}
         Kind::Directory => return Err(ErrorKind::IsADirectory.into()),
         _ => return Err(ErrorKind::Invalid.into()),
     }
-    let notes = Notes::of(node)?;
-    let compression = notes.compression.ok_or_else(|| {
+    let info = NodeInfo::of(node)?;
+    let compression = info.compression.ok_or_else(|| {
         TreeError::on(ErrorKind::Damaged, "a file").because("its compression is not known to this program")
     })?;
-    Ok((notes, compression))
+    Ok((info, compression))
 }

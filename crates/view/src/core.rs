@@ -8,20 +8,19 @@ use esker_store::ObjectStore;
 use esker_vfs::{ErrorKind, Reply, TreeError, Watcher};
 use parking_lot::Mutex;
 
+use crate::attributes::AttributeRules;
 use crate::catalogs::{Catalogs, WantedCatalog};
-use crate::difference::Vanished;
+use crate::diff::VanishedDirectories;
 use crate::directories::Directories;
 use crate::failure::Blocked;
-use crate::follow::Sightings;
-use crate::held::Held;
 use crate::listing::Listings;
-use crate::lookup::Scene;
+use crate::lookup::Snapshot;
 use crate::magic::About;
+use crate::open_files::OpenFiles;
 use crate::prefetch::Prefetch;
 use crate::requester;
 use crate::revision::Revision;
-use crate::show::Show;
-use crate::status::{Counters, Failures};
+use crate::status::{Counters, Failures, HeadStatus};
 
 /// Most catalogs one call waits for, one after the other: more than a path can have mountpoints in real
 /// trees, few enough that a call ends even if what it waited for is unmounted again and again.
@@ -30,21 +29,21 @@ const WAITS_MAX: u32 = 256;
 /// The parts of a view that calls share.
 pub(crate) struct Core {
     pub(crate) name: RepositoryName,
-    pub(crate) show: Show,
+    pub(crate) attribute_rules: AttributeRules,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) catalogs: Arc<Catalogs>,
     /// The revision that calls are answered from.
     pub(crate) current: ArcSwap<Revision>,
     pub(crate) directories: Directories,
     pub(crate) listings: Listings,
-    pub(crate) held: Held,
+    pub(crate) open_files: OpenFiles,
     pub(crate) prefetch: Prefetch,
     pub(crate) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
     pub(crate) failures: Failures,
     pub(crate) counters: Counters,
-    pub(crate) sightings: Mutex<Sightings>,
+    pub(crate) head_status: Mutex<HeadStatus>,
     /// Directories that may come back; the follower's alone.
-    pub(crate) vanished: Mutex<Vanished>,
+    pub(crate) vanished: Mutex<VanishedDirectories>,
     pub(crate) attached_max: usize,
     /// Whom to ask for what only a mount knows.
     pub(crate) about: OnceLock<Arc<dyn About>>,
@@ -64,11 +63,11 @@ impl Core {
     pub(crate) fn answer<T>(
         &self,
         reply: Reply<T>,
-        attempt: impl FnOnce(&Scene<'_>) -> Result<T, Blocked>,
+        attempt: impl FnOnce(&Snapshot<'_>) -> Result<T, Blocked>,
     ) -> Option<Parked<T>> {
         let revision = self.current.load();
-        let scene = Scene::new(self, &revision);
-        match attempt(&scene) {
+        let snapshot = Snapshot::new(self, &revision);
+        match attempt(&snapshot) {
             Ok(value) => reply.ok(value),
             Err(Blocked::Failed(error)) => reply.err(error),
             Err(Blocked::On(wanted)) => {
@@ -82,7 +81,7 @@ impl Core {
     pub(crate) fn answer_later<T: Send + 'static>(
         self: &Arc<Self>,
         parked: Parked<T>,
-        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+        attempt: impl Fn(&Snapshot<'_>) -> Result<T, Blocked> + Send + 'static,
     ) {
         self.wait(parked, WAITS_MAX, attempt);
     }
@@ -91,7 +90,7 @@ impl Core {
         self: &Arc<Self>,
         parked: Parked<T>,
         waits_left: u32,
-        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+        attempt: impl Fn(&Snapshot<'_>) -> Result<T, Blocked> + Send + 'static,
     ) {
         let core = Arc::clone(self);
         let Parked { reply, wanted, serial } = parked;
@@ -120,7 +119,7 @@ impl Core {
     pub(crate) fn serve<T: Send + 'static>(
         self: &Arc<Self>,
         reply: Reply<T>,
-        attempt: impl Fn(&Scene<'_>) -> Result<T, Blocked> + Send + 'static,
+        attempt: impl Fn(&Snapshot<'_>) -> Result<T, Blocked> + Send + 'static,
     ) {
         if let Some(parked) = self.answer(reply, &attempt) {
             self.answer_later(parked, attempt);

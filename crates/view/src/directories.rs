@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use esker_format::catalog::PathKey;
 
-use crate::payload::Notes;
+use crate::payload::NodeInfo;
 
 /// Most directories remembered: some 10 MB.
 const DIRECTORIES_MAX: usize = 1 << 16;
 
 /// Where a directory's row is: its key and that of the mount.
-type Whereabouts = (PathKey, PathKey);
-type Map = papaya::HashMap<Whereabouts, Known>;
+type DirectoryKey = (PathKey, PathKey);
+type Map = papaya::HashMap<DirectoryKey, KnownDirectory>;
 pub(crate) type DirectoriesRef<'a> =
-    papaya::HashMapRef<'a, Whereabouts, Known, std::hash::RandomState, papaya::LocalGuard<'a>>;
+    papaya::HashMapRef<'a, DirectoryKey, KnownDirectory, std::hash::RandomState, papaya::LocalGuard<'a>>;
 
 /// What is known of a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownDirectory {
     /// Its visible path, true in every revision.
     pub(crate) path: Arc<[u8]>,
     /// The mount that holds its contents, in the revision with this serial number.
@@ -39,9 +39,13 @@ impl Directories {
 }
 
 /// Remembers a directory and returns what is remembered.
-pub(crate) fn remember<'d>(directories: &'d DirectoriesRef<'_>, notes: &Notes, known: Known) -> &'d Known {
+pub(crate) fn remember<'d>(
+    directories: &'d DirectoriesRef<'_>,
+    info: &NodeInfo,
+    known: KnownDirectory,
+) -> &'d KnownDirectory {
     if directories.len() >= DIRECTORIES_MAX {
         directories.clear();
     }
-    directories.update_or_insert((notes.key, notes.mount), |_| known.clone(), known.clone())
+    directories.update_or_insert((info.key, info.mount), |_| known.clone(), known.clone())
 }

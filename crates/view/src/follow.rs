@@ -14,11 +14,10 @@ use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::{Condvar, Mutex};
 
 use crate::core::Core;
-use crate::difference::{self, Difference};
+use crate::diff::{self, RevisionDiff};
 use crate::head::Head;
-use crate::hint::Hint;
 use crate::revision::{Label, Revision};
-use crate::status::Offline;
+use crate::revision_hint::RevisionHint;
 
 /// Time to the next look after one that failed, as the reference client has it.
 const RETRY: Duration = Duration::from_secs(180);
@@ -38,13 +37,6 @@ pub struct Refreshed {
     pub offline: Option<String>,
 }
 
-/// What the follower found out.
-#[derive(Debug)]
-pub(crate) struct Sightings {
-    pub(crate) checked: SystemTime,
-    pub(crate) offline: Option<Offline>,
-}
-
 /// The handle on the follower's thread.
 pub(crate) struct Follower {
     core: Arc<Core>,
@@ -61,7 +53,7 @@ struct State {
     finished: u64,
     outcome: Result<Refreshed, TreeError>,
     /// What somebody says is published.
-    hint: Hint,
+    hint: RevisionHint,
     stop: bool,
 }
 
@@ -74,8 +66,13 @@ impl Follower {
         first_ttl: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let nothing = Err(ErrorKind::Unsupported.into());
-        let state =
-            Mutex::new(State { asked: 0, finished: 0, outcome: nothing, hint: Hint::default(), stop: false });
+        let state = Mutex::new(State {
+            asked: 0,
+            finished: 0,
+            outcome: nothing,
+            hint: RevisionHint::default(),
+            stop: false,
+        });
         let ttl_max = ttl_max.unwrap_or(Duration::MAX);
         let follower = Arc::new(Self { core, heads, ttl, ttl_max, state, changed: Condvar::new() });
         if follower.heads.is_some() {
@@ -111,7 +108,7 @@ impl Follower {
     }
 
     /// Somebody says that a revision is published, without proof. A look follows soon, unless this is nothing new.
-    pub(crate) fn announced(&self, revision: Option<u64>) {
+    pub(crate) fn hint_revision(&self, revision: Option<u64>) {
         let shown = self.core.current.load().label.number;
         self.state.lock().hint.heard(revision, shown, Instant::now());
         self.changed.notify_all();
@@ -184,10 +181,10 @@ impl Drop for StopOnExit<'_> {
 
 impl Core {
     fn note_sighting(&self, head: &Head) {
-        let mut sightings = self.sightings.lock();
-        sightings.offline = head.offline.clone();
+        let mut head_status = self.head_status.lock();
+        head_status.offline = head.offline.clone();
         if head.offline.is_none() {
-            sightings.checked = SystemTime::now();
+            head_status.checked = SystemTime::now();
         }
     }
 
@@ -205,16 +202,16 @@ impl Core {
             since: SystemTime::now(),
         };
         let root = self.catalogs.attach_soon(head.root_catalog()).wait()?;
-        let new = Revision::new(label, root, &self.show, self.attached_max)?;
+        let new = Revision::new(label, root, &self.attribute_rules, self.attached_max)?;
         let vanished = self.vanished.lock();
-        let difference = difference::compare(&self.show, &self.catalogs, &old, &new, &vanished)?;
+        let diff = diff::compare(&self.attribute_rules, &self.catalogs, &old, &new, &vanished)?;
         drop(vanished);
         drop(old);
-        self.switch(Arc::new(new), difference);
+        self.switch(Arc::new(new), diff);
         Ok(true)
     }
 
-    fn switch(&self, new: Arc<Revision>, difference: Difference) {
+    fn switch(&self, new: Arc<Revision>, diff: RevisionDiff) {
         let (sender, gone) = channel();
         let old = self.current.swap(Arc::clone(&new));
         let seen = old.seen();
@@ -226,7 +223,7 @@ impl Core {
         }
         self.listings.clear();
         self.counters.switches.count();
-        let changes = difference.complete(seen.by_path(), &new, &mut self.vanished.lock());
+        let changes = diff.complete(seen.by_path(), &new, &mut self.vanished.lock());
         if !changes.is_empty() {
             self.tell(&changes);
         }

@@ -32,11 +32,10 @@ pub(crate) struct Head {
 
 impl Head {
     /// Looks for a head now, and waits for it.
-    pub(crate) fn look(keeper: &HeadKeeper) -> Result<Self, TreeError> {
-        let what = || format!("the head of {}", keeper.name());
-        let refreshed =
-            Callback::wait(|done| keeper.refresh(done)).map_err(|error| of_head(error, what()))?;
-        let head = keeper.current().ok_or_else(|| TreeError::on(ErrorKind::Internal, what()))?;
+    pub(crate) fn look(heads: &HeadKeeper) -> Result<Self, TreeError> {
+        let what = || format!("the head of {}", heads.name());
+        let refreshed = Callback::wait(|done| heads.refresh(done)).map_err(|error| of_head(error, what()))?;
+        let head = heads.current().ok_or_else(|| TreeError::on(ErrorKind::Internal, what()))?;
         let offline = match refreshed {
             Refreshed::Offline(offline) => {
                 let since = time(offline.since);

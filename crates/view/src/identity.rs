@@ -24,7 +24,7 @@ const IN_GROUP: u8 = b'g';
 
 /// Where a file or link lives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place<'a> {
+pub(crate) enum EntryLocation<'a> {
     /// Under one name: the path.
     Path(&'a [u8]),
     /// Under the names of a hardlink group, which a catalog numbers.
@@ -33,7 +33,7 @@ pub(crate) enum Place<'a> {
 
 /// What a file or link holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Content<'a> {
+pub(crate) enum EntryContent<'a> {
     /// A stored object.
     Object(ContentHash),
     /// Chunks: the digest over them, see [`chunks_digest`].
@@ -55,15 +55,15 @@ pub(crate) fn directory(path: &[u8]) -> NodeKey {
 }
 
 /// The key of anything but a directory.
-pub(crate) fn entry(place: Place<'_>, kind: Kind, content: Content<'_>) -> NodeKey {
+pub(crate) fn entry(place: EntryLocation<'_>, kind: Kind, content: EntryContent<'_>) -> NodeKey {
     let mut hasher = Xxh3::new();
     match place {
-        Place::Path(path) => {
+        EntryLocation::Path(path) => {
             hasher.update(&[AT_PATH]);
             hasher.update(&(path.len() as u64).to_le_bytes());
             hasher.update(path);
         }
-        Place::Group { mount, group } => {
+        EntryLocation::Group { mount, group } => {
             hasher.update(&[IN_GROUP]);
             hasher.update(&mount.digest());
             hasher.update(&group.to_le_bytes());
@@ -71,24 +71,24 @@ pub(crate) fn entry(place: Place<'_>, kind: Kind, content: Content<'_>) -> NodeK
     }
     hasher.update(&[kind as u8]);
     match content {
-        Content::Object(hash) => {
+        EntryContent::Object(hash) => {
             hasher.update(&[b'o', hash.algorithm().to_flag()]);
             hasher.update(hash.digest());
         }
-        Content::Chunks(digest) => {
+        EntryContent::Chunks(digest) => {
             hasher.update(b"c");
             hasher.update(&digest);
         }
-        Content::Target(target) => {
+        EntryContent::Target(target) => {
             hasher.update(b"t");
             hasher.update(target);
         }
-        Content::Device(device) => {
+        EntryContent::Device(device) => {
             hasher.update(b"v");
             hasher.update(&device.major.to_le_bytes());
             hasher.update(&device.minor.to_le_bytes());
         }
-        Content::Size(size) => {
+        EntryContent::Size(size) => {
             hasher.update(b"s");
             hasher.update(&size.to_le_bytes());
         }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn numbers_are_the_same_for_ever() {
         let hash = ContentHash::new(HashAlgorithm::Rmd160, [5; 20]);
-        let key = entry(Place::Path(b"/sw/lib.so"), Kind::File, Content::Object(hash));
+        let key = entry(EntryLocation::Path(b"/sw/lib.so"), Kind::File, EntryContent::Object(hash));
         assert_eq!(number(&directory(b"/sw"), false), Ino(FIRST_DIRECTORY));
         assert_eq!(number(&key, false), Ino(FIRST_FILE));
         assert_eq!(number(&directory(b""), true), ROOT_INO);
@@ -149,18 +149,18 @@ mod tests {
         let keys = [
             directory(b"/a"),
             directory(b"/b"),
-            entry(Place::Path(b"/a"), Kind::File, Content::Object(one)),
-            entry(Place::Path(b"/b"), Kind::File, Content::Object(one)),
-            entry(Place::Path(b"/a"), Kind::File, Content::Object(two)),
-            entry(Place::Path(b"/a"), Kind::File, Content::Object(same_digest)),
-            entry(Place::Path(b"/a"), Kind::File, Content::Chunks([1; 16])),
-            entry(Place::Path(b"/a"), Kind::File, Content::Size(3)),
-            entry(Place::Path(b"/a"), Kind::Fifo, Content::Size(3)),
-            entry(Place::Path(b"/a"), Kind::Symlink, Content::Target(b"x")),
-            entry(Place::Path(b"/a"), Kind::Symlink, Content::Target(b"y")),
-            entry(Place::Group { mount: &mount, group: 1 }, Kind::File, Content::Object(one)),
-            entry(Place::Group { mount: &mount, group: 2 }, Kind::File, Content::Object(one)),
-            entry(Place::Group { mount: &other, group: 1 }, Kind::File, Content::Object(one)),
+            entry(EntryLocation::Path(b"/a"), Kind::File, EntryContent::Object(one)),
+            entry(EntryLocation::Path(b"/b"), Kind::File, EntryContent::Object(one)),
+            entry(EntryLocation::Path(b"/a"), Kind::File, EntryContent::Object(two)),
+            entry(EntryLocation::Path(b"/a"), Kind::File, EntryContent::Object(same_digest)),
+            entry(EntryLocation::Path(b"/a"), Kind::File, EntryContent::Chunks([1; 16])),
+            entry(EntryLocation::Path(b"/a"), Kind::File, EntryContent::Size(3)),
+            entry(EntryLocation::Path(b"/a"), Kind::Fifo, EntryContent::Size(3)),
+            entry(EntryLocation::Path(b"/a"), Kind::Symlink, EntryContent::Target(b"x")),
+            entry(EntryLocation::Path(b"/a"), Kind::Symlink, EntryContent::Target(b"y")),
+            entry(EntryLocation::Group { mount: &mount, group: 1 }, Kind::File, EntryContent::Object(one)),
+            entry(EntryLocation::Group { mount: &mount, group: 2 }, Kind::File, EntryContent::Object(one)),
+            entry(EntryLocation::Group { mount: &other, group: 1 }, Kind::File, EntryContent::Object(one)),
         ];
         let distinct: std::collections::HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());

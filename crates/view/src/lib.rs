@@ -1,33 +1,33 @@
 //! Presents one revision of a repository as a tree, and follows new revisions.
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod catalogs;
 mod content;
 mod core;
-mod difference;
+mod diff;
+mod dir_order;
 mod directories;
 mod evict;
 mod failure;
 mod follow;
 mod head;
-mod held;
-mod hint;
 mod identity;
 mod listing;
 mod lookup;
 mod magic;
-mod mounted;
+mod nested;
 mod objects;
 mod observe;
+mod open_files;
 mod options;
-mod order;
 mod paths;
 mod payload;
 mod prefetch;
 mod published;
 mod requester;
 mod revision;
-mod show;
+mod revision_hint;
 mod start;
 mod status;
 mod tree;
@@ -39,7 +39,7 @@ pub use magic::{About, Protected, Visibility, is_magic};
 pub use observe::Observer;
 pub use options::{IdMap, Ownership, Pin, ViewOptions};
 pub use paths::LastLink;
-pub use prefetch::{Arrival, Foreseen, Foresight};
+pub use prefetch::{Arrival, PrefetchEvent, PrefetchListener};
 pub use published::Published;
 pub use status::{FAILURES_MAX, Failure, FailureCause, Offline, ViewCounters, ViewStatus, chain};
 pub use view::View;

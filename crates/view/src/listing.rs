@@ -6,12 +6,13 @@ use esker_format::catalog::{Flags, PathKey};
 use esker_vfs::{Cookie, DirEntry, FIRST_COOKIE, Ino, Listing, Node};
 use parking_lot::Mutex;
 
+use crate::attributes::RowRef;
+use crate::dir_order;
 use crate::failure::{self, Blocked};
 use crate::identity;
-use crate::lookup::{Directory, Scene, is_name, join, split};
-use crate::order;
-use crate::payload::Notes;
-use crate::show::Sight;
+use crate::lookup::{Directory, Snapshot, is_name};
+use crate::payload::NodeInfo;
+use esker_format::path::{join, split};
 
 /// Most listings kept so that a program that reads a directory in pieces doesn't make us build it for each.
 const LISTINGS_MAX: usize = 64;
@@ -23,20 +24,20 @@ type Key = (u64, PathKey, PathKey);
 
 /// The listings that were used last, latest first.
 #[derive(Default)]
-pub(crate) struct Listings(Mutex<Vec<(Key, Kept)>>);
+pub(crate) struct Listings(Mutex<Vec<(Key, CachedListing)>>);
 
 #[derive(Clone)]
-struct Kept {
+struct CachedListing {
     entries: Arc<[DirEntry]>,
     parent: Ino,
 }
 
 impl Listings {
-    fn get(&self, key: &Key) -> Option<Kept> {
+    fn get(&self, key: &Key) -> Option<CachedListing> {
         let mut list = self.0.lock();
         let at = list.iter().position(|(known, _)| known == key)?;
         list[..=at].rotate_right(1);
-        list.first().map(|(_, kept)| kept.clone())
+        list.first().map(|(_, cached)| cached.clone())
     }
 
     /// Drops all, since a revision that is gone is asked for no more.
@@ -45,14 +46,14 @@ impl Listings {
         drop(dropped);
     }
 
-    fn put(&self, key: Key, kept: Kept) {
-        let mut names = kept.entries.len();
+    fn put(&self, key: Key, cached: CachedListing) {
+        let mut names = cached.entries.len();
         // What is dropped is freed after the lock is.
         let mut dropped = Vec::new();
         let mut list = self.0.lock();
-        list.insert(0, (key, kept));
-        let keep = list.iter().enumerate().skip(1).find_map(|(at, (_, kept))| {
-            names += kept.entries.len();
+        list.insert(0, (key, cached));
+        let keep = list.iter().enumerate().skip(1).find_map(|(at, (_, cached))| {
+            names += cached.entries.len();
             (at == LISTINGS_MAX || names > NAMES_MAX).then_some(at)
         });
         if let Some(keep) = keep {
@@ -63,22 +64,23 @@ impl Listings {
     }
 }
 
-impl Scene<'_> {
+impl Snapshot<'_> {
     /// The names of a directory after a place.
     pub(crate) fn list(&self, dir: &Node, after: Cookie) -> Result<Listing, Blocked> {
         let directory = self.directory(dir)?;
-        let notes = Notes::of(dir)?;
-        let key = (self.revision.label.serial, notes.key, notes.mount);
-        let kept = match self.core.listings.get(&key) {
-            Some(kept) => kept,
+        let info = NodeInfo::of(dir)?;
+        let key = (self.revision.label.serial, info.key, info.mount);
+        let cached = match self.core.listings.get(&key) {
+            Some(cached) => cached,
             None => {
-                let kept = Kept { entries: self.names(directory)?.into(), parent: parent(directory.path) };
-                self.core.listings.put(key, kept.clone());
-                kept
+                let cached =
+                    CachedListing { entries: self.names(directory)?.into(), parent: parent(directory.path) };
+                self.core.listings.put(key, cached.clone());
+                cached
             }
         };
-        let start = kept.entries.partition_point(|entry| entry.cookie <= after);
-        Ok(Listing { entries: kept.entries, start, parent: kept.parent })
+        let start = cached.entries.partition_point(|entry| entry.cookie <= after);
+        Ok(Listing { entries: cached.entries, start, parent: cached.parent })
     }
 
     /// The names of a directory in their order, hidden ones left out.
@@ -93,7 +95,11 @@ impl Scene<'_> {
             if row.flags().has(Flags::HIDDEN) || row.key() == own_key || !is_name(row.name()) {
                 continue;
             }
-            let found = self.core.show.found(Sight { mount, path: &join(path, row.name()), row: &row })?;
+            let found = self.core.attribute_rules.found(RowRef {
+                mount,
+                path: &join(path, row.name()),
+                row: &row,
+            })?;
             entries.push(DirEntry {
                 name: row.name().into(),
                 cookie: FIRST_COOKIE,
@@ -101,7 +107,7 @@ impl Scene<'_> {
                 attr: found.attr,
             });
         }
-        order::arrange(&mut entries, |entry| &entry.name, |entry, cookie| entry.cookie = cookie);
+        dir_order::arrange(&mut entries, |entry| &entry.name, |entry, cookie| entry.cookie = cookie);
         Ok(entries)
     }
 }

@@ -3,22 +3,23 @@
 use std::sync::Arc;
 
 use esker_format::catalog::{PathKey, Row};
+use esker_format::path::{join, split};
 use esker_vfs::{Attr, ErrorKind, Found, Kind, Node, TreeError};
 
+use crate::attributes::{self, RowRef};
 use crate::catalogs::{Attached, WantedCatalog};
 use crate::core::Core;
-use crate::directories::{self, DirectoriesRef, Known};
+use crate::directories::{self, DirectoriesRef, KnownDirectory};
 use crate::failure::Blocked;
-use crate::mounted::Mounted;
-use crate::payload::Notes;
+use crate::nested::CatalogMount;
+use crate::payload::NodeInfo;
 use crate::revision::{MountsRef, Revision};
-use crate::show::{self, Sight};
 
 /// The longest name of a directory entry on Linux.
 const NAME_MAX: usize = 255;
 
 /// A revision with everything pinned that references point into, while one call is answered from it.
-pub(crate) struct Scene<'a> {
+pub(crate) struct Snapshot<'a> {
     pub(crate) core: &'a Core,
     pub(crate) revision: &'a Revision,
     pub(crate) mounts: MountsRef<'a>,
@@ -29,16 +30,16 @@ pub(crate) struct Scene<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Directory<'s> {
     pub(crate) path: &'s [u8],
-    pub(crate) mount: &'s Mounted,
+    pub(crate) mount: &'s CatalogMount,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Snapshot<'a> {
     pub(crate) fn new(core: &'a Core, revision: &'a Revision) -> Self {
         Self { core, revision, mounts: revision.mounts(), directories: core.directories.pin() }
     }
 
     /// The mount that holds what lies in the directory `path`.
-    pub(crate) fn resolve(&self, path: &[u8]) -> Result<&Mounted, Blocked> {
+    pub(crate) fn resolve(&self, path: &[u8]) -> Result<&CatalogMount, Blocked> {
         self.revision.resolve(&self.mounts, &self.core.catalogs, path)
     }
 
@@ -56,16 +57,16 @@ impl<'a> Scene<'a> {
         let key = mount.key_of_child(directory.path, name);
         let Some(row) = mount.find(key)? else { return Err(ErrorKind::NotFound.into()) };
         let path = join(directory.path, name);
-        let found = self.core.show.found(Sight { mount, path: &path, row: &row })?;
+        let found = self.core.attribute_rules.found(RowRef { mount, path: &path, row: &row })?;
         if found.node.kind == Kind::Directory {
-            self.remember(&Notes::of(&found.node)?, &path, mount);
+            self.remember(&NodeInfo::of(&found.node)?, &path, mount);
         }
         Ok(found)
     }
 
     /// The present attributes of a node.
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attr, Blocked> {
-        self.with_row(node, |_, row| Ok(self.core.show.attr(row, node.kind, node.ino)))
+        self.with_row(node, |_, row| Ok(self.core.attribute_rules.attr(row, node.kind, node.ino)))
     }
 
     /// The directory that a node stands for.
@@ -73,11 +74,11 @@ impl<'a> Scene<'a> {
         if node.kind != Kind::Directory {
             return Err(ErrorKind::NotADirectory.into());
         }
-        let notes = Notes::of(node)?;
-        if notes.root {
+        let info = NodeInfo::of(node)?;
+        if info.root {
             return Ok(Directory { path: b"", mount: self.resolve(b"")? });
         }
-        let known = self.directories.get(&(notes.key, notes.mount));
+        let known = self.directories.get(&(info.key, info.mount));
         if let Some(known) = known
             && known.serial == self.revision.label.serial
             && let Some(mount) = self.mounts.get(&known.contents)
@@ -87,14 +88,14 @@ impl<'a> Scene<'a> {
         }
         let path = match known {
             Some(known) => Arc::clone(&known.path),
-            None => self.path_of(&notes)?.into(),
+            None => self.path_of(&info)?.into(),
         };
         let mount = self.resolve(&path)?;
         // In another revision there may be nothing at this path any more, or something else.
         if !self.is_directory(&path)? {
             return Err(ErrorKind::Stale.into());
         }
-        let known = self.remember_as(&notes, path, mount.key);
+        let known = self.remember_as(&info, path, mount.key);
         Ok(Directory { path: &known.path, mount })
     }
 
@@ -102,29 +103,29 @@ impl<'a> Scene<'a> {
     pub(crate) fn with_row<T>(
         &self,
         node: &Node,
-        work: impl FnOnce(&Mounted, &Row<'_>) -> Result<T, TreeError>,
+        work: impl FnOnce(&CatalogMount, &Row<'_>) -> Result<T, TreeError>,
     ) -> Result<T, Blocked> {
-        let notes = Notes::of(node)?;
-        if notes.root {
+        let info = NodeInfo::of(node)?;
+        if info.root {
             let root = self.resolve(b"")?;
             let row = root.find(root.key_of(b""))?.ok_or_else(|| root.damaged("it has no root entry"))?;
             return Ok(work(root, &row)?);
         }
-        if let Some(mount) = self.mounts.get(&notes.mount)
-            && mount.attached.hash == notes.catalog
-            && let Some(row) = mount.find(notes.key)?
+        if let Some(mount) = self.mounts.get(&info.mount)
+            && mount.attached.hash == info.catalog
+            && let Some(row) = mount.find(info.key)?
         {
             return Ok(work(mount, &row)?);
         }
-        let path = self.path_of(&notes)?;
+        let path = self.path_of(&info)?;
         let (parent, name) = split(&path).ok_or(ErrorKind::Stale)?;
         let mount = self.resolve(parent)?;
         let Some(row) = mount.find(mount.key_of_child(parent, name))? else {
             return Err(ErrorKind::Stale.into());
         };
-        let sight = Sight { mount, path: &path, row: &row };
-        let kind = show::kind(&row);
-        if kind != node.kind || self.core.show.identity(sight, kind)? != node.key {
+        let row_ref = RowRef { mount, path: &path, row: &row };
+        let kind = attributes::kind(&row);
+        if kind != node.kind || self.core.attribute_rules.identity(row_ref, kind)? != node.key {
             return Err(ErrorKind::Stale.into());
         }
         Ok(work(mount, &row)?)
@@ -140,83 +141,73 @@ impl<'a> Scene<'a> {
             Err(Blocked::Failed(error)) if error.kind == ErrorKind::Stale => {}
             answer => return answer,
         }
-        let notes = Notes::of(node)?;
-        let mount = Mounted::new(self.attached(&notes)?, b"")?;
-        let row = mount.find(notes.key)?.ok_or(ErrorKind::Stale)?;
+        let info = NodeInfo::of(node)?;
+        let mount = CatalogMount::new(self.attached(&info)?, b"")?;
+        let row = mount.find(info.key)?.ok_or(ErrorKind::Stale)?;
         Ok(work(&row)?)
     }
 
     /// The visible path of a node, from whatever revision it is.
-    pub(crate) fn path_of(&self, notes: &Notes) -> Result<Vec<u8>, Blocked> {
+    pub(crate) fn path_of(&self, info: &NodeInfo) -> Result<Vec<u8>, Blocked> {
         // Keys are made of paths, so a row with this key at this mount is at this path in any revision.
-        if let Some(mount) = self.mounts.get(&notes.mount)
-            && let Some(path) = mount.path_of(notes.key)?
+        if let Some(mount) = self.mounts.get(&info.mount)
+            && let Some(path) = mount.path_of(info.key)?
         {
             return Ok(path);
         }
-        let attached = self.attached(notes)?;
-        let Some(mount) = self.mount_elsewhere(attached, notes)? else {
+        let attached = self.attached(info)?;
+        let Some(mount) = self.mount_elsewhere(attached, info)? else {
             return Err(ErrorKind::Stale.into());
         };
-        Ok(mount.path_of(notes.key)?.ok_or(ErrorKind::Stale)?)
+        Ok(mount.path_of(info.key)?.ok_or(ErrorKind::Stale)?)
     }
 
     /// The catalog that a node came from, whether or not the present revision has it.
-    pub(crate) fn attached(&self, notes: &Notes) -> Result<Arc<Attached>, Blocked> {
-        let known = self.core.catalogs.get(&notes.catalog);
+    pub(crate) fn attached(&self, info: &NodeInfo) -> Result<Arc<Attached>, Blocked> {
+        let known = self.core.catalogs.get(&info.catalog);
         known.ok_or_else(|| {
-            let path = self.core.catalogs.bound_path(&notes.mount);
-            Blocked::On(WantedCatalog::new(notes.catalog, None, path.as_deref().unwrap_or_default()))
+            let path = self.core.catalogs.bound_path(&info.mount);
+            Blocked::On(WantedCatalog::new(info.catalog, None, path.as_deref().unwrap_or_default()))
         })
     }
 
     /// A catalog of another revision, mounted where it was then; `None` if nobody knows where that was.
-    fn mount_elsewhere(&self, attached: Arc<Attached>, notes: &Notes) -> Result<Option<Mounted>, TreeError> {
+    fn mount_elsewhere(
+        &self,
+        attached: Arc<Attached>,
+        info: &NodeInfo,
+    ) -> Result<Option<CatalogMount>, TreeError> {
         let prefix = attached.prefix().to_vec();
-        let path = if PathKey::of(&prefix) == notes.mount {
+        let path = if PathKey::of(&prefix) == info.mount {
             Some(prefix)
         } else {
-            self.core.catalogs.bound_path(&notes.mount).map(|path| path.to_vec())
+            self.core.catalogs.bound_path(&info.mount).map(|path| path.to_vec())
         };
-        path.map(|path| Mounted::new(attached, &path)).transpose()
+        path.map(|path| CatalogMount::new(attached, &path)).transpose()
     }
 
     fn is_directory(&self, path: &[u8]) -> Result<bool, Blocked> {
         let Some((parent, name)) = split(path) else { return Ok(true) };
         let mount = self.resolve(parent)?;
         match mount.find(mount.key_of_child(parent, name))? {
-            Some(row) => Ok(show::kind(&row) == Kind::Directory),
+            Some(row) => Ok(attributes::kind(&row) == Kind::Directory),
             None => Ok(false),
         }
     }
 
     /// Remembers a directory found in `mount`, whose contents may lie in a catalog mounted below.
-    fn remember(&self, notes: &Notes, path: &[u8], mount: &Mounted) {
+    fn remember(&self, info: &NodeInfo, path: &[u8], mount: &CatalogMount) {
         let contents = if mount.nested.contains_key(path) { PathKey::of(path) } else { mount.key };
-        self.remember_as(notes, path.into(), contents);
+        self.remember_as(info, path.into(), contents);
     }
 
-    fn remember_as(&self, notes: &Notes, path: Arc<[u8]>, contents: PathKey) -> &Known {
-        let known = Known { path, contents, serial: self.revision.label.serial };
-        directories::remember(&self.directories, notes, known)
+    fn remember_as(&self, info: &NodeInfo, path: Arc<[u8]>, contents: PathKey) -> &KnownDirectory {
+        let known = KnownDirectory { path, contents, serial: self.revision.label.serial };
+        directories::remember(&self.directories, info, known)
     }
 }
 
 /// Whether `name` can be the name of a directory entry.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && esker_format::catalog::is_name(name)
-}
-
-pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
-    path.extend_from_slice(dir);
-    path.push(b'/');
-    path.extend_from_slice(name);
-    path
-}
-
-/// The parent and the name of a path; `None` for the root.
-pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = path.iter().rposition(|byte| *byte == b'/')?;
-    Some((&path[..at], &path[at + 1..]))
 }

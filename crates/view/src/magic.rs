@@ -1,13 +1,11 @@
 //! Attributes that tell of the repository and its mount: which there are, who sees them, and who may ask for them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use esker_format::object::ObjectName;
 use esker_vfs::Kind;
 
-use crate::payload::Notes;
-use crate::view::View;
+use crate::payload::NodeInfo;
 
 /// What a view doesn't know itself, for those of its attributes that tell of it.
 pub trait About: Send + Sync {
@@ -124,25 +122,18 @@ pub fn is_magic(name: &str) -> bool {
 }
 
 /// The names that an entry lists.
-pub(crate) fn listed(kind: Kind, notes: &Notes, is_told: bool) -> impl Iterator<Item = &'static str> {
+pub(crate) fn listed(kind: Kind, info: &NodeInfo, is_told: bool) -> impl Iterator<Item = &'static str> {
     let has = move |on: On| match on {
         On::Everything => true,
         On::Mounts => is_told,
-        On::Content => kind == Kind::File && notes.content.is_some(),
+        On::Content => kind == Kind::File && info.content.is_some(),
         On::Files => kind == Kind::File,
-        On::Outside => is_told && notes.external,
+        On::Outside => is_told && info.external,
         // Linux has no place for a name like that of the other one.
         On::Links => kind == Kind::Symlink,
         On::Asking | On::Nothing => false,
     };
     NAMES.iter().filter(move |(name, on)| has(*on) && name.starts_with("user.")).map(|(name, _)| *name)
-}
-
-impl View {
-    /// Has the view ask `about` for what it doesn't know itself. It asks one; later ones are not asked.
-    pub fn tell(&self, about: Arc<dyn About>) {
-        let _ = self.core.about.set(about);
-    }
 }
 
 /// Which page of a value is wanted: `name@2`, `name~2`, `name~?`.

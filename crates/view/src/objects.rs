@@ -13,7 +13,7 @@ use crate::view::View;
 impl View {
     /// The objects with the content of a regular file, in its order. Waits until its catalog is there.
     pub fn objects(&self, node: &Node) -> Result<Vec<ObjectRequest>, TreeError> {
-        let (notes, compression) = readable(node)?;
+        let (info, compression) = readable(node)?;
         let what = self.core.name_of(node);
         let place = Reply::wait(|reply| self.core.place_outside(node, reply))?;
         let wanted = |hash, kind, at, size| {
@@ -21,19 +21,19 @@ impl View {
             wanted.external = place.as_deref().map(|place| outside(place, kind, at));
             wanted
         };
-        if notes.chunked {
+        if info.chunked {
             let node = *node;
-            let chunks = Reply::wait(|reply| self.core.serve(reply, move |scene| scene.chunks(&node)))?;
+            let chunks = Reply::wait(|reply| self.core.serve(reply, move |snapshot| snapshot.chunks(&node)))?;
             return Ok(chunks
                 .iter()
                 .map(|chunk| wanted(chunk.hash, ObjectKind::Chunk, chunk.offset, chunk.size))
                 .collect());
         }
-        let hash = notes.content.ok_or_else(|| {
+        let hash = info.content.ok_or_else(|| {
             TreeError::on(ErrorKind::Damaged, what.clone())
                 .because("its catalog names no object with its content")
         })?;
-        Ok(vec![wanted(hash, ObjectKind::File, 0, notes.size)])
+        Ok(vec![wanted(hash, ObjectKind::File, 0, info.size)])
     }
 
     /// The catalogs of the present revision that were needed so far, as objects.

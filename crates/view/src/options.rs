@@ -78,7 +78,7 @@ pub struct ViewOptions {
     /// Fetch ahead what a program that misses a file will probably read next.
     pub prefetch: bool,
     /// The file in which it is kept what programs read one after the other, so that it can be fetched ahead the next time.
-    pub trails: Option<PathBuf>,
+    pub sequences: Option<PathBuf>,
     /// Most catalogs mounted at once, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use esker_vfs::{Cookie, Data, DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError};
 
-use crate::lookup::Scene;
-use crate::payload::Notes;
+use crate::lookup::Snapshot;
+use crate::payload::NodeInfo;
 use crate::view::View;
 
 /// Most symbolic links followed on one path, as in Linux.
@@ -85,10 +85,10 @@ impl View {
     /// The path of a node in the present revision, or the one it came from; none if that can't be told at once.
     pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
         let revision = self.core.current.load();
-        let scene = Scene::new(&self.core, &revision);
-        match Notes::of(node).ok()? {
-            notes if notes.root => Some(Vec::new()),
-            notes => scene.path_of(&notes).ok(),
+        let snapshot = Snapshot::new(&self.core, &revision);
+        match NodeInfo::of(node).ok()? {
+            info if info.root => Some(Vec::new()),
+            info => snapshot.path_of(&info).ok(),
         }
     }
 

@@ -16,6 +16,7 @@
 use esker_format::catalog::PathKey;
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_store::CacheKey;
 use esker_vfs::{ErrorKind, Node, PAYLOAD_LEN, Payload, TreeError};
 
 /// The only version there is; bytes of another one come from another program.
@@ -33,7 +34,7 @@ const ROOT: u8 = 64;
 
 /// What a node's payload says: enough to read it and to find its catalog row again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Notes {
+pub(crate) struct NodeInfo {
     /// The row's key in `catalog`.
     pub(crate) key: PathKey,
     /// Key of the path at which `catalog` is mounted.
@@ -56,7 +57,7 @@ pub(crate) struct Notes {
     pub(crate) root: bool,
 }
 
-impl Notes {
+impl NodeInfo {
     pub(crate) fn encode(&self) -> Payload {
         let mut bytes = [0; PAYLOAD_LEN];
         let zeros = ContentHash::new(HashAlgorithm::Sha1, [0; 20]);
@@ -84,6 +85,11 @@ impl Notes {
     /// The notes of a node. One that another program made is of another time.
     pub(crate) fn of(node: &Node) -> Result<Self, TreeError> {
         Self::decode(&node.payload).ok_or(ErrorKind::Stale.into())
+    }
+
+    /// Returns the cache key of the object with the file's content, if it has one.
+    pub(crate) fn content_key(&self) -> Option<CacheKey> {
+        Some(CacheKey { hash: self.content?, compression: self.compression? })
     }
 
     /// `None` if this crate did not write the payload.
@@ -124,9 +130,9 @@ impl Notes {
 mod tests {
     use super::*;
 
-    fn notes(bits: u8) -> Notes {
+    fn info(bits: u8) -> NodeInfo {
         let hash = |byte: u8, algorithm| ContentHash::new(algorithm, [byte; 20]);
-        Notes {
+        NodeInfo {
             key: PathKey::of(b"/a/b"),
             mount: PathKey::of(b"/a"),
             catalog: hash(7, HashAlgorithm::Rmd160),
@@ -146,17 +152,17 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         for bits in 0..=u8::MAX {
-            assert_eq!(Notes::decode(&notes(bits).encode()), Some(notes(bits)));
+            assert_eq!(NodeInfo::decode(&info(bits).encode()), Some(info(bits)));
         }
     }
 
     #[test]
     fn foreign_bytes_are_refused_without_a_panic() {
-        assert_eq!(Notes::decode(&Payload([0; PAYLOAD_LEN])), None);
+        assert_eq!(NodeInfo::decode(&Payload([0; PAYLOAD_LEN])), None);
         for at in 80..83 {
-            let mut payload = notes(1).encode();
+            let mut payload = info(1).encode();
             payload.0[at] = 200;
-            assert_eq!(Notes::decode(&payload), None, "byte {at}");
+            assert_eq!(NodeInfo::decode(&payload), None, "byte {at}");
         }
     }
 }

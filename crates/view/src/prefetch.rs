@@ -2,49 +2,41 @@
 //!
 //! Only a READ that misses starts it (a LOOKUP would fire on `ls -l`). Reads do no more than tell a thread of what they
 //! met; that thread looks at the catalogs around, and into compiled modules, guesses, and has the store warm the cache as far as that delays
-//! nothing demanded. What it may guess is bounded by what programs read ([`Credit`]), except for libraries and executables
+//! nothing demanded. What it may guess is bounded by what programs read ([`Budget`]), except for libraries and executables
 //! in use: what the loader reads of them comes at once, and the rest of what is mapped when nothing else happens, so that a
 //! later outage doesn't fault a running job, unless a publisher announced what is read.
 
-mod again;
-mod announced;
-mod arriving;
-mod credit;
-mod guess;
-mod modules;
-mod near;
-mod needed;
-mod neighbours;
+mod bundles;
+mod elf_files;
+mod elf_needed;
+mod listings;
 mod objects;
-mod plan;
-mod programs;
-mod rest;
-mod touched;
+mod python_imports;
+mod retry;
+mod scheduler;
+pub(crate) mod thread;
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
+use esker_prefetch::PART;
+use esker_prefetch::budget::Budget;
+use esker_prefetch::elf_needed::NeededSearch;
+use esker_prefetch::python_imports::PythonModule;
+use esker_prefetch::recent_reads::RecentReads;
+pub use esker_prefetch::{Arrival, PrefetchEvent, PrefetchListener};
 use esker_store::{CacheKey, CancelToken, Handle};
 use esker_vfs::{Node, NodeKey};
 use parking_lot::Mutex;
 
-use crate::catalogs::Attached;
-use crate::core::Core;
-use crate::payload::Notes;
+use crate::catalogs::{Attached, WantedCatalog};
+use crate::payload::NodeInfo;
 
-use self::announced::Cluster;
-pub use self::arriving::{Arrival, Foreseen, Foresight};
-use self::credit::Credit;
-use self::modules::Module;
-use self::needed::Need;
-use self::plan::Planner;
-use self::touched::Touched;
-use esker_trails::{Keeper, PART, Sight};
+/// Files that are read after another one, whose catalogs are those of a view.
+pub(crate) type Cluster = esker_prefetch::bundles::Cluster<WantedCatalog>;
 
 /// What bundles may bring that nobody has read yet: plain bytes. More than the largest of
 /// the packages that programs load at once, and never more than half of the cache.
@@ -53,31 +45,26 @@ const PUBLISHED_MAX: u64 = 2 << 30;
 /// With so many misses not looked at yet, further ones are not worth a guess.
 const BACKLOG_MAX: usize = 1024;
 
-/// What was learned is saved once nothing happened for so long.
-const QUIET: Duration = Duration::from_secs(5);
-/// Waiting for ever, in words of a queue that takes a time.
-const IDLE: Duration = Duration::from_secs(1 << 30);
-
 /// What the planner is told.
 pub(crate) enum Event {
     /// A program waits for an object.
     Missed(Miss),
     /// A program reads what was in the cache, for the first time in a while.
-    Touched(Touch),
+    FirstRead(FirstRead),
     /// Catalogs that a guess needed are attached; they are held until it is made again.
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
     /// An object is there, or is not to be had now.
     Warmed { key: CacheKey, outcome: Outcome },
     /// A file that was fetched ahead is read, and announces others.
-    Announced(Node),
+    BundleObject(Node),
     /// The bundle of a trigger in this directory is there, or is not to be had now.
     Spec { trigger: NodeKey, directory: Vec<u8>, handle: Option<Handle> },
     /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
-    Module { module: Module, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
+    PythonModule { module: PythonModule, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
     /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
     Part { file: NodeKey, number: usize, handle: Option<Handle> },
     /// The libraries that one needs are to be found; catalogs that this needed are attached.
-    Needed { need: Need, attached: Vec<Arc<Attached>> },
+    Needed { need: NeededSearch, attached: Vec<Arc<Attached>> },
     /// A cluster goes on; catalogs that it needed are attached.
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
     /// Guesses came true, so more are allowed.
@@ -99,20 +86,20 @@ pub(crate) struct PartRead {
 
 /// A first read of something that was in the cache.
 #[derive(Clone, Debug)]
-pub(crate) struct Touch {
+pub(crate) struct FirstRead {
     /// The file.
     pub(crate) node: Node,
     pub(crate) read: PartRead,
-    pub(crate) found: Found,
+    pub(crate) source: ReadSource,
 }
 
 /// Where the object was that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ReadSource {
     /// In the cache, and probably not in memory.
     Disk,
     /// Just come, as a guess of our own.
-    Guess,
+    Prefetched,
     /// Just come otherwise, or another part of it was read before.
     Memory,
 }
@@ -143,20 +130,20 @@ pub(crate) struct Prefetch {
     backlog: AtomicUsize,
     /// Whether the planner would go on if it were allowed more.
     starved: AtomicBool,
-    credit: Credit,
+    budget: Budget,
     /// The same for what publishers announce, which is worth more.
-    published: Credit,
+    published: Budget,
     /// The same for what was learned here.
-    learned: Credit,
-    touched: Touched<CacheKey>,
+    learned: Budget,
+    recent_reads: RecentReads<CacheKey>,
     /// Parts of large objects, by the number of the part.
-    touched_parts: Touched<(CacheKey, u64)>,
+    recent_parts: RecentReads<(CacheKey, u64)>,
     /// Who hears of what is foreseen.
-    foresight: OnceLock<Foresight>,
+    pub(crate) listener: OnceLock<PrefetchListener>,
     /// The planner.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// All that is fetched ahead; ends with the view.
-    errand: CancelToken,
+    cancel_token: CancelToken,
 }
 
 impl Prefetch {
@@ -166,21 +153,21 @@ impl Prefetch {
             events: None,
             backlog: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
-            credit: Credit::default(),
-            published: Credit::bounded(0),
-            learned: Credit::default(),
-            touched: Touched::default(),
-            touched_parts: Touched::default(),
-            foresight: OnceLock::new(),
+            budget: Budget::default(),
+            published: Budget::bounded(0),
+            learned: Budget::default(),
+            recent_reads: RecentReads::default(),
+            recent_parts: RecentReads::default(),
+            listener: OnceLock::new(),
             thread: Mutex::default(),
-            errand: CancelToken::new(),
+            cancel_token: CancelToken::new(),
         }
     }
 
     /// Fetches ahead into a cache of this size, once [`start`] was called with the receiver.
     pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
-        let published = Credit::bounded(PUBLISHED_MAX.min(quota / 2));
+        let published = Budget::bounded(PUBLISHED_MAX.min(quota / 2));
         (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
@@ -190,24 +177,24 @@ impl Prefetch {
             return;
         }
         let key = read.key;
-        let guessed = self.credit.read(&key);
+        let guessed = self.budget.read(&key);
         let came = self.published.read(&key) | self.learned.read(&key) | guessed;
         // It would have announced others, had it been missed.
-        if came && Notes::of(node).is_ok_and(|notes| notes.bundle) {
-            self.tell(Event::Announced(*node));
+        if came && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
+            self.tell(Event::BundleObject(*node));
         }
         if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
-        let first = self.touched.is_first(key);
+        let first = self.recent_reads.is_first(key);
         if self.is_first_of_part(first, read) && self.is_room() {
-            let found = match (guessed, came) {
-                (true, _) => Found::Guess,
+            let source = match (guessed, came) {
+                (true, _) => ReadSource::Prefetched,
                 // What has just come is in memory, and so probably are its neighbours.
-                (false, false) if first => Found::Disk,
-                _ => Found::Memory,
+                (false, false) if first => ReadSource::Disk,
+                _ => ReadSource::Memory,
             };
-            self.tell(Event::Touched(Touch { node: *node, read: read.clone(), found }));
+            self.tell(Event::FirstRead(FirstRead { node: *node, read: read.clone(), source }));
         }
     }
 
@@ -218,10 +205,10 @@ impl Prefetch {
         }
         let key = read.key;
         // What has just come is in memory.
-        let first = self.touched.is_first(key);
+        let first = self.recent_reads.is_first(key);
         // One that is not to be had is waited for again and again, and each part of one.
         let bytes = if first { read.size } else { 0 };
-        let guessed = self.credit.missed(&key, bytes)
+        let guessed = self.budget.missed(&key, bytes)
             | self.published.missed(&key, bytes)
             | self.learned.missed(&key, bytes);
         self.is_first_of_part(first, read);
@@ -236,7 +223,7 @@ impl Prefetch {
             return first;
         }
         let parts = read.range.start / PART..=(read.range.end - 1) / PART;
-        parts.fold(false, |any, part| self.touched_parts.is_first((read.key, part)) | any)
+        parts.fold(false, |any, part| self.recent_parts.is_first((read.key, part)) | any)
     }
 
     /// Takes a place in the backlog.
@@ -250,7 +237,7 @@ impl Prefetch {
 
     /// Calls off what is queued, and waits until what was learned is saved.
     pub(crate) fn close(&self) {
-        self.errand.cancel();
+        self.cancel_token.cancel();
         self.tell(Event::Closed);
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -259,56 +246,11 @@ impl Prefetch {
         }
     }
 
+    /// Sends an event to the scheduler.
     fn tell(&self, event: Event) {
         if let Some(events) = &self.events {
             // The planner ends before us only if it panicked, and then nothing is fetched ahead.
             let _ = events.send(event);
         }
     }
-}
-
-/// Starts the planner, which ends with the core; `trails` is the file of what it learns.
-pub(crate) fn start(
-    core: &Arc<Core>,
-    inbox: Receiver<Event>,
-    trails: Option<PathBuf>,
-) -> std::io::Result<()> {
-    let weak = Arc::downgrade(core);
-    let plan = move || {
-        let keeper = Keeper::new(trails);
-        let mut planner = Planner::new(weak.clone(), keeper.load(Sight::All));
-        loop {
-            let saving = if planner.learned.is_changed() { QUIET } else { IDLE };
-            let event = match inbox.recv_timeout(planner.rest.patience().unwrap_or(saving)) {
-                Ok(Event::Closed) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(event) => Some(event),
-                Err(RecvTimeoutError::Timeout) => None,
-            };
-            let Some(core) = weak.upgrade() else { break };
-            let Some(event) = event else {
-                if !planner.rest.begin() {
-                    keeper.save(&mut planner.learned);
-                    planner.quiet();
-                }
-                if !core.prefetch.errand.is_cancelled() {
-                    planner.go_on(&core);
-                }
-                continue;
-            };
-            if matches!(event, Event::Missed(_) | Event::Touched(_)) {
-                core.prefetch.backlog.fetch_sub(1, Ordering::Relaxed);
-                planner.rest.wait();
-            }
-            if core.prefetch.errand.is_cancelled() {
-                planner.note(&core, &event);
-                continue;
-            }
-            planner.handle(&core, event);
-            planner.go_on(&core);
-        }
-        keeper.save(&mut planner.learned);
-    };
-    let thread = std::thread::Builder::new().name("prefetch".into()).spawn(plan)?;
-    *core.prefetch.thread.lock() = Some(thread);
-    Ok(())
 }

@@ -26,8 +26,8 @@ pub struct Published {
 impl Published {
     /// Asks for the head now and waits for the answer, as long as the source waits. A head that is older than the last
     /// accepted one, or not trusted, changes nothing: then this is the last accepted one, and says so.
-    pub fn look(keeper: &HeadKeeper) -> Result<Self, TreeError> {
-        Ok(Self { name: keeper.name().clone(), head: Head::look(keeper)? })
+    pub fn look(heads: &HeadKeeper) -> Result<Self, TreeError> {
+        Ok(Self { name: heads.name().clone(), head: Head::look(heads)? })
     }
 
     /// The number of the revision.

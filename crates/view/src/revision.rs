@@ -10,18 +10,18 @@ use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
 use esker_vfs::{ErrorKind, Found, Kind, TreeError};
 
+use crate::attributes::{AttributeRules, RowRef};
 use crate::catalogs::{Attached, Catalogs};
 use crate::failure::Blocked;
-use crate::mounted::{Mounted, Nested};
-use crate::show::{Show, Sight};
+use crate::nested::{CatalogMount, NestedRef};
 
 /// With fewer, the mounts on one deep path would push each other out.
 const ATTACHED_MIN: usize = 64;
 
-type Mounts = papaya::HashMap<PathKey, Arc<Mounted>>;
+type Mounts = papaya::HashMap<PathKey, Arc<CatalogMount>>;
 /// The mounts of a revision, pinned so that references into it stay valid for a while.
 pub(crate) type MountsRef<'a> =
-    papaya::HashMapRef<'a, PathKey, Arc<Mounted>, std::hash::RandomState, papaya::LocalGuard<'a>>;
+    papaya::HashMapRef<'a, PathKey, Arc<CatalogMount>, std::hash::RandomState, papaya::LocalGuard<'a>>;
 
 /// What a revision is, apart from its catalogs.
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Label {
 /// ([`Revision::when_gone`]) no answer from it is on its way any more.
 pub(crate) struct Revision {
     pub(crate) label: Label,
-    pub(crate) root: Arc<Mounted>,
+    pub(crate) root: Arc<CatalogMount>,
     /// The root directory, which must be had without waiting.
     pub(crate) root_found: Found,
     /// Files and directories of the whole repository.
@@ -59,7 +59,7 @@ pub(crate) struct Revision {
 
 /// A catalog that answers came from.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenCatalog {
     pub(crate) path: Arc<[u8]>,
     pub(crate) hash: ContentHash,
     pub(crate) size: Option<u64>,
@@ -81,13 +81,13 @@ impl Revision {
     pub(crate) fn new(
         label: Label,
         root: Arc<Attached>,
-        show: &Show,
+        attribute_rules: &AttributeRules,
         attached_max: usize,
     ) -> Result<Self, TreeError> {
         refuse_unless_for_all(&root)?;
-        let root = Arc::new(Mounted::new(root, b"")?);
+        let root = Arc::new(CatalogMount::new(root, b"")?);
         let row = root.find(root.key_of(b""))?.ok_or_else(|| root.damaged("it has no root entry"))?;
-        let root_found = show.found(Sight { mount: &root, path: b"", row: &row })?;
+        let root_found = attribute_rules.found(RowRef { mount: &root, path: b"", row: &row })?;
         if root_found.node.kind != Kind::Directory {
             return Err(root.damaged("its root entry is not a directory"));
         }
@@ -120,7 +120,7 @@ impl Revision {
 
     /// How many of them the attached catalogs describe.
     pub(crate) fn entries_attached(&self) -> u64 {
-        let of = |mount: &Arc<Mounted>| {
+        let of = |mount: &Arc<CatalogMount>| {
             mount.attached.catalog.statistics().map_or(0, |counted| counted.own.entries())
         };
         self.mounts().values().map(of).fold(0, u64::saturating_add)
@@ -133,7 +133,7 @@ impl Revision {
 
     /// Notes a use of the mount. The mounts on the way to it are used too, so that making room for a deep
     /// one never unmounts those it is reached through.
-    pub(crate) fn touch(&self, mount: &Mounted) {
+    pub(crate) fn touch(&self, mount: &CatalogMount) {
         mount.touch(self.clock.load(Ordering::Relaxed));
     }
 
@@ -143,8 +143,8 @@ impl Revision {
         mounts: &'m MountsRef<'_>,
         catalogs: &Catalogs,
         path: &[u8],
-    ) -> Result<&'m Mounted, Blocked> {
-        let mut mount: &Mounted = match mounts.get(&self.root.key) {
+    ) -> Result<&'m CatalogMount, Blocked> {
+        let mut mount: &CatalogMount = match mounts.get(&self.root.key) {
             Some(root) => root,
             None => mounts.get_or_insert(self.root.key, Arc::clone(&self.root)),
         };
@@ -173,10 +173,10 @@ impl Revision {
         mounts: &'m MountsRef<'_>,
         catalogs: &Catalogs,
         attached: Arc<Attached>,
-        nested: (&[u8], &Nested),
-    ) -> Result<&'m Mounted, TreeError> {
-        let (path, Nested { size, .. }) = nested;
-        let mounted = Arc::new(Mounted::new(attached, path)?);
+        nested: (&[u8], &NestedRef),
+    ) -> Result<&'m CatalogMount, TreeError> {
+        let (path, NestedRef { size, .. }) = nested;
+        let mounted = Arc::new(CatalogMount::new(attached, path)?);
         if mounted.is_bound() {
             catalogs.remember_bound(mounted.key, &mounted.path);
         }
@@ -189,8 +189,8 @@ impl Revision {
         Ok(mounts.get_or_insert(mounted.key, mounted))
     }
 
-    fn remember(&self, mounted: &Mounted, size: Option<u64>) {
-        let seen = Seen { path: Arc::clone(&mounted.path), hash: mounted.attached.hash, size };
+    fn remember(&self, mounted: &CatalogMount, size: Option<u64>) {
+        let seen = SeenCatalog { path: Arc::clone(&mounted.path), hash: mounted.attached.hash, size };
         self.seen.insert(seen);
     }
 
@@ -209,7 +209,7 @@ impl Revision {
     }
 
     /// Takes over what an earlier revision was seen to hold and this one still does, mounted if it was.
-    pub(crate) fn inherit(&self, seen: Seen, mount: Option<&Arc<Mounted>>) {
+    pub(crate) fn inherit(&self, seen: SeenCatalog, mount: Option<&Arc<CatalogMount>>) {
         let key = PathKey::of(&seen.path);
         self.seen.insert(seen);
         if let Some(mount) = mount {
@@ -227,10 +227,10 @@ impl Revision {
 
 /// The catalogs that answers came from, by mountpoint.
 #[derive(Default)]
-pub(crate) struct SeenCatalogs(papaya::HashMap<PathKey, Seen>);
+pub(crate) struct SeenCatalogs(papaya::HashMap<PathKey, SeenCatalog>);
 
 impl SeenCatalogs {
-    fn insert(&self, seen: Seen) {
+    fn insert(&self, seen: SeenCatalog) {
         self.0.pin().insert(PathKey::of(&seen.path), seen);
     }
 
@@ -240,4 +240,4 @@ impl SeenCatalogs {
 }
 
 /// The catalogs that answers came from, in the order of their mountpoints.
-pub(crate) type SeenByPath = BTreeMap<Arc<[u8]>, Seen>;
+pub(crate) type SeenByPath = BTreeMap<Arc<[u8]>, SeenCatalog>;

@@ -29,13 +29,13 @@ impl Start {
     pub(crate) fn find(
         pin: Option<&Pin>,
         store: &dyn ObjectStore,
-        keeper: &HeadKeeper,
+        heads: &HeadKeeper,
     ) -> Result<Self, TreeError> {
-        let name = keeper.name();
+        let name = heads.name();
         match pin {
-            None | Some(Pin::Head) => Ok(Self::at_head(Head::look(keeper)?)),
-            Some(Pin::Tag(tag)) => Self::at_tag(name, store, &Head::look(keeper)?, tag),
-            Some(Pin::Date(date)) => Self::at_date(name, store, Head::look(keeper)?, *date),
+            None | Some(Pin::Head) => Ok(Self::at_head(Head::look(heads)?)),
+            Some(Pin::Tag(tag)) => Self::at_tag(name, store, &Head::look(heads)?, tag),
+            Some(Pin::Date(date)) => Self::at_date(name, store, Head::look(heads)?, *date),
             // The hash is the word of whoever typed it; the catalog itself tells the rest.
             Some(Pin::Root(hash)) => Ok(Self {
                 root: WantedCatalog::new(*hash, None, b""),

@@ -96,6 +96,13 @@ pub struct ViewCounters {
     pub failures: u64,
 }
 
+/// What the follower found out.
+#[derive(Debug)]
+pub(crate) struct HeadStatus {
+    pub(crate) checked: SystemTime,
+    pub(crate) offline: Option<Offline>,
+}
+
 /// The last failures.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {

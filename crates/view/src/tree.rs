@@ -7,9 +7,9 @@ use esker_vfs::{
 };
 
 use crate::core::Core;
-use crate::lookup::Scene;
+use crate::lookup::Snapshot;
 use crate::magic;
-use crate::payload::Notes;
+use crate::payload::NodeInfo;
 use crate::view::View;
 
 impl Tree for View {
@@ -20,21 +20,21 @@ impl Tree for View {
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
         self.core.counters.lookups.count();
         // Only a call that has to wait pays for keeping its arguments.
-        if let Some(parked) = self.core.answer(reply, |scene| scene.lookup(dir, name)) {
+        if let Some(parked) = self.core.answer(reply, |snapshot| snapshot.lookup(dir, name)) {
             let (dir, name) = (*dir, name.to_vec());
-            self.core.answer_later(parked, move |scene| scene.lookup(&dir, &name));
+            self.core.answer_later(parked, move |snapshot| snapshot.lookup(&dir, &name));
         }
     }
 
     fn attributes(&self, node: &Node, reply: Reply<Attr>) {
         let node = *node;
-        self.core.serve(reply, move |scene| scene.attributes(&node));
+        self.core.serve(reply, move |snapshot| snapshot.attributes(&node));
     }
 
     fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
         self.core.counters.lists.count();
         let dir = *dir;
-        self.core.serve(reply, move |scene| scene.list(&dir, after));
+        self.core.serve(reply, move |snapshot| snapshot.list(&dir, after));
     }
 
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
@@ -49,11 +49,11 @@ impl Tree for View {
 
     fn link_target(&self, node: &Node, reply: Reply<Vec<u8>>) {
         let node = *node;
-        self.core.serve(reply, move |scene| {
+        self.core.serve(reply, move |snapshot| {
             if node.kind != Kind::Symlink {
                 return Err(ErrorKind::Invalid.into());
             }
-            scene.with_stored_row(&node, |row| Ok(scene.core.show.target(row).into_owned()))
+            snapshot.with_stored_row(&node, |row| Ok(snapshot.core.attribute_rules.target(row).into_owned()))
         });
     }
 
@@ -62,16 +62,16 @@ impl Tree for View {
         if let Ok((magic::METAINFO, page)) = std::str::from_utf8(name).map(magic::split_page) {
             return self.core.metainfo(page, reply);
         }
-        if let Some(parked) = self.core.answer(reply, |scene| scene.xattr(node, name)) {
+        if let Some(parked) = self.core.answer(reply, |snapshot| snapshot.xattr(node, name)) {
             let (node, name) = (*node, name.to_vec());
-            self.core.answer_later(parked, move |scene| scene.xattr(&node, &name));
+            self.core.answer_later(parked, move |snapshot| snapshot.xattr(&node, &name));
         }
     }
 
     fn xattr_names(&self, node: &Node, reply: Reply<Vec<Vec<u8>>>) {
         self.core.counters.xattrs.count();
         let node = *node;
-        self.core.serve(reply, move |scene| scene.xattr_names(&node));
+        self.core.serve(reply, move |snapshot| snapshot.xattr_names(&node));
     }
 
     fn statfs(&self) -> StatFs {
@@ -79,16 +79,16 @@ impl Tree for View {
     }
 
     fn hold(&self, node: &Node) {
-        self.core.held.hold(node, || {
-            let notes = Notes::of(node).ok()?;
-            let attached = self.core.catalogs.get(&notes.catalog)?;
-            let row = attached.catalog.find(notes.key).ok()??;
+        self.core.open_files.hold(node, || {
+            let info = NodeInfo::of(node).ok()?;
+            let attached = self.core.catalogs.get(&info.catalog)?;
+            let row = attached.catalog.find(info.key).ok()??;
             Some(attached.catalog.chunks(&row).ok()?.into())
         });
     }
 
     fn release(&self, node: &Node) {
-        self.core.held.release(node);
+        self.core.open_files.release(node);
     }
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {
@@ -123,8 +123,9 @@ impl Core {
     /// The path of a node for messages, without waiting for anything.
     pub(crate) fn name_of(&self, node: &Node) -> String {
         let revision = self.current.load();
-        let scene = Scene::new(self, &revision);
-        match Notes::of(node).map(|notes| if notes.root { Ok(Vec::new()) } else { scene.path_of(&notes) }) {
+        let snapshot = Snapshot::new(self, &revision);
+        match NodeInfo::of(node).map(|info| if info.root { Ok(Vec::new()) } else { snapshot.path_of(&info) })
+        {
             Ok(Ok(path)) if path.is_empty() => "/".to_owned(),
             Ok(Ok(path)) => String::from_utf8_lossy(&path).into_owned(),
             _ => "a file of an earlier revision".to_owned(),

@@ -6,19 +6,21 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use esker_format::name::RepositoryName;
 use esker_store::{HeadKeeper, Holder, ObjectStore};
-use esker_vfs::{ErrorKind, TreeError};
+use esker_vfs::{ErrorKind, Node, TreeError};
 use parking_lot::Mutex;
 
+use crate::attributes::AttributeRules;
 use crate::catalogs::Catalogs;
 use crate::core::Core;
-use crate::follow::{Follower, Refreshed, Sightings};
+use crate::follow::{Follower, Refreshed};
+use crate::magic::About;
 use crate::observe::Observer;
 use crate::options::ViewOptions;
-use crate::prefetch::{self, Prefetch};
+use crate::payload::NodeInfo;
+use crate::prefetch::{self, Prefetch, PrefetchListener};
 use crate::revision::{Label, Revision};
-use crate::show::Show;
 use crate::start::Start;
-use crate::status::{FailureCause, ViewCounters, ViewStatus};
+use crate::status::{FailureCause, HeadStatus, ViewCounters, ViewStatus};
 
 /// A repository as a tree: one revision at a time, and new ones as they come.
 pub struct View {
@@ -38,20 +40,20 @@ impl View {
     /// is there, so not for a thread that answers others.
     pub fn open(
         store: Arc<dyn ObjectStore>,
-        keeper: HeadKeeper,
+        heads: HeadKeeper,
         options: ViewOptions,
     ) -> Result<Arc<Self>, TreeError> {
-        let name = keeper.name().clone();
-        let start = Start::find(options.pin.as_ref(), &*store, &keeper)?;
+        let name = heads.name().clone();
+        let start = Start::find(options.pin.as_ref(), &*store, &heads)?;
         let catalogs = Arc::new(Catalogs::new(Arc::clone(&store)));
         let root = catalogs.attach_soon(start.root).wait()?;
         let number = start.number.unwrap_or(root.catalog.properties().revision);
-        refuse_blacklisted(number, &keeper)?;
+        refuse_blacklisted(number, &heads)?;
         let since = SystemTime::now();
         let label = Label { serial: 1, number, published: start.published, tag: start.tag, since };
-        let show = Show::new(&options);
+        let attribute_rules = AttributeRules::new(&options);
         let attached_max = options.attached_max.unwrap_or(crate::ATTACHED_MAX);
-        let revision = Revision::new(label, root, &show, attached_max)?;
+        let revision = Revision::new(label, root, &attribute_rules, attached_max)?;
         let offline = start.head.as_ref().and_then(|head| head.offline.clone());
         let (prefetch, misses) = if options.prefetch {
             let (prefetch, misses) = Prefetch::new(store.status().cache.quota);
@@ -61,18 +63,18 @@ impl View {
         };
         let core = Arc::new(Core {
             name,
-            show,
+            attribute_rules,
             store,
             catalogs,
             current: ArcSwap::from_pointee(revision),
             directories: Default::default(),
             listings: Default::default(),
-            held: Default::default(),
+            open_files: Default::default(),
             prefetch,
             watchers: Mutex::default(),
             failures: Default::default(),
             counters: Default::default(),
-            sightings: Mutex::new(Sightings { checked: since, offline }),
+            head_status: Mutex::new(HeadStatus { checked: since, offline }),
             vanished: Mutex::default(),
             attached_max,
             about: OnceLock::new(),
@@ -80,13 +82,13 @@ impl View {
         let holder: Arc<dyn Holder> = core.clone();
         core.store.add_holder(Arc::downgrade(&holder));
         if let Some(misses) = misses {
-            prefetch::start(&core, misses, options.trails)
+            prefetch::thread::start(&core, misses, options.sequences)
                 .map_err(|error| TreeError::on(ErrorKind::Local, "the prefetching thread").because(error))?;
         }
         let pinned = options.pin.is_some();
         let ttl = start.head.map(|head| head.ttl).unwrap_or_default();
         let ttls = (options.ttl, options.ttl_max);
-        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(keeper), ttls, ttl)
+        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(heads), ttls, ttl)
             .map_err(|error| TreeError::on(ErrorKind::Local, "the follower's thread").because(error))?;
         Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
     }
@@ -97,14 +99,14 @@ impl View {
     }
 
     /// The same, but waits no longer than this; the look goes on.
-    pub fn refresh_within(&self, patience: Duration) -> Result<Refreshed, TreeError> {
-        self.follower.refresh(Instant::now().checked_add(patience))
+    pub fn refresh_within(&self, quiet_period: Duration) -> Result<Refreshed, TreeError> {
+        self.follower.refresh(Instant::now().checked_add(quiet_period))
     }
 
     /// Somebody says that a revision is published, perhaps this one. Nothing is believed but when to look; returns at
     /// once. A pinned view stays.
-    pub fn announced(&self, revision: Option<u64>) {
-        self.follower.announced(revision);
+    pub fn hint_revision(&self, revision: Option<u64>) {
+        self.follower.hint_revision(revision);
     }
 
     /// Stops following the repository and fetching ahead. The view goes on answering; dropping it does this too.
@@ -129,12 +131,37 @@ impl View {
         self.core.failures.causes()
     }
 
+    /// Has the view ask `about` for what it doesn't know itself. It asks one; later ones are not asked.
+    pub fn tell(&self, about: Arc<dyn About>) {
+        let _ = self.core.about.set(about);
+    }
+
+    /// Tells `observer` of every read from now on. A view has one observer; later ones hear nothing.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.observer.set(observer);
+    }
+
+    pub(crate) fn observed(&self, file: &Node, offset: u64, len: usize) {
+        let Some(observer) = self.observer.get() else { return };
+        if let Ok(NodeInfo { size, .. }) = NodeInfo::of(file) {
+            let range = offset..offset.saturating_add(len as u64).min(size);
+            if !range.is_empty() {
+                observer.read(file, size, range);
+            }
+        }
+    }
+
+    /// Tells of everything that is foreseen from now on. A view tells one; later ones hear nothing.
+    pub fn set_prefetch_listener(&self, listener: PrefetchListener) {
+        let _ = self.core.prefetch.listener.set(listener);
+    }
+
     /// How the view is doing.
     pub fn status(&self) -> ViewStatus {
         let core = &self.core;
         let revision = core.current.load();
         let label = &revision.label;
-        let sightings = core.sightings.lock();
+        let head_status = core.head_status.lock();
         ViewStatus {
             repository: core.name.to_string(),
             revision: label.number,
@@ -143,8 +170,8 @@ impl View {
             pinned: self.pinned,
             published: label.published,
             since: label.since,
-            checked: sightings.checked,
-            offline: sightings.offline.clone(),
+            checked: head_status.checked,
+            offline: head_status.offline.clone(),
             failures: core.failures.all(),
             counters: ViewCounters {
                 catalogs: revision.mounts().len() as u64,
@@ -154,7 +181,7 @@ impl View {
                 misses: core.counters.misses.value(),
                 xattrs: core.counters.xattrs.value(),
                 switches: core.counters.switches.value(),
-                held: core.held.len() as u64,
+                held: core.open_files.len() as u64,
                 failures: core.failures.count(),
             },
         }
@@ -168,11 +195,11 @@ impl Drop for View {
 }
 
 /// A head below the blacklist's floor is never accepted; a revision that is pinned must not be either.
-fn refuse_blacklisted(number: u64, keeper: &HeadKeeper) -> Result<(), TreeError> {
-    let floor = keeper.floor();
+fn refuse_blacklisted(number: u64, heads: &HeadKeeper) -> Result<(), TreeError> {
+    let floor = heads.floor();
     if number >= floor {
         return Ok(());
     }
     let reason = format!("it is blacklisted here, as all below {floor} are");
-    Err(TreeError::on(ErrorKind::Denied, format!("revision {number} of {}", keeper.name())).because(reason))
+    Err(TreeError::on(ErrorKind::Denied, format!("revision {number} of {}", heads.name())).because(reason))
 }

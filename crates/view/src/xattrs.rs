@@ -15,10 +15,10 @@ use esker_vfs::{ErrorKind, Kind, Node, Reply, TreeError};
 
 use crate::core::Core;
 use crate::failure::{self, Blocked};
-use crate::lookup::Scene;
+use crate::lookup::Snapshot;
 use crate::magic::{self, Page, Visibility, split_page};
-use crate::mounted::Mounted;
-use crate::payload::Notes;
+use crate::nested::CatalogMount;
+use crate::payload::NodeInfo;
 use crate::requester;
 use crate::status::Failure;
 
@@ -29,20 +29,20 @@ const METAINFO_MAX: u64 = 64 * 1024;
 /// In place of one that isn't there, or can't be had.
 const NO_METAINFO: &str = "metainfo not available";
 
-impl Scene<'_> {
+impl Snapshot<'_> {
     /// The value of an attribute.
     pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Blocked> {
-        let notes = Notes::of(node)?;
+        let info = NodeInfo::of(node)?;
         let magic = std::str::from_utf8(name).ok().map(split_page);
         if let Some((name, page)) = magic {
-            if let Some(value) = self.of_view(name).or_else(|| of_notes(node, &notes, name)) {
+            if let Some(value) = self.of_view(name).or_else(|| of_info(node, &info, name)) {
                 return Ok(paged(&value, page)?);
             }
-            if let Some(value) = self.of_catalog(node, &notes, name)? {
+            if let Some(value) = self.of_catalog(node, &info, name)? {
                 return Ok(paged(&value, page)?);
             }
         }
-        if !self.may_have_xattrs(&notes) {
+        if !self.may_have_xattrs(&info) {
             return Err(ErrorKind::NoAttribute.into());
         }
         self.with_stored_row(node, |row| {
@@ -52,22 +52,22 @@ impl Scene<'_> {
 
     /// The names of the attributes.
     pub(crate) fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, Blocked> {
-        let notes = Notes::of(node)?;
+        let info = NodeInfo::of(node)?;
         let mut names = Vec::new();
-        if self.may_have_xattrs(&notes) {
+        if self.may_have_xattrs(&info) {
             self.with_stored_row(node, |row| {
                 names.extend(row.xattrs().iter().map(|(name, _)| name.to_vec()));
                 Ok(())
             })?;
         }
-        let is_listed = match self.core.show.magic {
+        let is_listed = match self.core.attribute_rules.magic {
             Visibility::Never => false,
-            Visibility::Root => notes.root,
+            Visibility::Root => info.root,
             Visibility::Everywhere => true,
         };
         if is_listed {
             let is_told = self.core.about.get().is_some();
-            for name in magic::listed(node.kind, &notes, is_told) {
+            for name in magic::listed(node.kind, &info, is_told) {
                 // One that is stored under such a name is not listed twice.
                 if !names.iter().any(|stored| stored == name.as_bytes()) {
                     names.push(name.as_bytes().to_vec());
@@ -79,10 +79,10 @@ impl Scene<'_> {
 
     /// Whether the node has attributes in the present revision. Programs ask each file they run for some
     /// that it never has, so the node's own notes answer if they are of the catalog that is mounted now.
-    fn may_have_xattrs(&self, notes: &Notes) -> bool {
+    fn may_have_xattrs(&self, info: &NodeInfo) -> bool {
         let is_present =
-            self.mounts.get(&notes.mount).is_some_and(|mount| mount.attached.hash == notes.catalog);
-        notes.xattrs || !is_present
+            self.mounts.get(&info.mount).is_some_and(|mount| mount.attached.hash == info.catalog);
+        info.xattrs || !is_present
     }
 
     /// Attributes that every node has.
@@ -124,11 +124,11 @@ impl Scene<'_> {
     }
 
     /// Attributes that need a look into a catalog.
-    fn of_catalog(&self, node: &Node, notes: &Notes, name: &str) -> Result<Option<String>, Blocked> {
+    fn of_catalog(&self, node: &Node, info: &NodeInfo, name: &str) -> Result<Option<String>, Blocked> {
         let file = node.kind == Kind::File;
         Ok(match name {
-            "user.chunks" if file && notes.chunked => Some(self.chunks_in_use(node)?.len().to_string()),
-            "user.chunk_list" if file && notes.chunked => {
+            "user.chunks" if file && info.chunked => Some(self.chunks_in_use(node)?.len().to_string()),
+            "user.chunk_list" if file && info.chunked => {
                 let mut list = "hash,offset,size\n".to_owned();
                 for chunk in self.chunks_in_use(node)?.iter() {
                     // Writing to a string can't fail.
@@ -140,18 +140,18 @@ impl Scene<'_> {
                 let target = self.with_stored_row(node, |row| Ok(row.symlink().to_vec()))?;
                 Some(String::from_utf8_lossy(&target).into_owned())
             }
-            "user.external_url" if file && notes.external => {
+            "user.external_url" if file && info.external => {
                 let Some(base) = self.core.about.get().and_then(|about| about.outside()) else {
                     return Ok(None);
                 };
-                let path = self.path_of(notes)?;
+                let path = self.path_of(info)?;
                 Some(format!("{}{}", base.trim_end_matches('/'), String::from_utf8_lossy(&path)))
             }
             "user.repo_counters" => Some(counters(&statistics(&self.revision.root)?)),
             "user.catalog_counters" => {
                 let mount = match node.kind {
                     Kind::Directory => self.directory(node)?.mount,
-                    _ => self.mounts.get(&notes.mount).ok_or(ErrorKind::NoAttribute)?,
+                    _ => self.mounts.get(&info.mount).ok_or(ErrorKind::NoAttribute)?,
                 };
                 let path = String::from_utf8_lossy(&mount.path).into_owned();
                 let head = format!("catalog_hash: {}\ncatalog_mountpoint: {path}\n", mount.attached.hash);
@@ -162,7 +162,7 @@ impl Scene<'_> {
     }
 
     fn chunks_in_use(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
-        self.core.held.chunks(&node.key).map_or_else(|| self.chunks(node), Ok)
+        self.core.open_files.chunks(&node.key).map_or_else(|| self.chunks(node), Ok)
     }
 }
 
@@ -193,18 +193,18 @@ fn seconds(time: SystemTime) -> u64 {
 }
 
 /// Attributes that a node's notes tell.
-fn of_notes(node: &Node, notes: &Notes, name: &str) -> Option<String> {
+fn of_info(node: &Node, info: &NodeInfo, name: &str) -> Option<String> {
     let yes_no = |yes: bool| if yes { "1" } else { "0" }.to_owned();
     let file = node.kind == Kind::File;
     match name {
-        "user.hash" => notes.content.map(|hash| hash.to_string()),
-        "user.chunks" if file && !notes.chunked => Some("1".to_owned()),
-        "user.chunk_list" if file && !notes.chunked => {
-            let row = |hash| format!("hash,offset,size\n{hash},0,{}\n", notes.size);
-            Some(notes.content.map_or_else(|| "hash,offset,size\n".to_owned(), row))
+        "user.hash" => info.content.map(|hash| hash.to_string()),
+        "user.chunks" if file && !info.chunked => Some("1".to_owned()),
+        "user.chunk_list" if file && !info.chunked => {
+            let row = |hash| format!("hash,offset,size\n{hash},0,{}\n", info.size);
+            Some(info.content.map_or_else(|| "hash,offset,size\n".to_owned(), row))
         }
         "user.compression" if file => Some(
-            match notes.compression {
+            match info.compression {
                 Some(Compression::Zlib) => "zlib",
                 Some(Compression::Stored) => "none",
                 Some(Compression::Zstd) => "zstd",
@@ -212,14 +212,14 @@ fn of_notes(node: &Node, notes: &Notes, name: &str) -> Option<String> {
             }
             .to_owned(),
         ),
-        "user.direct_io" if file => Some(yes_no(notes.direct_io)),
-        "user.external_file" if file => Some(yes_no(notes.external)),
-        "user.bundle_trigger" | "bundle_trigger" if file => Some(yes_no(notes.bundle)),
+        "user.direct_io" if file => Some(yes_no(info.direct_io)),
+        "user.external_file" if file => Some(yes_no(info.external)),
+        "user.bundle_trigger" | "bundle_trigger" if file => Some(yes_no(info.bundle)),
         _ => None,
     }
 }
 
-fn statistics(mount: &Mounted) -> Result<Statistics, TreeError> {
+fn statistics(mount: &CatalogMount) -> Result<Statistics, TreeError> {
     mount.attached.catalog.statistics().map_err(|error| failure::of_catalog(error, mount.describe()))
 }
 

@@ -16,7 +16,7 @@ use esker_node::status::ShownWith;
 
 use crate::again::{Again, read_proxies, start_again};
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::commands::scout;
+use crate::commands::replay;
 use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
 use crate::exit::{Context, Failure, Kind, chain_after, warn};
@@ -306,7 +306,7 @@ impl Named {
 
 /// How anything is mounted: that of something that may change, and tells nobody.
 fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> MountPlan {
-    let scout = (!args.view.no_prefetch).then(|| scout::launch(&mountpoint));
+    let replayer = (!args.view.no_prefetch).then(|| replay::command(&mountpoint));
     MountPlan {
         mountpoint,
         runtime: settings.runtime.clone(),
@@ -323,7 +323,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         telemetry: None,
         talk: None,
         shown_with: ShownWith::Fuse,
-        scout,
+        replayer,
     }
 }
 

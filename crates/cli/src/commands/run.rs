@@ -104,7 +104,7 @@ pub(crate) fn run(
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
         shield: args.view.pin().is_some(),
-        scout: !args.view.no_prefetch,
+        replay: !args.view.no_prefetch,
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
     let (ending, ()) = around.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;
@@ -167,7 +167,7 @@ fn in_container(
         repository: &repository,
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
-        scout: !args.view.no_prefetch,
+        replay: !args.view.no_prefetch,
         identity: inside.identity(),
         contained: inside.args.is_contained(),
         settings,

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use esker_fuse::SessionOptions;
 use esker_node::daemon::{Report, Reporter};
+use esker_node::replay as node_replay;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
-use esker_node::scouting;
+use esker_prefetch::RecordingTree;
 use esker_run::container::{ContainerError, Stage};
 use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
 use esker_run::{Identity, Step};
-use esker_trails::Scouted;
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
@@ -25,7 +25,7 @@ use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 use super::of_container;
 use crate::again::{Again, start_again};
 use crate::args::{RepositoryArgs, split_path};
-use crate::commands::scout;
+use crate::commands::replay;
 use crate::exit::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
 use crate::join::Checked;
@@ -103,7 +103,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) is_fixed: bool,
     pub(crate) session: SessionOptions,
     /// Whether somebody goes ahead of programs that start from it.
-    pub(crate) scout: bool,
+    pub(crate) replay: bool,
     pub(crate) identity: Identity,
     /// Whether commands must not get out of it.
     pub(crate) contained: bool,
@@ -113,13 +113,13 @@ pub(crate) struct Kept<'a> {
 /// What a keeper has open.
 #[derive(Default)]
 struct Open {
-    scouted: Option<Arc<Scouted>>,
+    recording: Option<Arc<RecordingTree>>,
     repository: Option<(Repository, Arc<View>)>,
 }
 
 impl Open {
     fn close(self) {
-        self.scouted.iter().for_each(|scouted| scouted.close());
+        self.recording.iter().for_each(|recording| recording.close());
         self.repository.iter().for_each(|(repository, view)| {
             view.close();
             repository.close();
@@ -221,7 +221,7 @@ impl Kept<'_> {
 
     /// Opens what is to be seen at `mount`, and tells what has to be closed again.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
-        let launch = self.scout.then(|| scout::launch_in(mount.directory, mount.name));
+        let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
         let log = &self.session.log;
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
@@ -230,19 +230,20 @@ impl Kept<'_> {
             }
             Root::Image(named) => {
                 let mut image = named.mount(self.repository, self.settings)?;
-                opened.scouted = launch.and_then(|launch| scouting::in_image(&mut image, launch, log));
+                opened.recording =
+                    command.and_then(|command| node_replay::in_image(&mut image, command, log));
                 image.tree
             }
             Root::Repository(place, _) => {
                 let checked = Checked::new(place, self.repository, self.settings)?;
                 let (repository, view) = checked.open(&(self.view)())?;
-                let scouted = |launch| scouting::in_repository(&repository, &view, launch, log);
-                opened.scouted = launch.and_then(scouted);
+                let recording = |command| node_replay::in_repository(&repository, &view, command, log);
+                opened.recording = command.and_then(recording);
                 opened.repository = Some((repository, view.clone()));
                 view
             }
         };
-        Ok(opened.scouted.clone().map_or(tree, |scouted| scouted))
+        Ok(opened.recording.clone().map_or(tree, |recording| recording))
     }
 }
 

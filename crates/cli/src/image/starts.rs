@@ -1,9 +1,9 @@
 //! What is known of how programs start from an image: what the node has seen, and what came with the image.
 
-use esker_node::repository::trails;
+use esker_node::repository::sequences;
+use esker_prefetch::SequenceStore;
 use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
-use esker_trails::Keeper;
 
 use super::{ImageNamed, Place};
 use crate::args::RepositoryArgs;
@@ -12,15 +12,17 @@ use crate::settings::Settings;
 impl ImageNamed {
     /// What the node has seen; none if the image comes from a server, of whose bytes only those that are needed should be
     /// asked for. It isn't kept if there is no place for it.
-    pub(crate) fn trails(
+    pub(crate) fn sequences(
         &self,
         tree: &ImageTree,
         repository: &RepositoryArgs,
         settings: &Settings,
-    ) -> Option<Keeper> {
+    ) -> Option<SequenceStore> {
         let Place::File(_) = self.place else { return None };
-        let cache = settings.cache_of_trails(repository);
-        Some(Keeper::new(cache.map(|cache| trails(&cache, &format!("image-{}", tree.fingerprint())))))
+        let cache = settings.cache_of_sequences(repository);
+        Some(SequenceStore::new(
+            cache.map(|cache| sequences(&cache, &format!("image-{}", tree.fingerprint()))),
+        ))
     }
 }
 

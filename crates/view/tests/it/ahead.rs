@@ -7,7 +7,7 @@ use std::time::Duration;
 use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{Foreseen, LastLink, View};
+use esker_view::{LastLink, PrefetchEvent, View};
 
 use crate::fixtures::read_all;
 use crate::support::{Site, digest};
@@ -61,10 +61,10 @@ fn the_neighbours_of_a_missed_file_are_there_when_they_are_read() {
 fn a_guess_says_where_programs_are_expected() {
     let site = Site::of(FULL);
     let (view, _warmed) = open(&site, true);
-    let (told, folders) = channel();
-    view.tell_what_is_foreseen(Box::new(move |what| match what {
-        Foreseen::Folder(path) => drop(told.send(path.to_vec())),
-        Foreseen::Bytes(arrival) => panic!("nobody announced {arrival:?}"),
+    let (findings, folders) = channel();
+    view.set_prefetch_listener(Box::new(move |what| match what {
+        PrefetchEvent::Folder(path) => drop(findings.send(path.to_vec())),
+        PrefetchEvent::Bytes(arrival) => panic!("nobody announced {arrival:?}"),
     }));
     read(&view, "/perm/m0644");
     assert!(folders.iter().any(|folder| folder == b"/perm"));
@@ -130,9 +130,9 @@ fn what_is_waited_for_again_and_again_counts_once() {
         root.add(&Row::file(&format!("/many/{number}.x"), size, Some(digest(&stored))));
     }
     site.publish_root(root);
-    let (told, asked) = channel();
+    let (findings, asked) = channel();
     let view = watched::open(&site, true, move |_, wanted, _, done| {
-        let _ = told.send(wanted.what.clone());
+        let _ = findings.send(wanted.what.clone());
         done.ok(Warmed::Fetched(1));
     });
     let damaged = view.find(b"/damaged.d", LastLink::Keep).unwrap();
@@ -163,7 +163,7 @@ fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
         site.add_file(&root, &format!("/many/{number}.x"), &number.to_le_bytes());
     }
     site.publish_root(root);
-    let (told, asked) = channel();
+    let (findings, asked) = channel();
     let (got, opened) = channel();
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         let (got, what) = (got.clone(), wanted.what.clone());
@@ -184,7 +184,7 @@ fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
         } else {
             inner.warm(wanted, errand, done);
         }
-        let _ = told.send(what);
+        let _ = findings.send(what);
     };
     let view = watched::between(&site, get, warm);
     read(&view, "/many/0.x");

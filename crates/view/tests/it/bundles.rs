@@ -10,7 +10,7 @@ use std::time::Duration;
 use esker_store::{Callback, CancelToken, Handle, ObjectRequest, ObjectStore, StoreError, Warmed};
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
-use esker_view::{Arrival, Foreseen, LastLink, View};
+use esker_view::{Arrival, LastLink, PrefetchEvent, View};
 
 use crate::support::{Site, digest};
 use crate::watched;
@@ -94,7 +94,7 @@ impl Made {
     ) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
         site.publish_root(root);
-        let (told, asked) = channel();
+        let (findings, asked) = channel();
         let warm = move |inner: &dyn ObjectStore,
                          wanted: ObjectRequest,
                          errand: &CancelToken,
@@ -102,7 +102,7 @@ impl Made {
             let what = wanted.what.clone();
             warm(inner, wanted, errand, done);
             // The test may have seen enough.
-            let _ = told.send(what);
+            let _ = findings.send(what);
         };
         let view = watched::open(&site, true, warm);
         (site, view, asked)
@@ -156,10 +156,10 @@ fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
     made.root.add(&Row { flags: 4 | CHUNKED, chunks, ..Row::file("/large", 12, None) });
     made.announce("trigger", r#""/one.x","/large","/gone""#, r#","esker-reads":["1:4-8","0","1:10-99"]"#);
     let (_site, view, _asked) = made.publish(false);
-    let (told, arrivals) = channel();
-    view.tell_what_is_foreseen(Box::new(move |what| {
-        if let Foreseen::Bytes(arrival) = what {
-            told.send(arrival.clone()).unwrap();
+    let (findings, arrivals) = channel();
+    view.set_prefetch_listener(Box::new(move |what| {
+        if let PrefetchEvent::Bytes(arrival) = what {
+            findings.send(arrival.clone()).unwrap();
         }
     }));
     read(&view, "/trigger");
@@ -280,7 +280,7 @@ fn a_bundle_comes_after_an_outage() {
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
     };
-    let (told, asked) = channel();
+    let (findings, asked) = channel();
     let is_away = Arc::clone(&away);
     let warm = move |inner: &dyn ObjectStore,
                      wanted: ObjectRequest,
@@ -292,7 +292,7 @@ fn a_bundle_comes_after_an_outage() {
         } else {
             inner.warm(wanted, errand, done)
         }
-        let _ = told.send(what);
+        let _ = findings.send(what);
     };
     let view = watched::between(&site, get, warm);
     let found = view.find(b"/trigger", LastLink::Keep).unwrap();
@@ -310,12 +310,12 @@ fn a_trigger_that_a_bundle_brought_announces_others() {
     made.add(&made.root, "/wanted.y", 4, b"wanted");
     made.announce("a.one", r#""/b.two""#, "");
     made.announce("b.two", r#""/wanted.y""#, "");
-    let (told, came) = channel();
+    let (findings, came) = channel();
     let (_site, view, asked) = made.publish_to(move |inner, wanted, errand, done| {
-        let (told, what) = (told.clone(), wanted.what.clone());
+        let (findings, what) = (findings.clone(), wanted.what.clone());
         let tell = move |outcome| {
             done.give(outcome);
-            let _ = told.send(what);
+            let _ = findings.send(what);
         };
         inner.warm(wanted, errand, Callback::new(tell));
     });

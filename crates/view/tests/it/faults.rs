@@ -14,20 +14,20 @@ use crate::gate::{Gate, object_hash};
 use crate::model::Model;
 use crate::support::Site;
 
-struct Scene {
+struct Snapshot {
     site: Site,
     gate: Arc<Gate>,
     view: Arc<View>,
 }
 
-fn scene() -> Scene {
+fn snapshot() -> Snapshot {
     let site = Site::of(FULL);
     let gate = Gate::before(Arc::clone(&site.store));
-    let view = View::open(gate.clone(), site.keeper(), ViewOptions::default()).unwrap();
-    Scene { site, gate, view }
+    let view = View::open(gate.clone(), site.heads(), ViewOptions::default()).unwrap();
+    Snapshot { site, gate, view }
 }
 
-impl Scene {
+impl Snapshot {
     fn nested(&self) -> ContentHash {
         object_hash(&self.site.repository.contents("v3").catalogs["/nested"])
     }
@@ -35,8 +35,8 @@ impl Scene {
 
 #[test]
 fn a_nested_catalog_that_cannot_be_had_is_an_error_of_the_call_not_an_absent_name() {
-    let Scene { gate, view, .. } = &scene();
-    let scene_nested = scene().nested();
+    let Snapshot { gate, view, .. } = &snapshot();
+    let scene_nested = snapshot().nested();
     gate.fail(scene_nested);
     for _ in 0..2 {
         let error = view.find(b"/nested/f0", LastLink::Keep).unwrap_err();
@@ -52,29 +52,29 @@ fn a_nested_catalog_that_cannot_be_had_is_an_error_of_the_call_not_an_absent_nam
 
 #[test]
 fn calls_that_wait_for_one_catalog_share_it_and_stop_nobody() {
-    let scene = scene();
-    let (view, nested) = (&scene.view, scene.nested());
-    scene.gate.close(nested);
+    let snapshot = snapshot();
+    let (view, nested) = (&snapshot.view, snapshot.nested());
+    snapshot.gate.close(nested);
     let dir = view.find(b"/nested", LastLink::Keep).unwrap().node;
     let (sender, answers) = sync_channel(20);
     for _ in 0..20 {
         let sender = sender.clone();
         view.lookup(&dir, b"f0", Reply::new(move |answer| sender.send(answer.map(drop)).unwrap()));
     }
-    scene.gate.wait_for_waiter(nested);
+    snapshot.gate.wait_for_waiter(nested);
     view.find(b"/perm/m0644", LastLink::Keep).unwrap();
     assert!(answers.try_recv().is_err(), "nobody was answered yet");
-    scene.gate.open(nested);
+    snapshot.gate.open(nested);
     for _ in 0..20 {
         answers.recv().unwrap().unwrap();
     }
-    assert_eq!(scene.gate.asked(nested), 1);
+    assert_eq!(snapshot.gate.asked(nested), 1);
 }
 
 #[test]
 fn a_damaged_object_is_refused_by_name_and_the_rest_reads_on() {
-    let scene = scene();
-    let contents = scene.site.repository.contents("v3");
+    let snapshot = snapshot();
+    let contents = snapshot.site.repository.contents("v3");
     let (path, chunks) = contents
         .files
         .iter()
@@ -82,43 +82,43 @@ fn a_damaged_object_is_refused_by_name_and_the_rest_reads_on() {
         .find(|(_, chunks)| chunks.len() > 2)
         .unwrap();
     let (offset, object) = &chunks[1];
-    let mut bytes = scene.site.repository.read(object);
+    let mut bytes = snapshot.site.repository.read(object);
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    scene.site.repository.write(object, &bytes);
-    let file = scene.view.find(path, LastLink::Keep).unwrap().node;
-    assert_eq!(scene.view.read_at(&file, 0, 10).unwrap().len(), 10);
+    snapshot.site.repository.write(object, &bytes);
+    let file = snapshot.view.find(path, LastLink::Keep).unwrap().node;
+    assert_eq!(snapshot.view.read_at(&file, 0, 10).unwrap().len(), 10);
     // A read that begins in the good chunk gets nothing either: half an answer would end the file there.
-    let error = scene.view.read_at(&file, offset - 5, 10).unwrap_err();
+    let error = snapshot.view.read_at(&file, offset - 5, 10).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Damaged);
     assert!(error.object.contains(&*String::from_utf8_lossy(path)), "{error}");
     let behind = chunks[2].0;
-    assert_eq!(scene.view.read_at(&file, behind, 10).unwrap().len(), 10);
+    assert_eq!(snapshot.view.read_at(&file, behind, 10).unwrap().len(), 10);
 }
 
 #[test]
 fn a_missing_object_is_refused_and_read_once_it_is_there() {
-    let scene = scene();
-    let contents = scene.site.repository.contents("v3");
+    let snapshot = snapshot();
+    let contents = snapshot.site.repository.contents("v3");
     let object = contents.whole("/perm/m0644");
-    let bytes = scene.site.repository.read(object);
-    std::fs::remove_file(scene.site.repository.path().join(object)).unwrap();
-    let found = scene.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
-    let error = scene.view.read_at(&found.node, 0, 10).unwrap_err();
+    let bytes = snapshot.site.repository.read(object);
+    std::fs::remove_file(snapshot.site.repository.path().join(object)).unwrap();
+    let found = snapshot.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
+    let error = snapshot.view.read_at(&found.node, 0, 10).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Damaged);
-    scene.site.repository.write(object, &bytes);
-    assert_eq!(read_all(&scene.view, &found).len() as u64, found.attr.size);
+    snapshot.site.repository.write(object, &bytes);
+    assert_eq!(read_all(&snapshot.view, &found).len() as u64, found.attr.size);
 }
 
 #[test]
 fn failures_are_remembered_with_path_cause_and_caller() {
-    let scene = scene();
-    let found = scene.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
+    let snapshot = snapshot();
+    let found = snapshot.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
     let error = TreeError::on(ErrorKind::Damaged, "an object").because("the disk ate it");
     for _ in 0..FAILURES_MAX + 3 {
-        scene.view.failed(&found.node, &error, Some(42));
+        snapshot.view.failed(&found.node, &error, Some(42));
     }
-    let failures = scene.view.status().failures;
+    let failures = snapshot.view.status().failures;
     assert_eq!(failures.len(), FAILURES_MAX);
     let last = failures.last().unwrap();
     assert_eq!((last.object.as_str(), last.caller), ("/perm/m0644", Some(42)));
@@ -131,7 +131,7 @@ fn a_revision_that_cannot_be_had_whole_is_not_moved_to() {
     let model = |content| Model::default().directory("/d").nest("/d").file("/d/f", content);
     model(1).publish(&site.repository);
     let gate = Gate::before(Arc::clone(&site.store));
-    let view = View::open(gate.clone(), site.keeper(), ViewOptions::default()).unwrap();
+    let view = View::open(gate.clone(), site.heads(), ViewOptions::default()).unwrap();
     let before = view.find(b"/d/f", LastLink::Keep).unwrap().node;
     let first = view.status().revision;
     let root = model(2).publish(&site.repository);

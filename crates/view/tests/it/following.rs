@@ -156,7 +156,7 @@ fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
     Model::default().file("/a", 1).publish(&site.repository);
     let view = site.following();
     let old = view.status().revision;
-    let (told_sender, told) = channel();
+    let (told_sender, findings) = channel();
     view.watch(Arc::new(Tell(told_sender.into())));
     let (answering_sender, answering) = channel();
     let (go_on, wait) = channel::<()>();
@@ -175,10 +175,10 @@ fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
         assert!(until(std::time::Duration::from_secs(60), || view.status().revision != old));
         assert_ne!(view.find(b"/a", LastLink::Keep).unwrap().node, answered);
         // Long enough for a thread that doesn't wait to be found out.
-        let early = told.recv_timeout(std::time::Duration::from_millis(200));
+        let early = findings.recv_timeout(std::time::Duration::from_millis(200));
         go_on.send(()).unwrap();
         assert!(early.is_err(), "{early:?}");
-        assert!(!told.recv().unwrap().is_empty());
+        assert!(!findings.recv().unwrap().is_empty());
         assert!(refresh.join().unwrap().changed);
     });
 }
@@ -298,10 +298,10 @@ fn follows_by_itself(options: ViewOptions) {
     let site = Site::of(FULL);
     Model::default().file("/a", 1).publish(&site.repository);
     let view = site.open(options).unwrap();
-    let (sender, told) = channel();
+    let (sender, findings) = channel();
     view.watch(Arc::new(Tell(sender.into())));
     Model::default().file("/b", 1).publish(&site.repository);
-    let changes = told.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    let changes = findings.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
     assert!(changes.iter().any(|change| matches!(change, Change::Name { name, .. } if **name == *b"b")));
     view.close();
 }
@@ -343,7 +343,7 @@ fn what_is_seen_of_the_old_revision_while_the_new_one_comes_is_told_too() {
         revision(1, 1).publish(&site.repository);
         let gate = Gate::before(Arc::clone(&site.store));
         let options = ViewOptions { ttl: Some(std::time::Duration::MAX), ..ViewOptions::default() };
-        let view = View::open(gate.clone(), site.keeper(), options).unwrap();
+        let view = View::open(gate.clone(), site.heads(), options).unwrap();
         let kernel = Kernel::on(&view);
         kernel.walk_to(&view, "/early/f").unwrap();
         let root = revision(2, second).publish(&site.repository);

@@ -20,14 +20,14 @@ type Name = (NodeKey, Box<[u8]>);
 
 /// A kernel that lets go of a file when it was told to forget all names it knows of it, unless it is open.
 #[derive(Default)]
-struct Names {
+struct NeededNames {
     view: Mutex<Option<Arc<View>>>,
     known: Mutex<HashMap<Name, Node>>,
     open: Mutex<Vec<NodeKey>>,
-    told: Mutex<Vec<Change>>,
+    findings: Mutex<Vec<Change>>,
 }
 
-impl Names {
+impl NeededNames {
     fn learn(&self, view: &View, dir: &str, name: &str) -> Node {
         let dir = view.find(dir.as_bytes(), LastLink::Keep).unwrap().node;
         let path_found = view.names(&dir).unwrap();
@@ -41,9 +41,9 @@ impl Names {
     }
 }
 
-impl Watcher for Names {
+impl Watcher for NeededNames {
     fn changed(&self, changes: &[Change]) {
-        self.told.lock().extend_from_slice(changes);
+        self.findings.lock().extend_from_slice(changes);
         let mut known = self.known.lock();
         for change in changes {
             let Change::Name { dir, name } = change else { panic!("{change:?}") };
@@ -58,25 +58,25 @@ impl Watcher for Names {
     }
 }
 
-struct Scene {
+struct Snapshot {
     view: Arc<View>,
-    kernel: Arc<Names>,
+    kernel: Arc<NeededNames>,
     holder: Arc<dyn Holder>,
     _site: Site,
 }
 
-fn scene(model: &Model) -> Scene {
+fn snapshot(model: &Model) -> Snapshot {
     let site = Site::of(FULL);
     model.publish(&site.repository);
     let gate = Gate::before(Arc::clone(&site.store));
-    let view = View::open(gate.clone(), site.keeper(), ViewOptions::default()).unwrap();
-    let kernel = Arc::new(Names::default());
+    let view = View::open(gate.clone(), site.heads(), ViewOptions::default()).unwrap();
+    let kernel = Arc::new(NeededNames::default());
     *kernel.view.lock() = Some(Arc::clone(&view));
     view.watch(kernel.clone());
-    Scene { holder: gate.holder(), view, kernel, _site: site }
+    Snapshot { holder: gate.holder(), view, kernel, _site: site }
 }
 
-impl Drop for Scene {
+impl Drop for Snapshot {
     fn drop(&mut self) {
         self.kernel.view.lock().take();
     }
@@ -88,32 +88,32 @@ fn object(content: u8) -> CacheKey {
 
 #[test]
 fn what_nobody_has_is_free_and_nobody_is_asked() {
-    let scene = scene(&Model::default().file("/a", 1));
-    assert_eq!(scene.holder.release(&[object(1), object(9)]), [false, false]);
-    assert!(scene.kernel.told.lock().is_empty());
+    let snapshot = snapshot(&Model::default().file("/a", 1));
+    assert_eq!(snapshot.holder.release(&[object(1), object(9)]), [false, false]);
+    assert!(snapshot.kernel.findings.lock().is_empty());
 }
 
 #[test]
 fn closed_files_are_let_go_and_open_ones_kept() {
-    let scene = scene(&Model::default().directory("/d").file("/d/closed", 1).file("/d/open", 2));
-    let (view, kernel) = (&scene.view, &scene.kernel);
+    let snapshot = snapshot(&Model::default().directory("/d").file("/d/closed", 1).file("/d/open", 2));
+    let (view, kernel) = (&snapshot.view, &snapshot.kernel);
     kernel.learn(view, "/d", "closed");
     let open = kernel.learn(view, "/d", "open");
     kernel.open.lock().push(open.key);
     assert_eq!(view.status().counters.held, 2);
-    assert_eq!(scene.holder.release(&[object(1), object(2)]), [false, true]);
+    assert_eq!(snapshot.holder.release(&[object(1), object(2)]), [false, true]);
     assert_eq!(view.status().counters.held, 1);
     let dir = view.find(b"/d", LastLink::Keep).unwrap().node.key;
-    let told = kernel.told.lock();
+    let findings = kernel.findings.lock();
     let name = |name: &[u8]| Change::Name { dir, name: name.into() };
-    assert_eq!(told.len(), 2);
-    assert!(told.contains(&name(b"closed")) && told.contains(&name(b"open")));
+    assert_eq!(findings.len(), 2);
+    assert!(findings.contains(&name(b"closed")) && findings.contains(&name(b"open")));
 }
 
 #[test]
 fn every_name_of_a_hardlink_and_every_file_with_the_content_is_forgotten() {
     let link = || Thing::Hardlink { group: 1, content: 1 };
-    let scene = scene(
+    let snapshot = snapshot(
         &Model::default()
             .directory("/d")
             .with("/d/one", link())
@@ -121,28 +121,28 @@ fn every_name_of_a_hardlink_and_every_file_with_the_content_is_forgotten() {
             .file("/d/other", 2)
             .file("/same", 1),
     );
-    let (view, kernel) = (&scene.view, &scene.kernel);
+    let (view, kernel) = (&snapshot.view, &snapshot.kernel);
     let one = kernel.learn(view, "/d", "one");
     let two = kernel.learn(view, "/d", "two");
     assert_eq!(one, two);
     kernel.learn(view, "/", "same");
     kernel.learn(view, "/d", "other");
-    assert_eq!(scene.holder.release(&[object(1)]), [false]);
-    assert_eq!(kernel.told.lock().len(), 3);
+    assert_eq!(snapshot.holder.release(&[object(1)]), [false]);
+    assert_eq!(kernel.findings.lock().len(), 3);
     assert_eq!(kernel.known.lock().len(), 1);
 }
 
 #[test]
 fn a_chunked_file_holds_each_of_its_chunks() {
-    let scene = scene(&Model::default().with("/big", Thing::Chunked { chunks: vec![1, 2, 3] }));
-    let node = scene.kernel.learn(&scene.view, "/", "big");
-    scene.kernel.open.lock().push(node.key);
-    assert_eq!(scene.holder.release(&[object(2), object(4)]), [true, false]);
-    scene.kernel.open.lock().clear();
-    scene.kernel.learn(&scene.view, "/", "big");
-    scene.view.release(&node);
-    assert_eq!(scene.holder.release(&[object(3)]), [false]);
-    assert_eq!(scene.view.status().counters.held, 0);
+    let snapshot = snapshot(&Model::default().with("/big", Thing::Chunked { chunks: vec![1, 2, 3] }));
+    let node = snapshot.kernel.learn(&snapshot.view, "/", "big");
+    snapshot.kernel.open.lock().push(node.key);
+    assert_eq!(snapshot.holder.release(&[object(2), object(4)]), [true, false]);
+    snapshot.kernel.open.lock().clear();
+    snapshot.kernel.learn(&snapshot.view, "/", "big");
+    snapshot.view.release(&node);
+    assert_eq!(snapshot.holder.release(&[object(3)]), [false]);
+    assert_eq!(snapshot.view.status().counters.held, 0);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn files_of_an_earlier_revision_stay_held_while_they_are_open() {
     let site = Site::of(FULL);
     Model::default().file("/a", 1).publish(&site.repository);
     let gate = Gate::before(Arc::clone(&site.store));
-    let view = View::open(gate.clone(), site.keeper(), ViewOptions::default()).unwrap();
+    let view = View::open(gate.clone(), site.heads(), ViewOptions::default()).unwrap();
     let old = view.find(b"/a", LastLink::Keep).unwrap().node;
     view.hold(&old);
     Model::default().file("/b", 2).publish(&site.repository);
@@ -162,9 +162,9 @@ fn files_of_an_earlier_revision_stay_held_while_they_are_open() {
 
 #[test]
 fn attached_catalogs_are_held() {
-    let scene = scene(&Model::default());
-    let root = CacheKey { hash: scene.view.status().root_hash, compression: Compression::Zlib };
-    assert_eq!(scene.holder.release(&[root]), [true]);
+    let snapshot = snapshot(&Model::default());
+    let root = CacheKey { hash: snapshot.view.status().root_hash, compression: Compression::Zlib };
+    assert_eq!(snapshot.holder.release(&[root]), [true]);
 }
 
 /// Uses are counted, from many threads and for files that share their content.
@@ -172,8 +172,8 @@ fn attached_catalogs_are_held() {
 fn as_many_releases_as_holds_leave_nothing() {
     let model = (0..20).fold(Model::default(), |model, n| model.file(&format!("/{n}"), n % 3));
     let model = model.with("/big", Thing::Chunked { chunks: vec![7, 8] });
-    let scene = scene(&model);
-    let view = &scene.view;
+    let snapshot = snapshot(&model);
+    let view = &snapshot.view;
     let nodes: Vec<Node> = view.names(&view.root().node).unwrap().iter().map(|entry| entry.node).collect();
     std::thread::scope(|scope| {
         for _ in 0..4 {

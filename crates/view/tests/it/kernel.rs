@@ -13,17 +13,17 @@ pub(crate) struct Kernel {
     memory: Mutex<Memory>,
     view: Mutex<Weak<View>>,
     /// Called with what was forgotten, after it was.
-    told: Mutex<Vec<Vec<Change>>>,
+    findings: Mutex<Vec<Vec<Change>>>,
 }
 
 /// The names of a directory in their order, and what they name.
-type Names = Vec<(Box<[u8]>, NodeKey)>;
+type NeededNames = Vec<(Box<[u8]>, NodeKey)>;
 
 #[derive(Default)]
 struct Memory {
     names: HashMap<(NodeKey, Box<[u8]>), Option<Node>>,
     attrs: HashMap<NodeKey, Attr>,
-    listings: HashMap<NodeKey, Names>,
+    listings: HashMap<NodeKey, NeededNames>,
 }
 
 impl Kernel {
@@ -42,7 +42,7 @@ impl Kernel {
 
     /// What it was told since the last time somebody asked.
     pub(crate) fn take_told(&self) -> Vec<Change> {
-        std::mem::take(&mut *self.told.lock()).into_iter().flatten().collect()
+        std::mem::take(&mut *self.findings.lock()).into_iter().flatten().collect()
     }
 
     /// Looks a name up, from memory if it can.
@@ -154,10 +154,10 @@ impl Watcher for Kernel {
                 Self::forget(&mut memory, change);
             }
         }
-        self.told.lock().push(changes.to_vec());
+        self.findings.lock().push(changes.to_vec());
     }
 }
 
-fn names(view: &View, dir: &Node) -> Names {
+fn names(view: &View, dir: &Node) -> NeededNames {
     view.names(dir).unwrap().iter().map(|entry| (entry.name.clone(), entry.node.key)).collect()
 }

@@ -125,7 +125,7 @@ fn with_server(
     let rows = stored.iter().zip(0..).map(|(hash, at)| (at * CHUNK, CHUNK, *hash)).collect();
     root.add(&Row { flags: 4 | CHUNKED, chunks: rows, ..Row::file("/lib.so", COUNT * CHUNK, None) });
     site.publish_root(root);
-    let (told, asked) = channel();
+    let (findings, asked) = channel();
     let is_away = Arc::clone(away);
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
@@ -143,7 +143,7 @@ fn with_server(
             inner.warm(wanted, errand, done)
         }
         // The test may have seen enough.
-        let _ = told.send(asked);
+        let _ = findings.send(asked);
     };
     let view = watched::between(&site, get, warm);
     let go = |path: &str, offset: u64| {
@@ -245,10 +245,10 @@ fn a_library_that_was_evicted_comes_again() {
     let chunks = (0..8).map(|at| (at * 3, 3, digest(&site.repository.store(&[at as u8 + 1; 3], "P"))));
     root.add(&Row { flags: 4 | CHUNKED, chunks: chunks.collect(), ..Row::file("/lib.so", 24, None) });
     site.publish_root(root);
-    let (told, asked) = channel();
+    let (findings, asked) = channel();
     let view = watched::open(&site, true, move |_, _, _, done| {
         done.ok(Warmed::Fetched(1));
-        let _ = told.send(());
+        let _ = findings.send(());
     });
     let found = view.find(b"/lib.so", LastLink::Keep).unwrap();
     let read = |chunk: u64| drop(view.read_at(&found.node, chunk * 3, 1).unwrap());

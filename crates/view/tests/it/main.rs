@@ -3,7 +3,7 @@
 
 mod ahead;
 mod bundles;
-mod difference;
+mod diff;
 mod faults;
 mod fixtures;
 mod following;
@@ -14,7 +14,7 @@ mod libraries;
 mod looks;
 mod model;
 mod reading;
+mod sequences;
 mod strangers;
 mod support;
-mod trails;
 mod watched;

@@ -102,11 +102,11 @@ fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
         site.publish_root(root);
     };
     publish(true);
-    let (told, asked) = channel();
-    let told = Mutex::new(told);
+    let (findings, asked) = channel();
+    let findings = Mutex::new(findings);
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if wanted.external.is_some() {
-            told.lock().unwrap().send(wanted.what.clone()).unwrap();
+            findings.lock().unwrap().send(wanted.what.clone()).unwrap();
         }
         inner.get(wanted, done);
     };

@@ -67,7 +67,7 @@ impl Site {
         repository.publish(&head.sign(&repository.fixture().keys()));
     }
 
-    pub(crate) fn keeper(&self) -> HeadKeeper {
+    pub(crate) fn heads(&self) -> HeadKeeper {
         let fixture = self.repository.fixture();
         let pem = std::fs::read(fixture.public_key()).unwrap();
         let keys = MasterKeys::parse(&pem).unwrap();
@@ -77,7 +77,7 @@ impl Site {
     }
 
     pub(crate) fn open(&self, options: ViewOptions) -> Result<Arc<View>, TreeError> {
-        View::open(Arc::clone(&self.store), self.keeper(), options)
+        View::open(Arc::clone(&self.store), self.heads(), options)
     }
 
     /// A view that looks for new heads only when it is told to.

@@ -46,7 +46,7 @@ fn over(site: &Site, prefetch: bool, get: Box<Get>, warm: Box<Warm>) -> Arc<View
     let store = Arc::new(Watched { inner: Arc::clone(&site.store), get, warm, read_ahead: None });
     let ttl = Some(std::time::Duration::MAX);
     let options = ViewOptions { ttl, prefetch, ..ViewOptions::default() };
-    View::open(store, site.keeper(), options).unwrap()
+    View::open(store, site.heads(), options).unwrap()
 }
 
 fn just_get(inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>) {
@@ -54,8 +54,8 @@ fn just_get(inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handl
 }
 
 /// A view with these options, and who is told of everything that is fetched ahead or read from the cache's disk.
-pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
-    let told = ahead.clone();
+pub(crate) fn findings(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
+    let findings = ahead.clone();
     let warm = move |inner: &dyn ObjectStore,
                      wanted: ObjectRequest,
                      errand: &CancelToken,
@@ -63,12 +63,12 @@ pub(crate) fn told(site: &Site, options: ViewOptions, ahead: &Sender<String>) ->
         let what = wanted.what.clone();
         inner.warm(wanted, errand, done);
         // The test may have seen enough.
-        let _ = told.send(format!("fetch {what}"));
+        let _ = findings.send(format!("fetch {what}"));
     };
     let read_ahead = Some(ahead.clone());
     let inner = Arc::clone(&site.store);
     let store = Watched { inner, get: Box::new(just_get), warm: Box::new(warm), read_ahead };
-    View::open(Arc::new(store), site.keeper(), options).unwrap()
+    View::open(Arc::new(store), site.heads(), options).unwrap()
 }
 
 impl ObjectStore for Watched {
@@ -82,8 +82,8 @@ impl ObjectStore for Watched {
 
     fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         let is_there = self.inner.read_ahead(wanted, range.clone());
-        if let Some(told) = self.read_ahead.as_ref().filter(|_| is_there) {
-            let _ = told.send(format!("read {} {range:?}", wanted.what));
+        if let Some(findings) = self.read_ahead.as_ref().filter(|_| is_there) {
+            let _ = findings.send(format!("read {} {range:?}", wanted.what));
         }
         is_there
     }

@@ -1,9 +1,9 @@
 //! `esker image inspect`.
 
+use esker_prefetch::{Observation, SequenceStore};
 use esker_squashfs::layout::{
     CodecOptions, Flags, LayoutError, MetaHeader, NO_TABLE, SUPERBLOCK_LEN, Superblock,
 };
-use esker_trails::{Keeper, Sight};
 use esker_vfs::Time;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         }
         false => Value::Null,
     };
-    let learned = Keeper::default().with(&brought(&*image, &superblock)).load(Sight::Gaps);
+    let learned = SequenceStore::default().with(&brought(&*image, &superblock)).load(Observation::Gaps);
     let inspected = inspected(&superblock, codec_options, file_bytes, learned.steps());
     let mut out = Output::new();
     if args.json {

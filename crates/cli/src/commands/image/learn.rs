@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use esker_prefetch::{Observation, SequenceStore};
 use esker_squashfs::Options;
 use esker_squashfs::trailer::{self, TrailerError};
-use esker_trails::{Keeper, Sight};
 use serde_json::json;
 
 use crate::args::RepositoryArgs;
@@ -55,11 +55,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let known = match &args.from {
             Some(from) => of_other(from)?,
             None => {
-                let seen = named.trails(&tree, &args.repository, settings).unwrap_or_default();
+                let seen = named.sequences(&tree, &args.repository, settings).unwrap_or_default();
                 seen.with(&brought(&*image, tree.superblock()))
             }
         };
-        let learned = known.load(Sight::Gaps);
+        let learned = known.load(Observation::Gaps);
         (learned.steps(), Some(learned.encode()))
     };
     if bytes.is_some() && steps == 0 {
@@ -78,10 +78,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// What another image brings.
-fn of_other(other: &str) -> Result<Keeper, Failure> {
+fn of_other(other: &str) -> Result<SequenceStore, Failure> {
     let image = ImageNamed::required(other, &ImageArgs::default())?.open_file()?;
     let tree = image::tree(Arc::clone(&image), &Options::default())?;
-    Ok(Keeper::default().with(&brought(&*image, tree.superblock())))
+    Ok(SequenceStore::default().with(&brought(&*image, tree.superblock())))
 }
 
 fn of_trailer(image: &str, error: &TrailerError) -> Failure {

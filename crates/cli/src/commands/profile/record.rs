@@ -76,7 +76,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         // What an overlay answers from the kernel's memory would not be seen.
         shield: false,
         // And what somebody else has read, neither.
-        scout: false,
+        replay: false,
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());

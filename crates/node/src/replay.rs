@@ -1,0 +1,65 @@
+//! Who goes ahead of programs through what is mounted.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use esker_fuse::{Log, Severity};
+use esker_prefetch::{RecordingTree, ReplayGate, ReplayerCommand, SequenceStore};
+use esker_view::{Arrival, PrefetchEvent, View};
+use parking_lot::Mutex;
+
+use crate::mounted::ImageMount;
+use crate::repository::Repository;
+
+/// When no read had to wait for a server for so long, a scout hinders nobody who does.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The tree of a repository with a scout, where one can be had: a mount is worth more than its scout.
+pub fn in_repository(
+    repository: &Repository,
+    view: &Arc<View>,
+    command: ReplayerCommand,
+    log: &Log,
+) -> Option<Arc<RecordingTree>> {
+    let store = SequenceStore::new(Some(repository.starts()));
+    let recording = or_say_why(RecordingTree::new(view.clone(), store, command, is_calm(view)), log)?;
+    let weak = Arc::downgrade(&recording);
+    view.set_prefetch_listener(Box::new(move |what| {
+        let Some(recording) = weak.upgrade() else { return };
+        match what {
+            PrefetchEvent::Bytes(Arrival { path, range, ends }) => {
+                recording.arrived(path, range.clone(), *ends)
+            }
+            PrefetchEvent::Folder(path) => recording.expect_reads(path),
+        }
+    }));
+    Some(recording)
+}
+
+/// The tree of an image with a scout, if anybody should go ahead in it.
+pub fn in_image(image: &mut ImageMount, command: ReplayerCommand, log: &Log) -> Option<Arc<RecordingTree>> {
+    let store = image.sequences.take()?;
+    or_say_why(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)), log)
+}
+
+fn or_say_why(recording: io::Result<RecordingTree>, log: &Log) -> Option<Arc<RecordingTree>> {
+    let say = |error: &io::Error| {
+        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
+    };
+    recording.inspect_err(say).ok().map(Arc::new)
+}
+
+/// Whether no read has had to wait for a while.
+fn is_calm(view: &Arc<View>) -> ReplayGate {
+    let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
+    let view = Arc::clone(view);
+    Box::new(move || {
+        let (now, misses) = (Instant::now(), view.misses());
+        let mut calm = calm.lock();
+        if calm.0 != misses {
+            *calm = (misses, Some(now));
+        }
+        calm.1.is_none_or(|since| now.saturating_duration_since(since) >= CALM)
+    })
+}

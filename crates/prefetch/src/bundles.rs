@@ -1,0 +1,309 @@
+//! What a file announces: the bundle that a publisher wrote beside it.
+//!
+//! The specification is any publisher's word, so all it can do is bounded: by what [`Bundle`] takes, by the objects and
+//! catalogs of one cluster, and by a budget that all bundles of a view share.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use esker_format::bundle::{Bundle, BundleRead};
+use esker_format::catalog::Chunk;
+use esker_format::compress::Compression;
+use esker_format::hash::ContentHash;
+use esker_store::{Handle, ObjectRequest};
+use esker_vfs::NodeKey;
+
+use crate::objects;
+use crate::pending::Arrival;
+use crate::sequences::{NamedStep, PART};
+
+/// A trigger that is read again after less than this announces nothing new.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Most triggers of which we remember when they announced something.
+const RECENT_MAX: usize = 4096;
+/// Most objects of one cluster.
+const OBJECTS_MAX: usize = 32_768;
+/// Most catalogs fetched for one cluster, and the largest.
+const CATALOGS_MAX: usize = 128;
+const CATALOG_BYTES_MAX: u64 = 64 << 20;
+/// Reads that are resolved before something else has its turn: some milliseconds.
+const SLICE: usize = 1024;
+/// Most chunks looked at for one cluster, however often it names the same large file.
+const CHUNKS_MAX: usize = 1 << 20;
+
+/// When triggers announced something last.
+#[derive(Default)]
+pub struct RecentTriggers(HashMap<NodeKey, Instant>);
+
+impl RecentTriggers {
+    /// Whether what a trigger announces is to be fetched now.
+    pub fn begin(&mut self, trigger: NodeKey, now: Instant) -> bool {
+        if self.0.len() >= RECENT_MAX {
+            self.0.retain(|_, last| now.duration_since(*last) < AGAIN_AFTER);
+            if self.0.len() >= RECENT_MAX {
+                return false;
+            }
+        }
+        let is_due = self.0.get(&trigger).is_none_or(|last| now.duration_since(*last) >= AGAIN_AFTER);
+        if is_due {
+            self.0.insert(trigger, now);
+        }
+        is_due
+    }
+
+    /// What a trigger announces was not to be had, so the next read of it is as good as the first.
+    pub fn forget(&mut self, trigger: &NodeKey) {
+        self.0.remove(trigger);
+    }
+}
+
+/// A catalog that has to be fetched before files in it can be found.
+pub trait CatalogRequest {
+    /// Returns the hash of the catalog.
+    fn hash(&self) -> ContentHash;
+
+    /// Returns the size of the catalog in bytes, if the catalog above it has one.
+    fn size(&self) -> Option<u64>;
+}
+
+/// The tree in which the files of a cluster are found.
+pub trait FileLookup {
+    /// The request for a catalog that is not attached.
+    type Catalog: CatalogRequest;
+
+    /// Finds the objects of a regular file in attached catalogs; `Err` if a catalog has to be fetched first. A chunked file
+    /// is only found if the caller `wants_chunks`. Damaged and missing files are not found.
+    fn find(&self, path: &[u8], wants_chunks: bool) -> Result<Option<FileObjects>, Self::Catalog>;
+}
+
+/// The objects that a regular file consists of.
+pub struct FileObjects {
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// The objects.
+    pub content: FileContent,
+}
+
+/// One object or many.
+pub enum FileContent {
+    /// The file is one object.
+    Whole(ObjectRequest),
+    /// The file is a sequence of chunks with this compression.
+    Chunked(Vec<Chunk>, Compression),
+}
+
+/// Files that are read after another one, on the way to become objects.
+pub struct Cluster<C> {
+    /// The order among clusters.
+    pub serial: u64,
+    /// Whether it was learned here, or announced by a publisher.
+    pub learned: bool,
+    files: Vec<Vec<u8>>,
+    reads: Vec<BundleRead>,
+    /// Reads that nobody has looked at yet, and those that wait for a catalog.
+    next: usize,
+    waiting: Vec<usize>,
+    /// Catalogs that are to be asked for, and all that ever were.
+    missing: Vec<C>,
+    asked: HashSet<ContentHash>,
+    objects_left: usize,
+    chunks_left: usize,
+}
+
+/// An object of a cluster, and its place in it.
+pub struct BundleObject {
+    /// Number of the read, and of the object in the file.
+    pub place: (usize, usize),
+    /// Request for the object.
+    pub wanted: ObjectRequest,
+    /// Plain bytes of the object.
+    pub size: u64,
+    /// The bytes of it that are read.
+    pub range: Range<u64>,
+    /// The same of the file.
+    pub arrival: Arrival,
+    /// Whether it is a part of the file.
+    pub chunk: bool,
+}
+
+/// What a turn at a cluster came to.
+pub struct Turn<C> {
+    /// Objects that were found.
+    pub objects: Vec<BundleObject>,
+    /// What the cluster needs to go on.
+    pub next: Next<C>,
+}
+
+/// What a cluster needs to go on.
+pub enum Next<C> {
+    /// Another turn.
+    Turn,
+    /// These catalogs, then another turn.
+    Catalogs(Vec<C>),
+    /// Nothing: it is done.
+    Done,
+}
+
+impl<C: CatalogRequest> Cluster<C> {
+    /// Reads a specification that lies in a directory; none if it makes no sense.
+    pub fn of_spec(serial: u64, handle: &Handle, directory: &[u8]) -> Option<Self> {
+        let bytes = handle.read_all().ok()?;
+        let Bundle { files, reads, .. } = Bundle::parse(&bytes, directory).ok()?;
+        Some(Self::new(serial, files, reads))
+    }
+
+    /// What is to be read after what was learned; parts that follow each other in a file are one read.
+    pub fn of_steps(serial: u64, steps: &[NamedStep]) -> Self {
+        let (mut files, mut reads) = (Vec::<Vec<u8>>::new(), Vec::<BundleRead>::new());
+        for (path, part) in steps {
+            let start = u64::from(*part) * PART;
+            let range = start..start + PART;
+            if files.last().is_some_and(|last| **last == **path) {
+                if let Some(BundleRead { range: Some(last), .. }) = reads.last_mut()
+                    && last.end == range.start
+                {
+                    last.end = range.end;
+                    continue;
+                }
+            } else {
+                files.push(path.to_vec());
+            }
+            reads.push(BundleRead { file: files.len() - 1, range: Some(range) });
+        }
+        Self { learned: true, ..Self::new(serial, files, reads) }
+    }
+
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &[u8]> {
+        self.files.iter().map(Vec::as_slice)
+    }
+
+    fn new(serial: u64, files: Vec<Vec<u8>>, reads: Vec<BundleRead>) -> Self {
+        Self {
+            serial,
+            learned: false,
+            files,
+            reads,
+            next: 0,
+            waiting: Vec::new(),
+            missing: Vec::new(),
+            asked: HashSet::new(),
+            objects_left: OBJECTS_MAX,
+            chunks_left: CHUNKS_MAX,
+        }
+    }
+
+    /// Looks at the next reads, or once more at those that waited for catalogs, which have come by now or never will.
+    pub fn turn(&mut self, files: &impl FileLookup<Catalog = C>) -> Turn<C> {
+        let mut objects = Vec::new();
+        let fresh = self.next..self.reads.len().min(self.next + SLICE);
+        self.next = fresh.end;
+        let waited = if fresh.is_empty() { std::mem::take(&mut self.waiting) } else { Vec::new() };
+        for number in waited.into_iter().chain(fresh) {
+            if self.objects_left == 0 {
+                return Turn { objects, next: Next::Done };
+            }
+            // What is damaged, or not there any more, is for whoever asks for it.
+            if let Err(catalog) = self.resolve(files, number, &mut objects) {
+                self.wait_for(catalog, number);
+            }
+        }
+        let next = if self.next < self.reads.len() {
+            Next::Turn
+        } else if self.missing.is_empty() {
+            Next::Done
+        } else {
+            Next::Catalogs(std::mem::take(&mut self.missing))
+        };
+        Turn { objects, next }
+    }
+
+    /// Keeps a read until a catalog has come, unless it did not come when it was asked for.
+    fn wait_for(&mut self, catalog: C, number: usize) {
+        let is_small = catalog.size().is_none_or(|size| size <= CATALOG_BYTES_MAX);
+        if is_small && self.asked.len() < CATALOGS_MAX && self.asked.insert(catalog.hash()) {
+            self.missing.push(catalog);
+            self.waiting.push(number);
+        } else if self.missing.iter().any(|missing| missing.hash() == catalog.hash()) {
+            self.waiting.push(number);
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        files: &impl FileLookup<Catalog = C>,
+        number: usize,
+        objects: &mut Vec<BundleObject>,
+    ) -> Result<(), C> {
+        let Some(BundleRead { file, range }) = self.reads.get(number).cloned() else { return Ok(()) };
+        let Some(path) = self.files.get(file).cloned() else { return Ok(()) };
+        let Some(found) = files.find(&path, self.chunks_left > 0)? else { return Ok(()) };
+        let found = self.objects_of(found, range, (number, &path));
+        self.objects_left = self.objects_left.saturating_sub(found.len());
+        objects.extend(found);
+        Ok(())
+    }
+
+    /// Returns the objects of a file, or of a part of it, which is the read of this number.
+    fn objects_of(
+        &mut self,
+        FileObjects { size: file_size, content }: FileObjects,
+        range: Option<Range<u64>>,
+        (number, path): (usize, &[u8]),
+    ) -> Vec<BundleObject> {
+        if file_size == 0 {
+            return Vec::new();
+        }
+        let range = range.unwrap_or(0..file_size);
+        let (chunks, compression) = match content {
+            FileContent::Whole(wanted) => {
+                let arrival =
+                    Arrival { path: path.into(), range: range.clone(), ends: range.end >= file_size };
+                let place = (number, 0);
+                return vec![BundleObject { place, wanted, size: file_size, range, arrival, chunk: false }];
+            }
+            FileContent::Chunked(chunks, compression) => (chunks, compression),
+        };
+        self.chunks_left = self.chunks_left.saturating_sub(chunks.len());
+        let is_in = |chunk: &&Chunk| chunk.offset < range.end && chunk.offset + chunk.size > range.start;
+        let what = String::from_utf8_lossy(path);
+        let of_chunk = |(part, chunk): (usize, &Chunk)| {
+            let wanted = objects::chunk(chunk, compression, &what);
+            let within = |at: u64| at.saturating_sub(chunk.offset).min(chunk.size);
+            let (place, range) = ((number, part), within(range.start)..within(range.end));
+            let of_file = range.start + chunk.offset..range.end + chunk.offset;
+            let arrival = Arrival { path: path.into(), ends: of_file.end >= file_size, range: of_file };
+            BundleObject { place, wanted, size: chunk.size, range, arrival, chunk: true }
+        };
+        chunks.iter().filter(is_in).take(self.objects_left).enumerate().map(of_chunk).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trigger_announces_once_in_a_while() {
+        let mut recent = RecentTriggers::default();
+        let now = Instant::now();
+        let key = |number: usize| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            NodeKey(bytes)
+        };
+        assert!(recent.begin(key(1), now) && !recent.begin(key(1), now));
+        assert!(recent.begin(key(2), now));
+        recent.forget(&key(2));
+        assert!(recent.begin(key(2), now), "it was not to be had");
+        assert!(!recent.begin(key(1), now + AGAIN_AFTER / 2), "nothing new");
+        assert!(recent.begin(key(1), now + AGAIN_AFTER), "and that puts nothing off");
+        for number in 3..RECENT_MAX + 10 {
+            recent.begin(key(number), now + AGAIN_AFTER);
+        }
+        assert!(recent.0.len() <= RECENT_MAX, "what is old made room, and no more is taken");
+        assert!(!recent.begin(key(RECENT_MAX + 100), now + AGAIN_AFTER));
+        assert!(recent.begin(key(RECENT_MAX + 100), now + 3 * AGAIN_AFTER));
+    }
+}

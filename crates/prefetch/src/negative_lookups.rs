@@ -1,0 +1,315 @@
+//! Names for which programs look in vain wherever they go.
+//!
+//! An interpreter looks for every sort of module in each package, and most packages have one; a compiler looks for each
+//! header in all of its folders. So what was not there in several folders will be asked for in the next one, too. That is
+//! no guess at where a program goes, but at what it does there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::node_paths::{join, split};
+use crate::{NAME, NAMES, NamedStep};
+
+/// A name was in vain in so many folders before it is a custom…
+const FOLDERS: usize = 8;
+/// … and one of all folders, not only of those called alike, if these were called so many different things.
+const SORTS: usize = 4;
+/// After so many folders of a sort that nobody looked in for a name it isn't looked for in others of that sort.
+const MISSES_PER_SORT: u32 = 4;
+/// Most customs, as each question passes them, and most sorts of folder that are noted of one.
+const USUAL_MAX: usize = 64;
+const SORTS_MAX: usize = 1024;
+/// Most names that are noted and aren't customs yet, and most folders that are remembered.
+const NOTED_MAX: usize = 1 << 12;
+const VISITED_MAX: usize = 1 << 16;
+/// To so many folders somebody goes again when a custom is noticed.
+const RECENT_MAX: usize = 1 << 10;
+
+/// What programs look for in vain, and where somebody went ahead of them.
+#[derive(Default)]
+pub(crate) struct NegativeLookups {
+    common: Vec<CommonName>,
+    /// How often programs have looked for something in vain: the time by which customs are told old from new.
+    lookups: u64,
+    absent: HashMap<Box<[u8]>, AbsentName>,
+    /// Folders that were gone to, and how many of each sort.
+    visited: HashSet<u64>,
+    sorts: HashMap<u64, u32>,
+    /// The last of these folders.
+    recent: VecDeque<Arc<[u8]>>,
+    /// Paths that somebody was told to ask for, who is not to be taken for a program.
+    requested: HashSet<u64>,
+}
+
+/// A name for which programs look in vain wherever they go.
+struct CommonName {
+    name: Box<[u8]>,
+    /// When a program looked for it last.
+    last: u64,
+    /// The sorts of folder in which it was looked for.
+    sorts: HashSet<u64>,
+}
+
+/// Where a name was not.
+#[derive(Default)]
+struct AbsentName {
+    folders: Vec<u64>,
+    sorts: HashSet<u64>,
+}
+
+impl NegativeLookups {
+    /// Somebody looked for this path in vain. If its last name turns out to be a custom, where to ask for it, too: folders to
+    /// which somebody went before it was one.
+    pub(crate) fn record_negative(&mut self, path: &[u8]) -> Vec<NamedStep> {
+        let Some((folder, name)) = split(path) else { return Vec::new() };
+        if self.requested.remove(&xxh3_64(path)) {
+            return Vec::new();
+        }
+        self.lookups += 1;
+        let (sort, folder) = (sort_of(folder), xxh3_64(folder));
+        if let Some(common) = self.common.iter_mut().find(|common| *common.name == *name) {
+            common.last = self.lookups;
+            if common.sorts.len() < SORTS_MAX {
+                common.sorts.insert(sort);
+            }
+            return Vec::new();
+        }
+        if self.absent.len() >= NOTED_MAX {
+            self.absent.clear();
+        }
+        let absent = self.absent.entry(name.into()).or_default();
+        absent.sorts.insert(sort);
+        if !absent.folders.contains(&folder) {
+            absent.folders.push(folder);
+        }
+        if absent.folders.len() < FOLDERS {
+            return Vec::new();
+        }
+        let Some((name, AbsentName { sorts, .. })) = self.absent.remove_entry(name) else {
+            return Vec::new();
+        };
+        let common = CommonName { name, last: self.lookups, sorts };
+        let steps = self.recent.iter().filter(|folder| {
+            let sort = sort_of(folder);
+            common.is_looked_for_in(sort, self.is_common(sort))
+        });
+        let steps = steps.map(|folder| (join(folder, &common.name), NAME)).collect();
+        self.add(common);
+        self.remember(steps)
+    }
+
+    /// Adds a custom; one too many takes the place of the one that nobody had for longest.
+    fn add(&mut self, common: CommonName) {
+        if self.common.len() < USUAL_MAX {
+            self.common.push(common);
+        } else if let Some(oldest) = self.common.iter_mut().min_by_key(|common| common.last) {
+            *oldest = common;
+        }
+    }
+
+    /// What to ask ahead of a program that will go to this folder: the names in it and around it, and what is looked for
+    /// there in vain. Nothing if that was told before.
+    pub(crate) fn ahead(&mut self, folder: &[u8]) -> Vec<NamedStep> {
+        let mut steps = Vec::new();
+        // Nothing is around the root.
+        let around = split(folder).map(|(around, _)| around);
+        for folder in around.into_iter().chain([folder]) {
+            if self.visited.len() >= VISITED_MAX {
+                (self.visited, self.sorts) = Default::default();
+            }
+            if folder.is_empty() || !self.visited.insert(xxh3_64(folder)) {
+                continue;
+            }
+            let sort = sort_of(folder);
+            *self.sorts.entry(sort).or_default() += 1;
+            let is_common = self.is_common(sort);
+            let path: Arc<[u8]> = folder.into();
+            self.recent.push_back(Arc::clone(&path));
+            if self.recent.len() > RECENT_MAX {
+                self.recent.pop_front();
+            }
+            steps.push((path, NAMES));
+            let common = self.common.iter().filter(|common| common.is_looked_for_in(sort, is_common));
+            steps.extend(common.map(|common| (join(folder, &common.name), NAME)));
+        }
+        self.remember(steps)
+    }
+
+    /// Whether somebody was told to ask for this.
+    pub(crate) fn was_requested(&self, path: &[u8], part: u32) -> bool {
+        let requested = if part == NAMES { &self.visited } else { &self.requested };
+        part >= NAMES && requested.contains(&xxh3_64(path))
+    }
+
+    /// Remembers what somebody is told to ask for.
+    fn remember(&mut self, steps: Vec<NamedStep>) -> Vec<NamedStep> {
+        if self.requested.len() + steps.len() > VISITED_MAX {
+            self.requested.clear();
+        }
+        self.requested.extend(steps.iter().filter(|(_, part)| *part == NAME).map(|(path, _)| xxh3_64(path)));
+        steps
+    }
+
+    /// Whether somebody has gone to several folders of a sort.
+    fn is_common(&self, sort: u64) -> bool {
+        self.sorts.get(&sort).is_some_and(|folders| *folders > MISSES_PER_SORT)
+    }
+
+    /// Forgets where somebody has gone: the kernel may have forgotten what it was told.
+    pub(crate) fn reset(&mut self) {
+        (self.visited, self.sorts, self.recent, self.requested) = Default::default();
+    }
+}
+
+impl CommonName {
+    fn is_looked_for_in(&self, sort: u64, is_common: bool) -> bool {
+        self.sorts.contains(&sort) || (!is_common && self.sorts.len() >= SORTS)
+    }
+}
+
+/// Folders called alike are of one sort.
+fn sort_of(folder: &[u8]) -> u64 {
+    xxh3_64(split(folder).map_or(folder, |(_, name)| name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(negative: &mut NegativeLookups, folder: &str) -> Vec<String> {
+        let steps = negative.ahead(folder.as_bytes());
+        let text = |(path, part): NamedStep| {
+            format!("{}{}", String::from_utf8_lossy(&path), if part == NAMES { "/" } else { "" })
+        };
+        steps.into_iter().map(text).collect()
+    }
+
+    /// What an interpreter does with a package.
+    fn import(negative: &mut NegativeLookups, package: &str) {
+        for name in ["__init__.abi3.so", "__init__.so"] {
+            negative.record_negative(format!("{package}/{name}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_was_in_vain_in_several_folders_is_asked_for_in_others() {
+        let mut negative = NegativeLookups::default();
+        for number in 0..FOLDERS {
+            assert_eq!(
+                steps(&mut negative, &format!("/lib/p{number}")).last(),
+                Some(&format!("/lib/p{number}/"))
+            );
+            import(&mut negative, &format!("/lib/p{number}"));
+        }
+        negative.record_negative(b"/lib/p0/once");
+        let root = ["//", "/__init__.abi3.so", "/__init__.so"];
+        let new = ["/new/", "/new/__init__.abi3.so", "/new/__init__.so"];
+        assert_eq!(steps(&mut negative, "/new"), [root, new].concat());
+        assert!(steps(&mut negative, "/new").is_empty(), "each folder once");
+        negative.reset();
+        assert_eq!(steps(&mut negative, "/new").len(), 6);
+    }
+
+    #[test]
+    fn a_custom_that_is_noticed_late_is_asked_for_where_somebody_has_gone_before() {
+        let mut negative = NegativeLookups::default();
+        for number in 0..2 * RECENT_MAX {
+            negative.ahead(format!("/lib/p{number}/doc").as_bytes());
+        }
+        let requested =
+            (0..FOLDERS).map(|number| negative.record_negative(format!("/lib/p{number}/absent").as_bytes()));
+        let requested: Vec<_> = requested.collect();
+        let (last, before) = requested.split_last().expect("some");
+        assert!(before.iter().all(Vec::is_empty));
+        // Half of those that are remembered are called `doc`.
+        assert_eq!(last.len(), RECENT_MAX / 2);
+        assert!(last.iter().all(|(path, part)| path.ends_with(b"/absent") && *part == NAME));
+        negative.reset();
+        (0..FOLDERS).for_each(|number| {
+            assert!(negative.record_negative(format!("/{number}/other").as_bytes()).is_empty())
+        });
+    }
+
+    #[test]
+    fn nobody_is_sent_where_nobody_looks() {
+        let mut negative = NegativeLookups::default();
+        for number in 0..100 {
+            import(&mut negative, &format!("/lib/p{number}"));
+            negative.record_negative(format!("/lib/p{number}/cache/lock").as_bytes());
+        }
+        for number in 0..MISSES_PER_SORT {
+            let asked = steps(&mut negative, &format!("/lib/p{number}/doc"));
+            // Whoever was told to ask there says nothing of what programs do.
+            asked
+                .iter()
+                .filter(|path| !path.ends_with('/'))
+                .for_each(|path| drop(negative.record_negative(path.as_bytes())));
+        }
+        let of = |folder: &str, names: &[&str]| -> Vec<String> {
+            let inside = names.iter().map(|name| format!("{folder}/{name}"));
+            std::iter::once(format!("{folder}/")).chain(inside).collect()
+        };
+        let package = of("/lib/p50", &["__init__.abi3.so", "__init__.so"]);
+        // In a folder of a sort where only one of them was looked for.
+        let cache = of("/lib/p50/cache", &["__init__.abi3.so", "__init__.so", "lock"]);
+        assert_eq!(steps(&mut negative, "/lib/p50/cache"), [package, cache].concat());
+        assert_eq!(steps(&mut negative, "/lib/p50/doc"), of("/lib/p50/doc", &[]));
+    }
+
+    /// A loader that looks for each library in all folders of its search path, then an interpreter.
+    #[test]
+    fn old_customs_make_room_for_new_ones() {
+        let mut negative = NegativeLookups::default();
+        for library in 0..USUAL_MAX {
+            for folder in 0..FOLDERS {
+                negative.record_negative(format!("/sw/p{folder}/lib/libx{library}.so.1").as_bytes());
+            }
+        }
+        for number in 0..FOLDERS {
+            import(&mut negative, &format!("/lib/p{number}"));
+            negative.record_negative(b"/sw/p0/lib/libx0.so.1");
+        }
+        let asked = steps(&mut negative, "/lib/new");
+        for name in ["__init__.abi3.so", "__init__.so"] {
+            assert!(asked.contains(&format!("/lib/new/{name}")), "{asked:?}");
+        }
+        assert_eq!(negative.common.len(), USUAL_MAX);
+        assert!(
+            negative.common.iter().any(|common| *common.name == *b"libx0.so.1"),
+            "it was in use meanwhile"
+        );
+    }
+
+    #[test]
+    fn the_root_has_nothing_around_it() {
+        let mut negative = NegativeLookups::default();
+        assert_eq!(steps(&mut negative, "/"), ["//"]);
+        assert_eq!(steps(&mut negative, "/a"), ["/a/"]);
+        assert_eq!(steps(&mut negative, ""), [""; 0]);
+    }
+
+    #[test]
+    fn only_so_much_is_noted() {
+        let mut negative = NegativeLookups::default();
+        for folder in 0..FOLDERS {
+            negative.record_negative(format!("/{folder}/custom").as_bytes());
+        }
+        for number in 0..2 * NOTED_MAX {
+            negative.record_negative(format!("/a/{number}").as_bytes());
+            negative.record_negative(format!("/{number}/custom").as_bytes());
+        }
+        assert!(negative.absent.len() <= NOTED_MAX);
+        assert_eq!((negative.common.len(), negative.common[0].sorts.len()), (1, SORTS_MAX));
+        for number in 0..2 * USUAL_MAX {
+            for folder in 0..FOLDERS {
+                negative.record_negative(format!("/{folder}/usual {number}").as_bytes());
+            }
+        }
+        assert_eq!(negative.common.len(), USUAL_MAX);
+        (0..2 * VISITED_MAX).for_each(|number| drop(negative.ahead(number.to_string().as_bytes())));
+        assert!(negative.visited.len() <= VISITED_MAX && negative.requested.len() <= VISITED_MAX);
+    }
+}

@@ -1,0 +1,453 @@
+//! What lies near a file that was missed: without any knowledge of the program, the best guess there is.
+//!
+//! Software reads small files by the folder: the modules of a package, the headers of a library, the extensions of an
+//! interpreter. So once a small file was missed, the small files of its kind (by the ending of their names) in its
+//! folder are likely next. And so are those in the folders beside it: as far up as the files of that kind below still
+//! are few they are taken at once, and further up once a second branch below was missed. A tree in which programs
+//! read only here and there (a folder of packages) is too large for either, and stays where it is.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use esker_store::{CacheKey, ObjectRequest};
+use xxhash_rust::xxh3::xxh3_64;
+
+use esker_format::path::{join, split};
+
+use crate::objects;
+
+/// Files up to this many plain bytes are small: one costs little, and a round trip costs more.
+const SMALL_MAX: u64 = 1 << 20;
+/// The same for libraries, of which there are few, and which are loaded one after the other.
+const SMALL_LIBRARY_MAX: u64 = 4 << 20;
+
+/// Plain bytes that are taken below a folder when one branch of it was missed…
+const NARROW: u64 = 5 << 19;
+/// … and when two were. Found by replaying what `import tensorflow` and `import numpy` read over the catalog of their
+/// trees: half as much misses twice as often, twice as much saves no more misses.
+const WIDE: u64 = 40 << 20;
+/// Plain bytes that are taken from one place in many folders…
+const BESIDE: u64 = 32 << 20;
+/// … once files were missed there in so many of them: with less, what two packages have in common is taken for a habit.
+const BESIDE_BRANCHES: usize = 3;
+/// How far above a file its folder's place is looked at.
+const BESIDE_LEVELS: usize = 3;
+
+/// Most files taken at once.
+const FILES_MAX: usize = 8192;
+/// Most folders looked at for it, which bounds the time a guess takes to some tens of milliseconds…
+pub const FOLDERS_MAX: usize = 8192;
+/// … and to few, where that is longer than to fetch what is missed.
+pub const FOLDERS_NEARBY: usize = 256;
+/// In a folder with more of them, this many are taken after the one that was missed.
+const WINDOW: usize = 64;
+/// Most folders of which something is remembered.
+const KNOWN_MAX: usize = 1 << 16;
+/// After this many misses in a folder that was taken already, its objects were evicted.
+const STALE: u8 = 8;
+
+/// The tree, as far as it is looked at here.
+pub trait Folders {
+    /// What is in the folder at `path`. Nothing if that can't be told now.
+    fn list(&mut self, path: &[u8]) -> Rc<Folder>;
+
+    /// Whether everything that was listed could be told.
+    fn is_complete(&self) -> bool;
+
+    /// How many of them are worth looking at for a guess.
+    fn worth(&self) -> usize;
+}
+
+/// What is in a folder.
+#[derive(Debug, Default)]
+pub struct Folder {
+    /// Where it is.
+    pub path: Box<[u8]>,
+    /// The names of its folders, sorted.
+    pub folders: Vec<Box<[u8]>>,
+    /// Its small files, sorted by name.
+    pub files: Vec<SmallFile>,
+    /// The names of its libraries that aren't small, and of links to libraries, sorted.
+    pub libraries: Vec<Box<[u8]>>,
+}
+
+impl Folder {
+    /// Returns a folder with these folders and small files, in any order.
+    pub fn new(path: &[u8], mut folders: Vec<Box<[u8]>>, mut files: Vec<SmallFile>) -> Self {
+        folders.sort_unstable();
+        files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Self { path: path.into(), folders, files, libraries: Vec::new() }
+    }
+
+    /// The same with these large libraries.
+    pub fn with_libraries(mut self, mut libraries: Vec<Box<[u8]>>) -> Self {
+        libraries.sort_unstable();
+        self.libraries = libraries;
+        self
+    }
+
+    /// A library whose name begins so, small or large.
+    pub fn library(&self, start: &[u8]) -> Option<&[u8]> {
+        let from = self.files.partition_point(|file| *file.name < *start);
+        let small = self.files[from..].iter().map(|file| &*file.name);
+        let from = self.libraries.partition_point(|name| **name < *start);
+        let large = self.libraries[from..].iter().map(|name| &**name);
+        let is_meant = |name: &&[u8]| name.starts_with(start);
+        let mut small = small.take_while(is_meant).filter(|name| is_library(name));
+        small.next().or_else(|| large.take_while(is_meant).next())
+    }
+
+    /// Returns true if the folder has a folder of this name.
+    pub fn has_folder(&self, name: &[u8]) -> bool {
+        self.folders.binary_search_by(|known| (**known).cmp(name)).is_ok()
+    }
+}
+
+/// A small file of a folder.
+#[derive(Debug)]
+pub struct SmallFile {
+    /// Name of the file.
+    pub name: Box<[u8]>,
+    /// Plain bytes of the file.
+    pub size: u64,
+    /// Cache key of its object.
+    pub content: CacheKey,
+}
+
+/// One of them, and where it is.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    folder: Rc<Folder>,
+    number: usize,
+}
+
+impl Leaf {
+    /// The small file of this name in a folder.
+    pub fn find(folder: &Rc<Folder>, name: &[u8]) -> Option<Self> {
+        let number = folder.files.binary_search_by(|file| (*file.name).cmp(name)).ok()?;
+        Some(Self { folder: Rc::clone(folder), number })
+    }
+
+    fn file(&self) -> &SmallFile {
+        &self.folder.files[self.number]
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.file().name
+    }
+
+    /// Returns the folder of the file.
+    pub fn folder(&self) -> Rc<Folder> {
+        Rc::clone(&self.folder)
+    }
+
+    /// Returns the plain bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.file().size
+    }
+
+    /// Returns the cache key of the object.
+    pub fn key(&self) -> CacheKey {
+        self.file().content
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> Vec<u8> {
+        join(&self.folder.path, self.name())
+    }
+
+    /// Its object.
+    pub fn wanted(&self) -> ObjectRequest {
+        objects::file(self.key(), self.size(), &self.path())
+    }
+}
+
+/// What is known of the files of one kind below one folder.
+#[derive(Clone, Copy, Debug, Default)]
+struct FolderHistory {
+    /// The first branch in which a file was missed.
+    branch: Option<u64>,
+    /// A file was missed in another branch, too.
+    branched: bool,
+    /// All files of the kind in it were taken…
+    own: bool,
+    /// … or all below it…
+    taken: bool,
+    /// … and so many were missed since.
+    missed: u8,
+    /// They are too many for this many bytes.
+    refused: u64,
+}
+
+/// What is known of one place in the folders of a folder.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Some folders in which a file was missed there.
+    branches: Vec<u64>,
+    /// It was taken from all of them, or is too much.
+    done: bool,
+}
+
+/// The folders where files were missed.
+pub struct Neighbours {
+    known: HashMap<u64, FolderHistory>,
+    beside: HashMap<u64, Beside>,
+    /// After this many misses in a folder that was taken already, it counts as new; never without.
+    stale: Option<u8>,
+}
+
+/// The files of one kind below a folder.
+enum FoundFiles {
+    All(Vec<Leaf>),
+    /// More than is taken at once: those that were seen.
+    TooMany(Vec<Leaf>),
+}
+
+impl Default for Neighbours {
+    fn default() -> Self {
+        Self { known: HashMap::new(), beside: HashMap::new(), stale: Some(STALE) }
+    }
+}
+
+impl Neighbours {
+    /// What is told of is not misses: each folder is taken once.
+    pub fn once() -> Self {
+        Self { stale: None, ..Self::default() }
+    }
+
+    /// A small file was missed: what to fetch with it, most likely first.
+    pub fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        self.around(folders, path, self.stale)
+    }
+
+    /// A small file that was guessed is read: the same, but nothing seems evicted.
+    pub fn came(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        self.around(folders, path, None)
+    }
+
+    /// A small file was missed that tells by itself what is read with it: only what is in its folder.
+    pub fn beside(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+        split(path).map(|(own, name)| self.own(folders, own, name, self.stale).0).unwrap_or_default()
+    }
+
+    fn around(&mut self, folders: &mut dyn Folders, path: &[u8], stale: Option<u8>) -> Vec<Leaf> {
+        let Some((own, name)) = split(path) else { return Vec::new() };
+        let kind = kind(name);
+        let (mut files, is_all) = self.own(folders, own, name, stale);
+        if !is_all {
+            return files;
+        }
+        files.extend(self.climb(folders, own, kind));
+        files.extend(self.sideways(folders, own, kind));
+        if !folders.is_complete() {
+            self.known(own, kind).own = false;
+        }
+        files
+    }
+
+    /// The files of this kind in the folder, and whether these are all of them and new.
+    fn own(
+        &mut self,
+        folders: &mut dyn Folders,
+        own: &[u8],
+        name: &[u8],
+        stale: Option<u8>,
+    ) -> (Vec<Leaf>, bool) {
+        let kind = kind(name);
+        if self.known.len() + self.beside.len() >= KNOWN_MAX {
+            self.known.clear();
+            self.beside.clear();
+        }
+        if self.is_taken(own, kind, stale) {
+            return (Vec::new(), false);
+        }
+        match below(folders, own, kind, false, WIDE) {
+            FoundFiles::All(mut files) => {
+                self.known(own, kind).own = true;
+                start_after(&mut files, name);
+                (files, true)
+            }
+            FoundFiles::TooMany(mut files) => {
+                start_after(&mut files, name);
+                files.truncate(WINDOW);
+                // The next miss may be beyond the window, and there is no use in looking further up.
+                (files, false)
+            }
+        }
+    }
+
+    /// The files of this kind in the largest folder around `own` that has few enough of them.
+    fn climb(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
+        let mut widest = Vec::new();
+        let mut branch = own;
+        while let Some((above, _)) = split(branch) {
+            let known = self.known(above, kind);
+            known.count(branch);
+            let limit = if known.branched { WIDE } else { NARROW };
+            if known.refused >= limit {
+                break;
+            }
+            match below(folders, above, kind, true, limit) {
+                FoundFiles::All(files) => {
+                    self.known(above, kind).taken = folders.is_complete();
+                    widest = files;
+                }
+                // What is above has even more.
+                FoundFiles::TooMany(_) => {
+                    self.known(above, kind).refused = limit;
+                    break;
+                }
+            }
+            branch = above;
+        }
+        widest
+    }
+
+    /// The files of this kind at the same place in the folders beside this one, or beside those above it.
+    fn sideways(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
+        let mut found = Vec::new();
+        let mut branch = own;
+        for _ in 0..BESIDE_LEVELS {
+            let Some((above, _)) = split(branch) else { break };
+            let place = &own[branch.len()..];
+            let beside = self.beside.entry(key(&[above, place, kind])).or_default();
+            if beside.count(branch) {
+                let files = in_each(folders, above, place, kind);
+                beside.done = files.is_none() || folders.is_complete();
+                found.extend(files.unwrap_or_default());
+            }
+            branch = above;
+        }
+        found
+    }
+
+    /// Whether the files of this kind in `folder`, or below one above it, were taken, and not so long ago that they
+    /// are missed again.
+    fn is_taken(&mut self, folder: &[u8], kind: &[u8], stale: Option<u8>) -> bool {
+        let mut at = folder;
+        let mut taken = false;
+        loop {
+            if let Some(known) = self.known.get_mut(&key(&[at, kind]))
+                && (known.taken || known.own && at == folder)
+            {
+                known.missed = known.missed.saturating_add(u8::from(stale.is_some()));
+                if stale.is_none_or(|stale| known.missed < stale) {
+                    taken = true;
+                } else {
+                    *known = FolderHistory::default();
+                }
+            }
+            match split(at) {
+                Some((above, _)) => at = above,
+                None => return taken,
+            }
+        }
+    }
+
+    fn known(&mut self, folder: &[u8], kind: &[u8]) -> &mut FolderHistory {
+        self.known.entry(key(&[folder, kind])).or_default()
+    }
+}
+
+impl FolderHistory {
+    fn count(&mut self, branch: &[u8]) {
+        let branch = xxh3_64(branch);
+        self.branched |= *self.branch.get_or_insert(branch) != branch;
+    }
+}
+
+impl Beside {
+    /// Notes a folder in which a file was missed there; whether the others are to be looked at now.
+    fn count(&mut self, branch: &[u8]) -> bool {
+        let branch = xxh3_64(branch);
+        if self.branches.len() < BESIDE_BRANCHES && !self.branches.contains(&branch) {
+            self.branches.push(branch);
+        }
+        !self.done && self.branches.len() == BESIDE_BRANCHES
+    }
+}
+
+fn key(parts: &[&[u8]]) -> u64 {
+    // No folder has a NUL in its path.
+    xxh3_64(&parts.join(&0))
+}
+
+/// Collects files breadth first: those nearest to the folder come first.
+fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: u64) -> FoundFiles {
+    let mut files = Vec::new();
+    let mut bytes = 0_u64;
+    let mut looked = 0;
+    let mut next: VecDeque<Vec<u8>> = VecDeque::from([top.to_vec()]);
+    while let Some(path) = next.pop_front() {
+        let folder = folders.list(&path);
+        bytes = take(&mut files, &folder, kind, bytes);
+        looked += 1;
+        if bytes > limit || files.len() > FILES_MAX || looked > folders.worth() {
+            return FoundFiles::TooMany(files);
+        }
+        if deep {
+            next.extend(folder.folders.iter().map(|name| join(&path, name)));
+        }
+    }
+    FoundFiles::All(files)
+}
+
+/// Collects the files at one place in each folder of a folder; `None` if they are too many.
+fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -> Option<Vec<Leaf>> {
+    let around = folders.list(above);
+    let branches = &around.folders;
+    let worth = folders.worth();
+    let mut files = Vec::new();
+    let mut bytes = 0_u64;
+    for name in branches.iter().take(worth) {
+        let folder = folders.list(&[&*join(above, name), place].concat());
+        bytes = take(&mut files, &folder, kind, bytes);
+        if bytes > BESIDE || files.len() > FILES_MAX {
+            return None;
+        }
+    }
+    (branches.len() <= worth).then_some(files)
+}
+
+/// Takes the files of this kind in a folder; how many bytes everything taken has then.
+fn take(taken: &mut Vec<Leaf>, folder: &Rc<Folder>, of: &[u8], bytes: u64) -> u64 {
+    let before = taken.len();
+    let files = folder.files.iter().enumerate().filter(|(_, file)| kind(&file.name) == of);
+    taken.extend(files.map(|(number, _)| Leaf { folder: Rc::clone(folder), number }));
+    taken[before..].iter().fold(bytes, |sum, leaf| sum.saturating_add(leaf.size()))
+}
+
+/// Sorts by name, from the one after `name` to the one before it: what reads in order comes to those first.
+fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
+    files.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+    let after = files.partition_point(|leaf| leaf.name() <= name);
+    files.rotate_left(after);
+    if files.last().is_some_and(|leaf| leaf.name() == name) {
+        files.pop();
+    }
+}
+
+/// What sort of file a name stands for: its ending. All versions of shared libraries are one kind.
+pub fn kind(name: &[u8]) -> &[u8] {
+    if is_library(name) {
+        return b".so";
+    }
+    // A name that begins with a dot and has no other has no ending.
+    match name.iter().rposition(|byte| *byte == b'.') {
+        Some(at) if at > 0 => &name[at..],
+        _ => b"",
+    }
+}
+
+/// Up to how many plain bytes a file of this kind is small.
+pub fn small_max(kind: &[u8]) -> u64 {
+    if is_library(kind) { SMALL_LIBRARY_MAX } else { SMALL_MAX }
+}
+
+/// Whether a name is that of a shared library: `x.so`, `x.so.1.2`.
+pub fn is_library(name: &[u8]) -> bool {
+    name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.")
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

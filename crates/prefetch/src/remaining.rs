@@ -1,0 +1,342 @@
+//! What follows in a large file of which one chunk was missed.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use esker_format::catalog::Chunk;
+use esker_store::CacheKey;
+use esker_vfs::NodeKey;
+
+use crate::candidate::Candidate;
+
+/// Plain bytes that are fetched ahead of a program that reads a file in order, at most.
+const AHEAD_MAX: u64 = 64 << 20;
+/// Most files whose readers are remembered.
+const READERS_MAX: usize = 1024;
+/// Most files of which it is remembered that they were announced.
+const ANNOUNCED_MAX: usize = 4096;
+
+/// Nothing happened for so long when the rest begins to come: a program that starts reads more often…
+const QUIET: Duration = Duration::from_secs(1);
+/// … and one that never pauses doesn't keep it away for longer.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Most chunks of the rest; with more, some are left where they are.
+const LINE_MAX: usize = 1 << 16;
+
+/// Where programs read in large files.
+#[derive(Default)]
+pub struct Readers(HashMap<NodeKey, Reader>);
+
+/// How far a file was read, and fetched ahead.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    /// Chunks before this one were read or are fetched.
+    next: usize,
+    /// Chunks to fetch next time.
+    ahead: usize,
+}
+
+impl Readers {
+    /// A program waits for the chunk at `missed`: the chunks to fetch ahead of it, if it reads in order. Their number
+    /// doubles as long as it does.
+    pub fn missed<'c>(&mut self, file: NodeKey, chunks: &'c [Chunk], missed: usize) -> &'c [Chunk] {
+        if self.0.len() >= READERS_MAX && !self.0.contains_key(&file) {
+            self.0.clear();
+        }
+        let reader = self.0.entry(file).or_insert(Reader { next: 0, ahead: 1 });
+        // A chunk that can't be had is missed again and again, and each time `ahead` doubles.
+        let reach = missed.saturating_add(1).saturating_add(reader.ahead);
+        let in_order = missed == 0 || (missed <= reader.next && reach > reader.next);
+        if !in_order {
+            *reader = Reader { next: missed + 1, ahead: 1 };
+            return &[];
+        }
+        let start = (missed + 1).max(reader.next).min(chunks.len());
+        let mut bytes = 0_u64;
+        let fits = |chunk: &&Chunk| {
+            bytes = bytes.saturating_add(chunk.size);
+            bytes <= AHEAD_MAX
+        };
+        let count = chunks[start..].iter().take(reader.ahead).take_while(fits).count();
+        *reader = Reader { next: start + count, ahead: reader.ahead.saturating_mul(2) };
+        &chunks[start..start + count]
+    }
+}
+
+/// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows after everything
+/// else and, but for the code from a far server, only when nothing else happens, so that it takes no processor from a
+/// program that starts. What is read of a file that a bundle names, the bundle tells, so that a read beside it brings no
+/// more than in any other file. While a bundle is on its way, all of this waits for it.
+#[derive(Default)]
+pub struct RemainingChunks {
+    specs_awaited: usize,
+    /// The paths of files that bundles told about.
+    announced: HashSet<Box<[u8]>>,
+    /// With the paths of the files.
+    soon: VecDeque<(Box<[u8]>, Candidate)>,
+    line: VecDeque<RemainingChunk>,
+    /// Since when there is a rest.
+    since: Option<Instant>,
+    /// Nothing was read for a while.
+    quiet: bool,
+    /// Code doesn't wait for that.
+    hurries: bool,
+}
+
+/// A chunk of the rest.
+struct RemainingChunk {
+    path: Box<[u8]>,
+    candidate: Candidate,
+    is_code: bool,
+}
+
+impl RemainingChunks {
+    /// Queues a chunk that will be read soon.
+    pub fn push_soon(&mut self, path: &[u8], candidate: Candidate) {
+        self.soon.push_back((path.into(), candidate));
+    }
+
+    /// Queues a chunk of the rest, unless there are too many; whether it did.
+    pub fn push(&mut self, path: &[u8], candidate: Candidate, is_code: bool) -> bool {
+        let is_room = self.line.len() < LINE_MAX;
+        if is_room {
+            self.since.get_or_insert_with(Instant::now);
+            self.line.push_back(RemainingChunk { path: path.into(), candidate, is_code });
+        }
+        is_room
+    }
+
+    /// Whether an object is a part of the rest that nobody has asked for.
+    pub fn is_queued(&self, key: &CacheKey) -> bool {
+        self.line.iter().any(|rest| rest.candidate.wanted.key() == *key)
+    }
+
+    /// Whether code comes at once, or waits for a time when nothing else happens, too.
+    pub fn hurries(&mut self, hurries: bool) {
+        self.hurries = hurries;
+    }
+
+    /// How long nothing may happen until the rest is to begin; none if there is none, or it has begun.
+    pub fn quiet_period(&self) -> Option<Duration> {
+        (!self.line.is_empty() && !self.quiet).then_some(QUIET)
+    }
+
+    /// Nothing has happened for as long as that; whether there is a rest that begins.
+    pub fn begin(&mut self) -> bool {
+        let begins = self.quiet_period().is_some();
+        self.quiet |= begins;
+        begins
+    }
+
+    /// Something is read, so the rest waits again.
+    pub fn wait(&mut self) {
+        self.quiet = false;
+    }
+
+    /// A bundle tells what is read of this large file.
+    pub fn announce(&mut self, path: &[u8]) {
+        if self.announced.len() < ANNOUNCED_MAX && !self.announced.contains(path) {
+            self.announced.insert(path.into());
+        }
+    }
+
+    /// Whether a bundle told what is read of this file.
+    pub fn is_announced(&self, path: &[u8]) -> bool {
+        self.announced.contains(path)
+    }
+
+    /// The specification of a bundle has been asked for.
+    pub fn await_spec(&mut self) {
+        self.specs_awaited += 1;
+    }
+
+    /// Whether one is on its way.
+    pub fn awaits_spec(&self) -> bool {
+        self.specs_awaited > 0
+    }
+
+    /// One has come, or is not to be had.
+    pub fn spec_came(&mut self) {
+        self.specs_awaited = self.specs_awaited.saturating_sub(1);
+    }
+
+    /// Gives up what there is of these files; what of it was queued.
+    pub fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
+        if self.line.is_empty() && self.soon.is_empty() {
+            return Vec::new();
+        }
+        let files: HashSet<&[u8]> = files.collect();
+        let mut left = Vec::new();
+        self.line.retain(|rest| !files.contains(&*rest.path));
+        self.soon.retain(|(path, candidate)| {
+            let stays = !files.contains(&**path);
+            if !stays {
+                left.push(candidate.wanted.key());
+            }
+            stays
+        });
+        left
+    }
+
+    /// The next of what will be read soon.
+    pub fn take_soon(&mut self) -> Option<Candidate> {
+        if self.awaits_spec() {
+            return None;
+        }
+        Some(self.soon.pop_front()?.1)
+    }
+
+    /// The next of the rest that isn't asked for already, if this is the time for it.
+    pub fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Candidate> {
+        if self.awaits_spec() {
+            return None;
+        }
+        let is_time = self.quiet || self.since.is_some_and(|since| since.elapsed() > LONG);
+        let comes_now = |rest: &RemainingChunk| is_time || self.hurries && rest.is_code;
+        while let Some(number) = self.line.iter().position(comes_now) {
+            let RemainingChunk { candidate, .. } = self.line.remove(number)?;
+            if !is_asked_for(&candidate.wanted.key()) {
+                return Some(candidate);
+            }
+        }
+        if self.line.is_empty() {
+            self.since = None;
+        }
+        None
+    }
+
+    /// Removes all queued chunks.
+    pub fn clear(&mut self) {
+        (self.soon, self.line, self.since) = Default::default();
+    }
+}
+
+/// All other chunks, from the one after the missed one around to the one before it.
+pub fn around(chunks: &[Chunk], missed: usize) -> impl Iterator<Item = &Chunk> {
+    let after = missed.saturating_add(1).min(chunks.len());
+    chunks[after..].iter().chain(&chunks[..missed.min(chunks.len())])
+}
+
+/// The chunk with the byte at `offset`.
+pub fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
+    chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    use super::super::objects;
+    use super::*;
+
+    const SIZE: u64 = 4 << 20;
+
+    fn file(count: u8) -> Vec<Chunk> {
+        let chunk = |number: u8| Chunk {
+            offset: u64::from(number) * SIZE,
+            size: SIZE,
+            hash: ContentHash::new(HashAlgorithm::Sha1, [number; 20]),
+        };
+        (0..count).map(chunk).collect()
+    }
+
+    fn places(chunks: &[Chunk]) -> Vec<u64> {
+        chunks.iter().map(|chunk| chunk.offset / SIZE).collect()
+    }
+
+    #[test]
+    fn who_reads_in_order_gets_more_each_time_and_no_chunk_twice() {
+        let chunks = file(100);
+        let mut readers = Readers::default();
+        let key = NodeKey([1; 16]);
+        let (mut at, mut ahead, mut seen) = (0, Vec::new(), vec![false; 100]);
+        while at < chunks.len() {
+            let more = readers.missed(key, &chunks, at);
+            assert!(more.len() as u64 * SIZE <= AHEAD_MAX);
+            for place in places(more) {
+                assert!(!std::mem::replace(&mut seen[place as usize], true), "{place} is fetched once");
+            }
+            ahead.push(more.len());
+            at += 1 + more.len();
+        }
+        assert_eq!(ahead[..5], [1, 2, 4, 8, 16]);
+    }
+
+    #[test]
+    fn who_jumps_about_gets_nothing_until_it_goes_on_in_order() {
+        let chunks = file(60);
+        let mut readers = Readers::default();
+        let key = NodeKey([2; 16]);
+        for (missed, ahead) in [(50, &[][..]), (7, &[]), (8, &[9]), (59, &[]), (600, &[])] {
+            assert_eq!(places(readers.missed(key, &chunks, missed)), ahead, "{missed}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_is_missed_again_and_again_does_no_harm() {
+        let chunks = file(60);
+        let mut readers = Readers::default();
+        for _ in 0..200 {
+            let more = readers.missed(NodeKey([3; 16]), &chunks, 0).len() as u64;
+            assert!(more * SIZE <= AHEAD_MAX);
+        }
+    }
+
+    fn candidate(chunk: &Chunk) -> Candidate {
+        Candidate::new(objects::chunk(chunk, Compression::Zlib, "/lib.so"), chunk.size)
+    }
+
+    #[test]
+    fn the_rest_waits_for_quiet_and_code_may_hurry() {
+        let chunks = file(4);
+        let mut rests = RemainingChunks::default();
+        assert!(rests.quiet_period().is_none() && !rests.begin(), "there is none");
+        for (chunk, is_code) in chunks.iter().zip([false, false, true, true]) {
+            rests.push(b"/lib.so", candidate(chunk), is_code);
+        }
+        let next =
+            |rests: &mut RemainingChunks| rests.take(|_| false).map(|candidate| candidate.wanted.name.hash);
+        assert_eq!((next(&mut rests), rests.quiet_period()), (None, Some(QUIET)));
+        assert!(rests.begin());
+        assert_eq!((next(&mut rests), rests.quiet_period()), (Some(chunks[0].hash), None));
+        rests.wait();
+        assert_eq!((next(&mut rests), rests.quiet_period()), (None, Some(QUIET)), "something was read");
+        rests.hurries(true);
+        rests.await_spec();
+        assert_eq!(next(&mut rests), None, "a bundle is on its way");
+        rests.spec_came();
+        let asked_for = candidate(&chunks[2]).wanted.key();
+        assert_eq!(
+            rests.take(|key| *key == asked_for).map(|candidate| candidate.wanted.name.hash),
+            Some(chunks[3].hash)
+        );
+        assert_eq!((next(&mut rests), rests.quiet_period()), (None, Some(QUIET)), "only code hurries");
+        assert!(rests.begin());
+        assert_eq!((next(&mut rests), next(&mut rests)), (Some(chunks[1].hash), None));
+    }
+
+    #[test]
+    fn what_will_be_read_soon_comes_first_and_a_bundle_takes_it_all_over() {
+        let chunks = file(3);
+        let mut rests = RemainingChunks::default();
+        rests.push_soon(b"/lib.so", candidate(&chunks[0]));
+        rests.push_soon(b"/other.so", candidate(&chunks[1]));
+        rests.push(b"/lib.so", candidate(&chunks[2]), true);
+        assert_eq!(rests.leave([&b"/lib.so"[..]].into_iter()), [candidate(&chunks[0]).wanted.key()]);
+        assert_eq!(rests.take_soon().map(|candidate| candidate.wanted.name.hash), Some(chunks[1].hash));
+        rests.hurries(true);
+        assert!(rests.take_soon().is_none() && rests.take(|_| false).is_none());
+    }
+
+    #[test]
+    fn the_rest_of_a_file_begins_after_what_was_missed() {
+        let chunks = file(4);
+        let order = |missed| around(&chunks, missed).map(|chunk| chunk.offset / SIZE).collect::<Vec<_>>();
+        assert_eq!(order(0), [1, 2, 3]);
+        assert_eq!(order(2), [3, 0, 1]);
+        assert_eq!(order(9), [0, 1, 2, 3]);
+        assert_eq!([0, SIZE - 1, SIZE, 4 * SIZE].map(|offset| chunk_at(&chunks, offset)), [0, 0, 1, 4]);
+    }
+}

@@ -1,0 +1,215 @@
+//! The scout as the mount's process has it: a process of its own that is told by a pipe where to go.
+//!
+//! It must be another process. A thread that waits for the kernel, which waits for an answer of the mount, can't be ended
+//! with the process it belongs to, and as long as it is there the kernel goes on waiting for that answer.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::NamedStep;
+
+/// How a scout is started: a program that calls [`run`](crate::replay()) with its standard input.
+#[derive(Clone, Debug)]
+pub struct ReplayerCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Where it is started, if that matters: by a path that may lead somewhere only before it is another program.
+    pub directory: Option<PathBuf>,
+}
+
+impl ReplayerCommand {
+    /// A program that may be started anywhere.
+    pub fn of(program: impl Into<PathBuf>, arguments: Vec<OsString>) -> Self {
+        Self { program: program.into(), arguments, directory: None }
+    }
+}
+
+/// How often it is looked whether a scout that takes nothing more is wanted any longer.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a scout may take to end. It may wait for a server.
+const GRACE: Duration = Duration::from_millis(500);
+/// Scouts that ended before they were told to, after which no more are sent.
+const LOST_MAX: u32 = 3;
+
+/// The scout of a mount; nobody until it is sent somewhere.
+pub(crate) struct Replayer {
+    command: ReplayerCommand,
+    running: Option<(Child, ChildStdin)>,
+    lost: u32,
+    /// Those who had to be killed, until they are gone.
+    killed: Vec<Child>,
+}
+
+impl Replayer {
+    pub(crate) fn new(command: ReplayerCommand) -> Self {
+        Self { command, running: None, lost: 0, killed: Vec::new() }
+    }
+
+    /// Whether there is a process.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Sends it these steps, unless that is over before it has taken them.
+    pub(crate) fn send(&mut self, steps: &[NamedStep], is_over: impl Fn() -> bool) {
+        if self.lost >= LOST_MAX {
+            return;
+        }
+        let mut message = Vec::new();
+        steps.iter().for_each(|step| encode(step, &mut message));
+        if self.remember(&message, is_over).is_err() {
+            // The kernel is too old for it, perhaps; a mount without it is a mount.
+            self.lost += 1;
+            self.stop();
+        }
+    }
+
+    fn remember(&mut self, mut message: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
+        self.killed.retain_mut(|process| matches!(process.try_wait(), Ok(None)));
+        let (_, pipe) = match &mut self.running {
+            Some(running) => running,
+            None => self.running.insert(start(&self.command)?),
+        };
+        while !message.is_empty() && !is_over() {
+            match pipe.write(message) {
+                Ok(written) => message = message.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(&*pipe)?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has it end.
+    pub(crate) fn stop(&mut self) {
+        let Some((mut process, pipe)) = self.running.take() else { return };
+        drop(pipe);
+        let begun = Instant::now();
+        while matches!(process.try_wait(), Ok(None)) {
+            if begun.elapsed() > GRACE {
+                // If the kernel doesn't let it go yet, it does when the mount ends.
+                let _ = process.kill();
+                return self.killed.push(process);
+            }
+            // There is no waiting for a process with a deadline before Linux 5.3.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Replayer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn start(command: &ReplayerCommand) -> io::Result<(Child, ChildStdin)> {
+    let mut process = Command::new(&command.program);
+    command.directory.iter().for_each(|directory| _ = process.current_dir(directory));
+    process.args(&command.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut process = process.spawn()?;
+    let pipe = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
+    Ok((process, pipe))
+}
+
+fn wait(pipe: impl AsFd) -> io::Result<()> {
+    let within = Timespec::try_from(LOOK_EVERY).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(&pipe, PollFlags::OUT)], Some(&within)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A step as it goes over the pipe: the length of its path (2, little endian), the part (4), the path.
+pub(crate) fn encode((path, part): &NamedStep, message: &mut Vec<u8>) {
+    if let Ok(len) = u16::try_from(path.len()) {
+        message.extend_from_slice(&len.to_le_bytes());
+        message.extend_from_slice(&part.to_le_bytes());
+        message.extend_from_slice(path);
+    }
+}
+
+/// The first step of a message, if all of it is there, and how long it is.
+pub(crate) fn decode(message: &[u8]) -> Option<((&[u8], u32), usize)> {
+    let (len, pause) = message.split_first_chunk::<2>()?;
+    let (part, pause) = pause.split_first_chunk::<4>()?;
+    let len = usize::from(u16::from_le_bytes(*len));
+    Some(((pause.get(..len)?, u32::from_le_bytes(*part)), 2 + 4 + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NAME;
+
+    #[test]
+    fn steps_go_over_the_pipe_as_they_are() {
+        let mut message = Vec::new();
+        for step in [("/a", 7), ("/b/\u{e4}", NAME)] {
+            encode(&(step.0.as_bytes().into(), step.1), &mut message);
+        }
+        let (first, len) = decode(&message).expect("it is whole");
+        assert_eq!(first, (&b"/a"[..], 7));
+        let pause = &message[len..];
+        assert_eq!(decode(pause).map(|(step, _)| step), Some(("/b/\u{e4}".as_bytes(), NAME)));
+        for cut in 0..pause.len() {
+            assert!(decode(&pause[..cut]).is_none());
+        }
+    }
+
+    /// A scout that copies what it is told to a file.
+    fn copies_to(file: &std::path::Path) -> ReplayerCommand {
+        let script = format!("cat > {}", file.display());
+        ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()])
+    }
+
+    #[test]
+    fn what_is_told_arrives_and_the_process_ends_when_it_is_called_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("told");
+        let mut replayer = Replayer::new(copies_to(&file));
+        let step = |number: u32| (format!("/file/{number}").into_bytes().into(), number);
+        // More than a pipe holds.
+        let steps: Vec<NamedStep> = (0..20_000).map(step).collect();
+        replayer.send(&steps, || false);
+        assert!(replayer.is_running());
+        replayer.stop();
+        assert!(!replayer.is_running());
+        let (requested, mut expected) = (std::fs::read(&file).expect("the copy"), Vec::new());
+        steps.iter().for_each(|step| encode(step, &mut expected));
+        assert_eq!(requested, expected);
+    }
+
+    #[test]
+    fn scouts_that_end_by_themselves_are_not_sent_for_ever() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("started");
+        let script = format!("echo >> {}", file.display());
+        let mut replayer = Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()]));
+        let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
+        (0..10).for_each(|_| replayer.send(&long, || false));
+        assert_eq!(std::fs::read(&file).expect("it ran").len() as u32, LOST_MAX);
+    }
+
+    #[test]
+    fn one_that_takes_nothing_is_not_waited_for_once_it_is_over() {
+        let mut replayer =
+            Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), "sleep 1000".into()]));
+        let asked = std::cell::Cell::new(0);
+        let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
+        replayer.send(&long, || asked.replace(asked.get() + 1) > 20);
+        assert!(asked.get() > 20);
+        replayer.stop();
+    }
+}

@@ -1,0 +1,202 @@
+//! Going a trail through a mount: what the scout's own process does.
+//!
+//! It only has the kernel do what a program will have it do: looks names up, lists directories, has parts of files read
+//! ahead. It follows no link and leaves no file system. Whenever it has nothing to do it lets go of the mount, so that
+//! this can be unmounted.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{
+    Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat, openat2,
+};
+
+use crate::replayer::decode;
+use crate::sequences::UNIT;
+use crate::{NAME, NAMES};
+
+/// So many parts are on their way at most: what a program asks for meanwhile comes behind them.
+const UNDER_WAY: u32 = 64;
+/// As much of a directory is asked for at once as C libraries ask for: of the first names that come FUSE notes more than
+/// that they are there.
+const NAMES_LEN: usize = 32 << 10;
+
+/// Goes where `input` tells, below `root`, until it ends.
+pub fn replay(root: &Path, mut input: impl Read + AsFd) -> io::Result<()> {
+    let mut walker = Walker::new(root);
+    let (mut message, mut room) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        if !is_ready(&input)? {
+            (walker.at, walker.file) = (None, None);
+        }
+        let count = match input.read(&mut room) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        message.extend_from_slice(room.get(..count).unwrap_or_default());
+        let mut done = 0;
+        while let Some(((path, part), len)) = decode(message.get(done..).unwrap_or_default()) {
+            walker.step(path, part)?;
+            done += len;
+        }
+        message.drain(..done);
+    }
+}
+
+fn is_ready(input: impl AsFd) -> io::Result<bool> {
+    let now = Timespec::try_from(Duration::ZERO).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&now)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+struct Walker<'a> {
+    root: &'a Path,
+    /// The file system that it was sent into.
+    device: Option<u64>,
+    at: Option<OwnedFd>,
+    /// The file that was read last.
+    file: Option<(Vec<u8>, OwnedFd)>,
+    since_wait: u32,
+    /// Room for names.
+    names: Vec<u8>,
+}
+
+impl<'a> Walker<'a> {
+    fn new(root: &'a Path) -> Self {
+        Self { root, device: None, at: None, file: None, since_wait: 0, names: Vec::with_capacity(NAMES_LEN) }
+    }
+
+    /// Goes one step. That something isn't there is as good as that it is; an error ends the way.
+    fn step(&mut self, path: &[u8], part: u32) -> io::Result<()> {
+        let names = OFlags::RDONLY | OFlags::DIRECTORY;
+        match part {
+            NAME => drop(self.open(path, OFlags::PATH)?),
+            NAMES => {
+                if let Some(dir) = self.open(path, names)? {
+                    let mut names = RawDir::new(dir, self.names.spare_capacity_mut());
+                    // What can't be listed is none of ours.
+                    while names.next().is_some_and(|name| name.is_ok()) {}
+                }
+            }
+            part => self.read_ahead(path, part)?,
+        }
+        Ok(())
+    }
+
+    fn read_ahead(&mut self, path: &[u8], part: u32) -> io::Result<()> {
+        if self.file.as_ref().is_none_or(|(open, _)| open != path) {
+            // A fifo would wait for somebody to write.
+            let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+            let is_file = |file: &OwnedFd| {
+                fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+            };
+            let file = file.filter(is_file);
+            // Waiting for one byte must not have the kernel read on to what somebody would have to fetch.
+            file.iter().for_each(|file| _ = fadvise(file, 0, None, Advice::Random));
+            self.file = file.map(|file| (path.to_vec(), file));
+        }
+        let Some((_, file)) = &self.file else { return Ok(()) };
+        let from = u64::from(part) * UNIT;
+        // Both are of use only if they succeed.
+        let _ = fadvise(file, from, std::num::NonZero::new(UNIT), Advice::WillNeed);
+        self.since_wait += 1;
+        if self.since_wait >= UNDER_WAY {
+            self.since_wait = 0;
+            let _ = rustix::io::pread(file, &mut [0], from);
+        }
+        Ok(())
+    }
+
+    /// Opens what has this path below the root.
+    fn open(&mut self, path: &[u8], flags: OFlags) -> io::Result<Option<OwnedFd>> {
+        let root = match &self.at {
+            Some(root) => root,
+            None => {
+                let opened = self.enter()?;
+                self.at.insert(opened)
+            }
+        };
+        let path = path.strip_prefix(b"/").filter(|pause| !pause.is_empty()).unwrap_or(b".");
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match openat2(root, path, flags, Mode::empty(), within) {
+            Ok(file) => Ok(Some(file)),
+            // Before Linux 5.6 nothing keeps it from leaving the mount. Without a daemon there is nothing to go through.
+            Err(error @ (rustix::io::Errno::NOSYS | rustix::io::Errno::NOTCONN)) => Err(error.into()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The root, if it is still of the file system that the first step led into.
+    fn enter(&mut self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, self.root, flags, Mode::empty())?;
+        let device = fstat(&root)?.st_dev;
+        if *self.device.get_or_insert(device) != device {
+            return Err(io::Error::other("something else is mounted there"));
+        }
+        Ok(root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::replayer::encode;
+
+    fn walks(root: &Path, steps: &[(&str, u32)]) -> io::Result<()> {
+        let (reader, writer) = io::pipe()?;
+        let mut message = Vec::new();
+        steps.iter().for_each(|(path, part)| encode(&(path.as_bytes().into(), *part), &mut message));
+        let requested = std::thread::spawn(move || (&writer).write_all(&message));
+        let walked = replay(root, reader);
+        // A walk that ended early doesn't hear all of it.
+        let _ = requested.join().expect("the writer");
+        walked
+    }
+
+    #[test]
+    fn whatever_a_trail_names_it_is_gone_without_waiting() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        std::fs::create_dir(root.join("dir")).expect("a directory");
+        std::fs::write(root.join("dir/file"), vec![7; 300_000]).expect("a file");
+        symlink("dir/file", root.join("link")).expect("a link");
+        rustix::fs::mkfifoat(CWD, root.join("fifo"), Mode::from_raw_mode(0o600)).expect("a fifo");
+        let parts = (0..100).map(|part| ("/dir/file", part));
+        let odd = [("/", NAMES), ("/dir", NAMES), ("/dir/file", NAMES), ("/absent", NAME), ("/absent", 0)];
+        let others = [("/fifo", 0), ("/link", 0), ("/link", NAME), ("/dir", 3), ("", NAME), ("x", NAME)];
+        let steps: Vec<_> = odd.into_iter().chain(others).chain(parts).collect();
+        walks(root, &steps).expect("it goes on to the end");
+    }
+
+    #[test]
+    fn nothing_leads_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        std::fs::create_dir(&root).expect("a directory");
+        std::fs::write(folder.path().join("outside"), "x").expect("a file");
+        symlink(folder.path(), root.join("out")).expect("a link");
+        let mut walker = Walker::new(&root);
+        for path in ["/../outside", "/out/outside", "/out", "//etc/passwd"] {
+            walker.step(path.as_bytes(), 0).expect("it goes on");
+            assert!(walker.file.is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_root_that_is_gone_ends_it() {
+        assert!(walks(Path::new("/nowhere"), &[("/a", NAME)]).is_err());
+    }
+}

@@ -1,0 +1,32 @@
+//! Finds the libraries that another one needs.
+
+use std::sync::Arc;
+
+use esker_format::path::join;
+use esker_prefetch::elf_needed::NeededSearch;
+
+use crate::core::Core;
+use crate::lookup::{Snapshot, is_name};
+
+use super::listings::FolderLister;
+use super::retry::{Retry, TRIES_MAX, attach};
+use super::scheduler::Scheduler;
+
+impl Scheduler {
+    /// Finds the libraries that one needs.
+    pub(super) fn find_needed(&mut self, core: &Arc<Core>, need: NeededSearch) {
+        let revision = core.current.load();
+        let snapshot = Snapshot::new(core, &revision);
+        let mut lister = FolderLister::new(&snapshot, &mut self.folder_cache, self.far);
+        let folders = need.folders(&core.name);
+        let mut find =
+            |library: &[u8]| folders.iter().find_map(|folder| lister.elf_file(&join(folder, library)));
+        let libraries = need.needs.libraries.iter().filter(|name| is_name(name));
+        let found: Vec<_> = libraries.filter_map(|name| find(name)).collect();
+        let missing = lister.missing;
+        self.programs_expected(core, &found);
+        if need.tries < TRIES_MAX {
+            attach(core, Retry::NeededSearch(NeededSearch { tries: need.tries + 1, ..need }), missing);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Guesses that lack catalogs.
+
+use std::sync::{Arc, Weak};
+
+use esker_prefetch::elf_needed::NeededSearch;
+use esker_prefetch::python_imports::PythonModule;
+use esker_store::Handle;
+use parking_lot::Mutex;
+
+use crate::catalogs::{Attached, WantedCatalog};
+use crate::core::Core;
+
+use super::{Cluster, Event};
+
+/// How often catalogs are fetched for one guess, as those found may name more.
+pub(super) const TRIES_MAX: u32 = 8;
+
+/// Fetches the catalogs that a guess lacked, then makes it again.
+pub(super) fn attach(core: &Arc<Core>, again: Retry, missing: Vec<WantedCatalog>) {
+    if missing.is_empty() {
+        return;
+    }
+    let again = Mutex::new(Some(again));
+    let waiting = Arc::new(PendingRetry { core: Arc::downgrade(core), again, attached: Mutex::default() });
+    for wanted in missing {
+        let waiting = Arc::clone(&waiting);
+        let came = move |answer: Result<Arc<Attached>, _>| waiting.attached.lock().extend(answer);
+        core.catalogs.attach_ahead(wanted, &core.prefetch.cancel_token, Box::new(came));
+    }
+}
+
+/// What is tried again once catalogs have come.
+pub(super) enum Retry {
+    FolderLister { path: Vec<u8>, tries: u32 },
+    PythonModule { module: PythonModule, handle: Handle },
+    NeededSearch(NeededSearch),
+    Cluster(Box<Cluster>),
+}
+
+/// A guess that waits for catalogs; made again when the last of them has come or failed and let go of this.
+struct PendingRetry {
+    core: Weak<Core>,
+    again: Mutex<Option<Retry>>,
+    attached: Mutex<Vec<Arc<Attached>>>,
+}
+
+impl Drop for PendingRetry {
+    fn drop(&mut self) {
+        let attached = std::mem::take(self.attached.get_mut());
+        // If none came, it would only be tried in vain again.
+        if !attached.is_empty()
+            && let Some(core) = self.core.upgrade()
+            && let Some(again) = self.again.get_mut().take()
+        {
+            core.prefetch.tell(match again {
+                Retry::FolderLister { path, tries } => Event::Catalogs { path, attached, tries },
+                Retry::PythonModule { module, handle } => {
+                    Event::PythonModule { module, handle: Some(handle), attached }
+                }
+                Retry::NeededSearch(need) => Event::Needed { need, attached },
+                Retry::Cluster(cluster) => Event::Cluster { cluster, attached },
+            });
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! When to look for a new revision because somebody said that there is one.
+//!
+//! Anybody may say so. What is said decides nothing but the time of the next look, and a look costs the servers a
+//! request; whoever says what does not come true is not listened to for a while.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// The first look comes a random part of this later, so that all nodes of a site don't come in the same moment.
+const SPREAD: Duration = Duration::from_millis(400);
+/// The pause before the second; each further one is twice as long. A replica or a proxy may be behind for a minute.
+const AGAIN: Duration = Duration::from_secs(1);
+/// So many looks a hint is worth: two minutes of them.
+const LOOKS_MAX: u32 = 7;
+/// For so long nobody is listened to after a hint that did not come true.
+const DEAF: Duration = Duration::from_secs(600);
+
+/// What was said, until it is true or given up.
+#[derive(Debug, Default)]
+pub(crate) struct RevisionHint {
+    waiting: Option<Waiting>,
+    deaf_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// The revision, if it was told.
+    revision: Option<u64>,
+    looks: u32,
+    due: Instant,
+}
+
+impl RevisionHint {
+    /// Takes word of a revision while `shown` is shown.
+    pub(crate) fn heard(&mut self, revision: Option<u64>, shown: u64, now: Instant) {
+        let old = revision.is_some_and(|revision| revision <= shown);
+        if old || self.deaf_until.is_some_and(|until| now < until) {
+            return;
+        }
+        match &mut self.waiting {
+            // The looks already due are for this one too: who talks on gets no more of them.
+            Some(waiting) => waiting.revision = waiting.revision.max(revision),
+            None => {
+                let random = RandomState::new().hash_one(shown) % 1024;
+                let due = now + SPREAD.mul_f64(random as f64 / 1024.0);
+                self.waiting = Some(Waiting { revision, looks: 0, due });
+            }
+        }
+    }
+
+    /// When to look.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.waiting.as_ref().map(|waiting| waiting.due)
+    }
+
+    /// Takes the outcome of a look.
+    pub(crate) fn looked(&mut self, shown: u64, changed: bool, now: Instant) {
+        let Some(waiting) = &mut self.waiting else { return };
+        if waiting.revision.map_or(changed, |revision| revision <= shown) {
+            self.waiting = None;
+            return;
+        }
+        waiting.looks += 1;
+        if waiting.looks == LOOKS_MAX {
+            self.waiting = None;
+            self.deaf_until = Some(now + DEAF);
+            return;
+        }
+        waiting.due = now + AGAIN.saturating_mul(1 << (waiting.looks - 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks as the follower does, until nothing is due before `end`; counts them.
+    fn looks(hint: &mut RevisionHint, shown: impl Fn(Instant) -> u64, end: Instant) -> u32 {
+        let mut looks = 0;
+        let mut before = None;
+        while let Some(due) = hint.due().filter(|due| *due < end) {
+            looks += 1;
+            let now = shown(due);
+            hint.looked(now, before.is_some_and(|before| before != now), due);
+            before = Some(now);
+        }
+        looks
+    }
+
+    #[test]
+    fn what_comes_true_costs_one_look() {
+        let (mut hint, start) = (RevisionHint::default(), Instant::now());
+        hint.heard(Some(7), 7, start);
+        assert_eq!(hint.due(), None, "nothing new");
+        hint.heard(Some(8), 7, start);
+        assert!(hint.due().is_some_and(|due| due <= start + SPREAD));
+        assert_eq!(looks(&mut hint, |_| 8, start + DEAF), 1);
+        hint.heard(Some(9), 8, start);
+        assert!(hint.due().is_some(), "whoever told the truth is listened to");
+    }
+
+    #[test]
+    fn what_comes_late_is_looked_for_again() {
+        let (mut hint, start) = (RevisionHint::default(), Instant::now());
+        hint.heard(Some(8), 7, start);
+        let late = |now| if now > start + Duration::from_secs(6) { 8 } else { 7 };
+        // At once, and one, three and seven seconds later.
+        assert_eq!(looks(&mut hint, late, start + DEAF), 4);
+        assert_eq!(hint.due(), None);
+    }
+
+    #[test]
+    fn a_liar_who_talks_all_the_time_costs_a_handful_of_looks() {
+        let (mut hint, start) = (RevisionHint::default(), Instant::now());
+        let mut all = 0;
+        for second in 0..600 {
+            let now = start + Duration::from_secs(second);
+            hint.heard(Some(1000 + second), 7, now);
+            hint.heard(None, 7, now);
+            all += looks(&mut hint, |_| 7, now + Duration::from_secs(1));
+        }
+        assert_eq!(all, LOOKS_MAX);
+        hint.heard(Some(2000), 7, start + DEAF + DEAF);
+        assert!(hint.due().is_some(), "it gets another chance");
+    }
+}
