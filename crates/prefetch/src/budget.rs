@@ -1,30 +1,32 @@
-//! How much may be fetched that perhaps nobody reads.
+//! Limits the bytes that are prefetched and not read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_store::CacheKey;
 
-/// For guesses of our own, that is this much.
+/// Bytes that may be prefetched before programs have read anything.
 const FLOOR: u64 = 32 << 20;
 
-/// Most objects of which we remember that nobody has read them yet.
+/// Maximum number of prefetched objects that are tracked as unread.
 const UNREAD_MAX: usize = 1 << 16;
 
-/// Keeps what was fetched ahead and not read below what was demanded, so that prefetching at most doubles the bytes
-/// that come (beyond the first few). Guesses that come true earn more of them.
+/// Keeps prefetched, unread bytes below the bytes that programs demanded.
 ///
-/// A [bounded](Self::bounded) one saves nothing up: what is read gives back what it took, and makes up for as much that
-/// was not read, but no more than the first few bytes are allowed at any time, whatever was demanded.
+/// Prefetching therefore at most doubles the fetched bytes (beyond the first few), and reads of prefetched objects
+/// raise the limit.
+///
+/// A [bounded](Self::bounded) budget does not grow: a read gives back the bytes of its object and makes up for as many
+/// bytes that were not read, but the unread bytes never exceed the initial limit, whatever was demanded.
 pub struct Budget {
-    /// What may lie there unread before anything was read: plain bytes.
+    /// Plain bytes that may be unread before anything was read.
     floor: u64,
-    /// Whether what is demanded counts.
+    /// True if demanded bytes do not raise the limit.
     is_bounded: bool,
     /// Plain bytes that programs read.
     demanded: AtomicU64,
-    /// Plain bytes that were fetched ahead and not read so far, but for those that others made up for.
+    /// Plain bytes that were prefetched and not read so far, minus those that reads made up for.
     guessed: AtomicU64,
-    /// These objects, with their sizes.
+    /// The unread objects, with their plain sizes in bytes.
     unread: papaya::HashMap<CacheKey, u64>,
 }
 
@@ -35,7 +37,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A credit that begins with this many plain bytes.
+    /// Returns a budget that begins with this many plain bytes.
     pub fn new(floor: u64) -> Self {
         Self {
             floor,
@@ -46,23 +48,23 @@ impl Budget {
         }
     }
 
-    /// One that allows this many plain bytes, and never more.
+    /// Returns a budget that never allows more than this many plain bytes.
     pub fn bounded(floor: u64) -> Self {
         Self { is_bounded: true, ..Self::new(floor) }
     }
 
-    /// Whether so many more bytes may be guessed.
+    /// Returns true if this many more bytes may be prefetched.
     pub fn allows(&self, bytes: u64) -> bool {
         let demanded = self.demanded.load(Ordering::Relaxed);
         let guessed = self.guessed.load(Ordering::Relaxed);
         guessed.saturating_add(bytes) <= self.floor.saturating_add(demanded)
     }
 
-    /// Notes a guess.
-    pub fn candidate(&self, key: CacheKey, bytes: u64) {
+    /// Records that an object is being prefetched.
+    pub fn spend(&self, key: CacheKey, bytes: u64) {
         let unread = self.unread.pin();
         if unread.len() >= UNREAD_MAX {
-            // Hours of guesses: what of them is unread now stays so.
+            // This takes hours of prefetching; objects that are unread by now stay unread.
             unread.clear();
             self.guessed.store(0, Ordering::Relaxed);
         }
@@ -71,12 +73,12 @@ impl Budget {
         }
     }
 
-    /// Takes a guess back: nothing came.
+    /// Removes an object that was not fetched.
     pub fn forget(&self, key: &CacheKey) {
         self.take(key);
     }
 
-    /// Notes that a program reads an object that was in the cache; tells whether it had been guessed.
+    /// Records a read of a cached object; returns true if the object was prefetched.
     pub fn read(&self, key: &CacheKey) -> bool {
         let Some(bytes) = self.take(key) else { return false };
         if self.is_bounded {
@@ -87,8 +89,9 @@ impl Budget {
         true
     }
 
-    /// Notes that a program waits for an object, of so many bytes if it did not wait for it before; tells whether it
-    /// had been guessed.
+    /// Records a cache miss; returns true if the object was being prefetched.
+    ///
+    /// `bytes` is 0 if a program waited for the object before.
     pub fn missed(&self, key: &CacheKey, bytes: u64) -> bool {
         let guessed = self.take(key).is_some();
         if !self.is_bounded {
@@ -98,7 +101,7 @@ impl Budget {
     }
 
     fn take(&self, key: &CacheKey) -> Option<u64> {
-        // Most reads are of nothing that was guessed.
+        // Most objects that programs read were not prefetched.
         if self.unread.is_empty() {
             return None;
         }
@@ -108,7 +111,7 @@ impl Budget {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Emptied or made up for meanwhile, they are no longer counted.
+        // The counter may be lower by now: it was reset, or other reads made up for these bytes.
         let less = |guessed: u64| Some(guessed.saturating_sub(bytes));
         let _ = self.guessed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
@@ -130,8 +133,8 @@ mod tests {
     fn guesses_that_come_true_earn_more() {
         let budget = Budget::default();
         assert!(budget.allows(FLOOR) && !budget.allows(FLOOR + 1));
-        budget.candidate(key(1), FLOOR);
-        budget.candidate(key(1), FLOOR);
+        budget.spend(key(1), FLOOR);
+        budget.spend(key(1), FLOOR);
         assert!(!budget.allows(1), "the same guess counts once, and uses all there is");
         assert!(budget.read(&key(1)) && !budget.read(&key(1)));
         assert!(budget.allows(2 * FLOOR) && !budget.allows(2 * FLOOR + 1));
@@ -145,7 +148,7 @@ mod tests {
             assert!(!budget.missed(&key(number), 1 << 20));
             if number % 2 == 0 && budget.allows(4 << 20) {
                 let candidate = ContentHash::new(HashAlgorithm::Rmd160, [number; 20]);
-                budget.candidate(CacheKey { hash: candidate, compression: Compression::Zlib }, 4 << 20);
+                budget.spend(CacheKey { hash: candidate, compression: Compression::Zlib }, 4 << 20);
                 wrong += 4;
             }
             assert!(wrong << 20 <= FLOOR + ((u64::from(number) + 1) << 20));
@@ -157,20 +160,20 @@ mod tests {
     fn one_that_is_bounded_allows_no_more_whatever_is_demanded_or_read() {
         let budget = Budget::bounded(100);
         assert!(!budget.missed(&key(0), 1000) && budget.allows(100) && !budget.allows(101));
-        // Of what comes a half is read, and makes up for the other one.
+        // Half of the prefetched objects are read, and make up for the other half.
         for number in 0..=255 {
-            budget.candidate(key(number), 50);
+            budget.spend(key(number), 50);
             assert!(number % 2 == 0 || budget.read(&key(number)));
             assert!(budget.allows(50) && !budget.allows(101), "{number}");
         }
-        budget.candidate(key(255), 50);
+        budget.spend(key(255), 50);
         assert!(budget.missed(&key(255), 50) && budget.allows(50) && !budget.allows(101));
     }
 
     #[test]
     fn what_did_not_come_is_no_guess() {
         let budget = Budget::default();
-        budget.candidate(key(1), FLOOR);
+        budget.spend(key(1), FLOOR);
         budget.forget(&key(1));
         assert!(budget.allows(FLOOR) && !budget.missed(&key(1), 0));
     }

@@ -1,6 +1,6 @@
-//! What a file announces: the bundle that a publisher wrote beside it.
+//! Resolves bundles, which publishers write beside a trigger, and learned sequences into objects.
 //!
-//! The specification is any publisher's word, so all it can do is bounded: by what [`Bundle`] takes, by the objects and
+//! Any publisher can write a specification, so its effect is bounded: by what [`Bundle`] accepts, by the objects and
 //! catalogs of one cluster, and by a budget that all bundles of a view share.
 
 use std::collections::{HashMap, HashSet};
@@ -18,26 +18,26 @@ use crate::objects;
 use crate::pending::Arrival;
 use crate::sequences::{NamedStep, PART};
 
-/// A trigger that is read again after less than this announces nothing new.
+/// Minimum time between two fetches of one trigger's bundle.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Most triggers of which we remember when they announced something.
+/// Maximum number of triggers whose last fetch is remembered.
 const RECENT_MAX: usize = 4096;
-/// Most objects of one cluster.
+/// Maximum number of objects of one cluster.
 const OBJECTS_MAX: usize = 32_768;
-/// Most catalogs fetched for one cluster, and the largest.
+/// Maximum number of catalogs fetched for one cluster, and maximum size of each in bytes.
 const CATALOGS_MAX: usize = 128;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;
-/// Reads that are resolved before something else has its turn: some milliseconds.
+/// Number of reads resolved in one turn, which takes some milliseconds.
 const SLICE: usize = 1024;
-/// Most chunks looked at for one cluster, however often it names the same large file.
+/// Maximum number of chunks listed for one cluster, however often it names the same large file.
 const CHUNKS_MAX: usize = 1 << 20;
 
-/// When triggers announced something last.
+/// Tracks when the bundle of each trigger was fetched last.
 #[derive(Default)]
 pub struct RecentTriggers(HashMap<NodeKey, Instant>);
 
 impl RecentTriggers {
-    /// Whether what a trigger announces is to be fetched now.
+    /// Returns true if the bundle of a trigger should be fetched now, and records the fetch.
     pub fn begin(&mut self, trigger: NodeKey, now: Instant) -> bool {
         if self.0.len() >= RECENT_MAX {
             self.0.retain(|_, last| now.duration_since(*last) < AGAIN_AFTER);
@@ -52,7 +52,7 @@ impl RecentTriggers {
         is_due
     }
 
-    /// What a trigger announces was not to be had, so the next read of it is as good as the first.
+    /// Removes a trigger whose bundle could not be fetched, so that the next read fetches it again.
     pub fn forget(&mut self, trigger: &NodeKey) {
         self.0.remove(trigger);
     }
@@ -93,25 +93,25 @@ pub enum FileContent {
     Chunked(Vec<Chunk>, Compression),
 }
 
-/// Files that are read after another one, on the way to become objects.
+/// Files that are read after another file, and their state of resolution into objects.
 pub struct Cluster<C> {
-    /// The order among clusters.
+    /// Order among clusters.
     pub serial: u64,
-    /// Whether it was learned here, or announced by a publisher.
+    /// True if the cluster was learned on this node; false if a publisher announced it.
     pub learned: bool,
     files: Vec<Vec<u8>>,
     reads: Vec<BundleRead>,
-    /// Reads that nobody has looked at yet, and those that wait for a catalog.
+    /// Number of the next unresolved read, and the reads that wait for a catalog.
     next: usize,
     waiting: Vec<usize>,
-    /// Catalogs that are to be asked for, and all that ever were.
+    /// Catalogs to request, and the hashes of all catalogs requested so far.
     missing: Vec<C>,
     asked: HashSet<ContentHash>,
     objects_left: usize,
     chunks_left: usize,
 }
 
-/// An object of a cluster, and its place in it.
+/// An object of a cluster, and its position in the cluster.
 pub struct BundleObject {
     /// Number of the read, and of the object in the file.
     pub place: (usize, usize),
@@ -119,15 +119,15 @@ pub struct BundleObject {
     pub wanted: ObjectRequest,
     /// Plain bytes of the object.
     pub size: u64,
-    /// The bytes of it that are read.
+    /// Range of the object that is read.
     pub range: Range<u64>,
-    /// The same of the file.
+    /// The same range in the file.
     pub arrival: Arrival,
-    /// Whether it is a part of the file.
+    /// True if the object is a chunk of the file.
     pub chunk: bool,
 }
 
-/// What a turn at a cluster came to.
+/// Result of one turn of resolution.
 pub struct Turn<C> {
     /// Objects that were found.
     pub objects: Vec<BundleObject>,
@@ -141,19 +141,19 @@ pub enum Next<C> {
     Turn,
     /// These catalogs, then another turn.
     Catalogs(Vec<C>),
-    /// Nothing: it is done.
+    /// Nothing: all reads are resolved.
     Done,
 }
 
 impl<C: CatalogRequest> Cluster<C> {
-    /// Reads a specification that lies in a directory; none if it makes no sense.
+    /// Parses the specification of a bundle in a directory; `None` if it is invalid.
     pub fn of_spec(serial: u64, handle: &Handle, directory: &[u8]) -> Option<Self> {
         let bytes = handle.read_all().ok()?;
         let Bundle { files, reads, .. } = Bundle::parse(&bytes, directory).ok()?;
         Some(Self::new(serial, files, reads))
     }
 
-    /// What is to be read after what was learned; parts that follow each other in a file are one read.
+    /// Returns the cluster of learned steps; consecutive parts of a file become one read.
     pub fn of_steps(serial: u64, steps: &[NamedStep]) -> Self {
         let (mut files, mut reads) = (Vec::<Vec<u8>>::new(), Vec::<BundleRead>::new());
         for (path, part) in steps {
@@ -174,7 +174,7 @@ impl<C: CatalogRequest> Cluster<C> {
         Self { learned: true, ..Self::new(serial, files, reads) }
     }
 
-    /// The files that are read.
+    /// Returns the paths of the files that are read.
     pub fn files(&self) -> impl Iterator<Item = &[u8]> {
         self.files.iter().map(Vec::as_slice)
     }
@@ -194,7 +194,7 @@ impl<C: CatalogRequest> Cluster<C> {
         }
     }
 
-    /// Looks at the next reads, or once more at those that waited for catalogs, which have come by now or never will.
+    /// Resolves the next reads, or retries those that waited for catalogs, which have arrived or failed by now.
     pub fn turn(&mut self, files: &impl FileLookup<Catalog = C>) -> Turn<C> {
         let mut objects = Vec::new();
         let fresh = self.next..self.reads.len().min(self.next + SLICE);
@@ -204,7 +204,7 @@ impl<C: CatalogRequest> Cluster<C> {
             if self.objects_left == 0 {
                 return Turn { objects, next: Next::Done };
             }
-            // What is damaged, or not there any more, is for whoever asks for it.
+            // Damaged and missing files are reported to the programs that read them.
             if let Err(catalog) = self.resolve(files, number, &mut objects) {
                 self.wait_for(catalog, number);
             }
@@ -219,7 +219,7 @@ impl<C: CatalogRequest> Cluster<C> {
         Turn { objects, next }
     }
 
-    /// Keeps a read until a catalog has come, unless it did not come when it was asked for.
+    /// Keeps a read until its catalog has arrived, unless that catalog was requested before and failed.
     fn wait_for(&mut self, catalog: C, number: usize) {
         let is_small = catalog.size().is_none_or(|size| size <= CATALOG_BYTES_MAX);
         if is_small && self.asked.len() < CATALOGS_MAX && self.asked.insert(catalog.hash()) {
@@ -245,7 +245,7 @@ impl<C: CatalogRequest> Cluster<C> {
         Ok(())
     }
 
-    /// Returns the objects of a file, or of a part of it, which is the read of this number.
+    /// Returns the objects of a file, or of the range that the read of this number covers.
     fn objects_of(
         &mut self,
         FileObjects { size: file_size, content }: FileObjects,

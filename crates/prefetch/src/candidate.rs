@@ -1,4 +1,4 @@
-//! Guesses, and the lines in which they wait.
+//! Candidates for prefetching, and the queues in which they wait.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -16,9 +16,9 @@ pub struct Candidate {
     pub wanted: ObjectRequest,
     /// Plain bytes of the object.
     pub size: u64,
-    /// Where it is, if that is a guess at where programs go.
+    /// Folder of the file, if the candidate was predicted from the folders of other reads.
     pub folder: Option<Rc<Folder>>,
-    /// Which of those it is that are only likely.
+    /// Sequence number among the low-confidence candidates.
     pub number: u64,
 }
 
@@ -28,13 +28,13 @@ impl Candidate {
         Self { wanted, size, folder: None, number: 0 }
     }
 
-    /// That this file and others around it are read.
+    /// Returns a candidate predicted from the reads in its folder.
     pub fn of(leaf: &Leaf) -> Self {
         Self { folder: Some(leaf.folder()), ..Self::new(leaf.wanted(), leaf.size()) }
     }
 }
 
-/// Guesses in the order in which they are made.
+/// A queue of candidates.
 pub trait Line {
     /// Returns the first candidate without removing it.
     fn first(&self) -> Option<&Candidate>;
@@ -62,7 +62,7 @@ impl<K: Ord> Line for BTreeMap<K, Candidate> {
     }
 }
 
-/// The next guess of a line that is still queued, paid for with its credit; none if that doesn't allow it.
+/// Removes and returns the next candidate that is still queued and that the budget allows.
 pub fn affordable(
     line: &mut impl Line,
     budget: &Budget,
@@ -76,7 +76,7 @@ pub fn affordable(
         }
         let candidate = line.take()?;
         if queued.remove(&candidate.wanted.key()).is_some() {
-            budget.candidate(candidate.wanted.key(), candidate.size);
+            budget.spend(candidate.wanted.key(), candidate.size);
             return Some(candidate);
         }
     }

@@ -1,13 +1,15 @@
-//! Libraries and executables in use: which of their chunks come ahead of their use.
+//! Determines which chunks of libraries and executables in use are prefetched.
 //!
-//! A small one comes whole. Of a large one its own headers tell what the dynamic loader will read ([`Layout`]), and its
-//! relocations which functions it will call ([`Constructors`]): that comes at once. Other code runs here and there, but what
-//! runs together was put together by the linker, so once several chunks near each other were missed, those around them come
-//! too ([`Regions`]). All else that is mapped is the rest ([`RemainingChunks`](super::remaining::RemainingChunks)). Which libraries one needs it tells
-//! as well ([`needed`](super::elf_needed)), so these come before the loader asks for them.
+//! A small file is fetched whole. The headers of a large file tell what the dynamic loader will read ([`Layout`]), and
+//! its relocations tell which functions the loader will call ([`Constructors`]): those chunks are fetched at once.
+//! Other code runs here and there, but the linker places code that runs together side by side, so once several chunks
+//! near each other were missed, those around them are fetched too ([`Regions`]). All other mapped chunks are the
+//! remaining ones ([`RemainingChunks`](super::remaining::RemainingChunks)). The file also names the libraries that it
+//! needs ([`elf_needed`](super::elf_needed)), which are prefetched before the loader opens them.
 //!
-//! One that is only expected is a guess: what tells more of it is paid for, and the rest waits until it is in use.
-//! What is not to be had during an outage, or was evicted, comes once the file is read again.
+//! A file that is only expected to be used is a low-confidence candidate: the chunks that describe it are charged to
+//! the budget, and the remaining chunks wait until the file is in use. Chunks that could not be fetched during an
+//! outage, or were evicted, are fetched when the file is read again.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem;
@@ -25,18 +27,20 @@ use crate::candidate::Candidate;
 use crate::elf_needed::{NeededLibraries, NeededNames};
 use crate::{objects, remaining};
 
-/// A file of up to so many plain bytes comes whole at once.
+/// Maximum size in plain bytes of a file that is fetched whole.
 const SMALL_MAX: u64 = 32 << 20;
-/// Chunks around those that were missed, aligned, and how many of them must have been missed. Found by replaying what
-/// `import tensorflow` misses in three libraries: 20 misses in place of 56 for 10 chunks in vain; the same a miss earlier
-/// leaves 16 for 39, a miss later 23 for 7.
+/// Sizes of aligned regions in chunks, and how many misses in one cause its prefetch.
+///
+/// Found by replaying the misses of `import tensorflow` in three libraries: 20 misses in place of 56 for 10 unread
+/// chunks; one miss fewer leaves 16 misses for 39 unread chunks, one more leaves 23 for 7.
 const REGIONS: [(usize, usize); 2] = [(4, 2), (16, 3)];
-/// Most files that are known.
-const PROGRAMS_MAX: usize = 4096;
-/// Once so many chunks of a file are missed that had come before, it was evicted. Fewer may have come while somebody
-/// asked.
+/// Maximum number of tracked files.
+const TRACKED_MAX: usize = 4096;
+/// Number of repeated misses of one file after which it counts as evicted.
+///
+/// Fewer may be chunks that arrived between the miss and this check.
 pub const EVICTED: usize = 3;
-/// Most misses that are remembered of one.
+/// Maximum number of recorded misses of one file.
 const MISSES_MAX: usize = 4096;
 
 /// A library or executable.
@@ -44,19 +48,19 @@ const MISSES_MAX: usize = 4096;
 pub struct ElfFile {
     /// Path of the file.
     pub path: Box<[u8]>,
-    /// One for all of it, if it is one object.
+    /// Chunks of the file; a single one if the file is one object.
     pub chunks: Arc<[Chunk]>,
     compression: Compression,
     kind: ObjectKind,
 }
 
 impl ElfFile {
-    /// One in chunks.
+    /// Returns a file that consists of chunks.
     pub fn chunked(path: &[u8], chunks: Arc<[Chunk]>, compression: Compression) -> Self {
         Self { path: path.into(), chunks, compression, kind: ObjectKind::Chunk }
     }
 
-    /// One that is one object.
+    /// Returns a file that consists of one object.
     pub fn whole(path: &[u8], content: CacheKey, size: u64) -> Self {
         let chunks = [Chunk { offset: 0, size, hash: content.hash }].into();
         Self { path: path.into(), chunks, compression: content.compression, kind: ObjectKind::File }
@@ -66,12 +70,12 @@ impl ElfFile {
         self.chunks.last().map_or(0, |last| last.offset.saturating_add(last.size))
     }
 
-    /// Whether the file is fetched whole.
+    /// Returns true if the file is fetched whole.
     pub fn is_small(&self) -> bool {
         self.len() <= SMALL_MAX
     }
 
-    /// The object of a chunk.
+    /// Returns the request for a chunk.
     pub fn wanted(&self, chunk: &Chunk) -> ObjectRequest {
         let object = ObjectName::new(chunk.hash, self.kind);
         ObjectRequest::new(object, self.compression, String::from_utf8_lossy(&self.path)).size(chunk.size)
@@ -82,19 +86,19 @@ impl ElfFile {
         Candidate::new(self.wanted(chunk), chunk.size)
     }
 
-    /// The number of the chunk in which a part of the file begins, if it is one of its chunks.
+    /// Returns the number of the chunk in which a range of the file begins, if there is such a chunk.
     fn number_of(&self, part: &Range<u64>) -> Option<usize> {
         Some(remaining::chunk_at(&self.chunks, part.start)).filter(|number| *number < self.chunks.len())
     }
 
-    /// The numbers of the chunks with these bytes.
+    /// Returns the numbers of the chunks with these bytes.
     fn numbers_of(&self, part: &Range<u64>) -> Range<usize> {
         let first = remaining::chunk_at(&self.chunks, part.start);
         let last = remaining::chunk_at(&self.chunks, part.end.saturating_sub(1));
         first..last.saturating_add(1).min(self.chunks.len())
     }
 
-    /// The chunks with any of these bytes, each once, however often headers name it.
+    /// Returns the chunks with any of these bytes, each once, however often the headers name it.
     fn chunks_of(&self, parts: impl IntoIterator<Item = Range<u64>>) -> Vec<Chunk> {
         let mut is_taken = vec![false; self.chunks.len()];
         let mut taken = Vec::new();
@@ -106,16 +110,16 @@ impl ElfFile {
         taken
     }
 
-    /// The bytes of a part of the file, as far as the chunk that has come has them.
-    fn read(&self, came: &Came<'_>, part: &Range<u64>) -> Vec<u8> {
-        let Some(chunk) = self.chunks.get(came.number) else { return Vec::new() };
+    /// Returns the bytes of a range of the file that are in the chunk that has arrived.
+    fn read(&self, arrived: &ArrivedChunk<'_>, part: &Range<u64>) -> Vec<u8> {
+        let Some(chunk) = self.chunks.get(arrived.number) else { return Vec::new() };
         let start = part.start.max(chunk.offset);
         let len = part.end.min(chunk.offset.saturating_add(chunk.size)).saturating_sub(start);
-        objects::read(came.handle, start - chunk.offset, usize::try_from(len).unwrap_or(0))
+        objects::read(arrived.handle, start - chunk.offset, usize::try_from(len).unwrap_or(0))
     }
 }
 
-/// What is on its way of a file to tell what is read of it next.
+/// Part of a file that is being fetched because it tells what is read next.
 enum Awaited {
     Head,
     Dynamic(Layout),
@@ -123,52 +127,52 @@ enum Awaited {
     Relocations(Layout, Constructors),
 }
 
-/// The chunk that was awaited.
-struct Came<'h> {
+/// A chunk that has arrived.
+struct ArrivedChunk<'h> {
     number: usize,
     handle: &'h Handle,
 }
 
-/// The files, and what is awaited of them.
+/// Tracks the files, and the chunks that are awaited of them.
 #[derive(Default)]
 pub struct ElfFiles {
-    /// By file.
+    /// Tracked files by node.
     pub known: HashMap<NodeKey, TrackedElf>,
-    /// Chunks that come as guesses, to tell more.
-    pub guessed: HashMap<CacheKey, (NodeKey, usize)>,
-    /// Files of which more is asked for once no bundle is on its way.
-    pub held: Vec<NodeKey>,
+    /// Chunks of expected files that are being prefetched because they describe the file.
+    pub prefetching: HashMap<CacheKey, (NodeKey, usize)>,
+    /// Files whose chunks are requested once no bundle is being fetched.
+    pub waiting_for_bundle: Vec<NodeKey>,
 }
 
-/// A file, and what is known of its use.
+/// A file, and the state of its prefetch.
 pub struct TrackedElf {
     /// The file.
     pub elf_file: ElfFile,
-    /// A program reads it.
+    /// True if a program reads the file.
     pub in_use: bool,
-    /// With the number of the chunk, and whether it was asked for.
+    /// Awaited parts: number of the chunk, kind of the part, and whether the chunk was requested.
     awaited: Vec<(usize, Awaited, bool)>,
-    /// The chunks that were missed.
+    /// Chunks that were missed.
     pub regions: Regions,
-    /// The numbers of the chunks that were queued and not missed since, and how many were missed after that.
+    /// Numbers of the chunks that were queued and not missed since.
     pub queued: HashSet<usize>,
-    /// How many of the queued chunks were missed.
+    /// Number of chunks that were missed although they had been queued.
     pub missed_again: usize,
-    /// What its parts told, as long as it isn't in use.
+    /// Findings in the chunks of a file that is not in use yet.
     pub findings: ElfFindings,
 }
 
-/// The chunks of a file that were missed.
+/// Numbers of the chunks of a file that were missed.
 #[derive(Default)]
 pub struct Regions {
-    /// But for those that the loader reads.
+    /// Missed chunks, except those that the loader reads.
     missed: BTreeSet<usize>,
-    /// Those that the loader reads, whatever runs. They say nothing of what lies around them.
+    /// Chunks that the loader reads whatever code runs; they do not predict reads around them.
     loaded: BTreeSet<usize>,
 }
 
 impl Regions {
-    /// The loader reads these.
+    /// Records chunks that the loader reads.
     fn loaded(&mut self, chunks: impl IntoIterator<Item = usize>) {
         for chunk in chunks {
             self.missed.remove(&chunk);
@@ -176,7 +180,7 @@ impl Regions {
         }
     }
 
-    /// One more was missed of so many: those that will probably be read with it.
+    /// Records a miss in a file of `of` chunks; returns the chunks that will probably be read with it.
     pub fn missed(&mut self, chunk: usize, of: usize) -> Range<usize> {
         if self.loaded.contains(&chunk) {
             return chunk..chunk;
@@ -190,23 +194,23 @@ impl Regions {
     }
 }
 
-/// What parts of a file told.
+/// What chunks of a file tell of its use.
 #[derive(Default)]
 pub struct ElfFindings {
-    /// What is read while it is loaded.
+    /// Chunks that the loader reads.
     pub soon: Vec<Chunk>,
-    /// What else is mapped, and whether that is code.
+    /// All other mapped chunks, and whether each is code.
     pub rest: Vec<(Chunk, bool)>,
-    /// The numbers of the chunks that tell more, and what that is.
+    /// Numbers of the chunks that describe the file further, and the kind of the part in each.
     next: Vec<(usize, Awaited)>,
     /// The libraries that the file needs, once their names were read.
     pub needs: Option<NeededLibraries>,
 }
 
 impl ElfFiles {
-    /// Takes note of a file, if it is new.
+    /// Returns the state of a file, new if the file is not tracked.
     pub fn track(&mut self, key: NodeKey, elf_file: &ElfFile) -> &mut TrackedElf {
-        if self.known.len() >= PROGRAMS_MAX && !self.known.contains_key(&key) {
+        if self.known.len() >= TRACKED_MAX && !self.known.contains_key(&key) {
             self.clear();
         }
         self.known.entry(key).or_insert_with(|| TrackedElf {
@@ -220,18 +224,18 @@ impl ElfFiles {
         })
     }
 
-    /// Notes that a chunk of a file is queued.
+    /// Records that a chunk of a file is queued.
     pub fn queued(&mut self, key: &NodeKey, chunk: &Chunk) {
         if let Some(known) = self.known.get_mut(key) {
             known.queued.insert(remaining::chunk_at(&known.elf_file.chunks, chunk.offset));
         }
     }
 
-    /// Forgets the files: what was queued of them is not queued any more, so each begins anew.
+    /// Removes all files. Their queued chunks were dropped, so each file starts over.
     pub fn clear(&mut self) {
         self.known.clear();
-        self.guessed.clear();
-        self.held.clear();
+        self.prefetching.clear();
+        self.waiting_for_bundle.clear();
     }
 }
 
@@ -240,7 +244,7 @@ impl TrackedElf {
     pub fn chunks_to_request(&mut self) -> BTreeSet<usize> {
         let mut numbers = BTreeSet::new();
         for (number, _, is_requested) in &mut self.awaited {
-            // A candidate is requested again once its file is in use.
+            // The chunks of an expected file are requested again once the file is in use.
             if !mem::replace(is_requested, self.in_use) {
                 numbers.insert(*number);
             }
@@ -248,27 +252,27 @@ impl TrackedElf {
         numbers
     }
 
-    /// A chunk that was awaited is not to be had now: whoever reads of the file next has it asked for again.
-    pub fn is_lacking(&mut self, number: usize) {
+    /// Records that an awaited chunk could not be fetched; the next read of the file requests it again.
+    pub fn fetch_failed(&mut self, number: usize) {
         self.in_use = false;
         for (_, _, is_asked_for) in self.awaited.iter_mut().filter(|(awaited, ..)| *awaited == number) {
             *is_asked_for = false;
         }
     }
 
-    /// A chunk that was awaited is there: what it tells.
-    pub fn came(&mut self, number: usize, handle: &Handle) -> ElfFindings {
+    /// Evaluates an awaited chunk that has arrived.
+    pub fn arrived(&mut self, number: usize, handle: &Handle) -> ElfFindings {
         let Self { elf_file, awaited, regions, .. } = self;
-        let came = Came { number, handle };
+        let arrived = ArrivedChunk { number, handle };
         let mut all = ElfFindings::default();
-        // What a part tells may be that it tells more.
+        // A part may point to another part in the same chunk.
         while let Some(place) = awaited.iter().position(|(awaited, ..)| *awaited == number) {
             let findings = match awaited.swap_remove(place).1 {
-                Awaited::Head => head_came(elf_file, &came),
-                Awaited::Dynamic(layout) => dynamic_came(elf_file, layout, &came),
-                Awaited::NeededNames(names) => names_came(elf_file, names, &came),
+                Awaited::Head => evaluate_head(elf_file, &arrived),
+                Awaited::Dynamic(layout) => evaluate_dynamic(elf_file, layout, &arrived),
+                Awaited::NeededNames(names) => evaluate_names(elf_file, names, &arrived),
                 Awaited::Relocations(layout, constructors) => {
-                    relocations_came(elf_file, layout, constructors, &came)
+                    evaluate_relocations(elf_file, layout, constructors, &arrived)
                 }
             };
             awaited.extend(findings.next.into_iter().map(|(number, what)| (number, what, false)));
@@ -284,9 +288,9 @@ impl TrackedElf {
     }
 }
 
-fn head_came(elf_file: &ElfFile, came: &Came<'_>) -> ElfFindings {
-    let Some(layout) = Layout::of(&elf_file.read(came, &(0..HEAD as u64))) else {
-        // Whatever it is, all of it may be read.
+fn evaluate_head(elf_file: &ElfFile, arrived: &ArrivedChunk<'_>) -> ElfFindings {
+    let Some(layout) = Layout::of(&elf_file.read(arrived, &(0..HEAD as u64))) else {
+        // The format is unknown, so any part may be read.
         let rest = elf_file.chunks.iter().map(|chunk| (*chunk, true)).collect();
         return ElfFindings { rest, ..ElfFindings::default() };
     };
@@ -299,8 +303,8 @@ fn head_came(elf_file: &ElfFile, came: &Came<'_>) -> ElfFindings {
     }
 }
 
-fn dynamic_came(elf_file: &ElfFile, layout: Layout, came: &Came<'_>) -> ElfFindings {
-    let dynamic = Dynamic::of(&elf_file.read(came, &layout.dynamic.clone().unwrap_or_default()));
+fn evaluate_dynamic(elf_file: &ElfFile, layout: Layout, arrived: &ArrivedChunk<'_>) -> ElfFindings {
+    let dynamic = Dynamic::of(&elf_file.read(arrived, &layout.dynamic.clone().unwrap_or_default()));
     let mut parts = layout.tables(&dynamic);
     let rest = mapped(elf_file, &layout);
     let mut next = Vec::new();
@@ -309,11 +313,11 @@ fn dynamic_came(elf_file: &ElfFile, layout: Layout, came: &Came<'_>) -> ElfFindi
     {
         next.push((number, Awaited::NeededNames(names)));
     }
-    // Of a small one all comes anyway.
+    // A small file is fetched whole anyway.
     if !elf_file.is_small()
         && let Some(constructors) = layout.constructors(&dynamic)
     {
-        let in_place = constructors.in_place(&layout, &elf_file.read(came, &constructors.array));
+        let in_place = constructors.in_place(&layout, &elf_file.read(arrived, &constructors.array));
         if in_place.is_empty()
             && let Some(number) =
                 constructors.relocations.as_ref().and_then(|table| elf_file.number_of(table))
@@ -325,9 +329,9 @@ fn dynamic_came(elf_file: &ElfFile, layout: Layout, came: &Came<'_>) -> ElfFindi
     ElfFindings { soon: elf_file.chunks_of(parts), rest, next, needs: None }
 }
 
-fn names_came(elf_file: &ElfFile, mut names: NeededNames, came: &Came<'_>) -> ElfFindings {
-    let is_here = |part: &Range<u64>| elf_file.number_of(part) == Some(came.number);
-    names.take(is_here, |part| elf_file.read(came, part));
+fn evaluate_names(elf_file: &ElfFile, mut names: NeededNames, arrived: &ArrivedChunk<'_>) -> ElfFindings {
+    let is_here = |part: &Range<u64>| elf_file.number_of(part) == Some(arrived.number);
+    names.take(is_here, |part| elf_file.read(arrived, part));
     match names.next().and_then(|part| elf_file.number_of(part)) {
         Some(number) => {
             ElfFindings { next: vec![(number, Awaited::NeededNames(names))], ..ElfFindings::default() }
@@ -336,23 +340,23 @@ fn names_came(elf_file: &ElfFile, mut names: NeededNames, came: &Came<'_>) -> El
     }
 }
 
-fn relocations_came(
+fn evaluate_relocations(
     elf_file: &ElfFile,
     layout: Layout,
     constructors: Constructors,
-    came: &Came<'_>,
+    arrived: &ArrivedChunk<'_>,
 ) -> ElfFindings {
     let table = constructors.relocations.clone().unwrap_or_default();
-    let start = elf_file.chunks.get(came.number).map_or(0, |chunk| chunk.offset);
+    let start = elf_file.chunks.get(arrived.number).map_or(0, |chunk| chunk.offset);
     let into = start.saturating_sub(table.start);
-    let functions = constructors.relocated(&layout, &elf_file.read(came, &table), into);
-    let next = came.number.saturating_add(1);
+    let functions = constructors.relocated(&layout, &elf_file.read(arrived, &table), into);
+    let next = arrived.number.saturating_add(1);
     let goes_on = elf_file.chunks.get(next).is_some_and(|it| it.offset < table.end);
     let more = goes_on.then_some((next, Awaited::Relocations(layout, constructors)));
     ElfFindings { soon: elf_file.chunks_of(functions), next: Vec::from_iter(more), ..ElfFindings::default() }
 }
 
-/// The chunks of which anything is mapped, and whether that is code, which comes first: it is what is read of it in the end.
+/// Returns the mapped chunks and whether each is code. Code comes first, since programs read it most.
 fn mapped(elf_file: &ElfFile, layout: &Layout) -> Vec<(Chunk, bool)> {
     let part = |chunk: &Chunk| chunk.offset..chunk.offset.saturating_add(chunk.size);
     let mapped = elf_file.chunks.iter().filter(|chunk| layout.is_mapped(&part(chunk)));

@@ -1,4 +1,4 @@
-//! The libraries that one needs, as its dynamic section names them, and where the loader finds these.
+//! Finds the libraries that a library needs: their names in the dynamic section, and the loader's search path.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use esker_format::elf::{self, Dynamic, Layout};
 use esker_format::name::RepositoryName;
 use esker_format::path::{join, split};
 
-/// Most names, and most folders, that are taken of one file.
-const TOLD_MAX: usize = 256;
-/// Below this folder repositories are mounted, so that is what files in them say.
+/// Maximum number of names, and of folders, taken from one file.
+const NAMES_MAX: usize = 256;
+/// Folder in which repositories are mounted, and which paths in files of a repository begin with.
 const MOUNTED_BELOW: &[u8] = b"/cvmfs/";
-/// What stands for the folder of the file that names it.
+/// Placeholders for the folder of the file that names a path.
 const ORIGINS: [&[u8]; 2] = [b"$ORIGIN", b"${ORIGIN}"];
 
-/// Which libraries a file needs, and in which folders they are looked for, in order.
+/// Libraries that a file needs, and the folders in which the loader looks for them, in order.
 #[derive(Debug, Default)]
 pub struct NeededLibraries {
     /// Names of the libraries.
@@ -21,7 +21,7 @@ pub struct NeededLibraries {
     folders: Vec<Box<[u8]>>,
 }
 
-/// Names that are read from a file, whose chunks come one after the other.
+/// Reads the names from a file, whose chunks arrive one after the other.
 pub struct NeededNames {
     libraries: Vec<Range<u64>>,
     folders: Vec<Range<u64>>,
@@ -30,20 +30,20 @@ pub struct NeededNames {
 }
 
 impl NeededNames {
-    /// Those of a file; none if it needs nothing.
+    /// Returns the names of a file; `None` if it needs no library.
     pub fn of(layout: &Layout, dynamic: &Dynamic) -> Option<Self> {
         let (mut libraries, mut folders) = (layout.needed(dynamic), layout.searched(dynamic));
-        libraries.truncate(TOLD_MAX);
+        libraries.truncate(NAMES_MAX);
         folders.truncate(1);
         (!libraries.is_empty()).then(|| Self { libraries, folders, found: NeededLibraries::default() })
     }
 
-    /// The next one to be read.
+    /// Returns the range of the next name to read.
     pub fn next(&self) -> Option<&Range<u64>> {
         self.folders.iter().chain(&self.libraries).next()
     }
 
-    /// Reads those that begin in a part that is here. What doesn't end there isn't told.
+    /// Reads the names that begin in an available range. A name that does not end there is dropped.
     pub fn take(&mut self, is_here: impl Fn(&Range<u64>) -> bool, read: impl Fn(&Range<u64>) -> Vec<u8>) {
         let texts = |from: &mut Vec<Range<u64>>| {
             let here = from.extract_if(.., |part| is_here(part));
@@ -52,30 +52,31 @@ impl NeededNames {
         let folders = texts(&mut self.folders);
         let libraries = texts(&mut self.libraries);
         let lists = folders.iter().flat_map(|list| list.split(|byte| *byte == b':'));
-        self.found.folders.extend(lists.take(TOLD_MAX).map(Box::from));
+        self.found.folders.extend(lists.take(NAMES_MAX).map(Box::from));
         self.found.libraries.extend(libraries);
     }
 }
 
-/// The libraries that a file needs are to be found.
+/// Search for the libraries that a file needs.
 pub struct NeededSearch {
     /// The path of the file.
     pub path: Box<[u8]>,
     /// The libraries that it needs.
     pub needs: NeededLibraries,
-    /// How often they were looked for, as catalogs were lacking.
+    /// Number of retries so far because catalogs were missing.
     pub tries: u32,
 }
 
 impl NeededSearch {
-    /// The folders that the file names, as far as they are in the repository, and its own, in which libraries often are that
-    /// another file's list leads to.
+    /// Returns the folders that the file names and that are in the repository, and the file's own folder.
+    ///
+    /// Its own folder often has libraries that the search path of another file leads to.
     pub fn folders(&self, repository: &RepositoryName) -> Vec<Vec<u8>> {
         let Some((own, _)) = split(&self.path) else { return Vec::new() };
         let meant = |folder: &[u8]| match ORIGINS.iter().find_map(|origin| folder.strip_prefix(*origin)) {
             Some(below) => within(repository, own, below.strip_prefix(b"/").unwrap_or(below)),
             None if folder.starts_with(b"/") => within(repository, own, folder),
-            // Whatever folder the program works in.
+            // A relative path depends on the working directory of the program.
             None => None,
         };
         let mut folders: Vec<_> = self.needs.folders.iter().filter_map(|folder| meant(folder)).collect();
@@ -86,7 +87,7 @@ impl NeededSearch {
     }
 }
 
-/// The path in a repository of what a path means in one of its folders; none if that leads out of it.
+/// Resolves a path found in a file of `folder`; `None` if it leads out of the repository.
 pub fn within(repository: &RepositoryName, folder: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     let (mut meant, rest) = if path.starts_with(b"/") {
         let inside = path.strip_prefix(MOUNTED_BELOW)?.strip_prefix(repository.as_str().as_bytes())?;

@@ -1,8 +1,8 @@
-//! Names for which programs look in vain wherever they go.
+//! Prefetches lookups of names that programs look up without success in every folder.
 //!
-//! An interpreter looks for every sort of module in each package, and most packages have one; a compiler looks for each
-//! header in all of its folders. So what was not there in several folders will be asked for in the next one, too. That is
-//! no guess at where a program goes, but at what it does there.
+//! An interpreter looks for every kind of module in each package, and most packages have only one; a compiler looks
+//! for each header in all include folders. So a name that was absent in several folders will be looked up in the next
+//! one, too. This predicts which names programs look up, not where.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,47 +13,48 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::node_paths::{join, split};
 use crate::{NAME, NAMES, NamedStep};
 
-/// A name was in vain in so many folders before it is a custom…
+/// Number of folders in which a name was absent before it counts as common…
 const FOLDERS: usize = 8;
-/// … and one of all folders, not only of those called alike, if these were called so many different things.
+/// … and number of different folder names among them before it counts as common in all folders.
 const SORTS: usize = 4;
-/// After so many folders of a sort that nobody looked in for a name it isn't looked for in others of that sort.
+/// Number of folders of one name that were visited without a lookup before a common name is not looked up in such
+/// folders.
 const MISSES_PER_SORT: u32 = 4;
-/// Most customs, as each question passes them, and most sorts of folder that are noted of one.
-const USUAL_MAX: usize = 64;
+/// Maximum number of common names, which every lookup is compared with, and of folder names recorded for each.
+const COMMON_MAX: usize = 64;
 const SORTS_MAX: usize = 1024;
-/// Most names that are noted and aren't customs yet, and most folders that are remembered.
-const NOTED_MAX: usize = 1 << 12;
+/// Maximum number of other absent names, and of remembered folders.
+const ABSENT_MAX: usize = 1 << 12;
 const VISITED_MAX: usize = 1 << 16;
-/// To so many folders somebody goes again when a custom is noticed.
+/// Maximum number of recent folders in which a new common name is looked up.
 const RECENT_MAX: usize = 1 << 10;
 
-/// What programs look for in vain, and where somebody went ahead of them.
+/// Tracks unsuccessful lookups of programs, and the lookups that were prefetched.
 #[derive(Default)]
 pub(crate) struct NegativeLookups {
     common: Vec<CommonName>,
-    /// How often programs have looked for something in vain: the time by which customs are told old from new.
+    /// Number of unsuccessful lookups so far; the clock by which the oldest common name is found.
     lookups: u64,
     absent: HashMap<Box<[u8]>, AbsentName>,
-    /// Folders that were gone to, and how many of each sort.
+    /// Hashes of visited folders, and the number of visited folders by folder name.
     visited: HashSet<u64>,
     sorts: HashMap<u64, u32>,
-    /// The last of these folders.
+    /// The folders visited last.
     recent: VecDeque<Arc<[u8]>>,
-    /// Paths that somebody was told to ask for, who is not to be taken for a program.
+    /// Hashes of paths requested from the replayer, whose lookups are not those of a program.
     requested: HashSet<u64>,
 }
 
-/// A name for which programs look in vain wherever they go.
+/// A name that programs look up without success in every folder.
 struct CommonName {
     name: Box<[u8]>,
-    /// When a program looked for it last.
+    /// Time of the last lookup by a program.
     last: u64,
-    /// The sorts of folder in which it was looked for.
+    /// Hashes of the names of folders in which it was looked up.
     sorts: HashSet<u64>,
 }
 
-/// Where a name was not.
+/// Folders in which a name was absent.
 #[derive(Default)]
 struct AbsentName {
     folders: Vec<u64>,
@@ -61,8 +62,9 @@ struct AbsentName {
 }
 
 impl NegativeLookups {
-    /// Somebody looked for this path in vain. If its last name turns out to be a custom, where to ask for it, too: folders to
-    /// which somebody went before it was one.
+    /// Records an unsuccessful lookup.
+    ///
+    /// If the name became common, returns lookups of it in the folders that were visited before.
     pub(crate) fn record_negative(&mut self, path: &[u8]) -> Vec<NamedStep> {
         let Some((folder, name)) = split(path) else { return Vec::new() };
         if self.requested.remove(&xxh3_64(path)) {
@@ -77,7 +79,7 @@ impl NegativeLookups {
             }
             return Vec::new();
         }
-        if self.absent.len() >= NOTED_MAX {
+        if self.absent.len() >= ABSENT_MAX {
             self.absent.clear();
         }
         let absent = self.absent.entry(name.into()).or_default();
@@ -101,20 +103,22 @@ impl NegativeLookups {
         self.remember(steps)
     }
 
-    /// Adds a custom; one too many takes the place of the one that nobody had for longest.
+    /// Adds a common name, replacing the one looked up longest ago if there are too many.
     fn add(&mut self, common: CommonName) {
-        if self.common.len() < USUAL_MAX {
+        if self.common.len() < COMMON_MAX {
             self.common.push(common);
         } else if let Some(oldest) = self.common.iter_mut().min_by_key(|common| common.last) {
             *oldest = common;
         }
     }
 
-    /// What to ask ahead of a program that will go to this folder: the names in it and around it, and what is looked for
-    /// there in vain. Nothing if that was told before.
+    /// Returns the steps to replay before a program reads in this folder.
+    ///
+    /// These are the listings of the folder and of the one around it, and lookups of the common names. Empty if they
+    /// were requested before.
     pub(crate) fn ahead(&mut self, folder: &[u8]) -> Vec<NamedStep> {
         let mut steps = Vec::new();
-        // Nothing is around the root.
+        // The root has no parent.
         let around = split(folder).map(|(around, _)| around);
         for folder in around.into_iter().chain([folder]) {
             if self.visited.len() >= VISITED_MAX {
@@ -138,13 +142,13 @@ impl NegativeLookups {
         self.remember(steps)
     }
 
-    /// Whether somebody was told to ask for this.
+    /// Returns true if the replayer was asked for this step.
     pub(crate) fn was_requested(&self, path: &[u8], part: u32) -> bool {
         let requested = if part == NAMES { &self.visited } else { &self.requested };
         part >= NAMES && requested.contains(&xxh3_64(path))
     }
 
-    /// Remembers what somebody is told to ask for.
+    /// Records the steps requested from the replayer.
     fn remember(&mut self, steps: Vec<NamedStep>) -> Vec<NamedStep> {
         if self.requested.len() + steps.len() > VISITED_MAX {
             self.requested.clear();
@@ -153,12 +157,12 @@ impl NegativeLookups {
         steps
     }
 
-    /// Whether somebody has gone to several folders of a sort.
+    /// Returns true if several folders of this name were visited.
     fn is_common(&self, sort: u64) -> bool {
         self.sorts.get(&sort).is_some_and(|folders| *folders > MISSES_PER_SORT)
     }
 
-    /// Forgets where somebody has gone: the kernel may have forgotten what it was told.
+    /// Clears the visited folders, since the kernel may have dropped its cached entries.
     pub(crate) fn reset(&mut self) {
         (self.visited, self.sorts, self.recent, self.requested) = Default::default();
     }
@@ -170,7 +174,7 @@ impl CommonName {
     }
 }
 
-/// Folders called alike are of one sort.
+/// Returns the hash of a folder's name.
 fn sort_of(folder: &[u8]) -> u64 {
     xxh3_64(split(folder).map_or(folder, |(_, name)| name))
 }
@@ -187,7 +191,7 @@ mod tests {
         steps.into_iter().map(text).collect()
     }
 
-    /// What an interpreter does with a package.
+    /// Looks names up as an interpreter does when it imports a package.
     fn import(negative: &mut NegativeLookups, package: &str) {
         for name in ["__init__.abi3.so", "__init__.so"] {
             negative.record_negative(format!("{package}/{name}").as_bytes());
@@ -224,7 +228,7 @@ mod tests {
         let requested: Vec<_> = requested.collect();
         let (last, before) = requested.split_last().expect("some");
         assert!(before.iter().all(Vec::is_empty));
-        // Half of those that are remembered are called `doc`.
+        // Half of the recent folders are called `doc`.
         assert_eq!(last.len(), RECENT_MAX / 2);
         assert!(last.iter().all(|(path, part)| path.ends_with(b"/absent") && *part == NAME));
         negative.reset();
@@ -242,7 +246,7 @@ mod tests {
         }
         for number in 0..MISSES_PER_SORT {
             let asked = steps(&mut negative, &format!("/lib/p{number}/doc"));
-            // Whoever was told to ask there says nothing of what programs do.
+            // Lookups by the replayer say nothing of what programs do.
             asked
                 .iter()
                 .filter(|path| !path.ends_with('/'))
@@ -253,7 +257,7 @@ mod tests {
             std::iter::once(format!("{folder}/")).chain(inside).collect()
         };
         let package = of("/lib/p50", &["__init__.abi3.so", "__init__.so"]);
-        // In a folder of a sort where only one of them was looked for.
+        // In a folder whose name only one of them was looked up in.
         let cache = of("/lib/p50/cache", &["__init__.abi3.so", "__init__.so", "lock"]);
         assert_eq!(steps(&mut negative, "/lib/p50/cache"), [package, cache].concat());
         assert_eq!(steps(&mut negative, "/lib/p50/doc"), of("/lib/p50/doc", &[]));
@@ -263,7 +267,7 @@ mod tests {
     #[test]
     fn old_customs_make_room_for_new_ones() {
         let mut negative = NegativeLookups::default();
-        for library in 0..USUAL_MAX {
+        for library in 0..COMMON_MAX {
             for folder in 0..FOLDERS {
                 negative.record_negative(format!("/sw/p{folder}/lib/libx{library}.so.1").as_bytes());
             }
@@ -276,7 +280,7 @@ mod tests {
         for name in ["__init__.abi3.so", "__init__.so"] {
             assert!(asked.contains(&format!("/lib/new/{name}")), "{asked:?}");
         }
-        assert_eq!(negative.common.len(), USUAL_MAX);
+        assert_eq!(negative.common.len(), COMMON_MAX);
         assert!(
             negative.common.iter().any(|common| *common.name == *b"libx0.so.1"),
             "it was in use meanwhile"
@@ -297,18 +301,18 @@ mod tests {
         for folder in 0..FOLDERS {
             negative.record_negative(format!("/{folder}/custom").as_bytes());
         }
-        for number in 0..2 * NOTED_MAX {
+        for number in 0..2 * ABSENT_MAX {
             negative.record_negative(format!("/a/{number}").as_bytes());
             negative.record_negative(format!("/{number}/custom").as_bytes());
         }
-        assert!(negative.absent.len() <= NOTED_MAX);
+        assert!(negative.absent.len() <= ABSENT_MAX);
         assert_eq!((negative.common.len(), negative.common[0].sorts.len()), (1, SORTS_MAX));
-        for number in 0..2 * USUAL_MAX {
+        for number in 0..2 * COMMON_MAX {
             for folder in 0..FOLDERS {
                 negative.record_negative(format!("/{folder}/usual {number}").as_bytes());
             }
         }
-        assert_eq!(negative.common.len(), USUAL_MAX);
+        assert_eq!(negative.common.len(), COMMON_MAX);
         (0..2 * VISITED_MAX).for_each(|number| drop(negative.ahead(number.to_string().as_bytes())));
         assert!(negative.visited.len() <= VISITED_MAX && negative.requested.len() <= VISITED_MAX);
     }

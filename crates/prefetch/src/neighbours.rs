@@ -1,10 +1,10 @@
-//! What lies near a file that was missed: without any knowledge of the program, the best guess there is.
+//! Predicts reads from the place of a missed file, without knowledge of the program.
 //!
-//! Software reads small files by the folder: the modules of a package, the headers of a library, the extensions of an
-//! interpreter. So once a small file was missed, the small files of its kind (by the ending of their names) in its
-//! folder are likely next. And so are those in the folders beside it: as far up as the files of that kind below still
-//! are few they are taken at once, and further up once a second branch below was missed. A tree in which programs
-//! read only here and there (a folder of packages) is too large for either, and stays where it is.
+//! Programs read small files folder by folder: the modules of a package, the headers of a library, the extensions of
+//! an interpreter. So once a small file was missed, the small files of its kind (by the suffix of their names) in its
+//! folder are likely next. So are those in the folders beside it: as far up as there are few files of that kind below,
+//! they are prefetched at once, and further up once a second branch below was missed. A tree in which programs read
+//! only here and there (a folder of packages) is too large for either.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -16,58 +16,60 @@ use esker_format::path::{join, split};
 
 use crate::objects;
 
-/// Files up to this many plain bytes are small: one costs little, and a round trip costs more.
+/// Maximum plain bytes of a small file, which costs less than a round trip.
 const SMALL_MAX: u64 = 1 << 20;
 /// The same for libraries, of which there are few, and which are loaded one after the other.
 const SMALL_LIBRARY_MAX: u64 = 4 << 20;
 
-/// Plain bytes that are taken below a folder when one branch of it was missed…
+/// Plain bytes that are prefetched below a folder when one branch of it was missed…
 const NARROW: u64 = 5 << 19;
-/// … and when two were. Found by replaying what `import tensorflow` and `import numpy` read over the catalog of their
-/// trees: half as much misses twice as often, twice as much saves no more misses.
+/// … and when two were.
+///
+/// Found by replaying the reads of `import tensorflow` and `import numpy` over the catalogs of their trees: half as
+/// much misses twice as often, twice as much saves no more misses.
 const WIDE: u64 = 40 << 20;
-/// Plain bytes that are taken from one place in many folders…
+/// Plain bytes that are prefetched from one place in many folders…
 const BESIDE: u64 = 32 << 20;
-/// … once files were missed there in so many of them: with less, what two packages have in common is taken for a habit.
+/// … once files were missed there in this many of them: with fewer, what two packages have in common would count.
 const BESIDE_BRANCHES: usize = 3;
-/// How far above a file its folder's place is looked at.
+/// Number of levels above a file at which the places in sibling folders are compared.
 const BESIDE_LEVELS: usize = 3;
 
-/// Most files taken at once.
+/// Maximum number of files prefetched at once.
 const FILES_MAX: usize = 8192;
-/// Most folders looked at for it, which bounds the time a guess takes to some tens of milliseconds…
+/// Maximum number of folders listed for a prediction from a far server; bounds its time to some tens of milliseconds…
 pub const FOLDERS_MAX: usize = 8192;
-/// … and to few, where that is longer than to fetch what is missed.
+/// … and from a near server, from which a missed file is fetched faster than that.
 pub const FOLDERS_NEARBY: usize = 256;
-/// In a folder with more of them, this many are taken after the one that was missed.
+/// Number of files prefetched after the missed one in a folder with too many files.
 const WINDOW: usize = 64;
-/// Most folders of which something is remembered.
+/// Maximum number of folders with a history.
 const KNOWN_MAX: usize = 1 << 16;
-/// After this many misses in a folder that was taken already, its objects were evicted.
+/// Number of misses in a prefetched folder after which its objects count as evicted.
 const STALE: u8 = 8;
 
-/// The tree, as far as it is looked at here.
+/// Lists folders of the tree.
 pub trait Folders {
-    /// What is in the folder at `path`. Nothing if that can't be told now.
+    /// Returns the entries of the folder at `path`; empty if its catalog is not attached.
     fn list(&mut self, path: &[u8]) -> Rc<Folder>;
 
-    /// Whether everything that was listed could be told.
+    /// Returns true if all listed folders were available.
     fn is_complete(&self) -> bool;
 
-    /// How many of them are worth looking at for a guess.
+    /// Returns the maximum number of folders worth listing for a prediction.
     fn worth(&self) -> usize;
 }
 
-/// What is in a folder.
+/// Entries of a folder.
 #[derive(Debug, Default)]
 pub struct Folder {
-    /// Where it is.
+    /// Path of the folder.
     pub path: Box<[u8]>,
-    /// The names of its folders, sorted.
+    /// Names of its folders, sorted.
     pub folders: Vec<Box<[u8]>>,
-    /// Its small files, sorted by name.
+    /// Small files, sorted by name.
     pub files: Vec<SmallFile>,
-    /// The names of its libraries that aren't small, and of links to libraries, sorted.
+    /// Names of libraries that are not small, and of links to libraries, sorted.
     pub libraries: Vec<Box<[u8]>>,
 }
 
@@ -79,14 +81,14 @@ impl Folder {
         Self { path: path.into(), folders, files, libraries: Vec::new() }
     }
 
-    /// The same with these large libraries.
+    /// Returns the folder with these large libraries.
     pub fn with_libraries(mut self, mut libraries: Vec<Box<[u8]>>) -> Self {
         libraries.sort_unstable();
         self.libraries = libraries;
         self
     }
 
-    /// A library whose name begins so, small or large.
+    /// Returns the name of a library that begins with `start`, small or large.
     pub fn library(&self, start: &[u8]) -> Option<&[u8]> {
         let from = self.files.partition_point(|file| *file.name < *start);
         let small = self.files[from..].iter().map(|file| &*file.name);
@@ -114,7 +116,7 @@ pub struct SmallFile {
     pub content: CacheKey,
 }
 
-/// One of them, and where it is.
+/// A small file, and its folder.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     folder: Rc<Folder>,
@@ -122,7 +124,7 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// The small file of this name in a folder.
+    /// Finds the small file of this name in a folder.
     pub fn find(folder: &Rc<Folder>, name: &[u8]) -> Option<Self> {
         let number = folder.files.binary_search_by(|file| (*file.name).cmp(name)).ok()?;
         Some(Self { folder: Rc::clone(folder), number })
@@ -156,50 +158,50 @@ impl Leaf {
         join(&self.folder.path, self.name())
     }
 
-    /// Its object.
+    /// Returns the request for its object.
     pub fn wanted(&self) -> ObjectRequest {
         objects::file(self.key(), self.size(), &self.path())
     }
 }
 
-/// What is known of the files of one kind below one folder.
+/// Tracks the misses and prefetches of files of one kind below one folder.
 #[derive(Clone, Copy, Debug, Default)]
 struct FolderHistory {
-    /// The first branch in which a file was missed.
+    /// Hash of the first branch in which a file was missed.
     branch: Option<u64>,
-    /// A file was missed in another branch, too.
+    /// True if a file was missed in another branch, too.
     branched: bool,
-    /// All files of the kind in it were taken…
+    /// True if all files of the kind in the folder were prefetched…
     own: bool,
     /// … or all below it…
     taken: bool,
-    /// … and so many were missed since.
+    /// … and the number of misses since.
     missed: u8,
-    /// They are too many for this many bytes.
+    /// Limit in plain bytes that the files exceeded.
     refused: u64,
 }
 
-/// What is known of one place in the folders of a folder.
+/// Tracks the misses at one place in the folders of a folder.
 #[derive(Debug, Default)]
 struct Beside {
-    /// Some folders in which a file was missed there.
+    /// Hashes of folders in which a file was missed there.
     branches: Vec<u64>,
-    /// It was taken from all of them, or is too much.
+    /// True if the place was prefetched from all folders, or has too many bytes.
     done: bool,
 }
 
-/// The folders where files were missed.
+/// Tracks the folders in which files were missed.
 pub struct Neighbours {
     known: HashMap<u64, FolderHistory>,
     beside: HashMap<u64, Beside>,
-    /// After this many misses in a folder that was taken already, it counts as new; never without.
+    /// Number of misses in a prefetched folder after which it is prefetched again; `None` for never.
     stale: Option<u8>,
 }
 
-/// The files of one kind below a folder.
+/// Files of one kind below a folder.
 enum FoundFiles {
     All(Vec<Leaf>),
-    /// More than is taken at once: those that were seen.
+    /// More files than are prefetched at once: those listed so far.
     TooMany(Vec<Leaf>),
 }
 
@@ -210,22 +212,22 @@ impl Default for Neighbours {
 }
 
 impl Neighbours {
-    /// What is told of is not misses: each folder is taken once.
+    /// Returns a predictor for events that are no misses: each folder is prefetched once.
     pub fn once() -> Self {
         Self { stale: None, ..Self::default() }
     }
 
-    /// A small file was missed: what to fetch with it, most likely first.
+    /// Returns the files to prefetch after a miss of a small file, most likely first.
     pub fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         self.around(folders, path, self.stale)
     }
 
-    /// A small file that was guessed is read: the same, but nothing seems evicted.
-    pub fn came(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+    /// Returns the files to prefetch after the read of a prefetched file; does not count as a sign of eviction.
+    pub fn read_prefetched(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         self.around(folders, path, None)
     }
 
-    /// A small file was missed that tells by itself what is read with it: only what is in its folder.
+    /// Returns only the files of the same folder, after a miss of a file whose content predicts other reads.
     pub fn beside(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         split(path).map(|(own, name)| self.own(folders, own, name, self.stale).0).unwrap_or_default()
     }
@@ -245,7 +247,7 @@ impl Neighbours {
         files
     }
 
-    /// The files of this kind in the folder, and whether these are all of them and new.
+    /// Returns the files of this kind in the folder, and whether these are all of them and new.
     fn own(
         &mut self,
         folders: &mut dyn Folders,
@@ -270,13 +272,13 @@ impl Neighbours {
             FoundFiles::TooMany(mut files) => {
                 start_after(&mut files, name);
                 files.truncate(WINDOW);
-                // The next miss may be beyond the window, and there is no use in looking further up.
+                // The next miss may be beyond the window, and further up there are even more files.
                 (files, false)
             }
         }
     }
 
-    /// The files of this kind in the largest folder around `own` that has few enough of them.
+    /// Returns the files of this kind in the largest folder around `own` that has few enough of them.
     fn climb(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
         let mut widest = Vec::new();
         let mut branch = own;
@@ -292,7 +294,7 @@ impl Neighbours {
                     self.known(above, kind).taken = folders.is_complete();
                     widest = files;
                 }
-                // What is above has even more.
+                // The folders above have even more.
                 FoundFiles::TooMany(_) => {
                     self.known(above, kind).refused = limit;
                     break;
@@ -303,7 +305,7 @@ impl Neighbours {
         widest
     }
 
-    /// The files of this kind at the same place in the folders beside this one, or beside those above it.
+    /// Returns the files of this kind at the same place in the sibling folders, at up to three levels.
     fn sideways(&mut self, folders: &mut dyn Folders, own: &[u8], kind: &[u8]) -> Vec<Leaf> {
         let mut found = Vec::new();
         let mut branch = own;
@@ -321,8 +323,7 @@ impl Neighbours {
         found
     }
 
-    /// Whether the files of this kind in `folder`, or below one above it, were taken, and not so long ago that they
-    /// are missed again.
+    /// Returns true if the files of this kind were prefetched, and are not missed so often that they were evicted.
     fn is_taken(&mut self, folder: &[u8], kind: &[u8], stale: Option<u8>) -> bool {
         let mut at = folder;
         let mut taken = false;
@@ -357,7 +358,7 @@ impl FolderHistory {
 }
 
 impl Beside {
-    /// Notes a folder in which a file was missed there; whether the others are to be looked at now.
+    /// Records a folder with a miss; returns true if the sibling folders should be prefetched now.
     fn count(&mut self, branch: &[u8]) -> bool {
         let branch = xxh3_64(branch);
         if self.branches.len() < BESIDE_BRANCHES && !self.branches.contains(&branch) {
@@ -368,7 +369,7 @@ impl Beside {
 }
 
 fn key(parts: &[&[u8]]) -> u64 {
-    // No folder has a NUL in its path.
+    // No path contains a NUL.
     xxh3_64(&parts.join(&0))
 }
 
@@ -409,7 +410,7 @@ fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -
     (branches.len() <= worth).then_some(files)
 }
 
-/// Takes the files of this kind in a folder; how many bytes everything taken has then.
+/// Adds the files of this kind in a folder; returns the plain bytes of all files collected so far.
 fn take(taken: &mut Vec<Leaf>, folder: &Rc<Folder>, of: &[u8], bytes: u64) -> u64 {
     let before = taken.len();
     let files = folder.files.iter().enumerate().filter(|(_, file)| kind(&file.name) == of);
@@ -417,7 +418,7 @@ fn take(taken: &mut Vec<Leaf>, folder: &Rc<Folder>, of: &[u8], bytes: u64) -> u6
     taken[before..].iter().fold(bytes, |sum, leaf| sum.saturating_add(leaf.size()))
 }
 
-/// Sorts by name, from the one after `name` to the one before it: what reads in order comes to those first.
+/// Sorts by name, from the one after `name` around to the one before it: sequential readers need those first.
 fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
     files.sort_unstable_by(|a, b| a.name().cmp(b.name()));
     let after = files.partition_point(|leaf| leaf.name() <= name);
@@ -427,24 +428,24 @@ fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
     }
 }
 
-/// What sort of file a name stands for: its ending. All versions of shared libraries are one kind.
+/// Returns the kind of a file: the suffix of its name. All versions of shared libraries are one kind.
 pub fn kind(name: &[u8]) -> &[u8] {
     if is_library(name) {
         return b".so";
     }
-    // A name that begins with a dot and has no other has no ending.
+    // A name whose only dot is its first character has no suffix.
     match name.iter().rposition(|byte| *byte == b'.') {
         Some(at) if at > 0 => &name[at..],
         _ => b"",
     }
 }
 
-/// Up to how many plain bytes a file of this kind is small.
+/// Returns the maximum plain bytes of a small file of this kind.
 pub fn small_max(kind: &[u8]) -> u64 {
     if is_library(kind) { SMALL_LIBRARY_MAX } else { SMALL_MAX }
 }
 
-/// Whether a name is that of a shared library: `x.so`, `x.so.1.2`.
+/// Returns true if a name is that of a shared library: `x.so`, `x.so.1.2`.
 pub fn is_library(name: &[u8]) -> bool {
     name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.")
 }

@@ -1,4 +1,4 @@
-//! By which paths nodes are known.
+//! Maps nodes to the paths by which they were looked up or listed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 use esker_vfs::{DirEntry, NodeKey};
 use foldhash::HashMap;
 
-/// The path of the root; of all others it is followed by their names.
+/// Path of the root; all other paths are this and names.
 pub(crate) const ROOT: &[u8] = b"/";
-/// Most nodes whose paths are remembered. Those beyond are learned when they are looked up again.
+/// Maximum number of nodes with a recorded path. Others are recorded when they are looked up again.
 const KNOWN_MAX: usize = 1 << 16;
-/// Most names of listings that are remembered: whoever lists a directory uses few of its names, and most of those soon.
+/// Maximum number of names in recorded listings: a program uses few names of a directory, and most of those soon.
 const LISTED_MAX: usize = 1 << 15;
 
 /// A directory's path and names.
 type Listed = (Arc<[u8]>, Arc<[DirEntry]>);
 
-/// Which listing a node was given out with last, counted from the first ever, and where in it.
+/// Position of a node: number of the listing that returned it last, counted from the first ever, and index in it.
 type StepLocation = (u64, usize);
 
-/// The paths by which nodes were given out lately.
+/// Records the paths of nodes that were returned lately.
 pub(crate) struct NodePaths {
     root: NodeKey,
     known: HashMap<NodeKey, Arc<[u8]>>,
     listings: VecDeque<Listed>,
-    /// How many listings there were before those.
+    /// Number of listings dropped before those.
     forgotten: u64,
     locations: HashMap<NodeKey, StepLocation>,
-    /// Names of all listings, those of nodes included that were given out again.
+    /// Number of names in all listings, including nodes that were listed again.
     listed: usize,
 }
 
 impl NodePaths {
-    /// Knows the root.
+    /// Returns a map with only the root.
     pub(crate) fn new(root: NodeKey) -> Self {
         let mut paths = Self {
             root,
@@ -42,12 +42,12 @@ impl NodePaths {
             locations: HashMap::default(),
             listed: 0,
         };
-        paths.note(root, ROOT.into());
+        paths.record(root, ROOT.into());
         paths
     }
 
-    /// A node was given out by this path.
-    pub(crate) fn note(&mut self, key: NodeKey, path: Arc<[u8]>) {
+    /// Records a lookup of a node by this path.
+    pub(crate) fn record(&mut self, key: NodeKey, path: Arc<[u8]>) {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
             self.known.insert(self.root, ROOT.into());
@@ -55,9 +55,10 @@ impl NodePaths {
         self.known.insert(key, path);
     }
 
-    /// The names of a directory were given out.
+    /// Records a listing of a directory.
     pub(crate) fn listed(&mut self, dir: Arc<[u8]>, entries: Arc<[DirEntry]>) {
-        // The kernel asks until there is nothing more, and a tree answers with the same as long as it is part of the answer.
+        // The kernel lists until there is nothing more, and a tree returns the same entries as long as they are part
+        // of the answer.
         let is_known = self.listings.back().is_some_and(|(_, last)| Arc::ptr_eq(last, &entries));
         if is_known || entries.len() > LISTED_MAX {
             return;
@@ -82,7 +83,7 @@ impl NodePaths {
         self.listed -= entries.len();
     }
 
-    /// The path by which a node was given out.
+    /// Returns the path by which a node was returned.
     pub(crate) fn of(&mut self, key: NodeKey) -> Option<Arc<[u8]>> {
         if let Some(path) = self.known.get(&key) {
             return Some(Arc::clone(path));
@@ -90,18 +91,18 @@ impl NodePaths {
         let (number, at) = *self.locations.get(&key)?;
         let (dir, entries) = self.listings.get(usize::try_from(number.checked_sub(self.forgotten)?).ok()?)?;
         let path = join(dir, &entries.get(at)?.name);
-        self.note(key, Arc::clone(&path));
+        self.record(key, Arc::clone(&path));
         Some(path)
     }
 }
 
-/// The path of a name in a directory.
+/// Returns the path of a name in a directory.
 pub(crate) fn join(dir: &[u8], name: &[u8]) -> Arc<[u8]> {
     let between: &[u8] = if dir == ROOT { b"" } else { b"/" };
     [dir, between, name].concat().into()
 }
 
-/// The directory and the name of a path; the root has neither.
+/// Returns the directory and the name of a path; `None` for the root.
 pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = path.iter().rposition(|byte| *byte == b'/').filter(|_| path != ROOT)?;
     Some((if at == 0 { ROOT } else { &path[..at] }, &path[at + 1..]))
@@ -131,7 +132,7 @@ mod tests {
         let mut paths = NodePaths::new(root.key);
         let a = Reply::wait(|reply| tree.lookup(&root, b"a", reply)).expect("it is there").node;
         assert_eq!(paths.of(a.key), None);
-        paths.note(a.key, join(ROOT, b"a"));
+        paths.record(a.key, join(ROOT, b"a"));
         let listing = Reply::wait(|reply| tree.list(&a, Cookie(0), reply)).expect("a directory");
         let b = listing.entries[0].node;
         assert_eq!(paths.of(b.key), None);
@@ -144,11 +145,11 @@ mod tests {
             paths.listed(ROOT.into(), entries.to_vec().into());
         }
         assert_eq!((paths.listed, paths.listings.len()), (LISTED_MAX, LISTED_MAX), "each has one name");
-        // It was given out with all of them, and the other one with a listing that is forgotten.
+        // The node was listed with all of them; the other one was in a listing that was dropped.
         assert_eq!(paths.locations.len(), 1);
         assert_eq!(paths.locations.get(&a.key).map(|location| location.1), Some(0));
         for number in 0..KNOWN_MAX as u128 {
-            paths.note(NodeKey(number.to_le_bytes()), ROOT.into());
+            paths.record(NodeKey(number.to_le_bytes()), ROOT.into());
         }
         assert_eq!(paths.of(root.key).as_deref(), Some(ROOT), "the root is known for ever");
         assert!(paths.known.len() <= KNOWN_MAX);

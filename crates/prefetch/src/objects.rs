@@ -5,7 +5,7 @@ use esker_format::compress::Compression;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{CacheKey, Handle, ObjectRequest};
 
-/// The content of a regular file that is one object.
+/// Returns the cache key of a regular file that is one object.
 pub fn content(row: &Row<'_>) -> Option<CacheKey> {
     let flags = row.flags();
     if row.kind() != EntryKind::File || flags.has(Flags::CHUNKED) || flags.has(Flags::EXTERNAL) {
@@ -14,24 +14,24 @@ pub fn content(row: &Row<'_>) -> Option<CacheKey> {
     Some(CacheKey { hash: row.hash()?, compression: row.compression()? })
 }
 
-/// The object of a regular file that is one; `path` is for messages.
+/// Returns the request for a regular file that is one object; `path` is for messages.
 pub fn whole(row: &Row<'_>, path: &[u8]) -> Option<ObjectRequest> {
     Some(file(content(row)?, row.size(), path))
 }
 
-/// The object of a file with this content; `path` is for messages.
+/// Returns the request for a file with this content; `path` is for messages.
 pub fn file(content: CacheKey, size: u64, path: &[u8]) -> ObjectRequest {
     let object = ObjectName::new(content.hash, ObjectKind::File);
     ObjectRequest::new(object, content.compression, String::from_utf8_lossy(path)).size(size)
 }
 
-/// The object of a chunk; `what` is its file's path.
+/// Returns the request for a chunk; `what` is the path of its file, for messages.
 pub fn chunk(chunk: &Chunk, compression: Compression, what: &str) -> ObjectRequest {
     let object = ObjectName::new(chunk.hash, ObjectKind::Chunk);
     ObjectRequest::new(object, compression, what).size(chunk.size)
 }
 
-/// Bytes of an object; fewer where it ends or can't be read.
+/// Reads bytes of an object; returns fewer where it ends or can't be read.
 pub fn read(handle: &Handle, offset: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let read = handle.read_at(&mut bytes, offset).unwrap_or(0);

@@ -1,44 +1,44 @@
-//! Objects that publishers announced and that are on their way, and who is told once they have come.
+//! Tracks announced objects that are being fetched, and reports their arrival to a listener.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use esker_store::CacheKey;
 
-/// What programs will probably ask for.
+/// A prediction of what programs will read.
 #[derive(Clone, Copy, Debug)]
 pub enum PrefetchEvent<'a> {
-    /// Bytes that publishers announced, and that are in the cache now.
+    /// Announced bytes that are in the cache now.
     Bytes(&'a Arrival),
-    /// Files in this folder, by a guess. What is in it can be told without waiting.
+    /// A folder in which files will probably be read, and whose entries are available without waiting.
     Folder(&'a [u8]),
 }
 
-/// Hears of what is foreseen. Must not wait.
+/// Callback for predictions. Must not block.
 pub type PrefetchListener = Box<dyn Fn(PrefetchEvent<'_>) + Send + Sync>;
 
-/// As many are remembered as can be queued.
-const ARRIVING_MAX: usize = 1 << 16;
+/// Maximum number of pending objects: as many as can be queued.
+const PENDING_MAX: usize = 1 << 16;
 
 /// Bytes of a file that are in the cache now, and will be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The path of the file.
+    /// Path of the file.
     pub path: Box<[u8]>,
-    /// Which bytes.
+    /// Range of the file in bytes.
     pub range: Range<u64>,
-    /// Whether the file ends with them.
+    /// True if the file ends with them.
     pub ends: bool,
 }
 
-/// By object, the file that it is announced for first, and which bytes of that.
+/// The file that each object was announced for first, and the announced range of that file.
 #[derive(Default)]
 pub struct PendingArrivals(HashMap<CacheKey, Arrival>);
 
 impl PendingArrivals {
     /// Adds the bytes of an object that is being fetched; ignored if too many are pending.
     pub fn expect(&mut self, key: CacheKey, arrival: Arrival) {
-        if self.0.len() < ARRIVING_MAX {
+        if self.0.len() < PENDING_MAX {
             self.0.entry(key).and_modify(|known| known.join(&arrival)).or_insert(arrival);
         }
     }
@@ -55,7 +55,7 @@ impl PendingArrivals {
 }
 
 impl Arrival {
-    /// More of the same object is read, of the same file or of another one with the same content.
+    /// Extends the range, if more of the same file is announced.
     fn join(&mut self, more: &Self) {
         if self.path == more.path {
             self.range = self.range.start.min(more.range.start)..self.range.end.max(more.range.end);

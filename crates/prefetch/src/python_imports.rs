@@ -1,8 +1,9 @@
-//! Compiled Python modules: what one imports comes ahead, and what those import.
+//! Predicts the modules that compiled Python modules import.
 //!
-//! Each tells what it imports ([`pyc`](esker_format::pyc)), so from the first one on the modules of a program are known before it
-//! asks for them, one round trip for each step, and without those beside them that it doesn't use. Where modules lie is
-//! known from those that were read: below the folder that holds their package, the one that the interpreter looks through.
+//! Each module tells what it imports ([`pyc`](esker_format::pyc)), so from the first one on the modules of a program
+//! are known before the program reads them, one round trip for each step, and without the modules beside them that it
+//! does not use. The search path is inferred from the modules that were read: it has the folder that holds their
+//! outermost package.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -13,56 +14,56 @@ use esker_store::{CacheKey, ObjectRequest};
 
 use crate::neighbours::{Folders, Leaf};
 
-/// Where compiled modules lie beside their sources.
+/// Name of the folder of compiled modules, beside their sources.
 const COMPILED: &[u8] = b"__pycache__";
-/// What a package's own module is called.
+/// Name of a package's own module.
 const PACKAGE: &[u8] = b"__init__";
-/// The source of that.
+/// Name of the source of a package's own module.
 const SOURCE: &[u8] = b"__init__.py";
-/// The ending of compiled modules.
+/// Suffix of compiled modules.
 pub const ENDING: &[u8] = b".pyc";
 
-/// Most folders that are looked through for modules.
+/// Maximum number of folders in which modules are searched.
 const ROOTS_MAX: usize = 64;
-/// Most modules, and folders of them, of which something is remembered.
-const TOLD_MAX: usize = 1 << 16;
-/// A module is not looked for in more packages around its importer than this.
+/// Maximum number of recorded modules, and of recorded folders.
+const EVALUATED_MAX: usize = 1 << 16;
+/// Maximum number of enclosing packages in which a module is searched.
 const AROUND_MAX: usize = 16;
-/// Most names that are looked for on behalf of one importer.
+/// Maximum number of names that are searched for one importing module.
 const LOOKS_MAX: usize = 1 << 14;
 
-/// A compiled module that is to tell what it imports.
+/// A compiled module whose imports are to be evaluated.
 #[derive(Clone, Debug)]
 pub struct PythonModule {
     /// Path of the file.
     pub path: Box<[u8]>,
     /// Request for its object.
     pub wanted: ObjectRequest,
-    /// A program waited for it, and nothing had foreseen it.
+    /// True if a program waited for it and it was not prefetched.
     pub missed: bool,
-    /// How often it was looked at, as catalogs were lacking.
+    /// Number of retries so far because catalogs were missing.
     pub tries: u32,
 }
 
-/// Which modules told what they import, and where modules lie.
+/// Tracks which modules were evaluated, and the folders in which modules are.
 #[derive(Default)]
 pub struct PythonModules {
-    /// And what they imported.
-    findings: HashSet<CacheKey>,
-    /// Modules that come as guesses.
+    /// Modules that were evaluated, and the files that they import.
+    evaluated: HashSet<CacheKey>,
+    /// Modules that are being prefetched.
     expected: HashMap<CacheKey, PythonModule>,
-    /// Folders with modules and packages, that of the last miss at the end.
+    /// Folders with modules and packages; that of the last miss is the last one.
     roots: Vec<Box<[u8]>>,
     /// Folders in which a module was missed.
     missed_in: HashSet<Box<[u8]>>,
 }
 
-/// Where a module lies.
+/// Location of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ModuleLocation<'p> {
-    /// The folder with its source.
+    /// Folder with its source.
     folder: &'p [u8],
-    /// What compiled modules of its interpreter end with: `.cpython-311.pyc`.
+    /// Suffix of compiled modules of its interpreter: `.cpython-311.pyc`.
     ending: &'p [u8],
 }
 
@@ -75,12 +76,12 @@ impl<'p> ModuleLocation<'p> {
     }
 }
 
-/// Whether this is the path of a compiled module.
+/// Returns true if this is the path of a compiled module.
 pub fn is_module(path: &[u8]) -> bool {
     ModuleLocation::of(path).is_some()
 }
 
-/// The packages around a folder, it first, and the folder that holds the outermost.
+/// Returns the packages around a folder, innermost first, and the folder that holds the outermost.
 fn around<'p>(folders: &mut dyn Folders, folder: &'p [u8]) -> (Vec<&'p [u8]>, &'p [u8]) {
     let mut packages = Vec::new();
     let mut at = folder;
@@ -93,26 +94,26 @@ fn around<'p>(folders: &mut dyn Folders, folder: &'p [u8]) -> (Vec<&'p [u8]>, &'
 }
 
 impl PythonModules {
-    /// Notes that a module is to tell what it imports; whether that is new.
+    /// Records that a module is evaluated; returns true if it was not before.
     pub fn is_new(&mut self, key: CacheKey) -> bool {
-        if self.findings.len() >= TOLD_MAX {
+        if self.evaluated.len() >= EVALUATED_MAX {
             self.clear();
         }
-        self.findings.insert(key)
+        self.evaluated.insert(key)
     }
 
-    /// Forgets what was told and what is to tell.
+    /// Clears the evaluated and expected modules.
     pub fn clear(&mut self) {
-        self.findings.clear();
+        self.evaluated.clear();
         self.expected.clear();
     }
 
-    /// Takes a module that was to tell what it imports once it has come.
+    /// Removes a prefetched module that has arrived.
     pub fn take_expected(&mut self, key: &CacheKey) -> Option<PythonModule> {
         self.expected.remove(key)
     }
 
-    /// Notes where a module lies that a program reads.
+    /// Records the folder that holds the package of a module that a program reads.
     fn root(&mut self, root: &[u8]) {
         self.roots.retain(|known| **known != *root);
         if self.roots.len() >= ROOTS_MAX {
@@ -121,17 +122,16 @@ impl PythonModules {
         self.roots.push(root.into());
     }
 
-    /// A module was missed that nothing foresaw; whether another one in its folder was before.
+    /// Records a miss that was not predicted; returns true if another module in its folder was missed before.
     pub fn is_missed_again(&mut self, path: &[u8]) -> bool {
         let Some((folder, _)) = split(path) else { return false };
-        if self.missed_in.len() >= TOLD_MAX {
+        if self.missed_in.len() >= EVALUATED_MAX {
             self.missed_in.clear();
         }
         !self.missed_in.insert(folder.into())
     }
 
-    /// The folders that modules of no package around are looked for in: the nearest first, and of those as near the one of
-    /// the last miss.
+    /// Returns the folders in which absolute imports are searched: the nearest first, and then that of the last miss.
     fn roots_for(&self, path: &[u8]) -> Vec<Box<[u8]>> {
         let is_slash = |byte: &u8| *byte == b'/';
         let common =
@@ -141,13 +141,13 @@ impl PythonModules {
         roots
     }
 
-    /// Whether modules that tell what they import lie around a file.
+    /// Returns true if modules whose imports are evaluated are around a file.
     pub fn are_around(&self, path: &[u8]) -> bool {
         let is_below = |root: &[u8]| path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/"));
         self.roots.iter().any(|root| is_below(root))
     }
 
-    /// That what is imported is to tell what it imports in turn, if it is a module; whether it is new.
+    /// Records an imported file, to be evaluated in turn if it is a module; returns true if it is new.
     pub fn expect(&mut self, leaf: &Leaf) -> bool {
         let is_new = self.is_new(leaf.key());
         let path = leaf.path();
@@ -158,7 +158,7 @@ impl PythonModules {
         is_new
     }
 
-    /// What a module imports, in order.
+    /// Returns the files that a module imports, in order.
     pub fn imported(
         &mut self,
         folders: &mut dyn Folders,
@@ -175,7 +175,7 @@ impl PythonModules {
         let mut search = Search { ending: place.ending, folders, found, looks: LOOKS_MAX };
         for import in imports {
             let inner = match import.level {
-                // Whatever the packages around have may be meant.
+                // Python 2 style: the import may be relative to any package around.
                 None => &packages[..],
                 Some(0) => &[],
                 Some(level) => packages.get(level as usize - 1..level as usize).unwrap_or_default(),
@@ -191,27 +191,27 @@ impl PythonModules {
     }
 }
 
-/// What a module imports.
+/// Files that a module imports.
 #[derive(Default)]
 pub struct Imported {
     /// Modules, and small libraries.
     pub leaves: Vec<Leaf>,
-    /// The paths of all libraries.
+    /// Paths of all libraries.
     pub libraries: Vec<Vec<u8>>,
 }
 
-/// Looks for what one module imports.
+/// Search for the imports of one module.
 struct Search<'s> {
-    /// What compiled modules of its interpreter end with.
+    /// Suffix of compiled modules of its interpreter.
     ending: &'s [u8],
     folders: &'s mut dyn Folders,
     found: Imported,
-    /// How many names may still be looked for.
+    /// Number of names that may still be searched.
     looks: usize,
 }
 
 impl Search<'_> {
-    /// Takes what is imported from a folder, and all modules on the way; whether there is anything of that name.
+    /// Adds an import from a folder, and all modules on the way; returns true if the folder has its first name.
     fn import(&mut self, from: &[u8], import: &Import<'_>) -> bool {
         let mut package = Some(from.to_vec());
         for (depth, part) in import.module.split(|byte| *byte == b'.').filter(|it| !it.is_empty()).enumerate()
@@ -227,7 +227,7 @@ impl Search<'_> {
         true
     }
 
-    /// Takes what is imported by this name from a folder, if there is anything.
+    /// Adds the module, package or library of this name in a folder, if there is one.
     fn take(&mut self, at: &[u8], name: &[u8]) -> Option<ImportTarget> {
         self.looks = self.looks.checked_sub(1)?;
         let here = self.folders.list(at);
@@ -247,7 +247,7 @@ impl Search<'_> {
         Some(ImportTarget::File)
     }
 
-    /// The compiled module of this name in a folder.
+    /// Finds the compiled module of this name in a folder.
     fn compiled(&mut self, at: &[u8], name: &[u8]) -> Option<Leaf> {
         if !self.folders.list(at).has_folder(COMPILED) {
             return None;
@@ -256,7 +256,7 @@ impl Search<'_> {
     }
 }
 
-/// What has a name that is imported.
+/// Kind of an imported name.
 enum ImportTarget {
     /// A folder with modules; its path.
     Package(Vec<u8>),

@@ -1,19 +1,19 @@
-//! What was read lately, and is therefore in memory.
+//! Tracks reads of the last minute, whose data is therefore in memory.
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Most keys remembered.
+/// Maximum number of recorded keys.
 const MAX: usize = 1 << 16;
-/// For how long, in seconds. Memory that is short is used for something else within minutes.
+/// Seconds after which keys are dropped. Memory that is short is reused within minutes.
 const SECONDS: u64 = 60;
 
-/// The keys of what was read.
+/// Keys of recent reads.
 pub struct RecentReads<K> {
     keys: papaya::HashSet<K>,
     began: Instant,
-    /// When they were last forgotten, in seconds since then.
+    /// Time of the last reset, in seconds since `began`.
     forgotten: AtomicU64,
 }
 
@@ -24,10 +24,10 @@ impl<K: Copy + Eq + Hash> Default for RecentReads<K> {
 }
 
 impl<K: Copy + Eq + Hash> RecentReads<K> {
-    /// Notes a read; tells whether it is the first of this in a while.
+    /// Records a read; returns true if it is the first of this key in a while.
     pub fn is_first(&self, key: K) -> bool {
         let keys = self.keys.pin();
-        // Most reads are of what was read already; they write nothing and ask no clock.
+        // Most reads repeat earlier ones; those write nothing and read no clock.
         let first = !keys.contains(&key) && keys.insert(key);
         if first {
             let now = self.began.elapsed().as_secs();

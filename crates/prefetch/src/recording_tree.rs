@@ -1,15 +1,15 @@
-//! A tree in which a scout goes ahead of programs.
+//! A tree that records the requests of programs, and has a replayer repeat them ahead of the next program.
 //!
-//! What takes a program's time when little is in memory are thousands of questions, each asked when the one before was
-//! answered. A program that ran here before asks them again in the same order. So they are noted as trails, and when
-//! somebody comes to one, a process of our own goes it ahead of them through the same mount: it looks the names up, those
-//! that aren't there too, lists the directories and has the parts of files read. The program then finds the answers in
-//! the kernel's memory, and nobody is asked.
+//! Without cached data a program spends its time on thousands of requests, each sent when the one before was answered.
+//! A program that ran here before sends the same requests in the same order. So they are recorded as sequences, and
+//! when a program begins one, the replayer process sends the rest ahead of it through the same mount: it looks names
+//! up, absent ones too, lists the directories and reads the parts of files. The program then finds the answers in the
+//! kernel's caches, without a request to this process.
 //!
-//! The first time nobody knows the order, but perhaps in which folders programs will read, and what they do wherever they
-//! go ([`NegativeLookups`]).
+//! For the first start the order is unknown, but perhaps not the folders in which programs will read, and the names
+//! that they look up everywhere ([`NegativeLookups`]).
 //!
-//! The notes are locked for a microsecond or two at a time, by those who ask anyway, and never while the disk is waited for.
+//! The record is locked for a microsecond or two per request, and never during disk I/O.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,20 +27,21 @@ use crate::replayer::Replayer;
 use crate::sequences::UNIT;
 use crate::{NAME, NAMES, NamedStep, Observation, ReplayerCommand, SequenceStore, Sequences};
 
-/// What was learned is saved, and the scout's process ends, once nothing happened for so long.
+/// Idle time after which the sequences are saved and the replayer process ends.
 const QUIET: Duration = Duration::from_secs(5);
-/// Who reads within so long after something arrived may have been gone ahead of.
+/// Time after an arrival in which reads may be those of the replayer.
 const ARRIVING: Duration = Duration::from_secs(10);
-/// How long whoever calls the scout back waits for it.
-const RESTING: Duration = Duration::from_secs(1);
-/// Steps that wait for the scout at most. It is far behind then.
+/// Timeout for pausing the replayer.
+const PAUSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of steps that wait for the replayer.
 const WAITING_MAX: usize = 1 << 16;
 
-/// Whether everything that was asked for lately was at hand. Where it isn't, a scout would be in the way of those who
-/// wait for a server.
+/// Returns true if no recent request had to wait for a server.
+///
+/// Otherwise a replayer would delay the programs that wait.
 pub type ReplayGate = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// The tree. What goes through it is noted and passed on.
+/// Records requests to a tree and passes them on.
 pub struct RecordingTree {
     tree: Arc<dyn Tree>,
     shared: Arc<RecorderState>,
@@ -48,26 +49,26 @@ pub struct RecordingTree {
 }
 
 struct RecorderState {
-    notes: Mutex<Recorded>,
+    recorded: Mutex<Recorded>,
     queue: ReplayQueue,
     near: ReplayGate,
 }
 
 struct Recorded {
-    learned: Sequences,
+    sequences: Sequences,
     paths: NodePaths,
     negative: NegativeLookups,
-    /// When something arrived last: see [`RecordingTree::arrived`].
+    /// Time of the last arrival: see [`RecordingTree::arrived`].
     arrived: Option<Instant>,
 }
 
 impl AsMut<Sequences> for Recorded {
     fn as_mut(&mut self) -> &mut Sequences {
-        &mut self.learned
+        &mut self.sequences
     }
 }
 
-/// What the scout's thread is to do.
+/// Queue of steps for the replayer's thread.
 #[derive(Default)]
 struct ReplayQueue {
     state: Mutex<QueueState>,
@@ -78,29 +79,29 @@ struct ReplayQueue {
 #[derive(Default)]
 struct QueueState {
     steps: Vec<NamedStep>,
-    /// Something new was learned.
+    /// True if a new step was recorded.
     dirty: bool,
-    /// The scout is to come back first.
+    /// True if the replayer has to stop first.
     pause: bool,
     closed: bool,
 }
 
 impl RecordingTree {
-    /// Above a tree, with what was learned before and a way to start a scout.
+    /// Wraps a tree, with the sequences recorded before and the command that starts a replayer.
     pub fn new(
         tree: Arc<dyn Tree>,
         store: SequenceStore,
         command: ReplayerCommand,
         near: ReplayGate,
     ) -> std::io::Result<Self> {
-        let notes = Recorded {
-            learned: store.load(Observation::Gaps),
+        let recorded = Recorded {
+            sequences: store.load(Observation::Gaps),
             paths: NodePaths::new(tree.root().node.key),
             negative: NegativeLookups::default(),
             arrived: None,
         };
         let shared =
-            Arc::new(RecorderState { notes: Mutex::new(notes), queue: ReplayQueue::default(), near });
+            Arc::new(RecorderState { recorded: Mutex::new(recorded), queue: ReplayQueue::default(), near });
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("scout".into())
@@ -108,14 +109,15 @@ impl RecordingTree {
         Ok(Self { tree, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// These bytes of a file have come, and somebody will read them: the scout has the kernel read them now, without a
-    /// byte beyond them unless the file `ends` there, since that would have to be fetched. In which order programs ask
-    /// can't be seen meanwhile, so it is not learned.
+    /// Replays the reads of bytes that have arrived in the cache and will be read.
+    ///
+    /// The kernel reads no byte beyond them unless the file `ends` there, since such bytes would have to be fetched.
+    /// Meanwhile the order of a program's reads can't be observed, so it is not recorded.
     pub fn arrived(&self, path: &[u8], range: Range<u64>, ends: bool) {
-        let mut notes = self.shared.notes.lock();
-        notes.arrived = Some(Instant::now());
-        let mut steps = split(path).map_or_else(Vec::new, |(folder, _)| notes.negative.ahead(folder));
-        drop(notes);
+        let mut recorded = self.shared.recorded.lock();
+        recorded.arrived = Some(Instant::now());
+        let mut steps = split(path).map_or_else(Vec::new, |(folder, _)| recorded.negative.ahead(folder));
+        drop(recorded);
         let end = if ends { range.end.div_ceil(UNIT) } else { range.end / UNIT };
         let path: Arc<[u8]> = path.into();
         let units = range.start.div_ceil(UNIT)..end.min(NAMES.into());
@@ -124,31 +126,34 @@ impl RecordingTree {
         self.shared.queue.put(steps);
     }
 
-    /// Programs will probably read files of this folder, and what is in it can be told without waiting: the scout asks for
-    /// the names there and around it, and for those that programs look for in vain wherever they go.
+    /// Replays lookups in a folder in which programs will probably read, and whose entries are available.
+    ///
+    /// The replayer lists the folder and the one around it, and looks up the names that programs look up in every
+    /// folder.
     pub fn expect_reads(&self, folder: &[u8]) {
         let folder = if folder.is_empty() { ROOT } else { folder };
-        let steps = self.shared.notes.lock().negative.ahead(folder);
+        let steps = self.shared.recorded.lock().negative.ahead(folder);
         if !steps.is_empty() {
             self.shared.queue.put(steps);
         }
     }
 
-    /// Calls the scout back, so that it holds nothing of the mount. It goes again when somebody comes to a trail.
+    /// Stops the replayer, so that it holds no reference to the mount. It starts again when a program begins a
+    /// sequence.
     pub fn pause(&self) {
         let queue = &self.shared.queue;
-        let (mut state, until) = (queue.state.lock(), Instant::now() + RESTING);
+        let (mut state, until) = (queue.state.lock(), Instant::now() + PAUSE_TIMEOUT);
         state.pause = true;
         queue.more.notify_one();
         while state.pause && !state.closed && !queue.idle.wait_until(&mut state, until).timed_out() {}
     }
 
-    /// Calls the scout back and saves what was learned.
+    /// Stops the replayer and saves the sequences.
     pub fn close(&self) {
         self.shared.queue.state.lock().closed = true;
         self.shared.queue.more.notify_one();
         if let Some(thread) = self.thread.lock().take() {
-            // If it panicked, there is nothing more to say.
+            // The panic of the thread was reported already.
             let _ = thread.join();
         }
     }
@@ -165,47 +170,47 @@ impl RecorderState {
         while let Some(steps) = self.queue.next(|dirty| dirty || replayer.is_running()) {
             if steps.is_empty() {
                 replayer.stop();
-                self.notes.lock().negative.reset();
+                self.recorded.lock().negative.reset();
                 self.queue.has_stopped();
-                store.save_shared(&self.notes);
+                store.save_shared(&self.recorded);
             } else {
                 replayer.send(&steps, || self.queue.must_stop());
             }
         }
         replayer.stop();
-        store.save_shared(&self.notes);
+        store.save_shared(&self.recorded);
     }
 
-    /// Notes a step towards a node that is known by a path; returns the path.
-    fn note(
+    /// Records a step to a node with a known path; returns the path.
+    fn record(
         &self,
         node: NodeKey,
         name: Option<&[u8]>,
         parts: impl Iterator<Item = u32>,
     ) -> Option<Arc<[u8]>> {
-        let mut notes = self.notes.lock();
-        let known = notes.paths.of(node)?;
+        let mut recorded = self.recorded.lock();
+        let known = recorded.paths.of(node)?;
         let path = name.map_or(known.clone(), |name| join(&known, name));
-        let (now, was_changed) = (Instant::now(), notes.learned.is_changed());
-        let arriving = notes.arrived.is_some_and(|last| now.saturating_duration_since(last) < ARRIVING);
+        let (now, was_changed) = (Instant::now(), recorded.sequences.is_changed());
+        let arriving = recorded.arrived.is_some_and(|last| now.saturating_duration_since(last) < ARRIVING);
         let mut next = Vec::new();
         for part in parts {
-            // What the scout was told to ask is no step of a program: nobody would come by it the next time.
-            let passes = arriving || notes.negative.was_requested(&path, part);
+            // A step of the replayer is not recorded as one of a program, which might never do it.
+            let passes = arriving || recorded.negative.was_requested(&path, part);
             let predict = if passes { Sequences::pass } else { Sequences::read };
-            next.extend(predict(&mut notes.learned, &path, part, now).next);
+            next.extend(predict(&mut recorded.sequences, &path, part, now).next);
         }
-        let dirties = notes.learned.is_changed() && !was_changed;
-        drop(notes);
+        let dirties = recorded.sequences.is_changed() && !was_changed;
+        drop(recorded);
         if dirties || !next.is_empty() {
             self.queue.put(if next.is_empty() || (self.near)() { next } else { Vec::new() });
         }
         Some(path)
     }
 
-    /// Notes that there is nothing by this path.
+    /// Records that there is nothing at this path.
     fn record_negative(&self, path: &[u8]) {
-        let steps = self.notes.lock().negative.record_negative(path);
+        let steps = self.recorded.lock().negative.record_negative(path);
         if !steps.is_empty() {
             self.queue.put(steps);
         }
@@ -233,8 +238,10 @@ impl ReplayQueue {
         self.idle.notify_all();
     }
 
-    /// The next steps; none for it to come back: once nothing happened for long, if `ends` wants to know of that, or
-    /// because it is called. `None` when it is closed.
+    /// Waits for the next steps.
+    ///
+    /// Returns no steps if the replayer has to stop: because it is paused, or idle for long while `ends` wants that.
+    /// Returns `None` once the queue is closed.
     fn next(&self, ends: impl Fn(bool) -> bool) -> Option<Vec<NamedStep>> {
         let mut state = self.state.lock();
         loop {
@@ -265,12 +272,12 @@ impl Tree for RecordingTree {
 
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
         let part = std::iter::once(NAME);
-        let noted = (name != b"..").then(|| self.shared.note(dir.key, Some(name), part)).flatten();
+        let noted = (name != b"..").then(|| self.shared.record(dir.key, Some(name), part)).flatten();
         let Some(path) = noted else { return self.tree.lookup(dir, name, reply) };
         let shared = Arc::clone(&self.shared);
         let named = reply.through(move |answer: Result<Found, TreeError>, reply| {
             match &answer {
-                Ok(found) => shared.notes.lock().paths.note(found.node.key, path),
+                Ok(found) => shared.recorded.lock().paths.record(found.node.key, path),
                 Err(error) if error.kind == ErrorKind::NotFound => shared.record_negative(&path),
                 Err(_) => {}
             }
@@ -285,13 +292,13 @@ impl Tree for RecordingTree {
 
     fn list(&self, dir: &Node, after: Cookie, reply: Reply<Listing>) {
         let begins = std::iter::once(NAMES).filter(|_| after == Cookie(0));
-        let Some(path) = self.shared.note(dir.key, None, begins) else {
+        let Some(path) = self.shared.record(dir.key, None, begins) else {
             return self.tree.list(dir, after, reply);
         };
         let shared = Arc::clone(&self.shared);
         let listed = reply.through(move |answer: Result<Listing, TreeError>, reply| {
             if let Ok(listing) = &answer {
-                shared.notes.lock().paths.listed(path, Arc::clone(&listing.entries));
+                shared.recorded.lock().paths.listed(path, Arc::clone(&listing.entries));
             }
             reply.give(answer);
         });
@@ -300,9 +307,9 @@ impl Tree for RecordingTree {
 
     fn read(&self, node: &Node, offset: u64, len: usize, reply: Reply<Data>) {
         let end = offset.saturating_add(len as u64);
-        // The kernel asks for at most a MiB; what lies beyond all files has no number.
+        // The kernel reads at most a MiB at once; offsets beyond all files have no number.
         let units = (offset / UNIT..end.div_ceil(UNIT)).filter_map(|unit| u32::try_from(unit).ok());
-        self.shared.note(node.key, None, units.filter(|unit| *unit < NAMES));
+        self.shared.record(node.key, None, units.filter(|unit| *unit < NAMES));
         self.tree.read(node, offset, len, reply);
     }
 

@@ -1,4 +1,4 @@
-//! What follows in a large file of which one chunk was missed.
+//! Prefetches what follows in a large file after a miss of one chunk.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,43 +9,44 @@ use esker_vfs::NodeKey;
 
 use crate::candidate::Candidate;
 
-/// Plain bytes that are fetched ahead of a program that reads a file in order, at most.
+/// Maximum plain bytes that are read ahead of a sequential reader.
 const AHEAD_MAX: u64 = 64 << 20;
-/// Most files whose readers are remembered.
+/// Maximum number of tracked readers.
 const READERS_MAX: usize = 1024;
-/// Most files of which it is remembered that they were announced.
+/// Maximum number of files that are tracked as announced.
 const ANNOUNCED_MAX: usize = 4096;
 
-/// Nothing happened for so long when the rest begins to come: a program that starts reads more often…
+/// Idle time after which the remaining chunks are fetched: a starting program reads more often…
 const QUIET: Duration = Duration::from_secs(1);
-/// … and one that never pauses doesn't keep it away for longer.
+/// … and one that never pauses delays them for no longer than this.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Most chunks of the rest; with more, some are left where they are.
+/// Maximum number of remaining chunks; further ones are not queued.
 const LINE_MAX: usize = 1 << 16;
 
-/// Where programs read in large files.
+/// Tracks the positions of readers in large files.
 #[derive(Default)]
 pub struct Readers(HashMap<NodeKey, Reader>);
 
-/// How far a file was read, and fetched ahead.
+/// Position of a reader, and how far the file was read ahead.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
-    /// Chunks before this one were read or are fetched.
+    /// Number of the first chunk that was neither read nor requested.
     next: usize,
-    /// Chunks to fetch next time.
+    /// Number of chunks to read ahead next time.
     ahead: usize,
 }
 
 impl Readers {
-    /// A program waits for the chunk at `missed`: the chunks to fetch ahead of it, if it reads in order. Their number
-    /// doubles as long as it does.
+    /// Returns the chunks to read ahead after a miss of the chunk at `missed`, if the reader is sequential.
+    ///
+    /// Their number doubles with each sequential miss.
     pub fn missed<'c>(&mut self, file: NodeKey, chunks: &'c [Chunk], missed: usize) -> &'c [Chunk] {
         if self.0.len() >= READERS_MAX && !self.0.contains_key(&file) {
             self.0.clear();
         }
         let reader = self.0.entry(file).or_insert(Reader { next: 0, ahead: 1 });
-        // A chunk that can't be had is missed again and again, and each time `ahead` doubles.
+        // A chunk that can't be fetched is missed again and again, and each time `ahead` doubles.
         let reach = missed.saturating_add(1).saturating_add(reader.ahead);
         let in_order = missed == 0 || (missed <= reader.next && reach > reader.next);
         if !in_order {
@@ -64,27 +65,29 @@ impl Readers {
     }
 }
 
-/// Chunks of libraries and executables in use: those that will be read soon, and the rest, which follows after everything
-/// else and, but for the code from a far server, only when nothing else happens, so that it takes no processor from a
-/// program that starts. What is read of a file that a bundle names, the bundle tells, so that a read beside it brings no
-/// more than in any other file. While a bundle is on its way, all of this waits for it.
+/// Queues the chunks of libraries and executables in use.
+///
+/// Chunks that will be read soon come first. The remaining ones follow after everything else and only when the mount
+/// is idle, so that they take no CPU time from a starting program; code from a far server does not wait for that. A
+/// bundle tells what is read of the files that it names, so a read beside it prefetches no more than in any other
+/// file. While a bundle is being fetched, all of these chunks wait for it.
 #[derive(Default)]
 pub struct RemainingChunks {
     specs_awaited: usize,
-    /// The paths of files that bundles told about.
+    /// Paths of the files that bundles name.
     announced: HashSet<Box<[u8]>>,
-    /// With the paths of the files.
+    /// Chunks that will be read soon, with the paths of their files.
     soon: VecDeque<(Box<[u8]>, Candidate)>,
     line: VecDeque<RemainingChunk>,
-    /// Since when there is a rest.
+    /// Time since when there are remaining chunks.
     since: Option<Instant>,
-    /// Nothing was read for a while.
+    /// True if nothing was read for a while.
     quiet: bool,
-    /// Code doesn't wait for that.
+    /// True if code does not wait for idle time.
     hurries: bool,
 }
 
-/// A chunk of the rest.
+/// A remaining chunk.
 struct RemainingChunk {
     path: Box<[u8]>,
     candidate: Candidate,
@@ -97,7 +100,7 @@ impl RemainingChunks {
         self.soon.push_back((path.into(), candidate));
     }
 
-    /// Queues a chunk of the rest, unless there are too many; whether it did.
+    /// Queues a remaining chunk; returns false if there are too many.
     pub fn push(&mut self, path: &[u8], candidate: Candidate, is_code: bool) -> bool {
         let is_room = self.line.len() < LINE_MAX;
         if is_room {
@@ -107,61 +110,61 @@ impl RemainingChunks {
         is_room
     }
 
-    /// Whether an object is a part of the rest that nobody has asked for.
+    /// Returns true if an object is queued as a remaining chunk.
     pub fn is_queued(&self, key: &CacheKey) -> bool {
         self.line.iter().any(|rest| rest.candidate.wanted.key() == *key)
     }
 
-    /// Whether code comes at once, or waits for a time when nothing else happens, too.
+    /// Sets whether code is fetched at once instead of in idle time.
     pub fn hurries(&mut self, hurries: bool) {
         self.hurries = hurries;
     }
 
-    /// How long nothing may happen until the rest is to begin; none if there is none, or it has begun.
+    /// Returns the idle time until the remaining chunks begin; `None` if there are none, or they have begun.
     pub fn quiet_period(&self) -> Option<Duration> {
         (!self.line.is_empty() && !self.quiet).then_some(QUIET)
     }
 
-    /// Nothing has happened for as long as that; whether there is a rest that begins.
+    /// Begins with the remaining chunks after that idle time; returns false if there are none.
     pub fn begin(&mut self) -> bool {
         let begins = self.quiet_period().is_some();
         self.quiet |= begins;
         begins
     }
 
-    /// Something is read, so the rest waits again.
+    /// Delays the remaining chunks again after a read.
     pub fn wait(&mut self) {
         self.quiet = false;
     }
 
-    /// A bundle tells what is read of this large file.
+    /// Records that a bundle names this large file.
     pub fn announce(&mut self, path: &[u8]) {
         if self.announced.len() < ANNOUNCED_MAX && !self.announced.contains(path) {
             self.announced.insert(path.into());
         }
     }
 
-    /// Whether a bundle told what is read of this file.
+    /// Returns true if a bundle named this file.
     pub fn is_announced(&self, path: &[u8]) -> bool {
         self.announced.contains(path)
     }
 
-    /// The specification of a bundle has been asked for.
+    /// Records a request for the specification of a bundle.
     pub fn await_spec(&mut self) {
         self.specs_awaited += 1;
     }
 
-    /// Whether one is on its way.
+    /// Returns true while a specification is being fetched.
     pub fn awaits_spec(&self) -> bool {
         self.specs_awaited > 0
     }
 
-    /// One has come, or is not to be had.
-    pub fn spec_came(&mut self) {
+    /// Records that a specification has arrived or failed.
+    pub fn spec_arrived(&mut self) {
         self.specs_awaited = self.specs_awaited.saturating_sub(1);
     }
 
-    /// Gives up what there is of these files; what of it was queued.
+    /// Drops the chunks of these files; returns the keys of those that were queued as read soon.
     pub fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
         if self.line.is_empty() && self.soon.is_empty() {
             return Vec::new();
@@ -179,7 +182,7 @@ impl RemainingChunks {
         left
     }
 
-    /// The next of what will be read soon.
+    /// Removes and returns the next chunk that will be read soon.
     pub fn take_soon(&mut self) -> Option<Candidate> {
         if self.awaits_spec() {
             return None;
@@ -187,7 +190,7 @@ impl RemainingChunks {
         Some(self.soon.pop_front()?.1)
     }
 
-    /// The next of the rest that isn't asked for already, if this is the time for it.
+    /// Removes and returns the next remaining chunk that is not requested already, if this is the time for it.
     pub fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Candidate> {
         if self.awaits_spec() {
             return None;
@@ -212,13 +215,13 @@ impl RemainingChunks {
     }
 }
 
-/// All other chunks, from the one after the missed one around to the one before it.
+/// Returns all other chunks, from the one after the missed one around to the one before it.
 pub fn around(chunks: &[Chunk], missed: usize) -> impl Iterator<Item = &Chunk> {
     let after = missed.saturating_add(1).min(chunks.len());
     chunks[after..].iter().chain(&chunks[..missed.min(chunks.len())])
 }
 
-/// The chunk with the byte at `offset`.
+/// Returns the number of the chunk with the byte at `offset`.
 pub fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
     chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset)
 }
@@ -306,7 +309,7 @@ mod tests {
         rests.hurries(true);
         rests.await_spec();
         assert_eq!(next(&mut rests), None, "a bundle is on its way");
-        rests.spec_came();
+        rests.spec_arrived();
         let asked_for = candidate(&chunks[2]).wanted.key();
         assert_eq!(
             rests.take(|key| *key == asked_for).map(|candidate| candidate.wanted.name.hash),

@@ -1,7 +1,7 @@
-//! The scout as the mount's process has it: a process of its own that is told by a pipe where to go.
+//! Runs the replayer as a process of its own, which receives its steps through a pipe.
 //!
-//! It must be another process. A thread that waits for the kernel, which waits for an answer of the mount, can't be ended
-//! with the process it belongs to, and as long as it is there the kernel goes on waiting for that answer.
+//! It can't be a thread. A thread that waits in the kernel for an answer of this mount can't be ended with the process
+//! it belongs to, and as long as it exists the kernel goes on waiting for that answer.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,37 +15,38 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::NamedStep;
 
-/// How a scout is started: a program that calls [`run`](crate::replay()) with its standard input.
+/// Command that starts a replayer: a program that calls [`replay`](crate::replay()) with its standard input.
 #[derive(Clone, Debug)]
 pub struct ReplayerCommand {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Where it is started, if that matters: by a path that may lead somewhere only before it is another program.
+    /// Working directory, if the command needs one: a mountpoint may be relative to a directory that only this process
+    /// can open.
     pub directory: Option<PathBuf>,
 }
 
 impl ReplayerCommand {
-    /// A program that may be started anywhere.
+    /// Returns a command that may run in any directory.
     pub fn of(program: impl Into<PathBuf>, arguments: Vec<OsString>) -> Self {
         Self { program: program.into(), arguments, directory: None }
     }
 }
 
-/// How often it is looked whether a scout that takes nothing more is wanted any longer.
+/// Interval for checking whether a replayer that accepts no more input is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a scout may take to end. It may wait for a server.
+/// Time that a replayer may take to end. It may wait for a server.
 const GRACE: Duration = Duration::from_millis(500);
-/// Scouts that ended before they were told to, after which no more are sent.
+/// Number of replayers that ended early after which no more are started.
 const LOST_MAX: u32 = 3;
 
-/// The scout of a mount; nobody until it is sent somewhere.
+/// Replayer of a mount; the process is started with the first steps.
 pub(crate) struct Replayer {
     command: ReplayerCommand,
     running: Option<(Child, ChildStdin)>,
     lost: u32,
-    /// Those who had to be killed, until they are gone.
+    /// Killed processes that have not ended yet.
     killed: Vec<Child>,
 }
 
@@ -54,12 +55,12 @@ impl Replayer {
         Self { command, running: None, lost: 0, killed: Vec::new() }
     }
 
-    /// Whether there is a process.
+    /// Returns true if the process is running.
     pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Sends it these steps, unless that is over before it has taken them.
+    /// Sends steps, until `is_over` returns true.
     pub(crate) fn send(&mut self, steps: &[NamedStep], is_over: impl Fn() -> bool) {
         if self.lost >= LOST_MAX {
             return;
@@ -67,7 +68,7 @@ impl Replayer {
         let mut message = Vec::new();
         steps.iter().for_each(|step| encode(step, &mut message));
         if self.remember(&message, is_over).is_err() {
-            // The kernel is too old for it, perhaps; a mount without it is a mount.
+            // The kernel may be too old for it; the mount works without a replayer.
             self.lost += 1;
             self.stop();
         }
@@ -90,14 +91,14 @@ impl Replayer {
         Ok(())
     }
 
-    /// Has it end.
+    /// Stops the process.
     pub(crate) fn stop(&mut self) {
         let Some((mut process, pipe)) = self.running.take() else { return };
         drop(pipe);
         let begun = Instant::now();
         while matches!(process.try_wait(), Ok(None)) {
             if begun.elapsed() > GRACE {
-                // If the kernel doesn't let it go yet, it does when the mount ends.
+                // If the kernel does not end the process yet, it does when the mount ends.
                 let _ = process.kill();
                 return self.killed.push(process);
             }
@@ -131,7 +132,7 @@ fn wait(pipe: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// A step as it goes over the pipe: the length of its path (2, little endian), the part (4), the path.
+/// Encodes a step for the pipe: length of its path (2 bytes, little endian), part (4), path.
 pub(crate) fn encode((path, part): &NamedStep, message: &mut Vec<u8>) {
     if let Ok(len) = u16::try_from(path.len()) {
         message.extend_from_slice(&len.to_le_bytes());
@@ -140,7 +141,7 @@ pub(crate) fn encode((path, part): &NamedStep, message: &mut Vec<u8>) {
     }
 }
 
-/// The first step of a message, if all of it is there, and how long it is.
+/// Decodes the first step of a message; returns its length too. `None` if it is incomplete.
 pub(crate) fn decode(message: &[u8]) -> Option<((&[u8], u32), usize)> {
     let (len, pause) = message.split_first_chunk::<2>()?;
     let (part, pause) = pause.split_first_chunk::<4>()?;
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A scout that copies what it is told to a file.
+    /// Returns a replayer that copies its input to a file.
     fn copies_to(file: &std::path::Path) -> ReplayerCommand {
         let script = format!("cat > {}", file.display());
         ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()])

@@ -1,15 +1,16 @@
-//! What followed what on this node, so that it is fetched ahead the next time.
+//! Records the order of reads on this node, so that they are prefetched the next time.
 //!
-//! Reads are noted as they come: what was never read before is a further step of a trail, which ends when nothing new
-//! was read for a while. Each part of a file is on one trail. When it is read again, from the server or from the
-//! cache's disk (reads that the kernel answers from memory are not seen here), the steps after it are handed out, to be
-//! fetched ahead: a few at first, one more for each step that the reader takes. So what is fetched in vain is never more
-//! than what was right and a few steps, and a reader that leaves a trail gets nothing more of it.
+//! A part of a file that was never read before is appended to the open sequence, which ends when nothing new was read
+//! for a while. Each part of a file is in one sequence. When it is read again, from the server or from the cache's
+//! disk (reads that the kernel answers from memory are not seen here), the steps after it are predicted: a few at
+//! first, one more for each step that the reader takes. So wrong predictions are never more than right ones and a few
+//! steps, and a reader that leaves a sequence gets no more predictions from it.
 //!
-//! Steps are paths, not objects: after an update most of them are there again, with new content.
+//! Steps are paths, not objects: after an update most of them exist with new content.
 //!
-//! Where a [replayer](crate::RecordingTree) has gone, everything is in the kernel's memory, and who follows is seen no more. So a
-//! few steps of what it is told are kept back ([`Observation::Gaps`]): who comes to one of those is still on the trail.
+//! Where a [replayer](crate::RecordingTree) was ahead, the kernel answers from memory, and the program behind it is
+//! not seen. So a few steps are withheld from the replayer ([`Observation::Gaps`]): a program that takes one of those
+//! is still in the sequence.
 
 mod file;
 #[cfg(test)]
@@ -22,48 +23,51 @@ use foldhash::HashMap;
 
 pub use self::file::SequenceStore;
 
-/// Files are noted in parts of this size: of large libraries only some are read.
+/// Size in bytes of the parts in which reads are recorded: of large libraries only some parts are read.
 pub const PART: u64 = 1 << 20;
 
-/// A scout's parts are of this size: what the kernel asks for at once.
+/// Size in bytes of a replayer's parts: the size of the kernel's reads.
 pub(crate) const UNIT: u64 = 128 << 10;
 
-/// In place of a part: that a name was looked for, whether or not it is there.
+/// In place of a part: a lookup of the name, whether or not it exists.
 pub const NAME: u32 = u32::MAX;
-/// In place of a part: that the names of a directory were listed.
+/// In place of a part: a listing of the directory.
 pub const NAMES: u32 = u32::MAX - 1;
 
-/// Steps that are handed out to a reader who has just come to a trail.
+/// Number of steps predicted for a reader that has just begun a sequence.
 const HEAD: usize = 32;
-/// Where only gaps are seen, as many more for each step that the reader has passed, and all once it is this far: no other
-/// program does so many things in the same order.
+/// Additional predicted steps for each step that the reader has passed, where only gaps are seen.
+///
+/// After `SURE` steps all are predicted: no other program does so many things in the same order.
 const LEAD: usize = 3;
 const SURE: usize = 192;
-/// A trail ends when nothing new was read for so long.
+/// Time without new reads after which a sequence ends.
 const PAUSE: Duration = Duration::from_secs(10);
-/// A reader who comes back to a trail after this begins anew.
+/// Time after which a reader that returns to a sequence starts over.
 const AWAY: Duration = Duration::from_secs(30);
-/// Most steps of a trail, and of all.
+/// Maximum number of steps of a sequence, and of all.
 const SEQUENCE_MAX: usize = 1 << 14;
 const STEPS_MAX: usize = 1 << 16;
-/// Most bytes of all paths, and of one.
+/// Maximum bytes of all paths, and of one.
 const PATHS_MAX: usize = 8 << 20;
 const PATH_MAX: usize = 4096;
-/// A shorter trail says less of what comes next than the folders around.
+/// Length below which a sequence predicts less than the folders around.
 const SHORT: usize = 8;
 
-/// Which steps of a reader are seen.
+/// Steps of a reader that are observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Observation {
-    /// All: for each of them one more is handed out.
+    /// All steps: each one extends the prediction by one.
     #[default]
     All,
-    /// None that was handed out, for then the kernel answers it. Three times as many are handed out as the reader has passed,
-    /// but for some on the way, and in the end all.
+    /// Only steps that were not predicted, since the kernel answers the others.
+    ///
+    /// The prediction has three times as many steps as the reader has passed, except for some on the way, and in the
+    /// end all.
     Gaps,
 }
 
-/// A part of a file, or what stands for one.
+/// A part of a file, or a lookup or listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Step {
     file: u32,
@@ -74,44 +78,44 @@ struct Step {
 #[derive(Debug, Default)]
 struct Sequence {
     steps: Vec<Step>,
-    /// When it was read last: on the clock of [`Sequences`].
+    /// Time of the last read, on the clock of [`Sequences`].
     used: u64,
 }
 
-/// Where a step is.
+/// Position of a step.
 #[derive(Clone, Copy, Debug)]
 struct StepLocation {
     sequence: usize,
     at: usize,
 }
 
-/// How far somebody has come on a trail.
+/// Progress of a reader in a sequence.
 #[derive(Clone, Debug)]
 struct Reader {
     start: usize,
-    /// The farthest step read, and how many in all.
+    /// Farthest step read, and number of steps read in all.
     reached: usize,
     taken: usize,
-    /// The steps before this one were handed out.
+    /// Steps before this one were predicted.
     handed: usize,
-    /// Those of them that were kept back, where only gaps are seen.
+    /// Steps that were withheld from the prediction, where only gaps are seen.
     kept: Vec<usize>,
     last: Instant,
 }
 
-/// A step by name.
+/// A step by path.
 pub type NamedStep = (Arc<[u8]>, u32);
 
-/// What is known of a step that was read.
+/// Prediction after a read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Prediction {
-    /// Whether the trail says better what comes next than the folders around.
+    /// True if the sequence predicts better than the folders around.
     pub guided: bool,
-    /// What is likely to be read next, in order; each step is handed out once to a reader.
+    /// Steps likely to be read next, in order; each one is predicted once to a reader.
     pub next: Vec<NamedStep>,
 }
 
-/// The trails of a repository.
+/// The sequences of a repository.
 #[derive(Debug, Default)]
 pub struct Sequences {
     files: Vec<Arc<[u8]>>,
@@ -120,22 +124,22 @@ pub struct Sequences {
     paths_len: usize,
     sequences: Vec<Sequence>,
     locations: HashMap<Step, StepLocation>,
-    /// The trail that new steps belong to, and when the last one came.
+    /// Sequence that new steps are appended to, and time of its last step.
     open: Option<(usize, Instant)>,
     readers: HashMap<usize, Reader>,
     clock: u64,
-    /// Whether there are steps that were not saved.
+    /// True if there are unsaved steps.
     changed: bool,
     observation: Observation,
 }
 
 impl Sequences {
-    /// Nothing yet, of readers who are seen as told.
+    /// Returns an empty record for this kind of observation.
     pub fn new(observation: Observation) -> Self {
         Self { observation, ..Self::default() }
     }
 
-    /// Notes that a part of a file is read; tells what will follow.
+    /// Records a read of a part of a file; returns the prediction.
     pub fn read(&mut self, path: &[u8], part: u32, now: Instant) -> Prediction {
         if path.len() > PATH_MAX {
             return Prediction::default();
@@ -149,12 +153,12 @@ impl Sequences {
         }
     }
 
-    /// The same for a reader from whom nothing can be learned.
+    /// Returns the prediction without recording the read.
     pub fn pass(&mut self, path: &[u8], part: u32, now: Instant) -> Prediction {
         self.location(path, part).map_or_else(Prediction::default, |location| self.follow(location, now))
     }
 
-    /// Whether a step was handed out lately.
+    /// Returns true if a step was predicted lately.
     #[cfg(test)]
     pub(crate) fn was_handed(&self, path: &[u8], part: u32) -> bool {
         let handed = |location: StepLocation| {
@@ -170,7 +174,7 @@ impl Sequences {
         self.locations.get(&Step { file, part }).copied()
     }
 
-    /// A step that is known: hands out those after it.
+    /// Returns the steps after a known step.
     fn follow(&mut self, location: StepLocation, now: Instant) -> Prediction {
         self.clock += 1;
         let Some(sequence) = self.sequences.get_mut(location.sequence) else { return Prediction::default() };
@@ -178,7 +182,7 @@ impl Sequences {
         let reader = self.readers.entry(location.sequence).or_insert_with(|| Reader::at(location.at, now));
         let gaps = self.observation == Observation::Gaps;
         if gaps && reader.was_handed(location.at, now) {
-            // It is the scout.
+            // This is the replayer.
             return Prediction::default();
         }
         reader.read(location.at, now);
@@ -206,7 +210,7 @@ impl Sequences {
         }
     }
 
-    /// A step that is new.
+    /// Appends a new step.
     fn note(&mut self, path: &[u8], part: u32, now: Instant) {
         if self.locations.len() >= STEPS_MAX || self.paths_len + path.len() > PATHS_MAX {
             self.make_room();
@@ -245,8 +249,7 @@ impl Sequences {
         steps.push(step);
     }
 
-    /// Adds what somebody else has learned and is not known here, as far as there is room: a trail, older than those that
-    /// were read here.
+    /// Adds the unknown steps of another record as a sequence older than those read here, as far as there is room.
     fn add(&mut self, steps: &[NamedStep]) {
         let mut sequence = None;
         for (path, part) in steps {
@@ -258,7 +261,7 @@ impl Sequences {
         }
     }
 
-    /// Every trail, the one that was read last first.
+    /// Returns all sequences, the one that was read last first.
     fn named(&self) -> Vec<Vec<NamedStep>> {
         let mut sequences: Vec<&Sequence> = self.sequences.iter().collect();
         sequences.sort_by_key(|sequence| std::cmp::Reverse(sequence.used));
@@ -266,7 +269,7 @@ impl Sequences {
         sequences.into_iter().map(|sequence| sequence.steps.iter().filter_map(named).collect()).collect()
     }
 
-    /// Forgets the trails that were read longest ago, until an eighth of the room is free.
+    /// Removes the sequences that were read longest ago, until an eighth of the room is free.
     fn make_room(&mut self) {
         let mut kept = Self { clock: self.clock, ..Self::new(self.observation) };
         let sequences = self.named();
@@ -293,15 +296,16 @@ impl Reader {
         Self { start: at, reached: at, taken: 0, handed: at + 1, kept: Vec::new(), last: now }
     }
 
-    /// Whether a step was handed out lately.
+    /// Returns true if a step was predicted lately.
     fn was_handed(&self, at: usize, now: Instant) -> bool {
         let is_back = now.saturating_duration_since(self.last) >= AWAY;
         !is_back && (self.start..self.handed).contains(&at) && !self.kept.contains(&at)
     }
 
-    /// Keeps back a step in each quarter of what is handed out from `from` on but the first: one that is not seen, for
-    /// whatever reason, must not end it. Beginnings of files, if there are any: to come by a name all those above it are
-    /// looked for, and the kernel reads on in files by itself.
+    /// Withholds one step in each quarter of the prediction but the first.
+    ///
+    /// One that is not seen, for whatever reason, must not end the prediction. Starts of files are preferred: to reach
+    /// a name all those above it are looked up, and the kernel reads ahead in files by itself.
     fn keep_back(&mut self, from: usize, steps: &[Step]) {
         self.kept.retain(|at| *at > self.reached);
         for quarter in 1..4 {
@@ -313,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// Reads a step: takes it, or begins anew there if this is not where it was to be expected.
+    /// Records a step, or starts over there if it is not one of the next steps.
     fn read(&mut self, at: usize, now: Instant) {
         let is_back = now.saturating_duration_since(self.last) >= AWAY;
         if is_back || at < self.start || at > self.handed + HEAD {

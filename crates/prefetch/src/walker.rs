@@ -1,8 +1,8 @@
-//! Going a trail through a mount: what the scout's own process does.
+//! Replays steps through a mount, in the replayer's process.
 //!
-//! It only has the kernel do what a program will have it do: looks names up, lists directories, has parts of files read
-//! ahead. It follows no link and leaves no file system. Whenever it has nothing to do it lets go of the mount, so that
-//! this can be unmounted.
+//! It only has the kernel do what a program will have it do: looks names up, lists directories, reads parts of files
+//! ahead. It follows no link and leaves no file system. When it is idle it closes its files, so that the mount can be
+//! unmounted.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,13 +18,13 @@ use crate::replayer::decode;
 use crate::sequences::UNIT;
 use crate::{NAME, NAMES};
 
-/// So many parts are on their way at most: what a program asks for meanwhile comes behind them.
+/// Maximum number of outstanding reads: a program's reads wait behind them.
 const UNDER_WAY: u32 = 64;
-/// As much of a directory is asked for at once as C libraries ask for: of the first names that come FUSE notes more than
-/// that they are there.
+/// Buffer size for directory listings, that of C libraries: of the first entries returned FUSE caches more than their
+/// existence.
 const NAMES_LEN: usize = 32 << 10;
 
-/// Goes where `input` tells, below `root`, until it ends.
+/// Replays the steps from `input` below `root`, until it ends.
 pub fn replay(root: &Path, mut input: impl Read + AsFd) -> io::Result<()> {
     let mut walker = Walker::new(root);
     let (mut message, mut room) = (Vec::new(), vec![0; 1 << 16]);
@@ -59,13 +59,13 @@ fn is_ready(input: impl AsFd) -> io::Result<bool> {
 
 struct Walker<'a> {
     root: &'a Path,
-    /// The file system that it was sent into.
+    /// File system of the first step.
     device: Option<u64>,
     at: Option<OwnedFd>,
-    /// The file that was read last.
+    /// File that was read last.
     file: Option<(Vec<u8>, OwnedFd)>,
     since_wait: u32,
-    /// Room for names.
+    /// Buffer for directory entries.
     names: Vec<u8>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Walker<'a> {
         Self { root, device: None, at: None, file: None, since_wait: 0, names: Vec::with_capacity(NAMES_LEN) }
     }
 
-    /// Goes one step. That something isn't there is as good as that it is; an error ends the way.
+    /// Replays one step. A missing file is no error; an error ends the replay.
     fn step(&mut self, path: &[u8], part: u32) -> io::Result<()> {
         let names = OFlags::RDONLY | OFlags::DIRECTORY;
         match part {
@@ -82,7 +82,7 @@ impl<'a> Walker<'a> {
             NAMES => {
                 if let Some(dir) = self.open(path, names)? {
                     let mut names = RawDir::new(dir, self.names.spare_capacity_mut());
-                    // What can't be listed is none of ours.
+                    // A listing that fails is not reported.
                     while names.next().is_some_and(|name| name.is_ok()) {}
                 }
             }
@@ -93,19 +93,19 @@ impl<'a> Walker<'a> {
 
     fn read_ahead(&mut self, path: &[u8], part: u32) -> io::Result<()> {
         if self.file.as_ref().is_none_or(|(open, _)| open != path) {
-            // A fifo would wait for somebody to write.
+            // Opening a fifo would block until it has a writer.
             let file = self.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
             let is_file = |file: &OwnedFd| {
                 fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
             };
             let file = file.filter(is_file);
-            // Waiting for one byte must not have the kernel read on to what somebody would have to fetch.
+            // The read of one byte must not cause a read-ahead of data that would have to be fetched.
             file.iter().for_each(|file| _ = fadvise(file, 0, None, Advice::Random));
             self.file = file.map(|file| (path.to_vec(), file));
         }
         let Some((_, file)) = &self.file else { return Ok(()) };
         let from = u64::from(part) * UNIT;
-        // Both are of use only if they succeed.
+        // Both only save time, so failures are ignored.
         let _ = fadvise(file, from, std::num::NonZero::new(UNIT), Advice::WillNeed);
         self.since_wait += 1;
         if self.since_wait >= UNDER_WAY {
@@ -115,7 +115,7 @@ impl<'a> Walker<'a> {
         Ok(())
     }
 
-    /// Opens what has this path below the root.
+    /// Opens a path below the root.
     fn open(&mut self, path: &[u8], flags: OFlags) -> io::Result<Option<OwnedFd>> {
         let root = match &self.at {
             Some(root) => root,
@@ -129,13 +129,13 @@ impl<'a> Walker<'a> {
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         match openat2(root, path, flags, Mode::empty(), within) {
             Ok(file) => Ok(Some(file)),
-            // Before Linux 5.6 nothing keeps it from leaving the mount. Without a daemon there is nothing to go through.
+            // Before Linux 5.6 nothing keeps it from leaving the mount. Without a daemon there is no mount.
             Err(error @ (rustix::io::Errno::NOSYS | rustix::io::Errno::NOTCONN)) => Err(error.into()),
             Err(_) => Ok(None),
         }
     }
 
-    /// The root, if it is still of the file system that the first step led into.
+    /// Opens the root, if it is still on the file system of the first step.
     fn enter(&mut self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, self.root, flags, Mode::empty())?;
@@ -161,7 +161,7 @@ mod tests {
         steps.iter().for_each(|(path, part)| encode(&(path.as_bytes().into(), *part), &mut message));
         let requested = std::thread::spawn(move || (&writer).write_all(&message));
         let walked = replay(root, reader);
-        // A walk that ended early doesn't hear all of it.
+        // A walker that ended early does not read all of it.
         let _ = requested.join().expect("the writer");
         walked
     }

@@ -1,4 +1,4 @@
-//! How a catalog row looks to programs.
+//! Derives the attributes and identity of an entry from its catalog row.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use crate::nested::CatalogMount;
 use crate::options::{IdMap, Ownership, ViewOptions};
 use crate::payload::NodeInfo;
 
-/// What the options say about the look of entries.
+/// Options that change the attributes of entries.
 #[derive(Debug)]
 pub(crate) struct AttributeRules {
     ownership: Ownership,
     uids: IdMap,
     gids: IdMap,
     world_readable: bool,
-    /// Where attributes that tell of the repository are listed.
+    /// Where magic attributes are listed.
     pub(crate) magic: Visibility,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct AttributeRules {
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub(crate) mount: &'a CatalogMount,
-    /// The visible path of the entry.
+    /// Visible path of the entry.
     pub(crate) path: &'a [u8],
     pub(crate) row: &'a Row<'a>,
 }
@@ -47,7 +47,7 @@ impl AttributeRules {
         }
     }
 
-    /// The node of an entry and its attributes.
+    /// Returns the node and attributes of an entry.
     pub(crate) fn found(&self, row_ref: RowRef<'_>) -> Result<Found, TreeError> {
         let kind = kind(row_ref.row);
         let key = self.identity(row_ref, kind)?;
@@ -57,7 +57,7 @@ impl AttributeRules {
         Ok(Found { node: Node { key, ino, payload, kind }, attr })
     }
 
-    /// The attributes of an entry whose kind and number are known.
+    /// Returns the attributes of an entry with this kind and inode number.
     pub(crate) fn attr(&self, row: &Row<'_>, kind: Kind, ino: Ino) -> Attr {
         let (uid, gid) = match self.ownership {
             Ownership::AsPublished => {
@@ -84,12 +84,12 @@ impl AttributeRules {
         }
     }
 
-    /// The target of a symbolic link, variables replaced.
+    /// Returns the target of a symbolic link, variables replaced.
     pub(crate) fn target<'r>(&self, row: &'r Row<'_>) -> Cow<'r, [u8]> {
         symlink::expand(row.symlink(), |name| self.variables.get(name).cloned())
     }
 
-    /// What makes the entry this node and no other.
+    /// Returns the key that identifies the entry's node.
     pub(crate) fn identity(&self, row_ref: RowRef<'_>, kind: Kind) -> Result<NodeKey, TreeError> {
         let RowRef { mount, path, row } = row_ref;
         if kind == Kind::Directory {
@@ -117,12 +117,12 @@ impl AttributeRules {
     }
 }
 
-/// The number of the entry's hardlink group within its catalog, if it shares its content with other names.
+/// Returns the number of the entry's hardlink group in its catalog; `None` if it has no other names.
 pub(crate) fn hardlink_group(row: &Row<'_>) -> Option<u32> {
     (row.link_count() > 1 && row.hardlink_group() != 0).then_some(row.hardlink_group())
 }
 
-/// The kind of an entry.
+/// Returns the kind of an entry.
 pub(crate) fn kind(row: &Row<'_>) -> Kind {
     match row.kind() {
         EntryKind::Directory => Kind::Directory,
@@ -143,7 +143,7 @@ fn info(row_ref: RowRef<'_>, kind: Kind) -> NodeInfo {
         mount: mount.key,
         catalog: mount.attached.hash,
         content: row.hash().filter(|_| file),
-        // An unknown number is told when the file is read; the entry itself stays usable.
+        // An unknown compression is an error of reads only; the entry itself stays usable.
         compression: row.compression().filter(|_| file),
         size: if file { row.size() } else { 0 },
         chunked: file && row.flags().has(Flags::CHUNKED),

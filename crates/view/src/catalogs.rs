@@ -1,4 +1,4 @@
-//! Attached catalogs, by hash: each is fetched and opened once, however many calls wait for it.
+//! Attaches catalogs by hash: each is fetched and opened once, however many calls wait for it.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
@@ -18,11 +18,12 @@ use parking_lot::Mutex;
 
 use crate::failure;
 
-/// The largest catalog we attach: far above the 200,000 entries (some 50 MB) that publishers keep to, far
-/// below what would exhaust a disk.
+/// Maximum size of an attached catalog in bytes.
+///
+/// It is far above the 200,000 entries (some 50 MB) that publishers keep to, and far below what would exhaust a disk.
 pub(crate) const CATALOG_BYTES_MAX: u64 = 8 << 30;
 
-/// A catalog that is mapped and open. Detached when the last user lets go.
+/// A mapped and open catalog, detached when its last user drops it.
 pub(crate) struct Attached {
     pub(crate) hash: ContentHash,
     pub(crate) catalog: Catalog<Mapped>,
@@ -34,21 +35,21 @@ type Registry = papaya::HashMap<ContentHash, Weak<Attached>>;
 impl Drop for Attached {
     fn drop(&mut self) {
         if let Some(registry) = self.registry.upgrade() {
-            // Somebody may have attached it anew in the meantime.
+            // Another call may have attached it again in the meantime.
             let _ = registry.pin().remove_if(&self.hash, |_, known| known.strong_count() == 0);
         }
     }
 }
 
-/// A catalog to be attached.
+/// Request for a catalog.
 #[derive(Clone, Debug)]
 pub(crate) struct WantedCatalog {
     pub(crate) hash: ContentHash,
-    /// Length of the database, where it is known.
+    /// Length of the database in bytes, if known.
     pub(crate) size: Option<u64>,
-    /// Where it is mounted, for messages.
+    /// Path of the mountpoint, for messages.
     pub(crate) path: Vec<u8>,
-    /// Whether it is to be had under its alternative name only.
+    /// True if it is only available under its alternative name.
     pub(crate) alternative_path: bool,
 }
 
@@ -76,25 +77,25 @@ impl WantedCatalog {
     }
 }
 
-/// A catalog on its way.
+/// A catalog that is being fetched.
 #[derive(Default)]
 struct Loading {
     waiters: Vec<Waiter>,
-    /// When bytes of it last came.
+    /// Time at which the last bytes of it arrived.
     progress: Progress,
-    /// The users for whom the store was asked.
+    /// Users for whom the store was asked.
     users: Vec<Option<u32>>,
 }
 
 type Waiter = Box<dyn FnOnce(Result<Arc<Attached>, TreeError>) + Send>;
 
-/// All attached catalogs, and those on their way.
+/// Attached catalogs, and those being fetched.
 pub(crate) struct Catalogs {
     store: Arc<dyn ObjectStore>,
     attached: Arc<Registry>,
-    /// Only calls that miss come here.
+    /// Locked by calls that miss only.
     loading: Mutex<HashMap<ContentHash, Loading>>,
-    /// Where catalogs were mounted at another path than they were published with: their names don't tell.
+    /// Mountpoints of catalogs that are mounted at another path than they were published with.
     bound: papaya::HashMap<PathKey, Arc<[u8]>>,
 }
 
@@ -107,23 +108,24 @@ impl Catalogs {
         self.attached.pin().get(hash).and_then(Weak::upgrade)
     }
 
-    /// Remembers a mountpoint that a catalog's own root path doesn't tell.
+    /// Records a mountpoint that differs from the catalog's own root path.
     pub(crate) fn remember_bound(&self, key: PathKey, path: &Arc<[u8]>) {
         self.bound.pin().get_or_insert_with(key, || Arc::clone(path));
     }
 
-    /// A mountpoint that was remembered.
+    /// Returns a recorded mountpoint.
     pub(crate) fn bound_path(&self, mount: &PathKey) -> Option<Arc<[u8]>> {
         self.bound.pin().get(mount).cloned()
     }
 
-    /// Whether the cache must keep the object because it is an attached catalog.
+    /// Returns true if the cache must keep the object because it is an attached catalog.
     pub(crate) fn holds(&self, key: &CacheKey) -> bool {
         self.get(&key.hash).is_some()
     }
 
-    /// Attaches a catalog and tells `waiter`, at once or from a thread of the store. A failure is told to
-    /// those who wait now and not remembered: the next call tries again.
+    /// Attaches a catalog and calls `waiter`, at once or from a thread of the store.
+    ///
+    /// A failure is reported to the current waiters and not cached: the next call tries again.
     pub(crate) fn attach(self: &Arc<Self>, wanted: WantedCatalog, requester: Requester, waiter: Waiter) {
         let mut loading = self.loading.lock();
         if let Some(attached) = self.get(&wanted.hash) {
@@ -141,14 +143,14 @@ impl Catalogs {
         drop(loading);
         let object = object(&wanted).for_requester(Requester { progress, ..requester });
         if !is_first {
-            // It is on its way already; this user waits for it, too, so it has this user's share of the server.
+            // It is being fetched already. The second request gives this user's share of the server to the fetch.
             return self.store.get(object, Callback::new(drop));
         }
         let catalogs = Arc::clone(self);
         self.store.get(object, Callback::new(move |answer| catalogs.arrived(&wanted, answer)));
     }
 
-    /// Attaches a catalog that nobody waits for: it comes as far as that delays nothing that is demanded.
+    /// Prefetches and attaches a catalog, without delaying any demanded object.
     pub(crate) fn attach_ahead(
         self: &Arc<Self>,
         wanted: WantedCatalog,
@@ -167,7 +169,7 @@ impl Catalogs {
     pub(crate) fn attach_soon(self: &Arc<Self>, wanted: WantedCatalog) -> Pending {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let deliver = move |answer| {
-            // Whoever asked may have given up.
+            // The caller may have dropped the receiver.
             let _ = sender.send(answer);
         };
         self.attach(wanted, Requester::default(), Box::new(deliver));
@@ -199,7 +201,7 @@ impl Catalogs {
     }
 }
 
-/// A catalog that is on its way.
+/// A catalog that is being fetched.
 pub(crate) struct Pending(Receiver<Result<Arc<Attached>, TreeError>>);
 
 impl Pending {
@@ -208,7 +210,7 @@ impl Pending {
     }
 }
 
-/// The object that an attached catalog came from.
+/// Returns the request for the object of an attached catalog.
 pub(crate) fn object_of(attached: &Attached) -> ObjectRequest {
     object(&WantedCatalog::new(attached.hash, Some(attached.catalog.size()), attached.prefix()))
 }

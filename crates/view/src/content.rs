@@ -1,4 +1,4 @@
-//! Reading files: which objects, which bytes of them, and waiting for those that aren't there.
+//! Reads files: finds the objects with the requested bytes, and waits for those that are not cached.
 
 use std::sync::Arc;
 
@@ -16,18 +16,20 @@ use crate::payload::NodeInfo;
 use crate::prefetch::PartRead;
 use crate::requester;
 
-/// Most objects one read may touch. The smallest chunks that publishers make are a few KiB and the kernel
-/// asks for at most 1 MiB at a time, so only a catalog made to annoy comes near.
+/// Maximum number of objects that one read may touch.
+///
+/// The smallest chunks that publishers make are a few KiB and the kernel reads at most 1 MiB at a time, so only a
+/// malicious catalog comes near.
 const PIECES_MAX: usize = 4096;
 
 /// A range of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
-    /// Where in the file the object begins.
+    /// Offset in the file at which the object begins.
     at: u64,
     object: ObjectName,
     compression: Compression,
-    /// Plain size of the object.
+    /// Plain size of the object in bytes.
     size: u64,
     start: u64,
     len: usize,
@@ -115,9 +117,9 @@ impl Core {
         self.serve_pieces(node, pieces, reply);
     }
 
-    /// Answers at once if every object is in the cache, else once all have come.
+    /// Replies at once if every object is in the cache, otherwise once all have arrived.
     fn serve_pieces(self: &Arc<Self>, node: &Node, pieces: Vec<Piece>, reply: Reply<Data>) {
-        // What lies elsewhere is neither foreseen nor learned of: what fetches ahead knows objects by their names.
+        // External data is neither prefetched nor recorded, since prefetching identifies objects by their hashes.
         let is_external = NodeInfo::of(node).is_ok_and(|info| info.external);
         let ready = |piece: &Piece| Some(segment(&self.store.cached(&piece.wanted(""))?, piece));
         let ready: Option<Vec<Segment>> = pieces.iter().map(ready).collect();
@@ -139,7 +141,7 @@ impl Core {
         self.place_outside(&node, with_place);
     }
 
-    /// Has the store look at the objects of a range that could not be read.
+    /// Has the store check the objects of a range that could not be read.
     pub(crate) fn unreadable(&self, node: &Node, offset: u64, len: usize) {
         let Ok((info, compression)) = readable(node) else { return };
         let end = offset.saturating_add(len as u64);
@@ -158,7 +160,7 @@ impl Core {
         }
     }
 
-    /// Has all objects come, from this place outside of the repository if there is one.
+    /// Fetches all objects, from this external path if there is one.
     fn get_pieces(
         self: &Arc<Self>,
         node: &Node,
@@ -185,14 +187,13 @@ impl Core {
             wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
             self.store.get(wanted.for_requester(requester.clone()), Callback::new(arrived));
             if place.is_none() {
-                // After it, so that what is fetched ahead never comes first.
+                // Requested afterwards, so that prefetched objects never come first.
                 self.prefetch.missed(node, &part_read);
             }
         }
     }
 
-    /// The path of a file whose content lies outside of the repository, once a catalog that tells it is there; `None`
-    /// where the content is in the repository.
+    /// Finds the path of a file with external data, once its catalog is attached; `None` for other files.
     pub(crate) fn place_outside(self: &Arc<Self>, node: &Node, reply: Reply<Option<Vec<u8>>>) {
         match NodeInfo::of(node) {
             Ok(info) if info.external => self.serve(reply, move |snapshot| snapshot.path_of(&info).map(Some)),
@@ -208,12 +209,12 @@ impl Core {
 }
 
 impl Snapshot<'_> {
-    /// The chunks of a chunked file, from whichever catalog its node came.
+    /// Returns the chunks of a chunked file, from the catalog of its node or of the present revision.
     pub(crate) fn chunks(&self, node: &Node) -> Result<Arc<[Chunk]>, Blocked> {
         let info = NodeInfo::of(node)?;
         let attached = match self.attached(&info) {
             Ok(attached) => attached,
-            // The present revision may have the same file, and its catalog nearer at hand.
+            // The present revision may have the same file in a catalog that is attached.
             Err(missing) => match self.with_row(node, |mount, row| mount.chunks(row)) {
                 Ok(chunks) => return Ok(chunks.into()),
                 Err(_) => return Err(missing),
@@ -226,7 +227,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// The pieces of one answer, as they come.
+/// Pieces of one reply, as they arrive.
 struct Assembly(Mutex<AssemblyState>);
 
 struct AssemblyState {
@@ -252,7 +253,7 @@ impl Assembly {
         let Some(outcome) = outcome else { return };
         let reply = gathered.reply.take();
         drop(gathered);
-        // The first failure was the answer to all of it.
+        // The first failure has ended the request.
         if let Some(reply) = reply {
             reply.give(outcome);
         }
@@ -279,12 +280,12 @@ fn segment(handle: &Handle, piece: &Piece) -> Segment {
     Segment::File { file: handle.file(), offset: piece.start, len: piece.len }
 }
 
-/// Where an object is that lies outside of the repository: all of a file, or a chunk of it.
+/// Returns the external location of a file or of one of its chunks.
 pub(crate) fn outside(path: &[u8], kind: ObjectKind, at: u64) -> Box<External> {
     Box::new(External::of(path, (kind == ObjectKind::Chunk).then_some(at)))
 }
 
-/// Checks that the node is a file whose bytes the store can give.
+/// Checks that the node is a file whose bytes the store can provide.
 pub(crate) fn readable(node: &Node) -> Result<(NodeInfo, Compression), TreeError> {
     match node.kind {
         Kind::File => {}

@@ -1,4 +1,4 @@
-//! What a view consists of, and how a call gets its answer: at once, or once a catalog is there.
+//! State of a view, and how calls are answered: at once, or once a catalog is attached.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,17 +22,19 @@ use crate::requester;
 use crate::revision::Revision;
 use crate::status::{Counters, Failures, HeadStatus};
 
-/// Most catalogs one call waits for, one after the other: more than a path can have mountpoints in real
-/// trees, few enough that a call ends even if what it waited for is unmounted again and again.
+/// Maximum number of catalogs that one call waits for, one after the other.
+///
+/// It is more than the mountpoints on any real path, and few enough that a call ends even if the catalogs it waited
+/// for are unmounted again and again.
 const WAITS_MAX: u32 = 256;
 
-/// The parts of a view that calls share.
+/// State of a view that all calls share.
 pub(crate) struct Core {
     pub(crate) name: RepositoryName,
     pub(crate) attribute_rules: AttributeRules,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) catalogs: Arc<Catalogs>,
-    /// The revision that calls are answered from.
+    /// Revision from which calls are answered.
     pub(crate) current: ArcSwap<Revision>,
     pub(crate) directories: Directories,
     pub(crate) listings: Listings,
@@ -42,10 +44,10 @@ pub(crate) struct Core {
     pub(crate) failures: Failures,
     pub(crate) counters: Counters,
     pub(crate) head_status: Mutex<HeadStatus>,
-    /// Directories that may come back; the follower's alone.
+    /// Directories that may return; used by the follower only.
     pub(crate) vanished: Mutex<VanishedDirectories>,
     pub(crate) attached_max: usize,
-    /// Whom to ask for what only a mount knows.
+    /// Source of the attributes that only the mount knows.
     pub(crate) about: OnceLock<Arc<dyn About>>,
 }
 
@@ -53,12 +55,12 @@ pub(crate) struct Core {
 pub(crate) struct Parked<T> {
     reply: Reply<T>,
     wanted: WantedCatalog,
-    /// The revision in which the catalog was missing.
+    /// Serial number of the revision in which the catalog was missing.
     serial: u64,
 }
 
 impl Core {
-    /// Answers a call from the present revision, which is held until the answer is given: see
+    /// Answers a call from the present revision, which is referenced until the reply is sent: see
     /// [`Revision::when_gone`]. Returns the call if it has to wait.
     pub(crate) fn answer<T>(
         &self,
@@ -77,7 +79,7 @@ impl Core {
         None
     }
 
-    /// Answers a parked call once its catalog is there, from the revision that is the present one then.
+    /// Answers a parked call once its catalog is attached, from the revision that is present then.
     pub(crate) fn answer_later<T: Send + 'static>(
         self: &Arc<Self>,
         parked: Parked<T>,
@@ -101,7 +103,7 @@ impl Core {
         };
         let go_on = move |answer: Result<_, TreeError>| {
             match answer {
-                // The tree has moved on, and may do without that catalog.
+                // The view has moved to another revision, which may not need that catalog.
                 Err(_) if core.current.load().label.serial != serial => {}
                 Err(error) => return reply.err(error),
                 Ok(_) => {}
@@ -115,7 +117,7 @@ impl Core {
         self.catalogs.attach(wanted, requester, Box::new(go_on));
     }
 
-    /// Answers a call whose attempt owns what it needs.
+    /// Answers a call whose attempt owns its arguments.
     pub(crate) fn serve<T: Send + 'static>(
         self: &Arc<Self>,
         reply: Reply<T>,

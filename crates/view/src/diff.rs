@@ -1,9 +1,9 @@
-//! What changed between two revisions, as far as anybody may have been told of the first.
+//! Compares two revisions, as far as the kernel may have cached entries of the first.
 //!
-//! Catalogs with equal hashes are equal, and so is everything nested in them. Two catalogs at one mountpoint
-//! are merged in the order of their keys. Where a catalog appeared in, or vanished from, a directory that
-//! stays, entries moved between catalogs; that is rare, and then everything counts as changed. Saying too
-//! much is safe, saying too little never is.
+//! Catalogs with equal hashes are equal, and so is everything nested in them. Two catalogs at one mountpoint are
+//! merged in the order of their keys. Where a catalog appeared in, or vanished from, a directory that stays, entries
+//! moved between catalogs; that is rare, and then everything counts as changed. Reporting too many changes is safe,
+//! reporting too few never is.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -20,14 +20,14 @@ use crate::nested::{CatalogMount, NestedRef};
 use crate::revision::{Revision, SeenByPath, SeenCatalog};
 use esker_format::path::join;
 
-/// Above this many changes it is cheaper to let the kernel forget everything than to tell them one by one.
+/// Number of changes above which it is cheaper to invalidate everything than single entries.
 pub(crate) const CHANGES_MAX: usize = 20_000;
 
-/// Why a comparison ends early.
+/// Reason for ending a comparison early.
 enum Stop {
     /// Too much changed, or too little is known: everything counts as changed.
     Everything,
-    /// The new revision can't be had, so nothing changes yet.
+    /// The new revision can't be fetched, so nothing changes yet.
     Failed(TreeError),
 }
 
@@ -37,22 +37,23 @@ impl From<CatalogError> for Stop {
     }
 }
 
-/// What changed from one revision to another.
+/// Changes from one revision to another.
 pub(crate) struct RevisionDiff {
     changes: Vec<Change>,
-    /// What was seen of the old revision when the comparison began.
+    /// Catalogs of the old revision that were in use when the comparison began.
     seen: SeenByPath,
-    /// The directories that the old revision has and the new one hasn't.
+    /// Directories that only the old revision has.
     vanished: HashSet<NodeKey>,
 }
 
-/// Directories that vanished with this revision or an earlier one. One that comes back is the same node, and
-/// somebody may remember that it hasn't a name which it comes back with: a name that isn't there is never told to
-/// have vanished.
+/// Directories that vanished with this revision or an earlier one.
+///
+/// A directory that returns is the same node, and the kernel may have cached that a name is absent which now exists:
+/// an absent name is never reported as changed.
 #[derive(Default)]
 pub(crate) struct VanishedDirectories(HashSet<NodeKey>);
 
-/// Compares two revisions, and mounts in `new` what was mounted in `old`.
+/// Compares two revisions, and mounts in `new` the catalogs mounted in `old`.
 pub(crate) fn compare(
     attribute_rules: &AttributeRules,
     catalogs: &Arc<Catalogs>,
@@ -81,8 +82,10 @@ pub(crate) fn compare(
 }
 
 impl RevisionDiff {
-    /// What to tell, once nothing more can be seen of the old revision. Catalogs that were seen while the
-    /// comparison was under way are not part of it: they are unchanged, or everything counts as changed.
+    /// Returns the changes, once the old revision is no longer in use.
+    ///
+    /// Catalogs that were mounted during the comparison are not part of it: they are unchanged, or everything counts
+    /// as changed.
     pub(crate) fn complete(
         self,
         seen_at_last: SeenByPath,
@@ -115,8 +118,7 @@ impl RevisionDiff {
     }
 }
 
-/// Whether the new revision has at `path` the catalog that was seen there: its own reference says so, or that
-/// of a catalog above.
+/// Returns true if the new revision has the same catalog at `path`, by its reference or that of a catalog above.
 fn is_unchanged(seen: &SeenByPath, path: &[u8], new: &Revision) -> bool {
     let mounts = new.mounts();
     let mut mount: &CatalogMount = &new.root;
@@ -142,7 +144,7 @@ struct Comparison<'a> {
     attributes: HashSet<NodeKey>,
     vanished_before: &'a VanishedDirectories,
     vanished: HashSet<NodeKey>,
-    /// What was seen of the old revision, by mountpoint.
+    /// Catalogs of the old revision that were in use, by mountpoint.
     seen: SeenByPath,
 }
 
@@ -159,7 +161,7 @@ impl Comparison<'_> {
             return Ok(());
         }
         let mut pairs = vec![Pair { old: Arc::clone(&self.old.root), new: Some(Arc::clone(&self.new.root)) }];
-        // Each pair lies deeper than the one it came from, so this ends.
+        // Each pair is deeper in the tree than the one it came from, so this ends.
         while let Some(pair) = pairs.pop() {
             match &pair.new {
                 Some(new) => self.compare_rows(&pair.old, new)?,
@@ -181,7 +183,7 @@ impl Comparison<'_> {
     fn compare_nested(&self, pair: &Pair, pairs: &mut Vec<Pair>) -> Result<(), Stop> {
         let mut arriving = Vec::new();
         for mountpoint in pair.old.nested.keys() {
-            // Nothing was told of what nobody asked for.
+            // The kernel can't have cached entries of a catalog that was never mounted.
             let Some(seen) = self.seen.get(&**mountpoint) else { continue };
             match pair.new.as_ref().and_then(|new| Some((new, new.nested.get(mountpoint)?))) {
                 Some((_, nested)) if nested.hash == Some(seen.hash) => self.inherit_below(mountpoint),
@@ -194,7 +196,7 @@ impl Comparison<'_> {
         }
         if let Some(new) = &pair.new {
             for mountpoint in new.nested.keys().filter(|path| !pair.old.nested.contains_key(*path)) {
-                // What the catalog holds is known once somebody looks into it, so none of its names can be told.
+                // The names in the catalog are unknown until it is attached, so single changes can't be reported.
                 if self.vanished_before.0.contains(&identity::directory(mountpoint))
                     || has_directory(&pair.old, mountpoint)?
                 {
@@ -227,7 +229,7 @@ impl Comparison<'_> {
         Ok(pairs)
     }
 
-    /// A catalog of the old revision, attached again if it isn't any more.
+    /// Returns a catalog of the old revision, attached again if necessary.
     fn old_mount(&self, seen: &SeenCatalog) -> Result<Arc<CatalogMount>, Stop> {
         if let Some(mount) = self.old.mounts().get(&PathKey::of(&seen.path)) {
             return Ok(Arc::clone(mount));
@@ -238,10 +240,10 @@ impl Comparison<'_> {
         mount.map(Arc::new).map_err(|_| Stop::Everything)
     }
 
-    /// What was seen at and below a mountpoint is in the new revision as it was.
+    /// Carries over the catalogs in use at and below a mountpoint, which did not change.
     fn inherit_below(&self, mountpoint: &[u8]) {
         let mounts = self.old.mounts();
-        // In the order of bytes `0` follows `/`, so between the two lies what is below.
+        // In byte order `0` follows `/`, so all paths below are between the two.
         let (first, end) = ([mountpoint, b"/"].concat(), [mountpoint, b"0"].concat());
         let below = self.seen.range::<[u8], _>((Included(&first[..]), Excluded(&end[..])));
         for (path, seen) in self.seen.get_key_value(mountpoint).into_iter().chain(below) {
@@ -294,8 +296,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// A directory that comes back later is the same node, and whoever is in it must not keep what it was told of the
-    /// one before.
+    /// Reports a vanished directory: one that returns is the same node, and its cached attributes would be outdated.
     fn directory_vanished(&mut self, node: NodeKey) {
         self.attributes.insert(node);
         self.vanished.insert(node);
@@ -310,10 +311,10 @@ impl Comparison<'_> {
         self.name_changed(mount, row, dirs)
     }
 
-    /// A name appeared or vanished.
+    /// Reports that a name appeared or vanished.
     fn name_changed(&mut self, mount: &CatalogMount, row: &Row<'_>, dirs: &mut Paths) -> Result<(), Stop> {
         if is_own_root(mount, row) {
-            // The entry of the parent catalog speaks for it, or it is the root, which is always there.
+            // The entry in the parent catalog is compared instead, or it is the root, which always exists.
             return Ok(());
         }
         let dir = dirs.of_parent(mount, row)?.1;
@@ -326,7 +327,7 @@ impl Comparison<'_> {
         self.check_size()
     }
 
-    /// A name stayed and something about it changed.
+    /// Reports the change of an entry that keeps its name.
     fn row_changed(
         &mut self,
         (old, old_row, old_dirs): (&CatalogMount, &Row<'_>, &mut Paths),
@@ -353,7 +354,7 @@ impl Comparison<'_> {
         self.check_size()
     }
 
-    /// The directory of an entry, its kind and its key.
+    /// Returns the directory of an entry, its kind and its key.
     fn node(
         &self,
         mount: &CatalogMount,
@@ -373,12 +374,12 @@ impl Comparison<'_> {
     }
 }
 
-/// The paths of directories in one catalog, by key.
+/// Paths of directories in one catalog, by key.
 #[derive(Default)]
 struct Paths(HashMap<PathKey, (Vec<u8>, NodeKey)>);
 
 impl Paths {
-    /// The path and node key of the directory that an entry is in.
+    /// Returns the path and node key of the directory that has an entry.
     fn of_parent(&mut self, mount: &CatalogMount, row: &Row<'_>) -> Result<&(Vec<u8>, NodeKey), Stop> {
         let found = match self.0.entry(row.parent()) {
             Entry::Occupied(known) => known.into_mut(),
@@ -388,7 +389,7 @@ impl Paths {
                 place.insert((path, key))
             }
         };
-        // Lookups go by key and listings by parent. Where these disagree we can't tell what was told.
+        // Lookups use keys and listings use parents. Where these disagree the cached entries are unknown.
         if mount.key_of_child(&found.0, row.name()) != row.key() {
             return Err(Stop::Everything);
         }
@@ -396,7 +397,7 @@ impl Paths {
     }
 }
 
-/// Whether the row is that of the catalog's own root.
+/// Returns true if the row is that of the catalog's own root.
 fn is_own_root(mount: &CatalogMount, row: &Row<'_>) -> bool {
     row.key() == PathKey::of(mount.attached.prefix())
 }
@@ -406,7 +407,7 @@ fn has_directory(mount: &CatalogMount, path: &[u8]) -> Result<bool, Stop> {
     Ok(row.is_some_and(|row| attributes::kind(&row) == Kind::Directory))
 }
 
-/// Whether two rows with one key differ in anything that can be seen.
+/// Returns true if two rows with one key have visible differences.
 fn differ(old: &CatalogMount, a: &Row<'_>, new: &CatalogMount, b: &Row<'_>) -> Result<bool, Stop> {
     let plain = |row: &Row<'_>| {
         (
@@ -421,7 +422,7 @@ fn differ(old: &CatalogMount, a: &Row<'_>, new: &CatalogMount, b: &Row<'_>) -> R
     if a.has_xattrs() && a.xattrs() != b.xattrs() {
         return Ok(true);
     }
-    // The hash of a chunked file that has one speaks for its chunks.
+    // The hash of a chunked file that has one covers its chunks.
     if a.hash().is_none() && a.flags().has(Flags::CHUNKED) {
         return Ok(old.attached.catalog.chunks(a)? != new.attached.catalog.chunks(b)?);
     }

@@ -1,18 +1,20 @@
-//! The order of names in a directory: a function of each name alone.
+//! Orders the names in a directory by a function of each name alone.
 //!
-//! A listing that pauses while the tree moves to another revision goes on after the last name it returned,
-//! and names that did not change lie where they lay.
+//! A listing that pauses while the view moves to another revision continues after the last name it returned, and
+//! unchanged names keep their positions.
 
 use esker_vfs::{Cookie, FIRST_COOKIE, LAST_COOKIE};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The place of `name`, were it alone in its directory.
+/// Returns the position of `name`, were it alone in its directory.
 pub(crate) fn cookie(name: &[u8]) -> Cookie {
     Cookie((xxh3_64(name) >> 1).clamp(FIRST_COOKIE.0, LAST_COOKIE.0))
 }
 
-/// Sorts names by place. Where two want the same one (once in 2^63 pairs, unless somebody made the names so)
-/// the name that sorts first keeps it and the other moves up, so that places strictly ascend.
+/// Sorts names by position.
+///
+/// If two names have the same one (once in 2^63 pairs, unless they were chosen so), the name that sorts first keeps it
+/// and the other one gets the next, so that positions strictly ascend.
 pub(crate) fn arrange<T>(items: &mut Vec<T>, name: impl Fn(&T) -> &[u8], place: impl Fn(&mut T, Cookie)) {
     items.sort_unstable_by(|a, b| {
         let (a, b) = (name(a), name(b));

@@ -1,8 +1,8 @@
-//! The paths of directories in use.
+//! Caches the paths of directories in use.
 //!
-//! A directory's node says where its row is, not its path, but the key of a name in it needs the path. This
-//! remembers them. Only to be quick: what is missing here is found again by climbing from the row through
-//! its parents, so it may be emptied at any time, and is when it grows too large.
+//! A directory's node refers to its row and has no path, but the key of a name in the directory needs the path. This
+//! is only a cache: a missing path is found by climbing from the row through its parents, so the cache may be emptied
+//! at any time, and is when it grows too large.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use esker_format::catalog::PathKey;
 
 use crate::payload::NodeInfo;
 
-/// Most directories remembered: some 10 MB.
+/// Maximum number of cached directories: some 10 MB.
 const DIRECTORIES_MAX: usize = 1 << 16;
 
-/// Where a directory's row is: its key and that of the mount.
+/// Position of a directory's row: its key and that of the mount.
 type DirectoryKey = (PathKey, PathKey);
 type Map = papaya::HashMap<DirectoryKey, KnownDirectory>;
 pub(crate) type DirectoriesRef<'a> =
     papaya::HashMapRef<'a, DirectoryKey, KnownDirectory, std::hash::RandomState, papaya::LocalGuard<'a>>;
 
-/// What is known of a directory.
+/// A cached directory.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownDirectory {
-    /// Its visible path, true in every revision.
+    /// Visible path, the same in every revision.
     pub(crate) path: Arc<[u8]>,
-    /// The mount that holds its contents, in the revision with this serial number.
+    /// Mount with its contents, in the revision with this serial number.
     pub(crate) contents: PathKey,
     pub(crate) serial: u64,
 }
@@ -38,7 +38,7 @@ impl Directories {
     }
 }
 
-/// Remembers a directory and returns what is remembered.
+/// Caches a directory and returns the cached entry.
 pub(crate) fn remember<'d>(
     directories: &'d DirectoriesRef<'_>,
     info: &NodeInfo,

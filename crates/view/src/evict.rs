@@ -1,7 +1,7 @@
-//! Asking the kernel to let go of files, so that the cache may drop their objects.
+//! Asks the kernel to release files, so that the cache may evict their objects.
 //!
-//! A mount that answers no OPEN doesn't see who has a file open. But once the kernel was told to forget a
-//! file's names it forgets the file, unless somebody has it open or mapped: what isn't let go is in use.
+//! A mount that answers no OPEN doesn't see which files are open. But once the names of a file are invalidated, the
+//! kernel forgets the file unless it is open or mapped: files that are not released are in use.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,10 @@ use crate::lookup::Snapshot;
 use crate::payload::NodeInfo;
 use esker_format::path::split;
 
-/// How long the kernel has to let go of a batch. It takes it well below a millisecond for each file; an
-/// eviction thread that waits in vain for files in use is only a little late.
+/// Time that the kernel has to release a batch.
+///
+/// It needs well below a millisecond for each file; an eviction thread that waits for files in use is only a little
+/// late.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 impl Holder for Core {
@@ -28,7 +30,7 @@ impl Holder for Core {
             let revision = self.current.load();
             let snapshot = Snapshot::new(self, &revision);
             for node in held.iter().flatten() {
-                // Names that can't be found now stay; then the kernel keeps the file, and so do we.
+                // Names that can't be found now stay cached; then the kernel keeps the file, and so does the cache.
                 let _ = snapshot.names_of(node, &mut names);
             }
         }
@@ -43,7 +45,7 @@ impl Holder for Core {
 }
 
 impl Core {
-    /// Tells all watchers; the caller holds no lock.
+    /// Reports changes to all watchers; the caller holds no lock.
     pub(crate) fn tell(&self, changes: &[Change]) {
         let watchers = self.watchers.lock().clone();
         for watcher in watchers {
@@ -63,7 +65,7 @@ impl Snapshot<'_> {
         let mount = self.resolve(parent)?;
         let Some(row) = mount.find(mount.key_of_child(parent, own_name))? else { return Ok(()) };
         let Some(group) = attributes::hardlink_group(&row) else { return Ok(()) };
-        // Publishers keep hardlinks within one directory; a name elsewhere would keep the file held.
+        // Publishers keep hardlinks within one directory; a name elsewhere would keep the file in use.
         let children = mount.attached.catalog.children(mount.key_of(parent));
         for other in children.map_err(|error| mount.damaged(error))? {
             let other = other.map_err(|error| mount.damaged(error))?;

@@ -1,4 +1,4 @@
-//! What errors of the layers below mean in a tree.
+//! Translates errors of the store and of catalogs into errors of a tree.
 
 use esker_format::catalog::CatalogError;
 use esker_store::{Blame, Cause, StoreError};
@@ -6,12 +6,12 @@ use esker_vfs::{ErrorKind, TreeError};
 
 use crate::catalogs::WantedCatalog;
 
-/// Why a call can't be answered at once.
+/// Reason why a call can't be answered at once.
 #[derive(Debug)]
 pub(crate) enum Blocked {
     /// A catalog must be attached first.
     On(WantedCatalog),
-    /// It has failed.
+    /// The call has failed.
     Failed(TreeError),
 }
 
@@ -21,12 +21,12 @@ impl<E: Into<TreeError>> From<E> for Blocked {
     }
 }
 
-/// A failure of the store while getting `object`.
+/// Returns the error for a failure of the store while fetching `object`.
 pub(crate) fn of_store(error: StoreError, object: impl Into<String>) -> TreeError {
     let kind = match error.cause() {
         Cause::Full { .. } | Cause::LargerThanCache { .. } => ErrorKind::Full,
         Cause::TimedOut { .. } => ErrorKind::TimedOut,
-        // Waiting doesn't bring it back: the repository, or this copy of it, has a hole.
+        // Retrying does not help: the repository, or this copy of it, is incomplete.
         Cause::Missing { .. } => ErrorKind::Damaged,
         _ => match error.blame() {
             Blame::Object => ErrorKind::Damaged,
@@ -39,7 +39,7 @@ pub(crate) fn of_store(error: StoreError, object: impl Into<String>) -> TreeErro
     TreeError::on(kind, object).because(error)
 }
 
-/// A verified catalog that makes no sense: the publisher wrote it so.
+/// Returns the error for a verified catalog with invalid content, which was published so.
 pub(crate) fn of_catalog(error: CatalogError, catalog: impl Into<String>) -> TreeError {
     TreeError::on(ErrorKind::Damaged, catalog).because(error)
 }

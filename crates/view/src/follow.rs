@@ -1,9 +1,8 @@
-//! Following the repository: a thread that looks for a new head and moves the tree to it.
+//! Follows the repository: a thread that checks for a new head and moves the view to it.
 //!
-//! The order matters. First the catalogs of the new revision are fetched, as far as anybody was told of the
-//! old versions; then the revision is exchanged; then we wait until the last answer from the old one is
-//! given; only then the mounts are told what changed. So no answer from the old revision can arrive after
-//! the word that it is no longer true.
+//! The order matters. First the new versions of all catalogs in use are fetched; then the revision is exchanged; then
+//! the thread waits until the last answer from the old one is sent; only then it reports the changes to the mounts. So
+//! no answer from the old revision can arrive after its invalidation.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -19,25 +18,27 @@ use crate::head::Head;
 use crate::revision::{Label, Revision};
 use crate::revision_hint::RevisionHint;
 
-/// Time to the next look after one that failed, as the reference client has it.
+/// Time from a failed check to the next one, as in the reference client.
 const RETRY: Duration = Duration::from_secs(180);
 
-/// How long an answer may take to be handed over once it is known. It never takes noticeable time, since
-/// who answers may not block; this only keeps a mistake there from stopping all updates.
+/// Time limit for sending an answer that is known.
+///
+/// It never takes noticeable time, since threads that answer may not block; the limit only keeps a bug there from
+/// stopping all updates.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The outcome of a look for a new head.
+/// Result of a check for a new head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refreshed {
-    /// The revision that is shown now.
+    /// Revision that is shown now.
     pub revision: u64,
-    /// Whether it is another one than before.
+    /// True if it differs from the revision shown before.
     pub changed: bool,
-    /// Why the head could not be looked up, if the view goes on with the last one it knows.
+    /// Error of the check, if the view stays with the last known head.
     pub offline: Option<String>,
 }
 
-/// The handle on the follower's thread.
+/// Handle of the follower's thread.
 pub(crate) struct Follower {
     core: Arc<Core>,
     heads: Option<HeadKeeper>,
@@ -48,17 +49,17 @@ pub(crate) struct Follower {
 }
 
 struct State {
-    /// Looks asked for and finished, counted.
+    /// Number of requested and of finished checks.
     asked: u64,
     finished: u64,
     outcome: Result<Refreshed, TreeError>,
-    /// What somebody says is published.
+    /// Hint that a newer revision may exist.
     hint: RevisionHint,
     stop: bool,
 }
 
 impl Follower {
-    /// Starts to follow; `heads` is `None` for a view that stays where it is.
+    /// Starts to follow; `heads` is `None` for a pinned view.
     pub(crate) fn start(
         core: Arc<Core>,
         heads: Option<HeadKeeper>,
@@ -83,8 +84,9 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Looks for a new head now and waits for the outcome. Looks asked for at the same time share one, but
-    /// none is answered by a look that began before it was asked for.
+    /// Checks for a new head now and waits for the result.
+    ///
+    /// Concurrent calls share one check, but none is answered by a check that began before the call.
     pub(crate) fn refresh(&self, deadline: Option<Instant>) -> Result<Refreshed, TreeError> {
         if self.heads.is_none() {
             let revision = self.core.current.load().label.number;
@@ -107,7 +109,7 @@ impl Follower {
         if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
     }
 
-    /// Somebody says that a revision is published, without proof. A look follows soon, unless this is nothing new.
+    /// Takes an unverified hint that a revision was published, which causes a check unless it is known.
     pub(crate) fn hint_revision(&self, revision: Option<u64>) {
         let shown = self.core.current.load().label.number;
         self.state.lock().hint.heard(revision, shown, Instant::now());
@@ -136,7 +138,7 @@ impl Follower {
         }
     }
 
-    /// Sleeps until somebody asks or it is time; tells how many looks the next one answers, or to stop.
+    /// Sleeps until a check is requested or due; returns how many requests it answers, or `None` to stop.
     fn sleep(&self, until: Option<Instant>) -> Option<u64> {
         let mut state = self.state.lock();
         while !state.stop && state.asked == state.finished {
@@ -170,7 +172,7 @@ impl Follower {
     }
 }
 
-/// Lets those who wait for a look go, however the thread ends.
+/// Wakes all waiting calls, however the thread ends.
 struct StopOnExit<'a>(&'a Follower);
 
 impl Drop for StopOnExit<'_> {
@@ -188,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Moves to the revision of a head; `false` if it is the present one.
+    /// Moves to the revision of a head; returns false if it is the present one.
     fn switch_to(self: &Arc<Self>, head: &Head) -> Result<bool, TreeError> {
         let old = self.current.load_full();
         if old.root_hash() == head.root && old.label.number == head.revision {

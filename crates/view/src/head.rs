@@ -12,7 +12,7 @@ use crate::catalogs::WantedCatalog;
 use crate::failure;
 use crate::status::Offline;
 
-/// Shortest time between two looks that a head can ask for; zero would have us ask without a pause.
+/// Minimum time between two checks, whatever the head says; zero would cause checks without a pause.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A verified head.
@@ -24,14 +24,14 @@ pub(crate) struct Head {
     pub(crate) published: Option<u64>,
     pub(crate) ttl: Duration,
     pub(crate) history: Option<ObjectName>,
-    /// The root catalog is to be had under its alternative name.
+    /// True if the root catalog is only available under its alternative name.
     pub(crate) alternative_path: bool,
-    /// If it is one from before because there is no other now.
+    /// Set if the head is an earlier one because no head is available now.
     pub(crate) offline: Option<Offline>,
 }
 
 impl Head {
-    /// Looks for a head now, and waits for it.
+    /// Fetches the head, and waits for it.
     pub(crate) fn look(heads: &HeadKeeper) -> Result<Self, TreeError> {
         let what = || format!("the head of {}", heads.name());
         let refreshed = Callback::wait(|done| heads.refresh(done)).map_err(|error| of_head(error, what()))?;
@@ -65,7 +65,7 @@ impl Head {
     }
 }
 
-/// A server without a head is no damaged repository: it may not be one at all, or not yet.
+/// Returns the error for a missing or invalid head. A server without a head may not have the repository, or not yet.
 fn of_head(error: StoreError, what: String) -> TreeError {
     match error.cause() {
         Cause::Missing { .. } => TreeError::on(ErrorKind::Unavailable, what).because(error),

@@ -1,9 +1,9 @@
-//! What makes a node this node and no other.
+//! Computes the keys and inode numbers that identify nodes.
 //!
-//! A directory is its path. Everything else is its path and its content, so that neither page cache nor a
-//! running program ever sees the content change under one number; names of one hardlink group share the
-//! group instead of the path. Nothing else goes in: a change of mode, owner, time or attributes is the same
-//! node, and every process computes the same numbers.
+//! The key of a directory is computed from its path. That of everything else is computed from its path and content, so
+//! that neither page cache nor a running program ever sees the content change under one number; names of one hardlink
+//! group share the group instead of the path. Nothing else is used: a change of mode, owner, time or attributes keeps
+//! the node, and every process computes the same numbers.
 
 use esker_format::catalog::{Chunk, PathKey};
 use esker_format::hash::ContentHash;
@@ -17,36 +17,36 @@ const ROOT_INO: Ino = Ino(1);
 /// numbers of its layers apart.
 const INO_BITS: u32 = 60;
 
-/// Domain tags: what follows can't be mistaken for something of another kind.
+/// Domain tags, which keep the keys of different kinds apart.
 const DIRECTORY: u8 = b'd';
 const AT_PATH: u8 = b'p';
 const IN_GROUP: u8 = b'g';
 
-/// Where a file or link lives.
+/// Location of a file or link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EntryLocation<'a> {
-    /// Under one name: the path.
+    /// A single name: the path.
     Path(&'a [u8]),
-    /// Under the names of a hardlink group, which a catalog numbers.
+    /// The names of a hardlink group, which a catalog numbers.
     Group { mount: &'a PathKey, group: u32 },
 }
 
-/// What a file or link holds.
+/// Content of a file or link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EntryContent<'a> {
     /// A stored object.
     Object(ContentHash),
     /// Chunks: the digest over them, see [`chunks_digest`].
     Chunks([u8; 16]),
-    /// The target of a symbolic link.
+    /// Target of a symbolic link.
     Target(&'a [u8]),
     /// A device.
     Device(Device),
-    /// Content that only its place and size tell apart (external files), or none.
+    /// No content, or content that only the location and size identify (external data).
     Size(u64),
 }
 
-/// The key of the directory at `path` (empty for the root).
+/// Returns the key of the directory at `path` (empty for the root).
 pub(crate) fn directory(path: &[u8]) -> NodeKey {
     let mut hasher = Xxh3::new();
     hasher.update(&[DIRECTORY]);
@@ -54,7 +54,7 @@ pub(crate) fn directory(path: &[u8]) -> NodeKey {
     finish(&hasher)
 }
 
-/// The key of anything but a directory.
+/// Returns the key of anything but a directory.
 pub(crate) fn entry(place: EntryLocation<'_>, kind: Kind, content: EntryContent<'_>) -> NodeKey {
     let mut hasher = Xxh3::new();
     match place {
@@ -96,7 +96,7 @@ pub(crate) fn entry(place: EntryLocation<'_>, kind: Kind, content: EntryContent<
     finish(&hasher)
 }
 
-/// A digest over the chunks of a file: their places and hashes, in order.
+/// Returns a digest over the chunks of a file: their offsets and hashes, in order.
 pub(crate) fn chunks_digest(chunks: &[Chunk]) -> [u8; 16] {
     let mut hasher = Xxh3::new();
     for chunk in chunks {
@@ -107,14 +107,14 @@ pub(crate) fn chunks_digest(chunks: &[Chunk]) -> [u8; 16] {
     hasher.digest128().to_le_bytes()
 }
 
-/// The number that programs see for a node.
+/// Returns the inode number of a node.
 pub(crate) fn number(key: &NodeKey, is_root: bool) -> Ino {
     if is_root {
         return ROOT_INO;
     }
     let [a, b, c, d, e, f, g, h, ..] = key.0;
     let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> (64 - INO_BITS);
-    // Two keys in 2^59 pairs share a number anyway; these two are moved away from the reserved ones.
+    // One of 2^59 pairs of keys shares a number anyway; these two are moved away from the reserved ones.
     Ino(if number < 2 { number + 2 } else { number })
 }
 

@@ -44,6 +44,8 @@ pub use published::Published;
 pub use status::{FAILURES_MAX, Failure, FailureCause, Offline, ViewCounters, ViewStatus, chain};
 pub use view::View;
 
-/// Most catalogs mounted at once, unless the options say otherwise. Each is a mapping of its file, Linux allows
-/// a process 65,530 mappings, and those unmounted last take theirs a little longer.
+/// Maximum number of mounted catalogs, unless the options set another.
+///
+/// Each is a mapping of its file, Linux allows a process 65,530 mappings, and recently unmounted catalogs keep theirs
+/// for a while.
 pub const ATTACHED_MAX: usize = 4096;

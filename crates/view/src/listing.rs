@@ -1,4 +1,4 @@
-//! Directory listings.
+//! Lists directories.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::lookup::{Directory, Snapshot, is_name};
 use crate::payload::NodeInfo;
 use esker_format::path::{join, split};
 
-/// Most listings kept so that a program that reads a directory in pieces doesn't make us build it for each.
+/// Maximum number of cached listings, which serve programs that read a directory in pieces.
 const LISTINGS_MAX: usize = 64;
-/// Most names kept in all of them but the last: some 64 MB.
+/// Maximum number of names in all cached listings but the last: some 64 MB.
 const NAMES_MAX: usize = 1 << 18;
 
 /// A directory in one revision: serial number, key of its row, key of the mount that has the row.
 type Key = (u64, PathKey, PathKey);
 
-/// The listings that were used last, latest first.
+/// The listings used last, latest first.
 #[derive(Default)]
 pub(crate) struct Listings(Mutex<Vec<(Key, CachedListing)>>);
 
@@ -40,7 +40,7 @@ impl Listings {
         list.first().map(|(_, cached)| cached.clone())
     }
 
-    /// Drops all, since a revision that is gone is asked for no more.
+    /// Removes all listings, after a change of the revision.
     pub(crate) fn clear(&self) {
         let dropped = std::mem::take(&mut *self.0.lock());
         drop(dropped);
@@ -48,7 +48,7 @@ impl Listings {
 
     fn put(&self, key: Key, cached: CachedListing) {
         let mut names = cached.entries.len();
-        // What is dropped is freed after the lock is.
+        // Dropped after the lock is released.
         let mut dropped = Vec::new();
         let mut list = self.0.lock();
         list.insert(0, (key, cached));
@@ -65,7 +65,7 @@ impl Listings {
 }
 
 impl Snapshot<'_> {
-    /// The names of a directory after a place.
+    /// Returns the names of a directory after a position.
     pub(crate) fn list(&self, dir: &Node, after: Cookie) -> Result<Listing, Blocked> {
         let directory = self.directory(dir)?;
         let info = NodeInfo::of(dir)?;
@@ -83,7 +83,7 @@ impl Snapshot<'_> {
         Ok(Listing { entries: cached.entries, start, parent: cached.parent })
     }
 
-    /// The names of a directory in their order, hidden ones left out.
+    /// Returns the names of a directory in their order, without hidden ones.
     fn names(&self, directory: Directory<'_>) -> Result<Vec<DirEntry>, Blocked> {
         let Directory { path, mount } = directory;
         let mut entries = Vec::new();
@@ -91,7 +91,7 @@ impl Snapshot<'_> {
         let damaged = |error| failure::of_catalog(error, mount.describe());
         for row in mount.attached.catalog.children(own_key).map_err(damaged)? {
             let row = row.map_err(damaged)?;
-            // A row that no lookup could find is not shown either.
+            // A row that no lookup could find is not listed either.
             if row.flags().has(Flags::HIDDEN) || row.key() == own_key || !is_name(row.name()) {
                 continue;
             }
@@ -112,7 +112,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// The number of the directory above.
+/// Returns the inode number of the parent directory.
 fn parent(path: &[u8]) -> Ino {
     let above = split(path).map_or(&b""[..], |(parent, _)| parent);
     identity::number(&identity::directory(above), above.is_empty())

@@ -1,4 +1,4 @@
-//! Finding things: names in directories, and the present rows of nodes.
+//! Looks up names in directories, and the present rows of nodes.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::nested::CatalogMount;
 use crate::payload::NodeInfo;
 use crate::revision::{MountsRef, Revision};
 
-/// The longest name of a directory entry on Linux.
+/// Maximum length of a directory entry's name on Linux.
 const NAME_MAX: usize = 255;
 
-/// A revision with everything pinned that references point into, while one call is answered from it.
+/// A revision and the guards of all references into it, while one call is answered.
 pub(crate) struct Snapshot<'a> {
     pub(crate) core: &'a Core,
     pub(crate) revision: &'a Revision,
@@ -26,7 +26,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) directories: DirectoriesRef<'a>,
 }
 
-/// A directory: its visible path and the mount that holds its contents.
+/// A directory: its visible path and the mount that has its contents.
 #[derive(Clone, Copy)]
 pub(crate) struct Directory<'s> {
     pub(crate) path: &'s [u8],
@@ -38,7 +38,7 @@ impl<'a> Snapshot<'a> {
         Self { core, revision, mounts: revision.mounts(), directories: core.directories.pin() }
     }
 
-    /// The mount that holds what lies in the directory `path`.
+    /// Returns the mount with the contents of the directory `path`.
     pub(crate) fn resolve(&self, path: &[u8]) -> Result<&CatalogMount, Blocked> {
         self.revision.resolve(&self.mounts, &self.core.catalogs, path)
     }
@@ -49,7 +49,7 @@ impl<'a> Snapshot<'a> {
             return Err(ErrorKind::NameTooLong.into());
         }
         let directory = self.directory(dir)?;
-        // Such a name would be found under another path than it was asked for.
+        // Such a name would find an entry of another directory.
         if !is_name(name) {
             return Err(ErrorKind::NotFound.into());
         }
@@ -64,12 +64,12 @@ impl<'a> Snapshot<'a> {
         Ok(found)
     }
 
-    /// The present attributes of a node.
+    /// Returns the present attributes of a node.
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attr, Blocked> {
         self.with_row(node, |_, row| Ok(self.core.attribute_rules.attr(row, node.kind, node.ino)))
     }
 
-    /// The directory that a node stands for.
+    /// Returns the directory of a node.
     pub(crate) fn directory(&self, node: &Node) -> Result<Directory<'_>, Blocked> {
         if node.kind != Kind::Directory {
             return Err(ErrorKind::NotADirectory.into());
@@ -91,7 +91,7 @@ impl<'a> Snapshot<'a> {
             None => self.path_of(&info)?.into(),
         };
         let mount = self.resolve(&path)?;
-        // In another revision there may be nothing at this path any more, or something else.
+        // In another revision the path may be absent, or no directory.
         if !self.is_directory(&path)? {
             return Err(ErrorKind::Stale.into());
         }
@@ -99,7 +99,7 @@ impl<'a> Snapshot<'a> {
         Ok(Directory { path: &known.path, mount })
     }
 
-    /// Calls `work` with the row that a node stands for in the present revision; stale if it stands for none.
+    /// Calls `work` with a node's row in the present revision; fails as stale if there is none.
     pub(crate) fn with_row<T>(
         &self,
         node: &Node,
@@ -131,7 +131,7 @@ impl<'a> Snapshot<'a> {
         Ok(work(mount, &row)?)
     }
 
-    /// Calls `work` with the node's present row or, if it has none any more, with the one it came from.
+    /// Calls `work` with the node's present row or, if there is none, with the row that it came from.
     pub(crate) fn with_stored_row<T>(
         &self,
         node: &Node,
@@ -147,9 +147,9 @@ impl<'a> Snapshot<'a> {
         Ok(work(&row)?)
     }
 
-    /// The visible path of a node, from whatever revision it is.
+    /// Returns the visible path of a node of any revision.
     pub(crate) fn path_of(&self, info: &NodeInfo) -> Result<Vec<u8>, Blocked> {
-        // Keys are made of paths, so a row with this key at this mount is at this path in any revision.
+        // Keys are computed from paths, so a row with this key at this mount is at this path in any revision.
         if let Some(mount) = self.mounts.get(&info.mount)
             && let Some(path) = mount.path_of(info.key)?
         {
@@ -162,7 +162,7 @@ impl<'a> Snapshot<'a> {
         Ok(mount.path_of(info.key)?.ok_or(ErrorKind::Stale)?)
     }
 
-    /// The catalog that a node came from, whether or not the present revision has it.
+    /// Returns the catalog that a node came from, whether or not the present revision has it.
     pub(crate) fn attached(&self, info: &NodeInfo) -> Result<Arc<Attached>, Blocked> {
         let known = self.core.catalogs.get(&info.catalog);
         known.ok_or_else(|| {
@@ -171,7 +171,7 @@ impl<'a> Snapshot<'a> {
         })
     }
 
-    /// A catalog of another revision, mounted where it was then; `None` if nobody knows where that was.
+    /// Mounts a catalog of another revision where it was then; `None` if its mountpoint is unknown.
     fn mount_elsewhere(
         &self,
         attached: Arc<Attached>,
@@ -195,7 +195,7 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Remembers a directory found in `mount`, whose contents may lie in a catalog mounted below.
+    /// Caches a directory found in `mount`, whose contents may be in a catalog mounted below.
     fn remember(&self, info: &NodeInfo, path: &[u8], mount: &CatalogMount) {
         let contents = if mount.nested.contains_key(path) { PathKey::of(path) } else { mount.key };
         self.remember_as(info, path.into(), contents);
@@ -207,7 +207,7 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// Whether `name` can be the name of a directory entry.
+/// Returns true if `name` can be the name of a directory entry.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && esker_format::catalog::is_name(name)
 }

@@ -1,4 +1,4 @@
-//! Attributes that tell of the repository and its mount: which there are, who sees them, and who may ask for them.
+//! Names of the magic attributes, which describe the repository and its mount, and access to them.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,19 @@ use esker_vfs::Kind;
 
 use crate::payload::NodeInfo;
 
-/// What a view doesn't know itself, for those of its attributes that tell of it.
+/// Provides the values of magic attributes that a view does not know itself.
 pub trait About: Send + Sync {
-    /// The value of an attribute that tells how the repository is reached, or what programs do with the mount. Told at
-    /// once, from memory.
+    /// Returns an attribute of the connections or of the mount. Must not block.
     fn attribute(&self, name: &str) -> Option<String>;
 
-    /// The object in which the repository describes itself, if it has one.
+    /// Returns the object with the repository's description of itself, if it has one.
     fn metainfo(&self) -> Option<ObjectName>;
 
-    /// The URL below which content lies that is outside of the repository, if that is known.
+    /// Returns the base URL of external data, if known.
     fn outside(&self) -> Option<String>;
 }
 
-/// Where attributes that tell of the repository are listed. They answer to their names everywhere.
+/// Where magic attributes are listed. They can be read by name everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Visibility {
     /// Nowhere.
@@ -28,41 +27,41 @@ pub enum Visibility {
     /// At the root, so that copying a tree does not copy them.
     #[default]
     Root,
-    /// At every file and directory that they tell of.
+    /// At every file and directory that they describe.
     Everywhere,
 }
 
-/// Which of these attributes only some may ask for.
+/// Magic attributes that only members of some groups may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protected {
-    /// Their names.
+    /// Names of the attributes.
     pub names: BTreeSet<String>,
-    /// The groups whose members may.
+    /// Groups whose members may read them.
     pub groups: BTreeSet<u32>,
 }
 
 impl Protected {
-    /// Whether somebody of this group may ask for the attribute, with or without a page. Root's group always may.
+    /// Returns true if members of this group may read the attribute, with or without a page. Group 0 always may.
     pub fn may_ask(&self, name: &[u8], group: u32) -> bool {
         let is_named = std::str::from_utf8(name).is_ok_and(|name| self.names.contains(split_page(name).0));
         !is_named || group == 0 || self.groups.contains(&group)
     }
 }
 
-/// Which entries have an attribute.
+/// Entries that have an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
     Everything,
-    /// Everything, once whoever mounted has said what it knows.
+    /// Everything, once the mount provides values: see [`About`].
     Mounts,
-    /// The same, but asking may take a request to the server: not listed.
+    /// The same, but reading it may request an object from the server: not listed.
     Asking,
-    /// Files of which a catalog knows the hash.
+    /// Files whose hash is in a catalog.
     Content,
     Files,
     Outside,
     Links,
-    /// Nothing: a name of the reference that has no meaning here.
+    /// Nothing: a name of the reference client that has no meaning here.
     Nothing,
 }
 
@@ -113,15 +112,15 @@ const NAMES: [(&str, On); 44] = [
     ("xfsroot.rawlink", On::Links),
 ];
 
-/// What a repository says of itself.
+/// Attribute with the repository's description of itself.
 pub(crate) const METAINFO: &str = "user.repo_metainfo";
 
-/// Whether an attribute of this name would tell of the repository or its mount, here or with the reference client.
+/// Returns true if this is the name of a magic attribute, here or in the reference client.
 pub fn is_magic(name: &str) -> bool {
     NAMES.iter().any(|(known, _)| *known == name)
 }
 
-/// The names that an entry lists.
+/// Returns the magic attributes that an entry lists.
 pub(crate) fn listed(kind: Kind, info: &NodeInfo, is_told: bool) -> impl Iterator<Item = &'static str> {
     let has = move |on: On| match on {
         On::Everything => true,
@@ -129,14 +128,14 @@ pub(crate) fn listed(kind: Kind, info: &NodeInfo, is_told: bool) -> impl Iterato
         On::Content => kind == Kind::File && info.content.is_some(),
         On::Files => kind == Kind::File,
         On::Outside => is_told && info.external,
-        // Linux has no place for a name like that of the other one.
+        // Linux has no namespace for the other name.
         On::Links => kind == Kind::Symlink,
         On::Asking | On::Nothing => false,
     };
     NAMES.iter().filter(move |(name, on)| has(*on) && name.starts_with("user.")).map(|(name, _)| *name)
 }
 
-/// Which page of a value is wanted: `name@2`, `name~2`, `name~?`.
+/// Requested page of a value: `name@2`, `name~2`, `name~?`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     Number { page: usize, header: bool },

@@ -1,8 +1,8 @@
-//! A catalog at its place in the tree.
+//! A catalog at its mountpoint.
 //!
-//! A catalog files its rows under the paths it was published with, below its `root_prefix`. Usually it is
-//! mounted at just that path; below a bind mountpoint (`/.cvmfs/snapshots/<tag>`) it is mounted elsewhere,
-//! and paths are translated.
+//! A catalog's rows have the keys of the paths that it was published with, below its `root_prefix`. Usually it is
+//! mounted at just that path; below a bind mountpoint (`/.cvmfs/snapshots/<tag>`) it is mounted elsewhere, and paths
+//! are translated.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,36 +16,36 @@ use esker_vfs::{ErrorKind, TreeError};
 use crate::catalogs::{Attached, WantedCatalog};
 use crate::{failure, identity};
 
-/// The longest path we follow, in bytes and in components: `PATH_MAX` of Linux is 4096, and no component
-/// takes less than two bytes.
+/// Maximum length of a path, in bytes and in components: `PATH_MAX` of Linux is 4096, and no component takes less than
+/// two bytes.
 const PATH_BYTES_MAX: usize = 4096;
 const COMPONENTS_MAX: usize = PATH_BYTES_MAX / 2;
 
-/// An attached catalog and where it is mounted.
+/// An attached catalog and its mountpoint.
 pub(crate) struct CatalogMount {
     pub(crate) attached: Arc<Attached>,
-    /// The visible path of its root, empty for the root of the repository.
+    /// Visible path of its root, empty for the root of the repository.
     pub(crate) path: Arc<[u8]>,
     /// Key of that path.
     pub(crate) key: PathKey,
     placement: Placement,
-    /// The catalogs mounted below, by visible path.
+    /// Catalogs mounted below, by visible path.
     pub(crate) nested: HashMap<Box<[u8]>, NestedRef>,
-    /// When it was last used, on the clock of its revision.
+    /// Time of its last use, on the clock of its revision.
     pub(crate) used: AtomicU64,
 }
 
 /// A reference to a catalog that is mounted below another.
 #[derive(Clone, Debug)]
 pub(crate) struct NestedRef {
-    /// None if the catalog above tells of none that is understood. What lies there can't be had then, which is not the
-    /// same as nothing.
+    /// Hash of the catalog; `None` if the catalog above has no valid one. The nested directory is then an error, not
+    /// empty.
     pub(crate) hash: Option<ContentHash>,
     pub(crate) size: Option<u64>,
 }
 
 impl NestedRef {
-    /// The catalog that is mounted at `mountpoint`.
+    /// Returns the request for the catalog, mounted at `mountpoint`.
     pub(crate) fn wanted(&self, mountpoint: &[u8]) -> Result<WantedCatalog, TreeError> {
         let place = || format!("the catalog of {}", String::from_utf8_lossy(mountpoint));
         let untold = || TreeError::on(ErrorKind::Damaged, place()).because("the one above doesn't name it");
@@ -60,7 +60,7 @@ impl CatalogMount {
             attached.catalog.nested().map_err(|error| failure::of_catalog(error, attached.describe(path)))?;
         let mut nested = HashMap::new();
         for entry in list {
-            // One outside its own catalog can't be reached.
+            // A nested catalog outside of its parent can't be reached.
             if let Some(seen) = placement.seen(&entry.path)
                 && seen.len() > path.len()
             {
@@ -71,22 +71,22 @@ impl CatalogMount {
         Ok(Self { attached, path: path.into(), key, placement, nested, used: AtomicU64::new(0) })
     }
 
-    /// Whether it is mounted at another path than it was published with.
+    /// Returns true if the catalog is mounted at another path than it was published with.
     pub(crate) fn is_bound(&self) -> bool {
         self.placement.mountpoint() != self.attached.prefix()
     }
 
-    /// The catalog's key of the directory `dir`, which lies in it.
+    /// Returns the catalog's key of the directory `dir` in it.
     pub(crate) fn key_of(&self, dir: &[u8]) -> PathKey {
         PathKey::of(&self.stored(dir))
     }
 
-    /// The catalog's key of `name` in the directory `dir`.
+    /// Returns the catalog's key of `name` in the directory `dir`.
     pub(crate) fn key_of_child(&self, dir: &[u8], name: &[u8]) -> PathKey {
         PathKey::child(&self.stored(dir), name)
     }
 
-    /// The path under which the catalog files what is seen at `path`.
+    /// Returns the published path of the visible `path`.
     fn stored<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
         if self.is_bound() {
             Cow::Owned(self.placement.stored(path).unwrap_or_default())
@@ -95,12 +95,12 @@ impl CatalogMount {
         }
     }
 
-    /// The row with this key.
+    /// Finds the row with this key.
     pub(crate) fn find(&self, key: PathKey) -> Result<Option<Row<'_>>, TreeError> {
         self.attached.catalog.find(key).map_err(|error| self.damaged(error))
     }
 
-    /// The mountpoint nearest to this one on the way to the visible path, with its reference.
+    /// Returns the next mountpoint on the way to the visible path, with its reference.
     pub(crate) fn next_mount<'p>(&self, path: &'p [u8]) -> Option<(&'p [u8], &NestedRef)> {
         if self.nested.is_empty() || path.len() <= self.path.len() {
             return None;
@@ -113,8 +113,8 @@ impl CatalogMount {
         })
     }
 
-    /// The visible path of the row with this key, if the catalog has it: names of the row and its parents
-    /// up to the catalog's root.
+    /// Returns the visible path of the row with this key, built from the names of the row and its parents; `None` if
+    /// there is no such row.
     pub(crate) fn path_of(&self, key: PathKey) -> Result<Option<Vec<u8>>, TreeError> {
         let root = PathKey::of(self.attached.prefix());
         let mut names: Vec<Box<[u8]>> = Vec::new();
@@ -137,18 +137,19 @@ impl CatalogMount {
         Ok(Some(path))
     }
 
-    /// A digest over the chunks of a file.
+    /// Returns a digest over the chunks of a file.
     pub(crate) fn chunks_digest(&self, row: &Row<'_>) -> Result<[u8; 16], TreeError> {
         self.chunks(row).map(|chunks| identity::chunks_digest(&chunks))
     }
 
-    /// The chunks of a file.
+    /// Returns the chunks of a file.
     pub(crate) fn chunks(&self, row: &Row<'_>) -> Result<Vec<Chunk>, TreeError> {
         self.attached.catalog.chunks(row).map_err(|error| self.damaged(error))
     }
 
-    /// Notes that the catalog was used at this time. Writes only when the clock moved, so that lookups in
-    /// one catalog don't fight for its cache line.
+    /// Records a use of the catalog at this time.
+    ///
+    /// Writes only when the clock has moved, so that lookups in one catalog don't contend for its cache line.
     pub(crate) fn touch(&self, now: u64) {
         if self.used.load(Ordering::Relaxed) != now {
             self.used.store(now, Ordering::Relaxed);
@@ -165,7 +166,7 @@ impl CatalogMount {
 }
 
 impl Attached {
-    /// The path its root was published with.
+    /// Returns the path that its root was published with.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.catalog.properties().root_prefix
     }

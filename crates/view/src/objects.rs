@@ -1,4 +1,4 @@
-//! Which objects a file and a revision consist of, for those who bring them into a cache or keep them there.
+//! Lists the objects of files and of a revision, for commands that fill or pin the cache.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::content::{outside, readable};
 use crate::view::View;
 
 impl View {
-    /// The objects with the content of a regular file, in its order. Waits until its catalog is there.
+    /// Returns the objects of a regular file, in order. Waits until its catalog is attached.
     pub fn objects(&self, node: &Node) -> Result<Vec<ObjectRequest>, TreeError> {
         let (info, compression) = readable(node)?;
         let what = self.core.name_of(node);
@@ -36,7 +36,7 @@ impl View {
         Ok(vec![wanted(hash, ObjectKind::File, 0, info.size)])
     }
 
-    /// The catalogs of the present revision that were needed so far, as objects.
+    /// Returns the catalogs of the present revision that are mounted, as objects.
     pub fn catalogs(&self) -> Vec<ObjectRequest> {
         let revision = self.core.current.load();
         let mounts = revision.mounts();

@@ -1,11 +1,11 @@
-//! Whoever wants to know what is read.
+//! Reports reads to an observer.
 
 use std::ops::Range;
 
 use esker_vfs::Node;
 
-/// Hears of every read that reaches a view. Reads that the kernel answers from its own memory don't.
+/// Receives every read of a view. Reads that the kernel answers from its page cache are not seen.
 pub trait Observer: Send + Sync {
-    /// A program reads these bytes of a file of this size. Called before they are looked for; must not wait.
+    /// Called before the range of a file of this size is read; must not block.
     fn read(&self, file: &Node, size: u64, range: Range<u64>);
 }

@@ -1,7 +1,7 @@
-//! Which files the kernel may use, and of which objects they consist.
+//! Tracks the files that the kernel references, and the objects of which they consist.
 //!
-//! A mount holds each file it has told the kernel of; this finds the holders of an object when the cache
-//! wants to evict it. Directories and links consist of no object and are not recorded.
+//! A mount holds each file that it returned to the kernel; this finds the files of an object before the cache evicts
+//! it. Directories and links consist of no object and are not recorded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::payload::NodeInfo;
 
-/// The files in use. Finding the place of one takes no lock; only files with the same content share one.
+/// The files in use. Finding an entry takes no lock; only files with the same content share one.
 #[derive(Default)]
 pub(crate) struct OpenFiles {
-    /// Whole files, by their object.
+    /// Files that are one object, by their object.
     whole: papaya::HashMap<CacheKey, Arc<Holders>>,
-    /// Chunked files. There are few, so their chunks are not filed one by one.
+    /// Chunked files. There are few, so they are not indexed by chunk.
     chunked: papaya::HashMap<NodeKey, ChunkedFile>,
     released: Released,
 }
 
-/// The files with one object as content.
+/// Files with the same object as content.
 #[derive(Default)]
 struct Holders(Mutex<Files>);
 
 #[derive(Default)]
 struct Files {
-    /// Somebody has taken the last file out, and these holders out of the map.
+    /// True once the last file was removed, and this entry from the map.
     closed: bool,
     files: HashMap<NodeKey, (Node, u32)>,
 }
 
-/// A chunked file in use; what reading it needs stays in memory, whatever becomes of its catalog.
+/// A chunked file in use; its chunks stay in memory, even if its catalog is detached.
 #[derive(Clone)]
 struct ChunkedFile {
     node: Node,
@@ -44,17 +44,17 @@ struct ChunkedFile {
     chunks: Option<Arc<[Chunk]>>,
 }
 
-/// Lets evictions wait for files to be let go.
+/// Lets evictions wait for the release of files.
 #[derive(Default)]
 struct Released {
-    /// How many evictions wait. Usually none, and letting go takes no lock.
+    /// Number of waiting evictions. Usually none, and a release takes no lock.
     waiting: AtomicUsize,
     turn: Mutex<()>,
     changed: Condvar,
 }
 
 impl OpenFiles {
-    /// Records a use of a file. `chunks` is asked once for each chunked file.
+    /// Records a use of a file. `chunks` is called once for each chunked file.
     pub(crate) fn hold(&self, node: &Node, chunks: impl Fn() -> Option<Arc<[Chunk]>>) {
         match part(node) {
             Some(Part::Whole(key)) => self.hold_whole(key, node),
@@ -78,7 +78,7 @@ impl OpenFiles {
             let mut files = holders.0.lock();
             if files.closed {
                 drop(files);
-                // Whoever closed it is about to remove it; help, so as not to wait.
+                // The thread that closed it is about to remove it; removing it here avoids a wait.
                 let _ = whole.remove_if(&key, |_, known| Arc::ptr_eq(known, holders));
                 continue;
             }
@@ -88,7 +88,7 @@ impl OpenFiles {
         }
     }
 
-    /// Takes back one use of a file.
+    /// Ends one use of a file.
     pub(crate) fn release(&self, node: &Node) {
         match part(node) {
             Some(Part::Whole(key)) => self.release_whole(key, node),
@@ -104,7 +104,7 @@ impl OpenFiles {
             None => return,
         }
         if self.released.waiting.load(Ordering::SeqCst) > 0 {
-            // Taking the lock orders this with a waiter that has looked and is about to sleep.
+            // Taking the lock orders this with a waiter that has checked and is about to sleep.
             drop(self.released.turn.lock());
             self.released.changed.notify_all();
         }
@@ -127,7 +127,7 @@ impl OpenFiles {
         }
     }
 
-    /// The chunks of a chunked file in use, if they are in memory.
+    /// Returns the chunks of a chunked file in use, if they are in memory.
     pub(crate) fn chunks(&self, key: &NodeKey) -> Option<Arc<[Chunk]>> {
         self.chunked.pin().get(key)?.chunks.clone()
     }
@@ -139,7 +139,7 @@ impl OpenFiles {
             .update(*key, |file| ChunkedFile { chunks: Some(Arc::clone(chunks)), ..file.clone() });
     }
 
-    /// The files in use that consist of, or begin, continue or end with, each object.
+    /// Returns, for each object, the files in use of which it is a part.
     pub(crate) fn holders(&self, objects: &[CacheKey]) -> Vec<Vec<Node>> {
         let whole = self.whole.pin();
         let mut found: Vec<Vec<Node>> = objects
@@ -167,7 +167,7 @@ impl OpenFiles {
         found
     }
 
-    /// Waits until `done` says so, looking again whenever a file is let go; `false` if the time is over.
+    /// Waits until `done` returns true, checking after each release; returns false at the deadline.
     pub(crate) fn wait_released(&self, deadline: Instant, done: impl Fn(&Self) -> bool) -> bool {
         self.released.waiting.fetch_add(1, Ordering::SeqCst);
         let mut turn = self.released.turn.lock();
@@ -180,7 +180,7 @@ impl OpenFiles {
         finished || done(self)
     }
 
-    /// How many files are in use.
+    /// Returns the number of files in use.
     pub(crate) fn len(&self) -> usize {
         let whole: usize = self.whole.pin().values().map(|holders| holders.0.lock().files.len()).sum();
         whole + self.chunked.len()
@@ -192,7 +192,7 @@ enum Part {
     Chunked,
 }
 
-/// What a file consists of; `None` if there is nothing in the cache that it could need.
+/// Returns the kind of a file's content; `None` if it needs nothing from the cache.
 fn part(node: &Node) -> Option<Part> {
     let info = NodeInfo::of(node).ok()?;
     if node.kind != Kind::File || info.size == 0 {

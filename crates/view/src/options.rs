@@ -1,4 +1,4 @@
-//! What whoever opens a view may choose.
+//! Options of a view.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use esker_format::time::UnixTime;
 
 use crate::magic::Visibility;
 
-/// Whose the files appear to be.
+/// Owner that files appear to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
     /// Owner and group as published.
     #[default]
     AsPublished,
-    /// Everything belongs to this owner and group.
+    /// The same owner and group for everything.
     Claim {
         /// Owner of everything.
         uid: u32,
@@ -24,61 +24,60 @@ pub enum Ownership {
     },
 }
 
-/// Other numbers in place of published owners or groups.
+/// Map of published users or groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
-    /// What some are shown as.
+    /// Numbers to show, by published number.
     pub known: BTreeMap<u32, u32>,
-    /// What all others are shown as; as published if nothing is said.
+    /// Number to show for all others; as published if `None`.
     pub others: Option<u32>,
 }
 
 impl IdMap {
-    /// What a published number is shown as.
+    /// Returns the number to show for a published number.
     pub fn shown(&self, published: u32) -> u32 {
         self.known.get(&published).copied().or(self.others).unwrap_or(published)
     }
 }
 
-/// A revision to stay at instead of following the head.
+/// Revision to stay at instead of following the head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// The head at the time it is opened.
+    /// The head at the time of opening.
     Head,
-    /// The revision that the signed history knows by this name.
+    /// The revision with this tag in the signed history.
     Tag(String),
-    /// The newest revision of the default branch that was published no later than this: the head, or one that the signed
-    /// history has a name for.
+    /// The newest revision of the default branch that was published no later than this: the head, or a tagged one.
     Date(UnixTime),
-    /// The revision with this root catalog, by the word of whoever typed the hash.
+    /// The revision with this root catalog, without a check that it was published.
     Root(ContentHash),
 }
 
-/// How a view behaves.
+/// Options of a view.
 #[derive(Clone, Debug, Default)]
 pub struct ViewOptions {
-    /// Whose the files appear to be.
+    /// Owner that files appear to have.
     pub ownership: Ownership,
-    /// What published owners are shown as, where they are shown as published.
+    /// Map of published users, if owners are shown as published.
     pub uids: IdMap,
-    /// The same for groups.
+    /// Map of published groups, if owners are shown as published.
     pub gids: IdMap,
-    /// Everybody may read everything, and enter every directory.
+    /// True if everything is readable for all users, and all directories can be entered.
     pub world_readable: bool,
-    /// Where attributes that tell of the repository are listed.
+    /// Where magic attributes are listed.
     pub magic: Visibility,
-    /// Values of variables in variant symlinks; one that isn't here takes its default.
+    /// Values of variables in variant symlinks; others have their defaults.
     pub variables: BTreeMap<String, String>,
-    /// Time between two looks for a new head, in place of what the repository says.
+    /// Time between two checks for a new head, in place of the repository's.
     pub ttl: Option<Duration>,
-    /// The longest time between two looks, whatever the repository says.
+    /// Maximum time between two checks, whatever the repository says.
     pub ttl_max: Option<Duration>,
-    /// A revision to stay at.
+    /// Revision to stay at.
     pub pin: Option<Pin>,
-    /// Fetch ahead what a program that misses a file will probably read next.
+    /// True if files are prefetched that a program will probably read next.
     pub prefetch: bool,
-    /// The file in which it is kept what programs read one after the other, so that it can be fetched ahead the next time.
+    /// File that stores which files programs read one after the other, so that they are prefetched the next time.
     pub sequences: Option<PathBuf>,
-    /// Most catalogs mounted at once, at least 64; `None` for [`crate::ATTACHED_MAX`].
+    /// Maximum number of mounted catalogs, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! The tree by path, for tools that don't mount it. These calls wait.
+//! Access to the tree by path, for tools that don't mount it. These calls block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use crate::lookup::Snapshot;
 use crate::payload::NodeInfo;
 use crate::view::View;
 
-/// Most symbolic links followed on one path, as in Linux.
+/// Maximum number of symbolic links followed on one path, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// What to do with a symbolic link at the end of a path. Others are followed always.
+/// Handling of a symbolic link at the end of a path. Others are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastLink {
-    /// Go where it points.
+    /// Follow the link.
     Follow,
-    /// Take the link itself.
+    /// Return the link itself.
     Keep,
 }
 
 impl View {
-    /// Finds what is at a path below the root of the repository; `.`, `..` and repeated slashes are taken as
-    /// a shell would. A link that points out of the repository is an error.
+    /// Finds the entry at a path below the root of the repository.
+    ///
+    /// `.`, `..` and repeated slashes are handled as by a shell. A link that leads out of the repository is an error.
     pub fn find(&self, path: &[u8], last: LastLink) -> Result<Found, TreeError> {
         let not_found = |kind| TreeError::on(kind, String::from_utf8_lossy(path));
         let mut todo: Vec<Vec<u8>> = components(path);
@@ -56,23 +57,23 @@ impl View {
         Ok(way.pop().unwrap_or_else(|| self.root()))
     }
 
-    /// All names of a directory, in the order in which a mount lists them.
+    /// Returns all names of a directory, in the order in which a mount lists them.
     pub fn names(&self, dir: &Node) -> Result<Arc<[DirEntry]>, TreeError> {
         Ok(Reply::wait(|reply| self.list(dir, Cookie(0), reply))?.entries)
     }
 
-    /// Up to `len` bytes of a file; fewer only at its end.
+    /// Reads up to `len` bytes of a file; fewer only at its end.
     pub fn read_at(&self, file: &Node, offset: u64, len: usize) -> Result<Vec<u8>, TreeError> {
         let data: Data = Reply::wait(|reply| self.read(file, offset, len, reply))?;
         data.to_vec().map_err(|error| TreeError::on(ErrorKind::Local, self.path_of(file)).because(error))
     }
 
-    /// The target of a symbolic link, variables replaced.
+    /// Returns the target of a symbolic link, variables replaced.
     pub fn target(&self, link: &Node) -> Result<Vec<u8>, TreeError> {
         Reply::wait(|reply| self.link_target(link, reply))
     }
 
-    /// The extended attributes of a node, values by name.
+    /// Returns the extended attributes of a node, values by name.
     pub fn xattrs(&self, node: &Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, TreeError> {
         let names = Reply::wait(|reply| self.xattr_names(node, reply))?;
         let with_value = |name: Vec<u8>| {
@@ -82,7 +83,8 @@ impl View {
         names.into_iter().map(with_value).collect()
     }
 
-    /// The path of a node in the present revision, or the one it came from; none if that can't be told at once.
+    /// Returns the path of a node in the present revision or the one it came from; `None` if it needs a catalog that
+    /// is not attached.
     pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
         let revision = self.core.current.load();
         let snapshot = Snapshot::new(&self.core, &revision);
@@ -92,13 +94,13 @@ impl View {
         }
     }
 
-    /// The path of a node, for messages.
+    /// Returns the path of a node, for messages.
     pub fn path_of(&self, node: &Node) -> String {
         self.core.name_of(node)
     }
 }
 
-/// The components of a path that matter, last first.
+/// Returns the components of a path without empty ones and `.`, last first.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     let parts = path.split(|byte| *byte == b'/').rev();
     parts.filter(|part| !matches!(*part, b"" | b".")).map(<[u8]>::to_vec).collect()

@@ -1,7 +1,7 @@
-//! The notes a node carries, as bytes.
+//! Encodes the information that a node carries.
 //!
 //! ```text
-//!  0  key        16  md5 of the path, as its catalog files it
+//!  0  key        16  md5 of the path, as in its catalog
 //! 16  mount      16  md5 of the path where that catalog is mounted
 //! 32  catalog    20  digest of that catalog's hash
 //! 52  content    20  digest of a regular file's object, zeros if it has none
@@ -19,7 +19,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_store::CacheKey;
 use esker_vfs::{ErrorKind, Node, PAYLOAD_LEN, Payload, TreeError};
 
-/// The only version there is; bytes of another one come from another program.
+/// Version of the encoding; payloads with another one were made by another program.
 const VERSION: u8 = 1;
 
 const UNKNOWN_COMPRESSION: u8 = 255;
@@ -32,28 +32,28 @@ const HAS_CONTENT: u8 = 16;
 const BUNDLE: u8 = 32;
 const ROOT: u8 = 64;
 
-/// What a node's payload says: enough to read it and to find its catalog row again.
+/// Decoded payload of a node: enough to read it and to find its catalog row again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeInfo {
-    /// The row's key in `catalog`.
+    /// Key of the row in `catalog`.
     pub(crate) key: PathKey,
     /// Key of the path at which `catalog` is mounted.
     pub(crate) mount: PathKey,
-    /// The catalog that holds the row.
+    /// Catalog that has the row.
     pub(crate) catalog: ContentHash,
-    /// The object with a regular file's content; chunked files need not have one.
+    /// Object with a regular file's content; chunked files need not have one.
     pub(crate) content: Option<ContentHash>,
-    /// How the objects are compressed; `None` if in a way that this program doesn't know.
+    /// Compression of the objects; `None` if it is unknown to this program.
     pub(crate) compression: Option<Compression>,
     pub(crate) size: u64,
     pub(crate) chunked: bool,
     pub(crate) external: bool,
     pub(crate) direct_io: bool,
-    /// The row stores extended attributes.
+    /// True if the row stores extended attributes.
     pub(crate) xattrs: bool,
-    /// The file starts a bundle of files to be fetched with it.
+    /// True if the file triggers the prefetch of a bundle.
     pub(crate) bundle: bool,
-    /// The root of the tree.
+    /// True for the root of the tree.
     pub(crate) root: bool,
 }
 
@@ -82,7 +82,7 @@ impl NodeInfo {
         Payload(bytes)
     }
 
-    /// The notes of a node. One that another program made is of another time.
+    /// Decodes the payload of a node; fails as stale if another program made it.
     pub(crate) fn of(node: &Node) -> Result<Self, TreeError> {
         Self::decode(&node.payload).ok_or(ErrorKind::Stale.into())
     }
@@ -92,7 +92,7 @@ impl NodeInfo {
         Some(CacheKey { hash: self.content?, compression: self.compression? })
     }
 
-    /// `None` if this crate did not write the payload.
+    /// Decodes a payload; `None` if this crate did not write it.
     pub(crate) fn decode(payload: &Payload) -> Option<Self> {
         let bytes = &payload.0;
         if bytes[95] != VERSION {

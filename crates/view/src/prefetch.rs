@@ -1,10 +1,11 @@
-//! Fetching ahead: what a program that waits for one object will probably read next.
+//! Prefetches what a program that waits for one object will probably read next.
 //!
-//! Only a READ that misses starts it (a LOOKUP would fire on `ls -l`). Reads do no more than tell a thread of what they
-//! met; that thread looks at the catalogs around, and into compiled modules, guesses, and has the store warm the cache as far as that delays
-//! nothing demanded. What it may guess is bounded by what programs read ([`Budget`]), except for libraries and executables
-//! in use: what the loader reads of them comes at once, and the rest of what is mapped when nothing else happens, so that a
-//! later outage doesn't fault a running job, unless a publisher announced what is read.
+//! Only a READ that misses starts it (a LOOKUP would start it on `ls -l`). Reads only send an event to a thread; that
+//! thread looks at the catalogs around, and into compiled modules, collects candidates, and has the store fetch them
+//! without delaying demanded objects. Candidates are bounded by the bytes that programs read ([`Budget`]), except for
+//! libraries and executables in use: the parts that the loader reads are fetched at once, and the rest of the mapped
+//! parts in idle time, so that a later outage doesn't fault a running job, unless a publisher announced which parts
+//! are read.
 
 mod bundles;
 mod elf_files;
@@ -35,41 +36,42 @@ use parking_lot::Mutex;
 use crate::catalogs::{Attached, WantedCatalog};
 use crate::payload::NodeInfo;
 
-/// Files that are read after another one, whose catalogs are those of a view.
+/// Files that are read after another one, in the catalogs of a view.
 pub(crate) type Cluster = esker_prefetch::bundles::Cluster<WantedCatalog>;
 
-/// What bundles may bring that nobody has read yet: plain bytes. More than the largest of
-/// the packages that programs load at once, and never more than half of the cache.
+/// Maximum plain bytes from bundles that are unread.
+///
+/// It is more than the largest of the packages that programs load at once, and never more than half of the cache.
 const PUBLISHED_MAX: u64 = 2 << 30;
 
-/// With so many misses not looked at yet, further ones are not worth a guess.
+/// Maximum number of unhandled events; with more, further misses are not worth a prediction.
 const BACKLOG_MAX: usize = 1024;
 
-/// What the planner is told.
+/// Input of the scheduler.
 pub(crate) enum Event {
     /// A program waits for an object.
     Missed(Miss),
-    /// A program reads what was in the cache, for the first time in a while.
+    /// A program reads a cached object, for the first time in a while.
     FirstRead(FirstRead),
-    /// Catalogs that a guess needed are attached; they are held until it is made again.
+    /// The catalogs that a prediction lacked are attached; they are referenced until its retry.
     Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
-    /// An object is there, or is not to be had now.
+    /// A prefetch has ended.
     Warmed { key: CacheKey, outcome: Outcome },
-    /// A file that was fetched ahead is read, and announces others.
-    BundleObject(Node),
-    /// The bundle of a trigger in this directory is there, or is not to be had now.
+    /// A prefetched file that triggers a bundle is read.
+    TriggerRead(Node),
+    /// The bundle of a trigger in this directory was fetched; `None` if it failed.
     Spec { trigger: NodeKey, directory: Vec<u8>, handle: Option<Handle> },
-    /// A compiled module is there, or is not to be had now; catalogs that the guess needed are attached.
+    /// A compiled module was fetched; `None` if it failed. Catalogs that the prediction lacked are attached.
     PythonModule { module: PythonModule, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
-    /// A part of a library or executable that tells what its loader reads is there, or is not to be had now.
+    /// A chunk that describes a library or executable was fetched; `None` if it failed.
     Part { file: NodeKey, number: usize, handle: Option<Handle> },
-    /// The libraries that one needs are to be found; catalogs that this needed are attached.
+    /// The libraries that a file needs should be found; catalogs that this lacked are attached.
     Needed { need: NeededSearch, attached: Vec<Arc<Attached>> },
-    /// A cluster goes on; catalogs that it needed are attached.
+    /// A cluster continues; catalogs that it lacked are attached.
     Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
-    /// Guesses came true, so more are allowed.
+    /// Prefetched objects were read, so the budgets allow more.
     Earned,
-    /// The view ends.
+    /// The view is closed.
     Closed,
 }
 
@@ -77,14 +79,14 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub(crate) struct PartRead {
     pub(crate) key: CacheKey,
-    /// Where in the file the object begins, and its plain bytes.
+    /// Offset in the file at which the object begins, and its plain bytes.
     pub(crate) at: u64,
     pub(crate) size: u64,
-    /// The bytes of the file that are read.
+    /// Range of the file that is read.
     pub(crate) range: Range<u64>,
 }
 
-/// A first read of something that was in the cache.
+/// A first read of a cached object.
 #[derive(Clone, Debug)]
 pub(crate) struct FirstRead {
     /// The file.
@@ -93,14 +95,14 @@ pub(crate) struct FirstRead {
     pub(crate) source: ReadSource,
 }
 
-/// Where the object was that is read.
+/// Where the object of a read was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadSource {
     /// In the cache, and probably not in memory.
     Disk,
-    /// Just come, as a guess of our own.
+    /// In memory, since it was just prefetched.
     Prefetched,
-    /// Just come otherwise, or another part of it was read before.
+    /// In memory, since it has just arrived otherwise, or another part of it was read before.
     Memory,
 }
 
@@ -110,11 +112,11 @@ pub(crate) struct Miss {
     /// The file.
     pub(crate) node: Node,
     pub(crate) read: PartRead,
-    /// Whether the object was on its way already.
+    /// True if the object was being prefetched.
     pub(crate) guessed: bool,
 }
 
-/// What came of warming the cache with an object.
+/// Result of a prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Fetched,
@@ -122,32 +124,32 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// What reads tell.
+/// Receives reads and misses, and sends them to the scheduler.
 pub(crate) struct Prefetch {
-    /// `None` if nothing is to be fetched ahead.
+    /// `None` if nothing is prefetched.
     events: Option<Sender<Event>>,
-    /// Misses and first reads sent and not looked at yet.
+    /// Number of misses and first reads that are not handled yet.
     backlog: AtomicUsize,
-    /// Whether the planner would go on if it were allowed more.
+    /// True if the scheduler waits for a budget.
     starved: AtomicBool,
     budget: Budget,
-    /// The same for what publishers announce, which is worth more.
+    /// Budget of objects from bundles, which is larger.
     published: Budget,
-    /// The same for what was learned here.
+    /// Budget of objects from sequences.
     learned: Budget,
     recent_reads: RecentReads<CacheKey>,
     /// Parts of large objects, by the number of the part.
     recent_parts: RecentReads<(CacheKey, u64)>,
-    /// Who hears of what is foreseen.
+    /// Listener for predictions.
     pub(crate) listener: OnceLock<PrefetchListener>,
-    /// The planner.
+    /// Thread of the scheduler.
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// All that is fetched ahead; ends with the view.
+    /// Cancels all prefetches when the view is closed.
     cancel_token: CancelToken,
 }
 
 impl Prefetch {
-    /// Nothing is fetched ahead.
+    /// Returns a state that prefetches nothing.
     pub(crate) fn off() -> Self {
         Self {
             events: None,
@@ -164,14 +166,14 @@ impl Prefetch {
         }
     }
 
-    /// Fetches ahead into a cache of this size, once [`start`] was called with the receiver.
+    /// Returns a state that prefetches into a cache of this size, once [`thread::start`] was called with the receiver.
     pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
         let published = Budget::bounded(PUBLISHED_MAX.min(quota / 2));
         (Self { events: Some(events), published, ..Self::off() }, inbox)
     }
 
-    /// A program reads a part of an object that was there.
+    /// Handles a read of a cached object.
     pub(crate) fn read(&self, node: &Node, read: &PartRead) {
         if self.events.is_none() {
             return;
@@ -179,9 +181,9 @@ impl Prefetch {
         let key = read.key;
         let guessed = self.budget.read(&key);
         let came = self.published.read(&key) | self.learned.read(&key) | guessed;
-        // It would have announced others, had it been missed.
+        // A miss of this trigger would have fetched its bundle.
         if came && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
-            self.tell(Event::BundleObject(*node));
+            self.tell(Event::TriggerRead(*node));
         }
         if came && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
@@ -190,7 +192,7 @@ impl Prefetch {
         if self.is_first_of_part(first, read) && self.is_room() {
             let source = match (guessed, came) {
                 (true, _) => ReadSource::Prefetched,
-                // What has just come is in memory, and so probably are its neighbours.
+                // A prefetched object is in memory, and so probably are its neighbours.
                 (false, false) if first => ReadSource::Disk,
                 _ => ReadSource::Memory,
             };
@@ -198,15 +200,15 @@ impl Prefetch {
         }
     }
 
-    /// A program waits for an object of which it reads a part.
+    /// Handles a miss of an object.
     pub(crate) fn missed(&self, node: &Node, read: &PartRead) {
         if self.events.is_none() {
             return;
         }
         let key = read.key;
-        // What has just come is in memory.
+        // The object is in memory once it has arrived.
         let first = self.recent_reads.is_first(key);
-        // One that is not to be had is waited for again and again, and each part of one.
+        // An object that can't be fetched is missed again and again, and so is each part of one.
         let bytes = if first { read.size } else { 0 };
         let guessed = self.budget.missed(&key, bytes)
             | self.published.missed(&key, bytes)
@@ -217,7 +219,7 @@ impl Prefetch {
         }
     }
 
-    /// Whether something is read that was not read in a while, given whether that is true of the object.
+    /// Returns true for the first read of an object's part in a while; `first` is the same for the object.
     fn is_first_of_part(&self, first: bool, read: &PartRead) -> bool {
         if read.size <= PART || read.range.is_empty() {
             return first;
@@ -226,7 +228,7 @@ impl Prefetch {
         parts.fold(false, |any, part| self.recent_parts.is_first((read.key, part)) | any)
     }
 
-    /// Takes a place in the backlog.
+    /// Reserves an entry of the backlog; returns false if it is full.
     fn is_room(&self) -> bool {
         let room = self.backlog.fetch_add(1, Ordering::Relaxed) < BACKLOG_MAX;
         if !room {
@@ -235,13 +237,13 @@ impl Prefetch {
         room
     }
 
-    /// Calls off what is queued, and waits until what was learned is saved.
+    /// Cancels queued prefetches, and waits until the sequences are saved.
     pub(crate) fn close(&self) {
         self.cancel_token.cancel();
         self.tell(Event::Closed);
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // Its panic was reported, and costs only what is fetched ahead.
+            // A panic was reported already, and only ends prefetching.
             let _ = thread.join();
         }
     }
@@ -249,7 +251,7 @@ impl Prefetch {
     /// Sends an event to the scheduler.
     fn tell(&self, event: Event) {
         if let Some(events) = &self.events {
-            // The planner ends before us only if it panicked, and then nothing is fetched ahead.
+            // The scheduler ends before this only if it panicked, and then nothing is prefetched.
             let _ = events.send(event);
         }
     }

@@ -1,4 +1,4 @@
-//! What a repository publishes now, told without moving any view to it.
+//! The head that a repository publishes now, without moving a view to it.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::failure;
 use crate::head::Head;
 use crate::status::Offline;
 
-/// The largest history we read: some 100 bytes for each tag, so room for millions.
+/// Maximum size of a history in bytes: some 100 bytes for each tag, so room for millions.
 const HISTORY_BYTES_MAX: u64 = 1 << 30;
 
-/// The newest head that is known, verified.
+/// The newest known head, verified.
 #[derive(Clone, Debug)]
 pub struct Published {
     name: RepositoryName,
@@ -24,38 +24,40 @@ pub struct Published {
 }
 
 impl Published {
-    /// Asks for the head now and waits for the answer, as long as the source waits. A head that is older than the last
-    /// accepted one, or not trusted, changes nothing: then this is the last accepted one, and says so.
+    /// Fetches the head now, and waits as long as the source waits.
+    ///
+    /// A head that is older than the last accepted one, or not trusted, is refused: then this is the last accepted
+    /// one, with the error.
     pub fn look(heads: &HeadKeeper) -> Result<Self, TreeError> {
         Ok(Self { name: heads.name().clone(), head: Head::look(heads)? })
     }
 
-    /// The number of the revision.
+    /// Returns the number of the revision.
     pub fn revision(&self) -> u64 {
         self.head.revision
     }
 
-    /// Its root catalog.
+    /// Returns the hash of its root catalog.
     pub fn root_hash(&self) -> ContentHash {
         self.head.root
     }
 
-    /// When the publisher signed it, in seconds since the epoch.
+    /// Returns the time of the publisher's signature, in seconds since the epoch.
     pub fn published(&self) -> Option<u64> {
         self.head.published
     }
 
-    /// How long it is to be believed to be the newest.
+    /// Returns the time for which it counts as the newest.
     pub fn ttl(&self) -> Duration {
         self.head.ttl
     }
 
-    /// Why nobody can say whether there is a newer one, if so.
+    /// Returns the error if no newer head could be checked for.
     pub fn offline(&self) -> Option<&Offline> {
         self.head.offline.as_ref()
     }
 
-    /// The named revisions, newest first; none if the repository has no history.
+    /// Returns the tagged revisions, newest first; none if the repository has no history.
     pub fn tags(&self, store: &dyn ObjectStore) -> Result<Vec<Tag>, TreeError> {
         match self.head.history {
             Some(_) => Ok(history(&self.name, store, &self.head)?.tags().to_vec()),

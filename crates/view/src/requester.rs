@@ -1,8 +1,8 @@
-//! Requesters of a tree, as the store knows them.
+//! Translates requesters of a tree into those of the store.
 
 use esker_store::Requester;
 
-/// Returns the store's requester for a call, which follows the progress of what is got for it.
+/// Returns the store's requester for a call, which tracks the progress of its fetches.
 pub(crate) fn of(call: &esker_vfs::Requester) -> Requester {
     let requester = Requester { user: call.user(), ..Requester::default() };
     let progress = requester.progress.clone();

@@ -15,49 +15,51 @@ use crate::catalogs::{Attached, Catalogs};
 use crate::failure::Blocked;
 use crate::nested::{CatalogMount, NestedRef};
 
-/// With fewer, the mounts on one deep path would push each other out.
+/// Minimum number of mounts; with fewer, the mounts on one deep path would unmount each other.
 const ATTACHED_MIN: usize = 64;
 
 type Mounts = papaya::HashMap<PathKey, Arc<CatalogMount>>;
-/// The mounts of a revision, pinned so that references into it stay valid for a while.
+/// The mounts of a revision, and the guard of references into it.
 pub(crate) type MountsRef<'a> =
     papaya::HashMapRef<'a, PathKey, Arc<CatalogMount>, std::hash::RandomState, papaya::LocalGuard<'a>>;
 
-/// What a revision is, apart from its catalogs.
+/// Description of a revision, apart from its catalogs.
 #[derive(Clone, Debug)]
 pub(crate) struct Label {
-    /// Counts the revisions this view has shown: never the same twice.
+    /// Serial number of the revisions that this view has shown: never the same twice.
     pub(crate) serial: u64,
     pub(crate) number: u64,
-    /// When it was signed, if a signed head or tag says so.
+    /// Time of the signature, if a signed head or tag has one.
     pub(crate) published: Option<u64>,
     pub(crate) tag: Option<String>,
     pub(crate) since: SystemTime,
 }
 
-/// A revision. Whoever answers from it holds it until the answer is given, so once the last holder is gone
-/// ([`Revision::when_gone`]) no answer from it is on its way any more.
+/// A revision.
+///
+/// A call that answers from it holds a reference until the answer is sent, so once the last reference is dropped
+/// ([`Revision::when_gone`]) no answer from it is outstanding.
 pub(crate) struct Revision {
     pub(crate) label: Label,
     pub(crate) root: Arc<CatalogMount>,
-    /// The root directory, which must be had without waiting.
+    /// The root directory, which must be available without waiting.
     pub(crate) root_found: Found,
-    /// Files and directories of the whole repository.
+    /// Number of files and directories of the whole repository.
     pub(crate) entries: u64,
-    /// How many of them have extended attributes, by what the catalogs count.
+    /// Number of them with extended attributes, by the counters of the catalogs.
     pub(crate) attributed: u64,
     mounts: Mounts,
-    /// Everything that was ever mounted in this revision or answered from in an earlier one that it shares
-    /// content with: what the kernel may know of, whether it is still attached or not.
+    /// Catalogs that were mounted in this revision, or used in an earlier one that it shares content with: those of
+    /// which the kernel may have cached entries, attached or not.
     seen: Arc<SeenCatalogs>,
-    /// Ticks when something is mounted; tells which mount was used last.
+    /// Counts mounts; orders the uses of mounts.
     clock: AtomicU64,
     attached_max: usize,
     /// Dropped with the revision, which is the signal.
     gone: parking_lot::Mutex<Option<Sender<()>>>,
 }
 
-/// A catalog that answers came from.
+/// A catalog that was used for answers.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenCatalog {
     pub(crate) path: Arc<[u8]>,
@@ -65,7 +67,7 @@ pub(crate) struct SeenCatalog {
     pub(crate) size: Option<u64>,
 }
 
-/// Nobody here can tell who is a member, so what is for members only is shown to nobody.
+/// Refuses a repository that is for members only, since membership can't be checked.
 fn refuse_unless_for_all(root: &Attached) -> Result<(), TreeError> {
     match &root.catalog.properties().authorization {
         Some(members) if !members.is_empty() => {
@@ -118,7 +120,7 @@ impl Revision {
         self.mounts.pin()
     }
 
-    /// How many of them the attached catalogs describe.
+    /// Returns the number of entries in the attached catalogs.
     pub(crate) fn entries_attached(&self) -> u64 {
         let of = |mount: &Arc<CatalogMount>| {
             mount.attached.catalog.statistics().map_or(0, |counted| counted.own.entries())
@@ -126,18 +128,19 @@ impl Revision {
         self.mounts().values().map(of).fold(0, u64::saturating_add)
     }
 
-    /// The sender is dropped when nobody holds the revision any more.
+    /// Registers a sender that is dropped with the last reference to the revision.
     pub(crate) fn when_gone(&self, sender: Sender<()>) {
         *self.gone.lock() = Some(sender);
     }
 
-    /// Notes a use of the mount. The mounts on the way to it are used too, so that making room for a deep
-    /// one never unmounts those it is reached through.
+    /// Records a use of the mount.
+    ///
+    /// The mounts on the way to it are used too, so that a deep mount never causes those on its path to be unmounted.
     pub(crate) fn touch(&self, mount: &CatalogMount) {
         mount.touch(self.clock.load(Ordering::Relaxed));
     }
 
-    /// The mount that holds what lies in the directory `path`.
+    /// Returns the mount with the contents of the directory `path`.
     pub(crate) fn resolve<'m>(
         &self,
         mounts: &'m MountsRef<'_>,
@@ -194,8 +197,9 @@ impl Revision {
         self.seen.insert(seen);
     }
 
-    /// Unmounts the eighth that was used longest ago. Calls under way keep what they hold; later ones mount
-    /// it again, from the cache.
+    /// Unmounts the eighth that was used longest ago.
+    ///
+    /// Running calls keep their references; later ones mount it again, from the cache.
     fn unmount_unused(&self, mounts: &MountsRef<'_>) {
         let mut by_use: Vec<(u64, PathKey)> = mounts
             .iter()
@@ -208,24 +212,24 @@ impl Revision {
         }
     }
 
-    /// Takes over what an earlier revision was seen to hold and this one still does, mounted if it was.
+    /// Carries over a used catalog of an earlier revision, mounted if it was.
     pub(crate) fn inherit(&self, seen: SeenCatalog, mount: Option<&Arc<CatalogMount>>) {
         let key = PathKey::of(&seen.path);
         self.seen.insert(seen);
         if let Some(mount) = mount {
-            // Its last use was told by another clock.
+            // Its last use was on another clock.
             self.touch(mount);
             self.mounts.pin().get_or_insert_with(key, || Arc::clone(mount));
         }
     }
 
-    /// The catalogs that answers may have come from; goes on to be true when the revision is gone.
+    /// Returns the catalogs that were used for answers; stays valid when the revision is dropped.
     pub(crate) fn seen(&self) -> Arc<SeenCatalogs> {
         Arc::clone(&self.seen)
     }
 }
 
-/// The catalogs that answers came from, by mountpoint.
+/// Catalogs that were used for answers, by mountpoint.
 #[derive(Default)]
 pub(crate) struct SeenCatalogs(papaya::HashMap<PathKey, SeenCatalog>);
 
@@ -239,5 +243,5 @@ impl SeenCatalogs {
     }
 }
 
-/// The catalogs that answers came from, in the order of their mountpoints.
+/// Catalogs that were used for answers, in the order of their mountpoints.
 pub(crate) type SeenByPath = BTreeMap<Arc<[u8]>, SeenCatalog>;

@@ -1,21 +1,21 @@
-//! When to look for a new revision because somebody said that there is one.
+//! Schedules checks for a new revision after a hint that one exists.
 //!
-//! Anybody may say so. What is said decides nothing but the time of the next look, and a look costs the servers a
-//! request; whoever says what does not come true is not listened to for a while.
+//! Anyone may send hints. A hint only decides the time of the next check, and a check costs the servers one request;
+//! after a false hint all hints are ignored for a while.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// The first look comes a random part of this later, so that all nodes of a site don't come in the same moment.
+/// Maximum random delay of the first check, so that the nodes of a site don't check at the same moment.
 const SPREAD: Duration = Duration::from_millis(400);
-/// The pause before the second; each further one is twice as long. A replica or a proxy may be behind for a minute.
+/// Delay of the second check; each further one is twice as long. A replica or a proxy may be behind for a minute.
 const AGAIN: Duration = Duration::from_secs(1);
-/// So many looks a hint is worth: two minutes of them.
+/// Maximum number of checks for a hint, which take two minutes.
 const LOOKS_MAX: u32 = 7;
-/// For so long nobody is listened to after a hint that did not come true.
+/// Time for which hints are ignored after one that did not come true.
 const DEAF: Duration = Duration::from_secs(600);
 
-/// What was said, until it is true or given up.
+/// A hint, until it is confirmed or given up.
 #[derive(Debug, Default)]
 pub(crate) struct RevisionHint {
     waiting: Option<Waiting>,
@@ -24,21 +24,21 @@ pub(crate) struct RevisionHint {
 
 #[derive(Debug)]
 struct Waiting {
-    /// The revision, if it was told.
+    /// Revision of the hint, if it has one.
     revision: Option<u64>,
     looks: u32,
     due: Instant,
 }
 
 impl RevisionHint {
-    /// Takes word of a revision while `shown` is shown.
+    /// Takes a hint while the revision `shown` is shown.
     pub(crate) fn heard(&mut self, revision: Option<u64>, shown: u64, now: Instant) {
         let old = revision.is_some_and(|revision| revision <= shown);
         if old || self.deaf_until.is_some_and(|until| now < until) {
             return;
         }
         match &mut self.waiting {
-            // The looks already due are for this one too: who talks on gets no more of them.
+            // The scheduled checks count for this hint too: repeated hints cause no more of them.
             Some(waiting) => waiting.revision = waiting.revision.max(revision),
             None => {
                 let random = RandomState::new().hash_one(shown) % 1024;
@@ -48,12 +48,12 @@ impl RevisionHint {
         }
     }
 
-    /// When to look.
+    /// Returns the time of the next check.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.waiting.as_ref().map(|waiting| waiting.due)
     }
 
-    /// Takes the outcome of a look.
+    /// Records the result of a check.
     pub(crate) fn looked(&mut self, shown: u64, changed: bool, now: Instant) {
         let Some(waiting) = &mut self.waiting else { return };
         if waiting.revision.map_or(changed, |revision| revision <= shown) {
@@ -74,7 +74,7 @@ impl RevisionHint {
 mod tests {
     use super::*;
 
-    /// Looks as the follower does, until nothing is due before `end`; counts them.
+    /// Checks as the follower does, until nothing is due before `end`; returns the number of checks.
     fn looks(hint: &mut RevisionHint, shown: impl Fn(Instant) -> u64, end: Instant) -> u32 {
         let mut looks = 0;
         let mut before = None;

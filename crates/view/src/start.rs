@@ -1,4 +1,4 @@
-//! Where a view begins: at the head, or at a revision that the signed history or the user names.
+//! Finds the revision to open: the head, or one that the signed history or the user names.
 
 use esker_format::history::Tag;
 use esker_format::name::RepositoryName;
@@ -11,13 +11,13 @@ use crate::head::Head;
 use crate::options::Pin;
 use crate::published::history;
 
-/// How many of the known tags are named when another was asked for.
+/// Number of known tags that an error for an unknown tag names.
 const TAGS_NAMED: usize = 8;
 
-/// Where a view begins.
+/// Revision to open.
 pub(crate) struct Start {
     pub(crate) root: WantedCatalog,
-    /// `None` if only the catalog itself tells.
+    /// `None` if only the catalog itself has it.
     pub(crate) number: Option<u64>,
     pub(crate) published: Option<u64>,
     pub(crate) tag: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Finds the revision to begin with.
+    /// Finds the revision to open.
     pub(crate) fn find(
         pin: Option<&Pin>,
         store: &dyn ObjectStore,
@@ -36,7 +36,7 @@ impl Start {
             None | Some(Pin::Head) => Ok(Self::at_head(Head::look(heads)?)),
             Some(Pin::Tag(tag)) => Self::at_tag(name, store, &Head::look(heads)?, tag),
             Some(Pin::Date(date)) => Self::at_date(name, store, Head::look(heads)?, *date),
-            // The hash is the word of whoever typed it; the catalog itself tells the rest.
+            // The hash was given by the user; the catalog itself has the rest.
             Some(Pin::Root(hash)) => Ok(Self {
                 root: WantedCatalog::new(*hash, None, b""),
                 number: None,
@@ -73,7 +73,7 @@ impl Start {
         Ok(Self::tagged(head, found))
     }
 
-    /// A head that was signed by then is the newest by then; otherwise the history must name one.
+    /// Finds the newest revision at a date: the head if it was signed by then, otherwise one of the history.
     fn at_date(
         name: &RepositoryName,
         store: &dyn ObjectStore,

@@ -1,4 +1,4 @@
-//! What a view tells of itself.
+//! Status and counters of a view.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -10,104 +10,104 @@ use esker_store::{Counter, StoreError, names};
 use esker_vfs::TreeError;
 use parking_lot::Mutex;
 
-/// How many failures are remembered.
+/// Maximum number of recorded failures.
 pub const FAILURES_MAX: usize = 32;
-/// How many causes of failures are told apart.
+/// Maximum number of distinct causes of failures.
 const CAUSES_MAX: usize = 16;
 
-/// The state of a view, as `esker status` shows it.
+/// State of a view, as `esker status` shows it.
 #[derive(Clone, Debug)]
 pub struct ViewStatus {
-    /// The repository's name.
+    /// Name of the repository.
     pub repository: String,
-    /// The revision that is shown.
+    /// Revision that is shown.
     pub revision: u64,
-    /// Its root catalog.
+    /// Hash of its root catalog.
     pub root_hash: ContentHash,
-    /// The tag that was asked for, if one was.
+    /// Requested tag, if any.
     pub tag: Option<String>,
-    /// Whether the view stays at this revision.
+    /// True if the view stays at this revision.
     pub pinned: bool,
-    /// When the publisher signed it, seconds since the epoch; unknown for a pinned hash.
+    /// Time of the publisher's signature, in seconds since the epoch; unknown for a pinned hash.
     pub published: Option<u64>,
-    /// When this view began to show it.
+    /// Time at which this view began to show it.
     pub since: SystemTime,
-    /// When the repository was last asked for its head and answered.
+    /// Time of the last successful check for a head.
     pub checked: SystemTime,
-    /// Why the head could not be looked up, and since when.
+    /// Error of the last check, and the time of the first one.
     pub offline: Option<Offline>,
-    /// The last failures, oldest first.
+    /// Last failures, oldest first.
     pub failures: Vec<Failure>,
-    /// What was counted so far.
+    /// Counters since the start.
     pub counters: ViewCounters,
 }
 
-/// A head that can't be looked up.
+/// Failed checks for a head.
 #[derive(Clone, Debug)]
 pub struct Offline {
-    /// Since when.
+    /// Time of the first failed check.
     pub since: SystemTime,
-    /// The last reason.
+    /// Error of the last one.
     pub reason: String,
 }
 
-/// Something a program or the view itself failed to do.
+/// A failure of a call or of the view itself.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// When.
+    /// Time of the failure.
     pub time: SystemTime,
-    /// The file or directory, or what else it happened to.
+    /// File, directory or other object of the failed call.
     pub object: String,
-    /// The error with its causes.
+    /// Error with its causes.
     pub cause: String,
-    /// The process that asked, if it is known.
+    /// Process that called, if known.
     pub caller: Option<u32>,
 }
 
-/// A cause of failures.
+/// Cause of failures.
 #[derive(Clone, Debug)]
 pub struct FailureCause {
-    /// The first failure that it caused.
+    /// First failure of this cause.
     pub first: Failure,
-    /// How many failures it caused.
+    /// Number of failures of this cause.
     pub count: u64,
 }
 
-/// What a view counts.
+/// Counters of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViewCounters {
-    /// Catalogs mounted now.
+    /// Catalogs that are mounted now.
     pub catalogs: u64,
     /// Lookups.
     pub lookups: u64,
-    /// Directory listings asked for.
+    /// Directory listings.
     pub lists: u64,
     /// Reads.
     pub reads: u64,
     /// Reads that had to wait for an object.
     pub misses: u64,
-    /// Extended attributes asked for.
+    /// Reads of extended attributes.
     pub xattrs: u64,
-    /// Revisions taken over since the start.
+    /// Changes of the revision since the start.
     pub switches: u64,
-    /// Files that somebody may hold open.
+    /// Files that may be open.
     pub held: u64,
-    /// Failures, those that are forgotten included.
+    /// Failures, including those no longer recorded.
     pub failures: u64,
 }
 
-/// What the follower found out.
+/// Results of the follower's checks.
 #[derive(Debug)]
 pub(crate) struct HeadStatus {
     pub(crate) checked: SystemTime,
     pub(crate) offline: Option<Offline>,
 }
 
-/// The last failures.
+/// Last failures.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     last: Mutex<VecDeque<Failure>>,
-    /// Each cause under a text that is the same for all objects that it concerns.
+    /// Causes by a text that is the same for all objects of failures with that cause.
     causes: Mutex<Vec<(String, FailureCause)>>,
     count: Counter,
 }
@@ -145,7 +145,7 @@ impl Failures {
         self.causes.lock().iter().map(|(_, cause)| cause.clone()).collect()
     }
 
-    /// How many there were, those that are forgotten included.
+    /// Returns the number of failures, including those no longer recorded.
     pub(crate) fn count(&self) -> u64 {
         self.count.value()
     }
@@ -184,7 +184,7 @@ fn cause_text(object: &str, error: &TreeError) -> String {
     }
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 pub fn chain(error: &dyn Error) -> String {
     let causes = successors(error.source(), |cause| (**cause).source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

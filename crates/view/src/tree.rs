@@ -1,4 +1,4 @@
-//! The view as a tree.
+//! Implements the tree of a view.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Tree for View {
 
     fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
         self.core.counters.lookups.count();
-        // Only a call that has to wait pays for keeping its arguments.
+        // Arguments are copied only for a call that has to wait.
         if let Some(parked) = self.core.answer(reply, |snapshot| snapshot.lookup(dir, name)) {
             let (dir, name) = (*dir, name.to_vec());
             self.core.answer_later(parked, move |snapshot| snapshot.lookup(&dir, &name));
@@ -101,14 +101,16 @@ impl Tree for View {
 }
 
 impl Core {
-    /// The root directory of the present revision.
+    /// Returns the root directory of the present revision.
     fn root(&self) -> Found {
         let revision = self.current.load();
         revision.root_found
     }
 
-    /// The room in the cache, and as many files as the catalogs count, of which those are free that no attached catalog
-    /// describes: what the reference implementation answers, and what does not look full while nothing is amiss.
+    /// Returns the space in the cache, and the number of entries that the catalogs count.
+    ///
+    /// Entries that no attached catalog has count as free: this is what the reference client returns, and does not
+    /// look like a full file system.
     fn statfs(&self) -> StatFs {
         let revision = self.current.load();
         let room = self.store.room();
@@ -120,7 +122,7 @@ impl Core {
         }
     }
 
-    /// The path of a node for messages, without waiting for anything.
+    /// Returns the path of a node for messages, without waiting.
     pub(crate) fn name_of(&self, node: &Node) -> String {
         let revision = self.current.load();
         let snapshot = Snapshot::new(self, &revision);

@@ -1,4 +1,4 @@
-//! A repository, open.
+//! Opens a repository as a view.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -22,7 +22,7 @@ use crate::revision::{Label, Revision};
 use crate::start::Start;
 use crate::status::{FailureCause, HeadStatus, ViewCounters, ViewStatus};
 
-/// A repository as a tree: one revision at a time, and new ones as they come.
+/// A repository as a tree: one revision at a time, and new ones as they are published.
 pub struct View {
     pub(crate) core: Arc<Core>,
     follower: Arc<Follower>,
@@ -31,13 +31,12 @@ pub struct View {
 }
 
 impl View {
-    /// How many reads had to wait for an object so far.
+    /// Returns the number of reads that had to wait for an object.
     pub fn misses(&self) -> u64 {
         self.core.counters.misses.value()
     }
 
-    /// Opens a repository at its head, or at the revision that the options pin. Waits until its root catalog
-    /// is there, so not for a thread that answers others.
+    /// Opens a repository at its head, or at the pinned revision. Blocks until its root catalog is attached.
     pub fn open(
         store: Arc<dyn ObjectStore>,
         heads: HeadKeeper,
@@ -93,35 +92,38 @@ impl View {
         Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
     }
 
-    /// Looks for a new head now, moves to it, and returns once the mounts know. A pinned view stays.
+    /// Checks for a new head now, moves to it, and returns once the mounts are notified. A pinned view stays.
     pub fn refresh(&self) -> Result<Refreshed, TreeError> {
         self.follower.refresh(None)
     }
 
-    /// The same, but waits no longer than this; the look goes on.
-    pub fn refresh_within(&self, quiet_period: Duration) -> Result<Refreshed, TreeError> {
-        self.follower.refresh(Instant::now().checked_add(quiet_period))
+    /// Does the same with a timeout; the check continues after it.
+    pub fn refresh_within(&self, timeout: Duration) -> Result<Refreshed, TreeError> {
+        self.follower.refresh(Instant::now().checked_add(timeout))
     }
 
-    /// Somebody says that a revision is published, perhaps this one. Nothing is believed but when to look; returns at
-    /// once. A pinned view stays.
+    /// Takes a hint that a newer revision may exist, which triggers a verified refresh.
+    ///
+    /// Returns at once. A pinned view stays.
     pub fn hint_revision(&self, revision: Option<u64>) {
         self.follower.hint_revision(revision);
     }
 
-    /// Stops following the repository and fetching ahead. The view goes on answering; dropping it does this too.
+    /// Stops following the repository and prefetching. The view goes on answering; dropping it does this too.
     pub fn close(&self) {
         self.core.prefetch.close();
         self.follower.stop();
     }
 
-    /// The name of the repository.
+    /// Returns the name of the repository.
     pub fn name(&self) -> &RepositoryName {
         &self.core.name
     }
 
-    /// Whether anything in the present revision has extended attributes, beside the ones that tell of the mount. By the
-    /// catalogs' counters, which leave out the older revisions that a repository may show below its root.
+    /// Returns true if any entry of the present revision has stored extended attributes.
+    ///
+    /// This uses the catalogs' counters, which do not include the older revisions that a repository may show below its
+    /// root.
     pub fn has_attributes(&self) -> bool {
         self.core.current.load().attributed > 0
     }
@@ -131,12 +133,12 @@ impl View {
         self.core.failures.causes()
     }
 
-    /// Has the view ask `about` for what it doesn't know itself. It asks one; later ones are not asked.
+    /// Sets the source of magic attributes that the view does not know itself. Only the first call has an effect.
     pub fn tell(&self, about: Arc<dyn About>) {
         let _ = self.core.about.set(about);
     }
 
-    /// Tells `observer` of every read from now on. A view has one observer; later ones hear nothing.
+    /// Sets the observer of reads. Only the first call has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.observer.set(observer);
     }
@@ -151,12 +153,12 @@ impl View {
         }
     }
 
-    /// Tells of everything that is foreseen from now on. A view tells one; later ones hear nothing.
+    /// Sets the listener for predictions. Only the first call has an effect.
     pub fn set_prefetch_listener(&self, listener: PrefetchListener) {
         let _ = self.core.prefetch.listener.set(listener);
     }
 
-    /// How the view is doing.
+    /// Returns the status of the view.
     pub fn status(&self) -> ViewStatus {
         let core = &self.core;
         let revision = core.current.load();
@@ -194,7 +196,7 @@ impl Drop for View {
     }
 }
 
-/// A head below the blacklist's floor is never accepted; a revision that is pinned must not be either.
+/// Refuses a pinned revision below the blacklist's floor; a head below it is never accepted.
 fn refuse_blacklisted(number: u64, heads: &HeadKeeper) -> Result<(), TreeError> {
     let floor = heads.floor();
     if number >= floor {

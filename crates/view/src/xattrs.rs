@@ -1,7 +1,7 @@
-//! Extended attributes: those that the repository stores, and those that tell of the repository itself.
+//! Extended attributes: those that the repository stores, and magic ones, which describe the repository.
 //!
-//! The latter ("magic") answer to the names that the reference client gives them, on every node they make
-//! sense for; which of them is listed where is in [`magic`](crate::magic).
+//! The latter have the names of the reference client, on every node for which they make sense; [`magic`](crate::magic)
+//! determines which of them are listed where.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::payload::NodeInfo;
 use crate::requester;
 use crate::status::Failure;
 
-/// The longest page of a value that comes in pages; Linux takes 65,536 bytes for any value.
+/// Maximum length of a page of a value; Linux allows 65,536 bytes for any value.
 const PAGE_MAX: usize = 40_000;
-/// The longest description of a repository that is shown.
+/// Maximum length of a repository's description.
 const METAINFO_MAX: u64 = 64 * 1024;
-/// In place of one that isn't there, or can't be had.
+/// Value if the repository has no description, or it can't be fetched.
 const NO_METAINFO: &str = "metainfo not available";
 
 impl Snapshot<'_> {
-    /// The value of an attribute.
+    /// Returns the value of an attribute.
     pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Blocked> {
         let info = NodeInfo::of(node)?;
         let magic = std::str::from_utf8(name).ok().map(split_page);
@@ -50,7 +50,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// The names of the attributes.
+    /// Returns the names of the attributes.
     pub(crate) fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, Blocked> {
         let info = NodeInfo::of(node)?;
         let mut names = Vec::new();
@@ -68,7 +68,7 @@ impl Snapshot<'_> {
         if is_listed {
             let is_told = self.core.about.get().is_some();
             for name in magic::listed(node.kind, &info, is_told) {
-                // One that is stored under such a name is not listed twice.
+                // A stored attribute of this name is not listed twice.
                 if !names.iter().any(|stored| stored == name.as_bytes()) {
                     names.push(name.as_bytes().to_vec());
                 }
@@ -77,15 +77,17 @@ impl Snapshot<'_> {
         Ok(names)
     }
 
-    /// Whether the node has attributes in the present revision. Programs ask each file they run for some
-    /// that it never has, so the node's own notes answer if they are of the catalog that is mounted now.
+    /// Returns true if the node may have attributes in the present revision.
+    ///
+    /// Programs request attributes of each file they run that it never has, so the node's own payload answers if its
+    /// catalog is mounted now.
     fn may_have_xattrs(&self, info: &NodeInfo) -> bool {
         let is_present =
             self.mounts.get(&info.mount).is_some_and(|mount| mount.attached.hash == info.catalog);
         info.xattrs || !is_present
     }
 
-    /// Attributes that every node has.
+    /// Returns an attribute that every node has.
     fn of_view(&self, name: &str) -> Option<String> {
         let label = &self.revision.label;
         Some(match name {
@@ -99,7 +101,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Why the last reads failed, for whoever has no other way to ask.
+    /// Returns the causes of the last failed reads, for users who have no other access to them.
     fn of_failures(&self, name: &str) -> Option<String> {
         let failures = &self.core.failures;
         Some(match name {
@@ -123,7 +125,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Attributes that need a look into a catalog.
+    /// Returns an attribute that needs a catalog.
     fn of_catalog(&self, node: &Node, info: &NodeInfo, name: &str) -> Result<Option<String>, Blocked> {
         let file = node.kind == Kind::File;
         Ok(match name {
@@ -167,7 +169,7 @@ impl Snapshot<'_> {
 }
 
 impl Core {
-    /// What the repository says of itself, from the cache or its server.
+    /// Fetches the repository's description of itself, from the cache or the server.
     pub(crate) fn metainfo(&self, page: Page, reply: Reply<Vec<u8>>) {
         let requester = requester::of(reply.requester());
         let answer = move |text: &str| reply.give(paged(text, page));
@@ -187,12 +189,12 @@ impl Core {
     }
 }
 
-/// Seconds since the epoch.
+/// Returns the seconds since the epoch.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Attributes that a node's notes tell.
+/// Returns an attribute that a node's payload has.
 fn of_info(node: &Node, info: &NodeInfo, name: &str) -> Option<String> {
     let yes_no = |yes: bool| if yes { "1" } else { "0" }.to_owned();
     let file = node.kind == Kind::File;
@@ -242,7 +244,7 @@ fn counters(statistics: &Statistics) -> String {
     rows.iter().map(|(name, own, below)| format!("{name},{}\n", own.saturating_add(*below))).collect()
 }
 
-/// A page of a value: whole lines, as many as fit.
+/// Returns a page of a value: whole lines, as many as fit.
 fn paged(value: &str, page: Page) -> Result<Vec<u8>, TreeError> {
     let mut pages = vec![String::new()];
     for line in value.split_inclusive('\n') {

@@ -10,7 +10,7 @@ use super::*;
 pub(crate) struct Paths {
     pub(crate) files: BTreeMap<String, u64>,
     pub(crate) listed: usize,
-    /// A folder below which nothing is known yet.
+    /// Folder below which no catalog is attached.
     absent: Option<&'static str>,
     met_absent: bool,
     /// The server is nearby.
@@ -23,7 +23,7 @@ impl Paths {
         self
     }
 
-    /// Modules at the same place in so many packages.
+    /// Adds modules at the same place in many packages.
     fn with_packages(self, packages: usize, place: &str, count: usize, size: u64) -> Self {
         (0..packages).fold(self, |paths, package| {
             paths.with(&format!("/s/p{package:02}/{place}"), count, ".pyc", size)
@@ -88,7 +88,7 @@ fn the_small_files_of_its_kind_come_first_from_the_next_one_on() {
 #[test]
 fn a_small_package_comes_whole_and_once() {
     let mut paths = Paths::default().with("/s/p/x", 3, ".h", 1000).with("/s/p/y/z", 2, ".h", 1000);
-    // Too much for the package to go along with its neighbours.
+    // Too many for the package to be prefetched along with its neighbours.
     paths = paths.with("/s/other", 100, ".h", SMALL_MAX);
     let mut neighbours = Neighbours::default();
     let first = taken(&mut neighbours, &mut paths, "/s/p/x/f0000.h");
@@ -139,7 +139,7 @@ fn a_folder_of_many_packages_is_never_taken() {
 
 #[test]
 fn a_folder_that_was_taken_says_nothing_of_those_below() {
-    // As the library of an interpreter, and its extensions further down; more than is taken at once.
+    // A library of an interpreter, and its extensions further down; more than is prefetched at once.
     let mut paths = Paths::default().with("/lib", 2, ".so", 1000).with("/lib/py/dynload", 50, ".so", 1 << 20);
     let mut neighbours = Neighbours::default();
     assert_eq!(taken(&mut neighbours, &mut paths, "/lib/f0000.so")[0], "/lib/f0001.so");
@@ -158,7 +158,7 @@ fn larger_libraries_are_small_too() {
 #[test]
 fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
     let mut paths = Paths::default().with_packages(60, "c", 2, 10_000);
-    // What makes each of them too much to come along.
+    // Makes each package too large to be prefetched along.
     paths = paths.with_packages(60, "c/deep", 30, 100_000);
     let mut neighbours = Neighbours::default();
     let mut others = |package: &str, neighbours: &mut Neighbours| {
@@ -202,7 +202,10 @@ fn what_was_evicted_is_taken_again() {
     let again = (1..).take_while(|_| taken(&mut neighbours, &mut paths, "/a/f0000.h").is_empty()).count();
     assert_eq!(again, usize::from(STALE) - 1);
     for _ in 0..=STALE {
-        assert!(neighbours.came(&mut paths, b"/a/f0000.h").is_empty(), "what comes was not evicted");
+        assert!(
+            neighbours.read_prefetched(&mut paths, b"/a/f0000.h").is_empty(),
+            "what comes was not evicted"
+        );
     }
 }
 

@@ -4,8 +4,8 @@ use crate::neighbours::tests::Paths;
 const LIB: &str = "/sw/lib";
 const SITE: &str = "/sw/lib/site";
 
-/// A standard library and packages: `os`; `pkg` with the modules `a`, `inner.b` and `inner.c` and the library `fast`; `os`
-/// again, in `pkg`.
+/// A standard library and packages: `os`; `pkg` with the modules `a`, `inner.b` and `inner.c` and the library `fast`;
+/// `os` again, in `pkg`.
 fn tree() -> Paths {
     let mut paths = Paths::default();
     let mut add = |path: String| paths.files.insert(path, 1000);
@@ -36,7 +36,7 @@ fn module(path: &str, missed: bool) -> PythonModule {
     PythonModule { path: path.as_bytes().into(), wanted, missed, tries: 0 }
 }
 
-/// The folder with one file.
+/// Returns a folder with one file.
 fn paths_of(path: &str) -> std::rc::Rc<crate::neighbours::Folder> {
     let mut paths = Paths::default();
     paths.files.insert(path.to_owned(), 1000);
@@ -47,14 +47,14 @@ fn compiled(folder: &str, name: &str) -> String {
     format!("{folder}/__pycache__/{name}.cpython-311.pyc")
 }
 
-/// What a module imports, with the parts of paths that all have in common left out.
+/// Returns the files that a module imports, without the part of the path that all have in common.
 fn imported(modules: &mut PythonModules, importer: &str, imports: &[Import<'_>]) -> Vec<String> {
     let found = modules.imported(&mut tree(), &module(importer, true), imports);
     let short = |leaf: Leaf| leaf.wanted().what.replace("/__pycache__", "").replace(".cpython-311.pyc", "");
     found.leaves.into_iter().map(short).collect()
 }
 
-/// Modules of which one in each root was read.
+/// Returns a state in which one module of each root was read.
 fn read() -> PythonModules {
     let mut modules = PythonModules::default();
     for importer in [compiled(LIB, "re"), compiled(&format!("{SITE}/pkg"), "a")] {
@@ -63,7 +63,7 @@ fn read() -> PythonModules {
     modules
 }
 
-/// Large ones aren't guesses like others, and small ones tell what they need.
+/// Large libraries are not candidates like others, and small ones tell which libraries they need.
 #[test]
 fn libraries_are_told_apart_whatever_their_size() {
     let mut modules = read();

@@ -19,7 +19,7 @@ fn tree() -> Arc<MemoryTree> {
     tree
 }
 
-/// A mount whose scout writes down what it is told.
+/// Returns a mount whose replayer writes its steps to a file.
 fn mount(folder: &Path, near: bool) -> RecordingTree {
     let script = format!("cat >> {}", folder.join("told").display());
     let command = ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()]);
@@ -29,7 +29,7 @@ fn mount(folder: &Path, near: bool) -> RecordingTree {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the scout was told this step.
+/// Waits until the replayer has received this step.
 fn until_told(folder: &Path, step: &(String, u32)) {
     assert!(
         until(PATIENCE, || requested(folder).contains(step)),
@@ -38,7 +38,7 @@ fn until_told(folder: &Path, step: &(String, u32)) {
     );
 }
 
-/// What the scout was told so far, in order.
+/// Returns the steps that the replayer has received so far, in order.
 fn requested(folder: &Path) -> Vec<(String, u32)> {
     let message = std::fs::read(folder.join("told")).unwrap_or_default();
     let (mut steps, mut at) = (Vec::new(), 0);
@@ -49,19 +49,19 @@ fn requested(folder: &Path) -> Vec<(String, u32)> {
     steps
 }
 
-/// What a program does with one of the directories.
+/// Reads one of the directories like a program.
 fn visit(mount: &RecordingTree, number: usize) {
     let root = mount.root().node;
     let find = |dir: &Node, name: &str| Reply::wait(|reply| mount.lookup(dir, name.as_bytes(), reply));
     let dir = find(&root, &number.to_string()).expect("it is there").node;
     let _ = find(&dir, "absent").expect_err("it is not there");
     let listing = Reply::wait(|reply| mount.list(&dir, Cookie(0), reply)).expect("a directory");
-    // It is not looked up: the listing gave it out.
+    // The file is not looked up: the listing returned it.
     let file = listing.entries[0].node;
     Reply::wait(|reply| mount.read(&file, 5, 10, reply)).expect("a file");
 }
 
-/// A folder in which it is noted what a program did with all of them.
+/// Returns a folder with the recorded sequence of a program that read all directories.
 fn after_a_start() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let first = mount(folder.path(), true);
@@ -90,7 +90,7 @@ fn what_a_program_asked_is_gone_ahead_the_next_time() {
     let ahead: Vec<_> = all[1..].iter().filter(|step| begun.contains(step)).cloned().collect();
     assert_eq!(begun, ahead, "in order, each once");
 
-    // Who goes on is believed more and more.
+    // A program that continues gets more and more steps.
     let third = mount(folder.path(), true);
     (0..FILES).for_each(|number| visit(&third, number));
     until_told(folder.path(), &steps_of(FILES - 1)[2]);
@@ -122,7 +122,7 @@ fn what_has_arrived_is_gone_ahead_whole_and_nothing_is_learned_of_it() {
     mount.close();
     let steps = [("/", NAMES), ("/0", NAMES), ("/0/file", 0)];
     let parts = [("/large", 2), ("/large", 3), ("/large", 4), ("/large", 5)];
-    // What the program does wherever it goes is noticed when it has been in some folders.
+    // Names that the program looks up in each folder become common after some folders.
     let negative = [("/absent", NAME), ("/0/absent", NAME)];
     let expected = steps.into_iter().chain(parts).chain(negative);
     let expected = expected.map(|(path, part)| (path.to_owned(), part));
@@ -173,7 +173,7 @@ fn a_scout_that_is_called_back_goes_again() {
     assert!(requested(folder.path()).len() > before);
 }
 
-/// Where the scout has been nobody is seen any more.
+/// Requests after the replayer are answered by the kernel and not seen.
 #[test]
 fn a_program_that_is_seen_only_where_the_scout_was_not_is_led_to_the_end() {
     let folder = after_a_start();
@@ -188,11 +188,11 @@ fn a_program_that_is_seen_only_where_the_scout_was_not_is_led_to_the_end() {
         }
         asked += 1;
         visit(&second, number);
-        // What it is told it has done at once.
-        let notes = second.shared.notes.lock();
+        // The replayer has done all its steps at once.
+        let recorded = second.shared.recorded.lock();
         known = all
             .iter()
-            .filter(|(path, part)| notes.learned.was_handed(path.as_bytes(), *part))
+            .filter(|(path, part)| recorded.sequences.was_handed(path.as_bytes(), *part))
             .cloned()
             .collect();
     }
@@ -203,7 +203,7 @@ fn a_program_that_is_seen_only_where_the_scout_was_not_is_led_to_the_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// What is asked in whatever order: the answers are those of the tree.
+    /// Whatever the order of requests, the answers are those of the tree.
     #[test]
     fn answers_are_those_of_the_tree(visits in proptest::collection::vec(0..FILES, 1..20)) {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,18 +1,18 @@
-//! Trails on disk, beside the cache, so that they outlive the process.
+//! Stores sequences on disk, beside the cache, so that they outlive the process.
 //!
 //! ```text
 //!  0  "ESKERTR1"
-//!  8  number of paths (4, little endian); of each how much of it is as in the one before (2), the length of the rest
-//!     (2), the rest
-//!  …  number of trails (4), the one that was read last first; of each the number of steps (4), of each the number of
-//!     its path (4) and the part (4)
+//!  8  number of paths (4, little endian); for each the length of the prefix shared with the one before (2), the length of
+//!     the rest (2), the rest
+//!  …  number of sequences (4), the one that was read last first; for each the number of steps (4), for each the number
+//!     of its path (4) and the part (4)
 //!  …  XXH3-128 of all bytes before (16)
 //! ```
 //!
-//! It is written by whoever has learned something, whole and under another name first, and joined with what others have
-//! written before; nothing waits for the disk. What is not as it was written, or of another form, is not read. The
-//! folder is the cache's, into which other users can't write; and if they could, the file decides no more than which
-//! files of the repository are fetched ahead, within limits.
+//! Each process that recorded something writes the file whole, under another name first, and merged with what other
+//! processes have written before; no request waits for the disk. Damaged files and other formats are ignored. The folder
+//! belongs to the cache, into which other users can't write; and if they could, the file only decides which files of the
+//! repository are prefetched, within limits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,39 +24,38 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{NamedStep, Observation, PATH_MAX, PATHS_MAX, STEPS_MAX, Sequences, Step};
 
 const MAGIC: &[u8; 8] = b"ESKERTR1";
-/// More than the most that is written.
+/// Maximum size of the file in bytes, more than is ever written.
 const FILE_MAX: u64 = 16 << 20;
 
-/// Where trails are kept; nowhere if there is no file.
+/// File in which sequences are stored; `None` if they are not stored.
 #[derive(Debug, Default)]
 pub struct SequenceStore {
     file: Option<PathBuf>,
-    /// What came with the tree.
+    /// Sequences that came with the tree.
     brought: Vec<Vec<NamedStep>>,
 }
 
-/// The folder and its files are for their owner only.
+/// The folder and its files are accessible to their owner only.
 const DISK: RealDisk = RealDisk::PRIVATE;
 
 impl SequenceStore {
-    /// Keeps them in this file.
+    /// Stores sequences in this file.
     pub fn new(file: Option<PathBuf>) -> Self {
         Self { file, brought: Vec::new() }
     }
 
-    /// One that knows what others have learned and given away with a tree, in the form of the file, too. What is of
-    /// another form is nothing.
+    /// Adds sequences that came with a tree, in the format of the file. Other formats are ignored.
     pub fn with(self, brought: &[u8]) -> Self {
         Self { brought: decode(brought).unwrap_or_default(), ..self }
     }
 
-    /// What was learned before, of readers who are seen as told; nothing if that can't be told.
+    /// Loads the stored sequences for this kind of observation; empty if they can't be read.
     pub fn load(&self, observation: Observation) -> Sequences {
         let mut learned = Sequences::new(observation);
         if let Some((folder, name)) =
             self.file.as_deref().and_then(|file| file.parent().zip(file.file_name()))
         {
-            // What a crash left. Another process that is writing just now saves it later.
+            // Left by a crash. Another process that is writing just now saves its sequences later.
             let _ = remove_unfinished(&DISK, folder, |unfinished| name == unfinished);
         }
         learned.join(&self.read());
@@ -65,12 +64,12 @@ impl SequenceStore {
         learned
     }
 
-    /// Saves what was learned since, with what others have learned. What can't be saved is learned again.
+    /// Saves new steps, merged with what other processes stored. Steps that can't be saved are recorded again.
     pub fn save(&self, learned: &mut Sequences) {
         self.save_shared(&Mutex::new(learned));
     }
 
-    /// The same for what others may want at any time: it is not locked while the disk is waited for.
+    /// Saves shared sequences, which are not locked during disk I/O.
     pub fn save_shared(&self, learned: &Mutex<impl AsMut<Sequences>>) {
         let Some(file) = &self.file else { return };
         if !std::mem::take(&mut learned.lock().as_mut().changed) {
@@ -83,11 +82,11 @@ impl SequenceStore {
             learned.as_mut().encode()
         };
         let written = replace(&DISK, file, &bytes).or_else(|_| {
-            // Perhaps it is the first.
+            // The folder may not exist yet.
             make_dirs(&DISK, file.parent().unwrap_or(Path::new(".")))?;
             replace(&DISK, file, &bytes)
         });
-        // Whoever can't write here can't keep objects either, which is told elsewhere.
+        // If the folder is not writable, the cache can't store objects either, which is reported elsewhere.
         let _ = written;
     }
 
@@ -104,12 +103,12 @@ impl AsMut<Sequences> for Sequences {
 }
 
 impl Sequences {
-    /// How many steps are known.
+    /// Returns the number of recorded steps.
     pub fn steps(&self) -> usize {
         self.locations.len()
     }
 
-    /// Whether there is something to save.
+    /// Returns true if there are unsaved steps.
     pub fn is_changed(&self) -> bool {
         self.changed
     }
@@ -118,7 +117,7 @@ impl Sequences {
         others.iter().for_each(|steps| self.add(steps));
     }
 
-    /// Puts trails that were just read from a file, the newest first, on the clock.
+    /// Sets the times of sequences that were just loaded, the newest first.
     fn order(&mut self) {
         for sequence in self.sequences.iter_mut().rev() {
             self.clock += 1;
@@ -126,7 +125,7 @@ impl Sequences {
         }
     }
 
-    /// Everything in the form of the file.
+    /// Encodes all sequences in the format of the file.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let number = |bytes: &mut Vec<u8>, number: usize| {

@@ -9,7 +9,7 @@ fn path(file: u32) -> String {
     format!("/some/folder/{file}")
 }
 
-/// Reads whole files one after the other, without a pause; what is handed out with each.
+/// Reads whole files one after the other, without a pause; returns the steps predicted with each.
 fn read(learned: &mut Sequences, files: impl IntoIterator<Item = u32>, now: Instant) -> Vec<Vec<u32>> {
     files.into_iter().map(|file| numbers(&learned.read(path(file).as_bytes(), 0, now).next)).collect()
 }
@@ -36,7 +36,7 @@ fn who_leaves_a_trail_gets_no_more_of_it() {
     read(&mut learned, 0..1000, now);
     let handed = read(&mut learned, (0..20).chain(2000..3000), now).concat();
     assert_eq!(handed, (1..=19 + HEAD as u32 + 19).collect::<Vec<_>>(), "what was right, and a few");
-    // What came instead is a trail of its own, on which whoever comes to it gets on.
+    // The files read instead are a sequence of their own, which predicts their reads.
     let handed = read(&mut learned, 2000..2002, now);
     assert_eq!(handed[0][..2], [2001, 2002]);
 }
@@ -91,7 +91,7 @@ fn what_was_read_longest_ago_makes_room() {
     assert!(learned.location(&[b'/'; PATH_MAX + 1], 0).is_none());
 }
 
-/// First reads, in order, and the trail of each: what the recorder should make of reads.
+/// First reads, in order, and the sequence of each: the expected result of recording.
 #[derive(Default)]
 struct Reference {
     first: Vec<((u32, u32), usize)>,
@@ -112,15 +112,15 @@ impl Reference {
 }
 
 proptest! {
-    /// Whatever is read in whatever order: trails are the first reads in their order, and what is handed out comes after
-    /// what is read, on its trail, in its order, and is in all no more than what was taken of the trail and a few.
+    /// Whatever the order of reads: sequences are the first reads in their order, and predictions follow what is read,
+    /// on its sequence, in its order, and are in all no more than what was read of the sequence and a few.
     #[test]
     fn trails_are_as_a_list_of_first_reads_has_them(
         reads in prop::collection::vec((0_u32..60, 0_u32..3, 0_u64..12), 1..400),
     ) {
         let (mut learned, mut reference, mut now) = (Sequences::default(), Reference::default(), Instant::now());
         for (file, part, pause) in reads {
-            // Mostly none.
+            // Mostly no pause.
             now += Duration::from_secs(if pause > 9 { pause * 2 } else { 0 });
             let heard = learned.read(path(file).as_bytes(), part, now);
             let Some(at) = reference.read((file, part), now) else {

@@ -18,8 +18,9 @@ use crate::payload::NodeInfo;
 
 use super::{Event, objects};
 
-/// Fetches the specification beside a trigger. False, and nothing happens, if there is none; else the planner hears what
-/// came of it, once.
+/// Fetches the specification beside a trigger, and sends one event with the result to the scheduler.
+///
+/// Returns false, without an event, if there is none.
 pub(super) fn fetch_spec(core: &Arc<Core>, trigger: NodeKey, info: &NodeInfo) -> bool {
     let revision = core.current.load();
     let Some((wanted, directory)) = find_spec(&Snapshot::new(core, &revision), info) else { return false };
@@ -27,7 +28,7 @@ pub(super) fn fetch_spec(core: &Arc<Core>, trigger: NodeKey, info: &NodeInfo) ->
     true
 }
 
-/// The object of the specification beside a trigger, and the directory they are in.
+/// Returns the object of the specification beside a trigger, and their directory.
 fn find_spec(snapshot: &Snapshot<'_>, trigger: &NodeInfo) -> Option<(ObjectRequest, Vec<u8>)> {
     let path = snapshot.path_of(trigger).ok()?;
     let (directory, name) = split(&path)?;
@@ -37,7 +38,7 @@ fn find_spec(snapshot: &Snapshot<'_>, trigger: &NodeInfo) -> Option<(ObjectReque
     if row.size() > bundle::BYTES_MAX as u64 {
         return None;
     }
-    // In one object: the reference knows no other kind either.
+    // The reference client only supports specifications that are one object, too.
     Some((file_objects::whole(&row, &join(directory, &name))?, directory.to_vec()))
 }
 

@@ -16,7 +16,7 @@ use super::scheduler::Scheduler;
 use super::{Event, objects};
 
 impl Scheduler {
-    /// A chunk of a library or executable was missed, whether it was `expected` or not.
+    /// Handles a miss of a chunk, which was `expected` if it was queued or being fetched.
     pub(super) fn program_missed(
         &mut self,
         core: &Arc<Core>,
@@ -37,8 +37,7 @@ impl Scheduler {
         }
     }
 
-    /// A chunk is missed that nothing is about to bring. Whether so many are that had come before that the file was
-    /// probably evicted.
+    /// Records a miss of a chunk that is not being fetched; returns true if the file was probably evicted.
     fn is_evicted(&mut self, key: &NodeKey, missed: usize) -> bool {
         let Some(known) = self.elf_files.known.get_mut(key) else { return false };
         let is_left = |chunk| self.remaining.is_queued(&known.elf_file.wanted(chunk).key());
@@ -48,7 +47,7 @@ impl Scheduler {
         known.missed_again >= EVICTED
     }
 
-    /// A guess at a part of a library or executable is read.
+    /// Handles a read of a prefetched chunk.
     pub(super) fn program_touched(&mut self, core: &Arc<Core>, key: NodeKey, at: u64) {
         if let Some(known) = self.elf_files.known.get(&key).filter(|known| !known.in_use) {
             let elf_file = known.elf_file.clone();
@@ -57,7 +56,7 @@ impl Scheduler {
         }
     }
 
-    /// A library or executable is in use: of it a chunk is being read.
+    /// Handles the first read of a library or executable, in the chunk `read`.
     pub(super) fn program_used(&mut self, core: &Arc<Core>, key: NodeKey, elf_file: &ElfFile, read: usize) {
         let known = self.elf_files.track(key, elf_file);
         if mem::replace(&mut known.in_use, true) {
@@ -73,7 +72,7 @@ impl Scheduler {
         self.await_parts(core, key);
     }
 
-    /// Libraries will probably be used: a module imports them, or another one needs them.
+    /// Handles libraries that will probably be used: a module imports them, or another library needs them.
     pub(super) fn programs_expected(&mut self, core: &Arc<Core>, expected: &[(NodeKey, ElfFile)]) {
         for (key, elf_file) in expected.iter().rev() {
             self.elf_files.track(*key, elf_file);
@@ -81,21 +80,21 @@ impl Scheduler {
         }
     }
 
-    /// No bundle is on its way any more, or one less: what waited for them goes on.
+    /// Continues with the files that waited for a bundle, after one has arrived.
     pub(super) fn programs_go_on(&mut self, core: &Arc<Core>) {
-        for key in mem::take(&mut self.elf_files.held) {
+        for key in mem::take(&mut self.elf_files.waiting_for_bundle) {
             self.await_parts(core, key);
         }
     }
 
-    /// Has the chunks of a file come that tell more of it, unless a bundle tells.
+    /// Requests the chunks that describe a file, unless a bundle names the file.
     fn await_parts(&mut self, core: &Arc<Core>, key: NodeKey) {
         let Some(known) = self.elf_files.known.get_mut(&key) else { return };
         if self.remaining.is_announced(&known.elf_file.path) {
             return;
         }
         if self.remaining.awaits_spec() {
-            return self.elf_files.held.push(key);
+            return self.elf_files.waiting_for_bundle.push(key);
         }
         let (elf_file, in_use) = (known.elf_file.clone(), known.in_use);
         for number in known.chunks_to_request() {
@@ -103,15 +102,15 @@ impl Scheduler {
             let candidate = elf_file.candidate(chunk);
             if in_use {
                 ask(core, key, number, candidate.wanted);
-            } else if self.elf_files.guessed.insert(candidate.wanted.key(), (key, number)).is_none() {
+            } else if self.elf_files.prefetching.insert(candidate.wanted.key(), (key, number)).is_none() {
                 self.queue_first(candidate);
             }
         }
     }
 
-    /// An object has come that was guessed, or is not to be had; it may be one that tells more of a file.
+    /// Handles the end of a prefetch; requests the object if its chunk describes a file.
     pub(super) fn program_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
-        if let Some((file, number)) = self.elf_files.guessed.remove(key)
+        if let Some((file, number)) = self.elf_files.prefetching.remove(key)
             && is_here
             && let Some(known) = self.elf_files.known.get(&file)
             && let Some(chunk) = known.elf_file.chunks.get(number)
@@ -120,7 +119,7 @@ impl Scheduler {
         }
     }
 
-    /// A part of a file has come that tells what is read of it.
+    /// Handles a chunk that describes a file.
     pub(super) fn program_came(
         &mut self,
         core: &Arc<Core>,
@@ -129,10 +128,10 @@ impl Scheduler {
         handle: Option<&Handle>,
     ) {
         let Some(known) = self.elf_files.known.get_mut(&key) else { return };
-        let Some(handle) = handle else { return known.is_lacking(number) };
-        let mut findings = known.came(number, handle);
+        let Some(handle) = handle else { return known.fetch_failed(number) };
+        let mut findings = known.arrived(number, handle);
         let elf_file = known.elf_file.clone();
-        // A bundle that came meanwhile knows better.
+        // A bundle that has arrived meanwhile is more precise.
         if self.remaining.is_announced(&elf_file.path) {
             return;
         }
@@ -170,7 +169,7 @@ impl Scheduler {
     }
 }
 
-/// Has a chunk opened that tells what is read of its file.
+/// Opens a chunk that describes its file.
 fn ask(core: &Arc<Core>, file: NodeKey, number: usize, wanted: ObjectRequest) {
     objects::open(core, wanted, move |handle| Event::Part { file, number, handle });
 }

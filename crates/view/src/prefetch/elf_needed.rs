@@ -13,7 +13,7 @@ use super::retry::{Retry, TRIES_MAX, attach};
 use super::scheduler::Scheduler;
 
 impl Scheduler {
-    /// Finds the libraries that one needs.
+    /// Finds the libraries that a file needs.
     pub(super) fn find_needed(&mut self, core: &Arc<Core>, need: NeededSearch) {
         let revision = core.current.load();
         let snapshot = Snapshot::new(core, &revision);

@@ -1,4 +1,4 @@
-//! Folders of the present revision, for guesses.
+//! Lists folders of the present revision, for predictions.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,29 +19,31 @@ use crate::failure::Blocked;
 use crate::lookup::{Snapshot, is_name};
 use crate::nested::CatalogMount;
 
-/// Most rows looked at in one folder.
+/// Maximum number of rows read in one folder.
 const ROWS_MAX: usize = 1 << 17;
-/// A catalog larger than this is not fetched for a guess.
+/// Maximum size in bytes of a catalog that is fetched for a prediction.
 const CATALOG_MAX: u64 = 16 << 20;
-/// Most catalogs that are fetched at once for one guess.
+/// Maximum number of catalogs fetched at once for one prediction.
 const CATALOGS_MAX: usize = 16;
-/// Most links that are followed to a file, one after the other.
+/// Maximum number of links followed to a file.
 const LINKS_MAX: usize = 8;
-/// Most entries of folders that are remembered: some 15 MB.
+/// Maximum number of entries in cached folders: some 15 MB.
 const REMEMBERED_MAX: usize = 1 << 17;
 
-/// Folders that were looked at. Guesses climb from many places to the same ones, and to read a folder's rows in a catalog
-/// takes longer than all that is made of them.
+/// Caches listed folders.
+///
+/// Predictions climb from many places to the same folders, and reading a folder's rows in a catalog takes longer than
+/// evaluating them.
 #[derive(Default)]
 pub(super) struct FolderCache {
-    /// The serial number of the revision that they are of.
+    /// Serial number of the revision of these folders.
     serial: u64,
     folders: HashMap<Box<[u8]>, Rc<Folder>>,
     entries: usize,
 }
 
 impl FolderCache {
-    /// Forgets what is not of this revision.
+    /// Clears the cache if it belongs to another revision.
     fn turn_to(&mut self, serial: u64) {
         if self.serial != serial {
             self.forget();
@@ -60,18 +62,18 @@ impl FolderCache {
         }
     }
 
-    /// Forgets all of them.
+    /// Clears the cache.
     pub(super) fn forget(&mut self) {
         (self.folders, self.entries) = Default::default();
     }
 }
 
-/// The tree as it is now. Catalogs that aren't attached are noted, each once, and left out.
+/// Lists folders from attached catalogs; records others, each once, as missing.
 pub(super) struct FolderLister<'s, 'a> {
     snapshot: &'s Snapshot<'a>,
     folder_cache: &'s mut FolderCache,
     pub(super) missing: Vec<WantedCatalog>,
-    /// Whether the server is far.
+    /// True if the server is far.
     far: bool,
 }
 
@@ -81,11 +83,11 @@ impl<'s, 'a> FolderLister<'s, 'a> {
         Self { snapshot, folder_cache, missing: Vec::new(), far }
     }
 
-    /// What is in a folder, unless that can't be told now.
+    /// Reads a folder; `None` if its catalog is not attached.
     fn read(&mut self, path: &[u8]) -> Option<Folder> {
         let mount = self.mounted(path)?;
         let own = mount.key_of(path);
-        // What can't be read is no guess; whoever asks for it hears of the damage.
+        // A damaged catalog yields no prediction; the program that reads it gets the error.
         let children = mount.attached.catalog.children(own).ok()?;
         let (mut folders, mut files, mut libraries) = (Vec::new(), Vec::new(), Vec::new());
         for row in children.take(ROWS_MAX).flatten() {
@@ -105,7 +107,7 @@ impl<'s, 'a> FolderLister<'s, 'a> {
         Some(Folder::new(path, folders, files).with_libraries(libraries))
     }
 
-    /// Where what lies in a folder is looked up, unless that can't be told now.
+    /// Returns the mount of a folder; `None` if its catalog is not attached.
     fn mounted(&mut self, folder: &[u8]) -> Option<&'s CatalogMount> {
         match self.snapshot.resolve(folder) {
             Ok(mount) => Some(mount),
@@ -121,7 +123,7 @@ impl<'s, 'a> FolderLister<'s, 'a> {
         }
     }
 
-    /// The library or executable at a path, or at the end of links from there.
+    /// Finds the library or executable at a path, following links.
     pub(super) fn elf_file(&mut self, path: &[u8]) -> Option<(NodeKey, ElfFile)> {
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
@@ -171,7 +173,7 @@ impl Folders for FolderLister<'_, '_> {
     }
 }
 
-/// A file that is small, and one object.
+/// Returns the file of a row if it is small and one object.
 fn small(row: &Row<'_>) -> Option<SmallFile> {
     if row.size() > small_max(kind(row.name())) {
         return None;

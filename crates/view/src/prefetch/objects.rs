@@ -8,7 +8,7 @@ use crate::core::Core;
 
 use super::Event;
 
-/// Has an object fetched ahead, and opened; the planner hears what came of it, once.
+/// Prefetches and opens an object, and sends one event with the result to the scheduler.
 pub(super) fn open(
     core: &Arc<Core>,
     wanted: ObjectRequest,

@@ -18,25 +18,25 @@ use super::scheduler::Scheduler;
 use super::{Event, objects};
 
 impl Scheduler {
-    /// A program reads a module, or waits for one that nothing foresaw: has it tell what it imports.
+    /// Handles a read or an unpredicted miss of a module: opens it to evaluate its imports.
     pub(super) fn module_read(&mut self, core: &Arc<Core>, path: &[u8], wanted: ObjectRequest, missed: bool) {
         let key = wanted.key();
-        // A guess that is still queued is none any more once a program asks for it, so nothing else has it tell.
+        // A read removes a queued candidate, so its arrival would not open the module.
         let is_left = !self.is_under_way(&key) && self.python_modules.take_expected(&key).is_some();
-        // One that is missed again was evicted, and so perhaps were those that it imports.
+        // A module that is missed again was evicted, and so perhaps were those that it imports.
         if self.python_modules.is_new(key) || is_left || missed {
             ask(core, PythonModule { path: path.into(), wanted, missed, tries: 0 });
         }
     }
 
-    /// An object has come; if it is a module that was guessed, it tells what it imports.
+    /// Opens a prefetched module to evaluate its imports.
     pub(super) fn module_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
         if let Some(module) = self.python_modules.take_expected(key).filter(|_| is_here) {
             ask(core, module);
         }
     }
 
-    /// The content of a module is there, or is not to be had now.
+    /// Evaluates the imports of a module.
     pub(super) fn module_came(&mut self, core: &Arc<Core>, module: PythonModule, handle: Option<Handle>) {
         let Some(handle) = handle else { return };
         let content = file_objects::read(&handle, 0, handle.len().min(small_max(ENDING)) as usize);
@@ -48,7 +48,7 @@ impl Scheduler {
         let snapshot = Snapshot::new(core, &revision);
         let mut lister = FolderLister::new(&snapshot, &mut self.folder_cache, self.far);
         let imported = self.python_modules.imported(&mut lister, &module, &imports);
-        // One alone is imported in a way that isn't told; with a second one, others will be, too.
+        // A single miss may be a dynamic import; after a second one, others in the folder are likely too.
         let beside = if module.missed && self.python_modules.is_missed_again(&module.path) {
             self.neighbours.beside(&mut lister, &module.path)
         } else {
@@ -67,14 +67,14 @@ impl Scheduler {
             }
         }
         if module.tries < TRIES_MAX {
-            // The same look again is no second miss.
+            // The retry is no second miss.
             let module = PythonModule { missed: false, tries: module.tries + 1, ..module };
             attach(core, Retry::PythonModule { module, handle }, missing);
         }
     }
 }
 
-/// Has a module opened.
+/// Opens a module.
 fn ask(core: &Arc<Core>, module: PythonModule) {
     let wanted = module.wanted.clone();
     objects::open(core, wanted, |handle| Event::PythonModule { module, handle, attached: Vec::new() });

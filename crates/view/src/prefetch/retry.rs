@@ -1,4 +1,4 @@
-//! Guesses that lack catalogs.
+//! Retries predictions that lacked catalogs.
 
 use std::sync::{Arc, Weak};
 
@@ -12,10 +12,10 @@ use crate::core::Core;
 
 use super::{Cluster, Event};
 
-/// How often catalogs are fetched for one guess, as those found may name more.
+/// Maximum number of retries of one prediction, since the fetched catalogs may name more.
 pub(super) const TRIES_MAX: u32 = 8;
 
-/// Fetches the catalogs that a guess lacked, then makes it again.
+/// Fetches the missing catalogs of a prediction, then retries it.
 pub(super) fn attach(core: &Arc<Core>, again: Retry, missing: Vec<WantedCatalog>) {
     if missing.is_empty() {
         return;
@@ -29,7 +29,7 @@ pub(super) fn attach(core: &Arc<Core>, again: Retry, missing: Vec<WantedCatalog>
     }
 }
 
-/// What is tried again once catalogs have come.
+/// Prediction to retry once catalogs have arrived.
 pub(super) enum Retry {
     FolderLister { path: Vec<u8>, tries: u32 },
     PythonModule { module: PythonModule, handle: Handle },
@@ -37,7 +37,7 @@ pub(super) enum Retry {
     Cluster(Box<Cluster>),
 }
 
-/// A guess that waits for catalogs; made again when the last of them has come or failed and let go of this.
+/// A prediction that waits for catalogs; retried when the last of them has arrived or failed and dropped this.
 struct PendingRetry {
     core: Weak<Core>,
     again: Mutex<Option<Retry>>,
@@ -47,7 +47,7 @@ struct PendingRetry {
 impl Drop for PendingRetry {
     fn drop(&mut self) {
         let attached = std::mem::take(self.attached.get_mut());
-        // If none came, it would only be tried in vain again.
+        // If none arrived, a retry would lack them again.
         if !attached.is_empty()
             && let Some(core) = self.core.upgrade()
             && let Some(again) = self.again.get_mut().take()

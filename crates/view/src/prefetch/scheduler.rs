@@ -1,4 +1,4 @@
-//! From misses to guesses, and from guesses to requests.
+//! Turns misses into candidates, and candidates into requests.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -29,66 +29,68 @@ use super::listings::{FolderCache, FolderLister};
 use super::retry::{Retry, TRIES_MAX, attach};
 use super::{Cluster, Event, FirstRead, Miss, Outcome, Prefetch, ReadSource};
 
-/// Most objects that the store is asked for at once. It asks for as many of them as the path to the server holds; the
-/// rest of the guesses stays here, where what is more likely can still overtake it.
+/// Maximum number of outstanding requests.
+///
+/// The store sends as many of them as the path to the server holds; the other candidates stay queued here, where
+/// likelier ones can still overtake them.
 const UNDER_WAY_MAX: usize = 256;
-/// Most plain bytes of them, so that few large ones don't hold up many small ones.
+/// Maximum plain bytes of outstanding requests, so that few large ones don't delay many small ones.
 const UNDER_WAY_BYTES: u64 = 256 << 20;
-/// The same of what follows when nothing else happens: what begins meanwhile must not find the way full.
+/// The same for requests of idle time: later requests must not find the path full.
 const REST_BYTES: u64 = 32 << 20;
-/// Most objects that wait beside what is only likely, which nobody may be able to pay for: of that the least likely
-/// gives way.
+/// Maximum number of queued high-confidence objects, and of low-confidence ones, of which the least likely are
+/// dropped.
 const QUEUE_MAX: usize = 1 << 16;
 const LIKELY_MAX: usize = 1 << 15;
-/// A library or executable above this is not fetched whole because a part of it is used.
+/// Maximum size in bytes of a library or executable that is fetched whole because a part of it is used.
 const WHOLE_MAX: u64 = 2 << 30;
-/// After so many failures in a row nothing more is asked for until the next miss.
+/// Number of consecutive failures after which prefetching stops until the next miss.
 const FAILURES_MAX: u32 = 8;
-/// Of a folder with more in it than this nobody is told that programs are expected there: to list it takes too long.
+/// Maximum number of entries of a folder that is reported to the listener: larger ones take too long to list.
 const ANNOUNCED_FOLDER_MAX: usize = 1 << 12;
 
-/// The round trip from which on a miss costs more than what a guess in vain, or the rest of a library's code, takes of the
-/// processors.
+/// Round-trip time from which a miss costs more than the CPU time of a wrong prediction or of a library's remaining
+/// code.
 const FAR: Duration = Duration::from_millis(2);
 
-/// What was read from the cache's disk is not read ahead again for so long.
+/// Time for which data read from the cache's disk counts as in memory.
 const IN_MEMORY: Duration = Duration::from_secs(60);
 
 const EXECUTABLE: u32 = 0o111;
 
-/// Guesses, and keeps the store busy with them.
+/// Collects candidates, and keeps the store busy with them.
 pub(super) struct Scheduler {
     core: Weak<Core>,
     pub(super) folder_cache: FolderCache,
     pub(super) neighbours: Neighbours,
     readers: Readers,
-    /// The same for what is in the cache and comes from its disk, since a while ago.
+    /// The same for objects in the cache that are read from its disk; reset now and then.
     cached_neighbours: Neighbours,
     cached_readers: Readers,
     cached_since: Instant,
     recent: RecentTriggers,
-    /// What followed what on this node.
+    /// Sequences of reads on this node.
     pub(super) learned: Sequences,
     clusters: u64,
-    /// What was learned here, in order; paid for with credit of its own.
+    /// Candidates from sequences, in order; charged to a budget of their own.
     sequence_objects: VecDeque<Candidate>,
-    /// What publishers announce, in order, that of the newest trigger first; paid for with credit of its own.
+    /// Candidates from bundles, in order, the newest trigger first; charged to a budget of their own.
     bundle_objects: BTreeMap<(Reverse<u64>, usize, usize), Candidate>,
-    /// What is likely to be read, most likely first; paid for with credit.
+    /// Low-confidence candidates, most likely first; charged to a budget.
     likely: VecDeque<Candidate>,
     guesses: u64,
     pub(super) elf_files: ElfFiles,
     pub(super) python_modules: PythonModules,
     pub(super) remaining: RemainingChunks,
-    /// The keys of all, with the number of the guess if it is only likely.
+    /// Keys of all candidates, with the number of low-confidence ones.
     queued: HashMap<CacheKey, Option<u64>>,
     under_way: HashMap<CacheKey, u64>,
-    /// Of what is announced, where it will be read.
+    /// File ranges of announced objects that are being fetched.
     pending: PendingArrivals,
-    /// The folder that was foreseen last.
+    /// Folder that was reported last.
     last_folder: Option<Rc<Folder>>,
     failures: u32,
-    /// Whether a miss costs more than what comes in vain: the server is far.
+    /// True if the server is so far that a miss costs more than a wrong prediction.
     pub(super) far: bool,
 }
 
@@ -121,18 +123,18 @@ impl Scheduler {
         }
     }
 
-    /// Guesses.
+    /// Handles an event.
     pub(super) fn handle(&mut self, core: &Arc<Core>, event: Event) {
         match event {
             Event::Missed(miss) => self.missed(core, miss),
             Event::FirstRead(touch) => self.first_read(core, &touch),
             Event::Catalogs { path, attached, tries } => {
                 self.queue_neighbours(core, &path, false, tries);
-                // Mounted by now, if they were of any use.
+                // The catalogs are mounted by now, if they were needed.
                 drop(attached);
             }
             Event::Warmed { key, outcome } => self.warmed(core, &key, outcome),
-            Event::BundleObject(node) => {
+            Event::TriggerRead(node) => {
                 if let Ok(info) = NodeInfo::of(&node) {
                     self.trigger_read(core, node.key, &info);
                 }
@@ -160,12 +162,12 @@ impl Scheduler {
         }
     }
 
-    /// Nothing has happened for a while: lets go of what only saves time.
+    /// Releases caches after idle time.
     pub(super) fn quiet(&mut self) {
         self.folder_cache.forget();
     }
 
-    /// Notes what an event tells of reads, though nothing is fetched ahead any more.
+    /// Records the read of an event, though nothing is prefetched any more.
     pub(super) fn note(&mut self, core: &Core, event: &Event) {
         if let Event::Missed(Miss { node, read, .. }) | Event::FirstRead(FirstRead { node, read, .. }) = event
             && let Ok(info) = NodeInfo::of(node)
@@ -175,7 +177,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes a read. The next steps of its trail, if it is on one, and whether they say what comes next.
+    /// Records a read; returns the prediction of its sequence.
     fn learn(&mut self, path: &[u8], range: &Range<u64>) -> Prediction {
         let mut all = Prediction::default();
         let now = Instant::now();
@@ -188,7 +190,7 @@ impl Scheduler {
         all
     }
 
-    /// Notes a read, and fetches ahead what followed it the last time. Whether that says what comes next.
+    /// Records a read, and prefetches the predicted steps; returns true if the sequence predicts what comes next.
     fn follow(&mut self, core: &Arc<Core>, path: &[u8], range: &Range<u64>) -> bool {
         let Prediction { guided, next } = self.learn(path, range);
         if !next.is_empty() {
@@ -203,7 +205,7 @@ impl Scheduler {
         self.failures = 0;
         self.far = core.store.round_trip().is_some_and(|round_trip| round_trip >= FAR);
         self.pending.take(&miss.read.key);
-        // Whoever waits has fetched it already.
+        // The demanded request has fetched it already.
         let expected = self.queued.remove(&miss.read.key).is_some()
             || miss.guessed
             || self.under_way.contains_key(&miss.read.key);
@@ -222,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    /// Has the bundle of a trigger fetched.
+    /// Fetches the bundle of a trigger.
     fn trigger_read(&mut self, core: &Arc<Core>, trigger: NodeKey, info: &NodeInfo) {
         if !self.recent.begin(trigger, Instant::now()) {
             return;
@@ -234,9 +236,9 @@ impl Scheduler {
         }
     }
 
-    /// The bundle of a trigger in this directory is there, or is not to be had now.
+    /// Handles the specification of a bundle in this directory; `None` if it could not be fetched.
     fn spec_came(&mut self, core: &Arc<Core>, directory: &[u8], handle: Option<Handle>) {
-        self.remaining.spec_came();
+        self.remaining.spec_arrived();
         self.clusters += 1;
         if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, directory)) {
             for key in self.remaining.leave(cluster.files()) {
@@ -255,7 +257,7 @@ impl Scheduler {
         };
         for BundleObject { place: (read, part), wanted, size, range, arrival, chunk } in turn.objects {
             if cluster.learned {
-                // Most of it is in the cache, and comes from its disk.
+                // Most of it is in the cache, and is read from its disk.
                 if !core.store.read_ahead(&wanted, range) && self.admit(wanted.key()) {
                     self.sequence_objects.push_back(Candidate::new(wanted, size));
                 }
@@ -281,7 +283,7 @@ impl Scheduler {
         }
     }
 
-    /// Something was in the cache. If it came from disk, has what will probably be read next come from there, too.
+    /// Handles the first read of a cached object; if it came from disk, reads likely objects ahead from disk, too.
     fn first_read(&mut self, core: &Arc<Core>, touch: &FirstRead) {
         let FirstRead { node, read, source } = touch;
         let Ok(info) = NodeInfo::of(node) else { return };
@@ -322,7 +324,7 @@ impl Scheduler {
         }
     }
 
-    /// Guesses what is read with a small file that a program reads, or waits for though nothing foresaw it.
+    /// Predicts what is read with a small file, after a read or an unpredicted miss.
     fn small_read(&mut self, core: &Arc<Core>, node: &Node, info: &NodeInfo, path: &[u8], missed: bool) {
         let content = info.content_key();
         if let Some(content) = content.filter(|_| is_module(path)) {
@@ -337,23 +339,24 @@ impl Scheduler {
         self.queue_neighbours(core, path, missed, 0);
     }
 
-    /// Guesses what is read with a small file, by where it is.
+    /// Queues candidates from the folders around a small file.
     pub(super) fn queue_neighbours(&mut self, core: &Arc<Core>, path: &[u8], missed: bool, tries: u32) {
         let revision = core.current.load();
         let snapshot = Snapshot::new(core, &revision);
         let mut lister = FolderLister::new(&snapshot, &mut self.folder_cache, self.far);
         let candidate = if self.python_modules.are_around(path) && !self.far {
-            // Most of what is read there its modules tell, and a miss takes less than what else would come in vain.
+            // The modules around tell most of what is read there, and a miss takes less than the other candidates
+            // would.
             Neighbours::beside
         } else if missed {
             Neighbours::missed
         } else {
-            // One that was guessed says what comes next as well, but not that anything was evicted.
-            Neighbours::came
+            // A prefetched file predicts what comes next as well, but is no sign of eviction.
+            Neighbours::read_prefetched
         };
         let files = candidate(&mut self.neighbours, &mut lister, path);
         let missing = lister.missing;
-        // The newest miss tells best what comes next.
+        // The newest miss predicts best.
         for leaf in files.into_iter().rev() {
             if self.is_new(&leaf.key()) {
                 self.queue_first(Candidate::of(&leaf));
@@ -383,7 +386,7 @@ impl Scheduler {
             let elf_file = ElfFile::chunked(path, chunks, compression);
             self.program_missed(core, miss.node.key, &elf_file, (missed, expected));
         } else if !(guided || whole && expected) {
-            // Otherwise it is followed as it was read the last time.
+            // Otherwise the sequence predicts what follows.
             let what = String::from_utf8_lossy(path);
             for chunk in self.readers.missed(miss.node.key, &chunks, missed) {
                 let wanted = file_objects::chunk(chunk, compression, &what);
@@ -394,17 +397,17 @@ impl Scheduler {
         }
     }
 
-    /// Whether the store has been asked for an object, and has not answered yet.
+    /// Returns true if a request for an object is outstanding.
     pub(super) fn is_under_way(&self, key: &CacheKey) -> bool {
         self.under_way.contains_key(key)
     }
 
-    /// Whether an object is neither queued nor under way.
+    /// Returns true if an object is neither queued nor requested.
     fn is_new(&self, key: &CacheKey) -> bool {
         !self.queued.contains_key(key) && !self.is_under_way(key)
     }
 
-    /// Whether an object is to be queued that is more than likely. One that was only likely is passed over there.
+    /// Returns true if a high-confidence object should be queued. A queued low-confidence one is skipped in its queue.
     pub(super) fn admit(&mut self, key: CacheKey) -> bool {
         let is_sure = self.queued.get(&key).is_some_and(Option::is_none);
         if is_sure || self.is_under_way(&key) || self.queued.len() >= QUEUE_MAX + LIKELY_MAX {
@@ -414,7 +417,7 @@ impl Scheduler {
         true
     }
 
-    /// Queues a guess before all others that are as likely.
+    /// Queues a low-confidence candidate before all others.
     pub(super) fn queue_first(&mut self, candidate: Candidate) {
         if self.is_under_way(&candidate.wanted.key()) {
             return;
@@ -429,7 +432,7 @@ impl Scheduler {
         }
     }
 
-    /// Queues a guess after all others.
+    /// Queues a low-confidence candidate after all others.
     fn queue_last(&mut self, candidate: Candidate) {
         if self.likely.len() < LIKELY_MAX {
             let candidate = self.numbered(candidate);
@@ -437,7 +440,7 @@ impl Scheduler {
         }
     }
 
-    /// A guess that is only likely. What is queued already is passed over where it was.
+    /// Numbers a low-confidence candidate. An earlier entry of the same object is skipped in the queue.
     fn numbered(&mut self, candidate: Candidate) -> Candidate {
         self.guesses += 1;
         let queued = self.queued.entry(candidate.wanted.key()).or_insert(Some(self.guesses));
@@ -445,7 +448,7 @@ impl Scheduler {
         Candidate { number: self.guesses, ..candidate }
     }
 
-    /// Asks the store for the next guesses.
+    /// Sends requests for the next candidates to the store.
     pub(super) fn go_on(&mut self, core: &Arc<Core>) {
         while self.failures < FAILURES_MAX
             && self.under_way.len() < UNDER_WAY_MAX
@@ -470,7 +473,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells that programs are expected in a folder. Most guesses at one come one after the other.
+    /// Reports that reads in a folder are expected. Candidates of one folder mostly come one after the other.
     fn announce_folder(&mut self, core: &Core, folder: Option<Rc<Folder>>) {
         let Some(folder) = folder else { return };
         let is_large = folder.files.len() + folder.folders.len() > ANNOUNCED_FOLDER_MAX;
@@ -483,7 +486,7 @@ impl Scheduler {
         self.last_folder = Some(folder);
     }
 
-    /// The next guess that is allowed and that nobody has asked for in the meantime.
+    /// Returns the next candidate that a budget allows and that is not requested yet.
     fn next(&mut self, core: &Core) -> Option<Candidate> {
         let Prefetch { learned, published, budget, starved, .. } = &core.prefetch;
         let queued = &mut self.queued;
@@ -538,13 +541,13 @@ impl Scheduler {
     }
 }
 
-/// Where a file is, if that can be told without waiting.
+/// Returns the path of a file; `None` if it needs a catalog that is not attached.
 fn path_of(core: &Core, info: &NodeInfo) -> Option<Vec<u8>> {
     let revision = core.current.load();
     Snapshot::new(core, &revision).path_of(info).ok()
 }
 
-/// Whether a file is a library or can be executed.
+/// Returns true if a file is a library or executable.
 fn is_program(snapshot: &Snapshot<'_>, node: &Node) -> Result<bool, Blocked> {
     snapshot.with_row(node, |_, row| Ok(row.mode() & EXECUTABLE != 0 || is_library(row.name())))
 }

@@ -1,4 +1,4 @@
-//! The thread that decides what is prefetched.
+//! Runs the prefetch scheduler in a thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::core::Core;
 use super::Event;
 use super::scheduler::Scheduler;
 
-/// What was learned is saved once nothing happened for so long.
+/// Idle time after which recorded sequences are saved.
 const QUIET: Duration = Duration::from_secs(5);
-/// Waiting for ever, in words of a queue that takes a time.
+/// Timeout for waiting without a limit.
 const IDLE: Duration = Duration::from_secs(1 << 30);
 
-/// Starts the planner, which ends with the core; `trails` is the file of what it learns.
+/// Starts the scheduler, which ends with the core; `sequences` is the file of recorded sequences.
 pub(crate) fn start(
     core: &Arc<Core>,
     inbox: Receiver<Event>,
-    trails: Option<PathBuf>,
+    sequences: Option<PathBuf>,
 ) -> std::io::Result<()> {
     let weak = Arc::downgrade(core);
     let plan = move || {
-        let store = SequenceStore::new(trails);
+        let store = SequenceStore::new(sequences);
         let mut scheduler = Scheduler::new(weak.clone(), store.load(Observation::All));
         loop {
             let saving = if scheduler.learned.is_changed() { QUIET } else { IDLE };
