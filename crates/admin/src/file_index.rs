@@ -1,4 +1,4 @@
-//! What was known of the source when it was published: which files need not be read again.
+//! Records which source files were published, so that unchanged ones are not read again.
 //!
 //! ```text
 //! magic (16)  records, sorted by key (80 each)  SHA-1 of all before (20)
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A record says: the file that was published at this path had these attributes, and the catalog had this
-//! content for it. It counts only while both are still so, so a record that is out of date does no harm, and
+//! content for it. It counts only while both are still so, so an outdated record does no harm, and
 //! the file as a whole may be lost at any time.
 
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub(crate) struct FileIndex {
 }
 
 impl FileIndex {
-    /// Reads what is known of a target directory; nothing, if the file is missing or damaged.
+    /// Reads the index of a target directory; empty if the file is missing or damaged.
     pub(crate) fn read(disk: Arc<dyn Disk>, state: &Path, target: &[u8]) -> Self {
         let name = ContentHash::of(HashAlgorithm::Sha1, target).hex();
         let path = state.join(FOLDER).join(name);
@@ -104,7 +104,7 @@ impl FileIndex {
         Self { disk, path, bytes: bytes.and_then(checked).unwrap_or_default() }
     }
 
-    /// Tells whether a file is what was published as `entry`, whose path has this key.
+    /// Returns true if a file is unchanged since it was published as `entry`, whose path has this key.
     pub(crate) fn is_unchanged(&self, key: PathKey, facts: &Facts, entry: &Entry) -> bool {
         self.find(key).is_some_and(|record| record == Record::new(key, facts, entry))
     }
@@ -133,7 +133,7 @@ impl FileIndex {
     }
 }
 
-/// The records of a file whose digest is right.
+/// Returns the records of a file whose digest is right.
 fn checked(bytes: Vec<u8>) -> Option<Vec<u8>> {
     let (rest, digest) = bytes.split_last_chunk::<DIGEST_LEN>()?;
     let intact = ContentHash::of(HashAlgorithm::Sha1, rest).digest() == digest;

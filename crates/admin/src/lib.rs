@@ -3,7 +3,7 @@
 //! ```text
 //!   source folder ─► scan ─► Plan ─► pipeline: read, cut, compress, hash, put ─► catalogs ─► history, reflog, head
 //!                     ▲                                                             ▲
-//!                     └── published catalogs, what was known of the source          └── nested catalogs are decided
+//!                     └── published catalogs, index of source files                 └── nested catalogs are decided
 //! ```
 //!
 //! Publishing plans first and then acts: the plan says what differs, and `--dry-run` stops there. The head is

@@ -12,5 +12,6 @@ pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 /// Returns the parent and the name of a path; `None` for the root.
 pub fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = path.iter().rposition(|byte| *byte == b'/')?;
-    Some((&path[..at], &path[at + 1..]))
+    let (parent, name) = path.split_at_checked(at)?;
+    Some((parent, name.get(1..)?))
 }

@@ -1,4 +1,4 @@
-//! Who goes ahead of programs through what is mounted.
+//! Starts replayers for mounts.
 
 use std::io;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use parking_lot::Mutex;
 use crate::mounted::ImageMount;
 use crate::repository::Repository;
 
-/// When no read had to wait for a server for so long, a scout hinders nobody who does.
+/// Time without misses after which a replayer does not delay programs that wait for a server.
 const CALM: Duration = Duration::from_secs(1);
 
-/// The tree of a repository with a scout, where one can be had: a mount is worth more than its scout.
+/// Wraps the tree of a repository with a replayer; `None` if no thread can be started, since the mount works without
+/// one.
 pub fn in_repository(
     repository: &Repository,
     view: &Arc<View>,
@@ -23,7 +24,7 @@ pub fn in_repository(
     log: &Log,
 ) -> Option<Arc<RecordingTree>> {
     let store = SequenceStore::new(Some(repository.starts()));
-    let recording = or_say_why(RecordingTree::new(view.clone(), store, command, is_calm(view)), log)?;
+    let recording = or_log(RecordingTree::new(view.clone(), store, command, is_calm(view)), log)?;
     let weak = Arc::downgrade(&recording);
     view.set_prefetch_listener(Box::new(move |what| {
         let Some(recording) = weak.upgrade() else { return };
@@ -37,20 +38,20 @@ pub fn in_repository(
     Some(recording)
 }
 
-/// The tree of an image with a scout, if anybody should go ahead in it.
+/// Wraps the tree of an image with a replayer, if the image has one.
 pub fn in_image(image: &mut ImageMount, command: ReplayerCommand, log: &Log) -> Option<Arc<RecordingTree>> {
     let store = image.sequences.take()?;
-    or_say_why(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)), log)
+    or_log(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)), log)
 }
 
-fn or_say_why(recording: io::Result<RecordingTree>, log: &Log) -> Option<Arc<RecordingTree>> {
+fn or_log(recording: io::Result<RecordingTree>, log: &Log) -> Option<Arc<RecordingTree>> {
     let say = |error: &io::Error| {
-        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
+        log(Severity::Notice, &format!("no replayer: no thread can be started: {error}"));
     };
     recording.inspect_err(say).ok().map(Arc::new)
 }
 
-/// Whether no read has had to wait for a while.
+/// Returns a check that no read had to wait for a while.
 fn is_calm(view: &Arc<View>) -> ReplayGate {
     let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
     let view = Arc::clone(view);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_come_true_earn_more() {
+    fn reads_of_prefetched_objects_raise_the_budget() {
         let budget = Budget::default();
         assert!(budget.allows(FLOOR) && !budget.allows(FLOOR + 1));
         budget.spend(key(1), FLOOR);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_read_stays_below_what_was_demanded() {
+    fn unread_bytes_stay_below_demanded_bytes() {
         let budget = Budget::default();
         let mut wrong = 0;
         for number in 0..=255 {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_bounded_allows_no_more_whatever_is_demanded_or_read() {
+    fn a_bounded_budget_never_exceeds_its_limit() {
         let budget = Budget::bounded(100);
         assert!(!budget.missed(&key(0), 1000) && budget.allows(100) && !budget.allows(101));
         // Half of the prefetched objects are read, and make up for the other half.
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_come_is_no_guess() {
+    fn failed_prefetches_are_returned_to_the_budget() {
         let budget = Budget::default();
         budget.spend(key(1), FLOOR);
         budget.forget(&key(1));

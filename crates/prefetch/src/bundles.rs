@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trigger_announces_once_in_a_while() {
+    fn a_trigger_fetches_its_bundle_once_in_a_while() {
         let mut recent = RecentTriggers::default();
         let now = Instant::now();
         let key = |number: usize| {

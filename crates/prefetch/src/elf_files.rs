@@ -370,7 +370,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_around_comes_once_several_were_missed() {
+    fn regions_are_prefetched_after_several_misses() {
         let mut regions = Regions::default();
         let mut missed = |chunk| regions.missed(chunk, 40);
         assert!(missed(17).is_empty());
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_reads_says_nothing_of_what_lies_around() {
+    fn chunks_read_by_the_loader_do_not_count_as_misses_of_a_region() {
         let mut regions = Regions::default();
         assert!(regions.missed(0, 40).is_empty());
         regions.loaded([0, 1, 2]);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_to_where_they_mean() {
+    fn paths_in_libraries_resolve_within_the_repository() {
         for (path, expected) in [
             ("a.so", "/lib/x/a.so"),
             ("./y//a.so", "/lib/x/y/a.so"),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_looked_for_where_the_file_says_and_beside_it() {
+    fn libraries_are_searched_in_the_named_folders_and_beside_the_file() {
         let need = |folders: &[&str]| {
             let folders = folders.iter().map(|folder| folder.as_bytes().into()).collect();
             let needs = NeededLibraries { libraries: Vec::new(), folders };

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_in_vain_in_several_folders_is_asked_for_in_others() {
+    fn names_absent_in_several_folders_are_looked_up_in_others() {
         let mut negative = NegativeLookups::default();
         for number in 0..FOLDERS {
             assert_eq!(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_that_is_noticed_late_is_asked_for_where_somebody_has_gone_before() {
+    fn a_new_common_name_is_looked_up_in_folders_visited_before() {
         let mut negative = NegativeLookups::default();
         for number in 0..2 * RECENT_MAX {
             negative.ahead(format!("/lib/p{number}/doc").as_bytes());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_where_nobody_looks() {
+    fn common_names_are_not_looked_up_in_folders_where_programs_do_not() {
         let mut negative = NegativeLookups::default();
         for number in 0..100 {
             import(&mut negative, &format!("/lib/p{number}"));
@@ -265,7 +265,7 @@ mod tests {
 
     /// A loader that looks for each library in all folders of its search path, then an interpreter.
     #[test]
-    fn old_customs_make_room_for_new_ones() {
+    fn old_common_names_are_replaced_by_new_ones() {
         let mut negative = NegativeLookups::default();
         for library in 0..COMMON_MAX {
             for folder in 0..FOLDERS {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_has_nothing_around_it() {
+    fn the_root_has_no_parent() {
         let mut negative = NegativeLookups::default();
         assert_eq!(steps(&mut negative, "/"), ["//"]);
         assert_eq!(steps(&mut negative, "/a"), ["/a/"]);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_much_is_noted() {
+    fn recorded_names_and_folders_are_bounded() {
         let mut negative = NegativeLookups::default();
         for folder in 0..FOLDERS {
             negative.record_negative(format!("/{folder}/custom").as_bytes());

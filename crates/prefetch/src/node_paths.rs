@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_known_by_the_path_they_were_given_out_by() {
+    fn nodes_have_the_path_by_which_they_were_returned() {
         let tree = MemoryTree::new();
         tree.put("a", Entry::directory());
         tree.put("a/b", Entry::file(b"x"));

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_new_once_and_memory_is_bounded() {
+    fn a_key_is_first_once_and_memory_is_bounded() {
         let recent_reads = RecentReads::default();
         let key = |number: u32| {
             let mut digest = [0; 20];

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_in_order_gets_more_each_time_and_no_chunk_twice() {
+    fn sequential_readers_get_twice_as_many_chunks_each_time() {
         let chunks = file(100);
         let mut readers = Readers::default();
         let key = NodeKey([1; 16]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_about_gets_nothing_until_it_goes_on_in_order() {
+    fn random_readers_get_no_chunks_until_they_read_in_order() {
         let chunks = file(60);
         let mut readers = Readers::default();
         let key = NodeKey([2; 16]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_missed_again_and_again_does_no_harm() {
+    fn repeated_misses_of_one_chunk_do_not_overflow() {
         let chunks = file(60);
         let mut readers = Readers::default();
         for _ in 0..200 {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_waits_for_quiet_and_code_may_hurry() {
+    fn remaining_chunks_wait_for_idle_time_unless_they_are_urgent_code() {
         let chunks = file(4);
         let mut rests = RemainingChunks::default();
         assert!(rests.quiet_period().is_none() && !rests.begin(), "there is none");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_will_be_read_soon_comes_first_and_a_bundle_takes_it_all_over() {
+    fn chunks_read_soon_come_first_and_a_bundle_replaces_them() {
         let chunks = file(3);
         let mut rests = RemainingChunks::default();
         rests.push_soon(b"/lib.so", candidate(&chunks[0]));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_file_begins_after_what_was_missed() {
+    fn remaining_chunks_begin_after_the_missed_one() {
         let chunks = file(4);
         let order = |missed| around(&chunks, missed).map(|chunk| chunk.offset / SIZE).collect::<Vec<_>>();
         assert_eq!(order(0), [1, 2, 3]);

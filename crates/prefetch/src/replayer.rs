@@ -155,7 +155,7 @@ mod tests {
     use crate::NAME;
 
     #[test]
-    fn steps_go_over_the_pipe_as_they_are() {
+    fn encoded_steps_are_decoded_unchanged() {
         let mut message = Vec::new();
         for step in [("/a", 7), ("/b/\u{e4}", NAME)] {
             encode(&(step.0.as_bytes().into(), step.1), &mut message);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_arrives_and_the_process_ends_when_it_is_called_back() {
+    fn sent_steps_arrive_and_stop_ends_the_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("told");
         let mut replayer = Replayer::new(copies_to(&file));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn scouts_that_end_by_themselves_are_not_sent_for_ever() {
+    fn replayers_that_end_early_are_not_restarted_forever() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("started");
         let script = format!("echo >> {}", file.display());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_nothing_is_not_waited_for_once_it_is_over() {
+    fn a_replayer_that_reads_nothing_does_not_block_after_cancellation() {
         let mut replayer =
             Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), "sleep 1000".into()]));
         let asked = std::cell::Cell::new(0);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_trail_names_it_is_gone_without_waiting() {
+    fn steps_to_any_kind_of_file_are_replayed_without_blocking() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
         std::fs::create_dir(root.join("dir")).expect("a directory");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out() {
+    fn replayed_paths_stay_below_the_root() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
         std::fs::create_dir(&root).expect("a directory");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_gone_ends_it() {
+    fn a_missing_root_ends_the_replay() {
         assert!(walks(Path::new("/nowhere"), &[("/a", NAME)]).is_err());
     }
 }

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_strictly_ascend_and_repeat_nothing() {
+    fn positions_strictly_ascend_without_duplicates() {
         let mut names: Vec<(Vec<u8>, Cookie)> =
             (0..5000).map(|n| (format!("name {}", n % 4000).into_bytes(), Cookie(0))).collect();
         arrange(&mut names, |item| &item.0, |item, cookie| item.1 = cookie);

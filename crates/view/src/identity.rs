@@ -129,7 +129,7 @@ mod tests {
 
     /// The numbers are promised to stay over restarts and versions: these were computed by the first one.
     #[test]
-    fn numbers_are_the_same_for_ever() {
+    fn inode_numbers_never_change() {
         let hash = ContentHash::new(HashAlgorithm::Rmd160, [5; 20]);
         let key = entry(EntryLocation::Path(b"/sw/lib.so"), Kind::File, EntryContent::Object(hash));
         assert_eq!(number(&directory(b"/sw"), false), Ino(FIRST_DIRECTORY));
@@ -141,7 +141,7 @@ mod tests {
     const FIRST_FILE: u64 = 444_158_856_473_235_820;
 
     #[test]
-    fn every_part_counts() {
+    fn every_part_of_an_identity_changes_the_key() {
         let one = ContentHash::new(HashAlgorithm::Sha1, [1; 20]);
         let two = ContentHash::new(HashAlgorithm::Sha1, [2; 20]);
         let same_digest = ContentHash::new(HashAlgorithm::Rmd160, [1; 20]);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_ask_for_what_is_protected() {
+    fn protected_attributes_are_readable_by_their_groups_only() {
         let names = ["user.pubkeys", "user.host"].map(str::to_owned).into();
         let protected = Protected { names, groups: [100, 7].into() };
         for (name, group, may) in [

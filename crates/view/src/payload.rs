@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_payloads_are_decoded_unchanged() {
         for bits in 0..=u8::MAX {
             assert_eq!(NodeInfo::decode(&info(bits).encode()), Some(info(bits)));
         }
     }
 
     #[test]
-    fn foreign_bytes_are_refused_without_a_panic() {
+    fn foreign_payloads_are_refused_without_a_panic() {
         assert_eq!(NodeInfo::decode(&Payload([0; PAYLOAD_LEN])), None);
         for at in 80..83 {
             let mut payload = info(1).encode();

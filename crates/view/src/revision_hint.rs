@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_true_costs_one_look() {
+    fn a_true_hint_causes_one_check() {
         let (mut hint, start) = (RevisionHint::default(), Instant::now());
         hint.heard(Some(7), 7, start);
         assert_eq!(hint.due(), None, "nothing new");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_looked_for_again() {
+    fn a_late_revision_is_checked_for_again() {
         let (mut hint, start) = (RevisionHint::default(), Instant::now());
         hint.heard(Some(8), 7, start);
         let late = |now| if now > start + Duration::from_secs(6) { 8 } else { 7 };
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_liar_who_talks_all_the_time_costs_a_handful_of_looks() {
+    fn repeated_false_hints_cause_few_checks() {
         let (mut hint, start) = (RevisionHint::default(), Instant::now());
         let mut all = 0;
         for second in 0..600 {

@@ -54,7 +54,7 @@ fn remember(folder: &std::path::Path, facts: &Facts, entry: &Entry) -> FileIndex
 }
 
 #[test]
-fn what_is_known_is_not_read() {
+fn files_in_the_index_are_not_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");
@@ -71,7 +71,7 @@ fn what_is_known_is_not_read() {
 }
 
 #[test]
-fn what_may_have_changed_is_read() {
+fn files_that_may_have_changed_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");

@@ -75,7 +75,7 @@ fn a_profile_is_merged_into_every_later_revision() {
     assert_eq!((changed.published, changed.differences.changed.files), (true, 1));
     assert_eq!(bundles(&workshop.assert_equal()), tool_bundle());
 
-    // What is gone is dropped, and comes back with its file.
+    // Missing files are dropped, and return with their file.
     fs::remove_file(workshop.source().join("lib/b.so")).unwrap();
     let less = publish_with(&workshop, Vec::new(), "/lib");
     assert_eq!((less.bundles.files, less.bundles.files_missing), (2, 2));
@@ -199,9 +199,9 @@ fn profiles_that_are_refused() {
     assert_eq!(NamedProfile::from_file(Path::new("/tmp/tool-1.2.json"), &text).unwrap().name, "tool-1.2");
 }
 
-/// What a publisher may find in the folder after years.
+/// Damage that may occur in the folder over years.
 #[test]
-fn a_damaged_profile_is_left_out_and_told_of() {
+fn a_damaged_profile_is_left_out_with_a_warning() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     publish_with(
@@ -245,7 +245,7 @@ fn programs(name: &str, numbers: std::ops::Range<usize>) -> NamedProfile {
 }
 
 #[test]
-fn bundles_beyond_the_limits_are_told() {
+fn bundles_beyond_the_limits_cause_a_warning() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     let one = publish_with(&workshop, vec![programs("one", 0..130)], "");

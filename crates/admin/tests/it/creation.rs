@@ -57,7 +57,7 @@ fn place(with_keys: bool) -> tempfile::TempDir {
     folder
 }
 
-/// The folders of objects are made one like the other.
+/// All folders of objects are made in the same way.
 fn is_one_of_many(number: u64) -> bool {
     (8..255).contains(&number) && !number.is_multiple_of(60)
 }

@@ -68,7 +68,7 @@ fn files_that_change_vanish_or_turn_into_something_else() {
     }
 }
 
-/// What the file holds at its end is not what it held at its start.
+/// The content at the end of the file changed since its start was read.
 #[test]
 fn a_file_that_is_written_to_while_it_is_read() {
     let workshop = prepared();
@@ -122,7 +122,7 @@ fn without_privileges<T: Send>(what: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn what_we_may_not_read_is_an_error() {
+fn unreadable_source_files_are_an_error() {
     let workshop = prepared();
     let directory = workshop.source().join("directory");
     fs::create_dir(&directory).unwrap();
@@ -140,7 +140,7 @@ fn what_we_may_not_read_is_an_error() {
     workshop.assert_equal();
 }
 
-/// Tells the process in the namespace what it is there for.
+/// Tells the process in the namespace its task.
 const SMALL_DISK: &str = "ESKER_TEST_SMALL_DISK";
 
 /// On a file system of two megabytes, in a mount namespace of the test's own.
@@ -174,16 +174,16 @@ fn a_full_disk() {
     let findings = workshop.check();
     assert_eq!(findings.assert_clean().revision, 1);
     assert_same_trees(&old, &findings.listing());
-    // There is room again without anybody clearing up.
+    // There is room again without a manual cleanup.
     fs::write(&large, b"small").unwrap();
     workshop.publish();
     workshop.assert_equal();
     rustix::mount::unmount(disk.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
-/// Whoever waits is told every phase in its order, and numbers that grow up to what was announced.
+/// The callback receives every phase in order, and numbers that grow up to the announced total.
 #[test]
-fn progress_is_told() {
+fn progress_is_reported() {
     let workshop = Workshop::new();
     fs::write(workshop.source().join("small"), b"second").unwrap();
     fs::write(workshop.source().join("large"), vec![7; 100_000]).unwrap();
@@ -280,7 +280,7 @@ fn the_index_is_rebuilt() {
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
 }
 
-/// The reference does not know of our lock, so it may publish between our look at the head and our claim.
+/// The reference client ignores our lock, so it may publish between reading the head and claiming the repository.
 #[test]
 fn the_head_is_that_of_the_claim() {
     let workshop = prepared();
@@ -330,7 +330,7 @@ fn objects_of_a_wrong_length_are_stored_anew_when_their_content_is_published_aga
     }
 }
 
-/// Content that is stored is not stored again, whoever compressed it and how.
+/// Stored content is not stored again, whatever encoder and publisher stored it.
 #[test]
 fn content_is_stored_once() {
     let workshop = Workshop::new();

@@ -85,8 +85,8 @@ fn any_operation_of_an_ingest_may_fail() {
     fail_everywhere(Act::Ingest, FULL, true, 2);
 }
 
-/// Before every change of a publish: if the power went now, there would be the old revision or the new one, and the
-/// next publish would find its way. When the publish has returned, there would be the new one.
+/// Before every change of a publish: if the power failed now, the repository would have the old revision or the new
+/// one, and the next publish would succeed. After the publish has returned, it would have the new one.
 fn lose_power_everywhere(act: Act) {
     let scene = Arc::new(Scene::new(act));
     let folder = scene.copy();

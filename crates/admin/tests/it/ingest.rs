@@ -200,7 +200,7 @@ fn compressed_archives() {
 }
 
 #[test]
-fn what_is_there_is_replaced_and_deleted_and_the_rest_stays() {
+fn archive_entries_replace_and_delete_existing_ones_only() {
     let workshop = Workshop::new();
     let top = workshop.source();
     fs::create_dir_all(top.join("in/here/was dir/below")).unwrap();
@@ -310,7 +310,7 @@ fn refused_members() {
 }
 
 #[test]
-fn types_that_are_not_known_are_regular_files_and_told() {
+fn unknown_entry_types_become_regular_files_with_a_warning() {
     let workshop = Workshop::new();
     let mut archive = Builder::new(Vec::new());
     other(&mut archive, EntryType::new(b'Z'), "odd");
@@ -370,7 +370,7 @@ fn published_links_on_the_way_are_followed() {
 }
 
 #[test]
-fn the_target_and_what_is_deleted_may_be_behind_published_links() {
+fn targets_and_deleted_paths_may_be_behind_published_links() {
     let workshop = linked();
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "x", b"new");
@@ -440,7 +440,7 @@ fn links_of_the_archive_are_followed_as_gnu_tar_follows_them() {
 }
 
 #[test]
-fn attributes_that_catalogs_cannot_hold_are_left_out_and_told() {
+fn unsupported_attributes_are_left_out_with_a_warning() {
     let workshop = Workshop::new();
     let mut archive = Builder::new(Vec::new());
     extended(
@@ -458,7 +458,7 @@ fn attributes_that_catalogs_cannot_hold_are_left_out_and_told() {
     let findings = workshop.check();
     let names: Vec<_> = findings.assert_clean().tree[&b"/in/here/a"[..]].xattrs.keys().cloned().collect();
     assert_eq!(names, [b"user.fits"]);
-    // What was published can be read, and published to, again.
+    // The published result can be read, and published to, again.
     assert!(!ingest(&workshop, &archive, |_| ()).unwrap().published);
     assert!(workshop.publish().published);
 }

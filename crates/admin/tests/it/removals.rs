@@ -145,7 +145,7 @@ fn a_file_in_the_place_of_a_directory_counts_all_that_was_below() {
 }
 
 #[test]
-fn deleting_what_is_not_there_is_told_by_name() {
+fn deleting_a_missing_path_fails_with_its_name() {
     let workshop = with_twenty_files();
     let delete = ["/a/1", "/a/none", "/none/at/all", "/b", "/b/1", "/b/x"];
     let (report, _) = ingest(&workshop, &archive(&["c".into()]), &delete, true);

@@ -166,7 +166,7 @@ fn by_default_every_object_is_as_zlib_writes_it() {
 
 /// Versions before wrote certificate and metainfo with the fast encoder, so no replica of such a repository works.
 #[test]
-fn publishing_mends_what_the_fast_encoder_wrote() {
+fn publishing_replaces_objects_of_the_fast_encoder() {
     let workshop = Workshop::new();
     let root = workshop.root();
     let before = manifest(&root);

@@ -110,7 +110,7 @@ fn a_repository_that_is_too_old_is_renewed() {
 }
 
 #[test]
-fn publishers_are_told_before_it_is_too_late() {
+fn publishers_are_warned_before_the_whitelist_expires() {
     assert_eq!(Old::made(20, HashAlgorithm::Sha1).publish("in time").warnings, [""; 0]);
     let old = Old::made(25, HashAlgorithm::Sha1);
     let report = old.publish("late");
@@ -162,7 +162,7 @@ fn the_master_key_comes_from_anywhere() {
 }
 
 #[test]
-fn what_the_owner_did_not_sign_is_not_signed_again() {
+fn unsigned_whitelists_are_not_renewed() {
     let old = Old::made(1, HashAlgorithm::Sha1);
     let sound = old.whitelist();
     let mut changed = sound.clone();

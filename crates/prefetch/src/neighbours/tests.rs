@@ -77,7 +77,7 @@ fn taken(neighbours: &mut Neighbours, paths: &mut Paths, missed: &str) -> Vec<St
 }
 
 #[test]
-fn the_small_files_of_its_kind_come_first_from_the_next_one_on() {
+fn small_files_of_the_same_kind_follow_in_order_of_names() {
     let mut paths = Paths::default().with("/a", 3, ".pyc", 1000).with("/a", 2, ".txt", 1000);
     paths.files.insert("/a/large.pyc".into(), SMALL_MAX + 1);
     let taken = taken(&mut Neighbours::default(), &mut paths, "/a/f0001.pyc");
@@ -86,7 +86,7 @@ fn the_small_files_of_its_kind_come_first_from_the_next_one_on() {
 }
 
 #[test]
-fn a_small_package_comes_whole_and_once() {
+fn a_small_package_is_prefetched_whole_and_once() {
     let mut paths = Paths::default().with("/s/p/x", 3, ".h", 1000).with("/s/p/y/z", 2, ".h", 1000);
     // Too many for the package to be prefetched along with its neighbours.
     paths = paths.with("/s/other", 100, ".h", SMALL_MAX);
@@ -98,7 +98,7 @@ fn a_small_package_comes_whole_and_once() {
 }
 
 #[test]
-fn a_larger_package_comes_with_the_second_branch() {
+fn a_larger_package_is_prefetched_after_misses_in_two_branches() {
     let mut paths = Paths::default();
     for branch in 0..10 {
         paths = paths.with(&format!("/s/p/b{branch}"), 10, ".pyc", 100_000);
@@ -112,7 +112,7 @@ fn a_larger_package_comes_with_the_second_branch() {
 }
 
 #[test]
-fn many_folders_are_looked_through_for_what_is_far_only() {
+fn many_folders_are_listed_only_for_a_far_server() {
     let mut paths = (0..2 * FOLDERS_NEARBY)
         .fold(Paths::default(), |paths, folder| paths.with(&format!("/s/p/d{folder:04}"), 2, ".h", 1000));
     let far = taken(&mut Neighbours::default(), &mut paths, "/s/p/d0000/f0000.h");
@@ -124,7 +124,7 @@ fn many_folders_are_looked_through_for_what_is_far_only() {
 }
 
 #[test]
-fn a_folder_of_many_packages_is_never_taken() {
+fn a_folder_of_many_packages_is_never_prefetched() {
     let mut paths = Paths::default().with_packages(60, "m", 10, 100_000);
     let mut neighbours = Neighbours::default();
     for package in 0..60 {
@@ -138,7 +138,7 @@ fn a_folder_of_many_packages_is_never_taken() {
 }
 
 #[test]
-fn a_folder_that_was_taken_says_nothing_of_those_below() {
+fn folders_below_a_prefetched_folder_are_still_prefetched() {
     // A library of an interpreter, and its extensions further down; more than is prefetched at once.
     let mut paths = Paths::default().with("/lib", 2, ".so", 1000).with("/lib/py/dynload", 50, ".so", 1 << 20);
     let mut neighbours = Neighbours::default();
@@ -147,7 +147,7 @@ fn a_folder_that_was_taken_says_nothing_of_those_below() {
 }
 
 #[test]
-fn larger_libraries_are_small_too() {
+fn libraries_have_a_higher_limit_for_small_files() {
     let mut paths = Paths::default().with("/l", 2, ".so.1", SMALL_LIBRARY_MAX);
     paths = paths.with("/l", 2, ".pyc", SMALL_MAX + 1);
     let mut neighbours = Neighbours::default();
@@ -156,7 +156,7 @@ fn larger_libraries_are_small_too() {
 }
 
 #[test]
-fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
+fn the_same_place_in_all_packages_is_prefetched_after_three_misses() {
     let mut paths = Paths::default().with_packages(60, "c", 2, 10_000);
     // Makes each package too large to be prefetched along.
     paths = paths.with_packages(60, "c/deep", 30, 100_000);
@@ -176,7 +176,7 @@ fn what_packages_begin_with_comes_from_all_of_them_after_the_third() {
 }
 
 #[test]
-fn one_place_in_too_many_or_too_large_folders_is_left() {
+fn one_place_in_too_many_or_too_large_folders_is_not_prefetched() {
     let mut paths = Paths::default().with_packages(60, "c", 10, 100_000);
     let mut neighbours = Neighbours::default();
     for package in ["p00", "p01", "p02", "p03"] {
@@ -186,7 +186,7 @@ fn one_place_in_too_many_or_too_large_folders_is_left() {
 }
 
 #[test]
-fn in_a_huge_folder_only_what_follows_is_taken() {
+fn in_a_huge_folder_only_the_following_files_are_prefetched() {
     let mut paths = Paths::default().with("/d", 5000, ".dat", 50_000);
     let mut neighbours = Neighbours::default();
     let taken_first = taken(&mut neighbours, &mut paths, "/d/f0100.dat");
@@ -195,7 +195,7 @@ fn in_a_huge_folder_only_what_follows_is_taken() {
 }
 
 #[test]
-fn what_was_evicted_is_taken_again() {
+fn evicted_files_are_prefetched_again() {
     let mut paths = Paths::default().with("/a", 20, ".h", 1000);
     let mut neighbours = Neighbours::default();
     assert_eq!(taken(&mut neighbours, &mut paths, "/a/f0000.h").len(), 19 + 20);
@@ -210,7 +210,7 @@ fn what_was_evicted_is_taken_again() {
 }
 
 #[test]
-fn what_could_not_be_listed_is_asked_for_again() {
+fn folders_that_could_not_be_listed_are_listed_again() {
     let mut paths = Paths::default().with("/p/own", 2, ".h", 1000).with("/p/nested", 2, ".h", 1000);
     paths.absent = Some("/p/nested");
     let mut neighbours = Neighbours::default();
@@ -222,7 +222,7 @@ fn what_could_not_be_listed_is_asked_for_again() {
 }
 
 #[test]
-fn the_kinds_of_names() {
+fn the_kind_of_a_file_is_its_suffix() {
     let kinds =
         [("a.pyc", ".pyc"), ("a.b.h", ".h"), ("libx.so.1.2", ".so"), ("x.so", ".so"), ("Makefile", "")];
     for (name, wanted) in

@@ -65,7 +65,7 @@ fn read() -> PythonModules {
 
 /// Large libraries are not candidates like others, and small ones tell which libraries they need.
 #[test]
-fn libraries_are_told_apart_whatever_their_size() {
+fn imported_libraries_of_any_size_are_found() {
     let mut modules = read();
     let imports = [import(Some(0), "pkg", &["fast", "large", "a"]), import(Some(0), "pkg.large.x", &[])];
     let importer = module(&compiled(LIB, "os"), true);
@@ -78,7 +78,7 @@ fn libraries_are_told_apart_whatever_their_size() {
 }
 
 #[test]
-fn dotted_names_bring_the_packages_on_the_way_and_what_is_taken_of_them() {
+fn dotted_imports_include_the_packages_on_the_way() {
     let imports = [
         import(Some(0), "pkg.inner.b", &[]),
         import(Some(0), "pkg.inner", &["c", "nothing"]),
@@ -98,7 +98,7 @@ fn dotted_names_bring_the_packages_on_the_way_and_what_is_taken_of_them() {
 }
 
 #[test]
-fn the_level_tells_which_package_is_meant() {
+fn relative_imports_resolve_in_the_package_of_their_level() {
     let importer = compiled(&format!("{SITE}/pkg/inner"), "b");
     let told =
         |level, module, names: &[&str]| imported(&mut read(), &importer, &[import(level, module, names)]);
@@ -113,7 +113,7 @@ fn the_level_tells_which_package_is_meant() {
 }
 
 #[test]
-fn modules_are_looked_for_in_the_nearest_root_then_in_that_of_the_last_miss() {
+fn modules_are_searched_in_the_nearest_root_then_in_that_of_the_last_miss() {
     let mut modules = PythonModules::default();
     for root in ["/v1/lib", "/v2/lib", "/v1/lib/site"] {
         modules.root(root.as_bytes());
@@ -134,7 +134,7 @@ fn modules_are_looked_for_in_the_nearest_root_then_in_that_of_the_last_miss() {
 }
 
 #[test]
-fn what_one_module_has_looked_for_is_bounded() {
+fn the_names_searched_for_one_module_are_bounded() {
     let names: Vec<String> = (0..3 * LOOKS_MAX).map(|number| format!("m{number}")).collect();
     let mut imports: Vec<_> = names.iter().map(|name| import(Some(0), name, &[])).collect();
     imports.push(import(Some(0), "os", &[]));
@@ -146,7 +146,7 @@ fn what_one_module_has_looked_for_is_bounded() {
 }
 
 #[test]
-fn each_module_tells_once_and_what_is_no_module_never() {
+fn each_module_is_evaluated_once_and_other_files_never() {
     let mut modules = PythonModules::default();
     let path = compiled(LIB, "os");
     let leaf = |path: &str| Leaf::find(&paths_of(path), path.rsplit('/').next().unwrap().as_bytes()).unwrap();
@@ -162,7 +162,7 @@ fn each_module_tells_once_and_what_is_no_module_never() {
 }
 
 #[test]
-fn what_is_a_compiled_module_its_path_tells() {
+fn compiled_modules_are_recognised_by_path() {
     for (path, is) in [
         ("/lib/__pycache__/os.cpython-311.pyc", true),
         ("/lib/__pycache__/os.cpython-311.opt-1.pyc", true),

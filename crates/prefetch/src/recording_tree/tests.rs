@@ -76,7 +76,7 @@ fn steps_of(number: usize) -> [(String, u32); 4] {
 }
 
 #[test]
-fn what_a_program_asked_is_gone_ahead_the_next_time() {
+fn requests_of_a_program_are_replayed_at_its_next_start() {
     let folder = after_a_start();
     assert_eq!(requested(folder.path()), [], "nothing was known");
 
@@ -104,7 +104,7 @@ fn what_a_program_asked_is_gone_ahead_the_next_time() {
 }
 
 #[test]
-fn what_has_arrived_is_gone_ahead_whole_and_nothing_is_learned_of_it() {
+fn arrived_bytes_are_replayed_and_not_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let mount = mount(folder.path(), false);
     let arrivals = [
@@ -131,7 +131,7 @@ fn what_has_arrived_is_gone_ahead_whole_and_nothing_is_learned_of_it() {
 }
 
 #[test]
-fn where_a_program_is_expected_its_customs_are_gone_ahead_even_if_somebody_waits_for_a_server() {
+fn common_negative_lookups_are_replayed_while_the_server_is_slow() {
     let folder = tempfile::tempdir().expect("a folder");
     let mount = mount(folder.path(), false);
     (0..FILES / 2).for_each(|number| visit(&mount, number));
@@ -149,7 +149,7 @@ fn where_a_program_is_expected_its_customs_are_gone_ahead_even_if_somebody_waits
 }
 
 #[test]
-fn nobody_is_in_the_way_of_those_who_wait_for_a_server() {
+fn sequences_are_not_replayed_while_programs_wait_for_a_server() {
     let folder = tempfile::tempdir().expect("a folder");
     for near in [true, false] {
         let mount = mount(folder.path(), near);
@@ -160,7 +160,7 @@ fn nobody_is_in_the_way_of_those_who_wait_for_a_server() {
 }
 
 #[test]
-fn a_scout_that_is_called_back_goes_again() {
+fn a_paused_replayer_starts_again() {
     let folder = after_a_start();
     let second = mount(folder.path(), true);
     second.pause();
@@ -175,7 +175,7 @@ fn a_scout_that_is_called_back_goes_again() {
 
 /// Requests after the replayer are answered by the kernel and not seen.
 #[test]
-fn a_program_that_is_seen_only_where_the_scout_was_not_is_led_to_the_end() {
+fn withheld_steps_keep_a_replay_going_to_its_end() {
     let folder = after_a_start();
 
     let second = mount(folder.path(), true);

@@ -20,7 +20,7 @@ fn numbers(steps: &[NamedStep]) -> Vec<u32> {
 }
 
 #[test]
-fn who_goes_on_gets_more_and_each_step_once() {
+fn readers_in_sequence_get_more_steps_and_each_once() {
     let (mut learned, now) = (Sequences::default(), Instant::now());
     assert_eq!(read(&mut learned, 0..1000, now).concat(), [0; 0], "nothing is known of it");
     let handed = read(&mut learned, 0..1000, now);
@@ -31,7 +31,7 @@ fn who_goes_on_gets_more_and_each_step_once() {
 }
 
 #[test]
-fn who_leaves_a_trail_gets_no_more_of_it() {
+fn readers_that_leave_a_sequence_get_no_more_steps() {
     let (mut learned, now) = (Sequences::default(), Instant::now());
     read(&mut learned, 0..1000, now);
     let handed = read(&mut learned, (0..20).chain(2000..3000), now).concat();
@@ -42,7 +42,7 @@ fn who_leaves_a_trail_gets_no_more_of_it() {
 }
 
 #[test]
-fn who_skips_steps_stays_on_the_trail_and_who_jumps_begins_anew() {
+fn skipping_steps_continues_a_sequence_and_jumping_restarts_it() {
     let (mut learned, now) = (Sequences::default(), Instant::now());
     read(&mut learned, 0..1000, now);
     let head = HEAD as u32;
@@ -54,7 +54,7 @@ fn who_skips_steps_stays_on_the_trail_and_who_jumps_begins_anew() {
 }
 
 #[test]
-fn a_short_trail_is_no_guide_and_nor_is_its_last_step() {
+fn short_sequences_and_last_steps_do_not_guide() {
     let (mut learned, mut now) = (Sequences::default(), Instant::now());
     let short = SHORT as u32;
     read(&mut learned, 0..short - 1, now);
@@ -67,7 +67,7 @@ fn a_short_trail_is_no_guide_and_nor_is_its_last_step() {
 }
 
 #[test]
-fn what_was_read_longest_ago_makes_room() {
+fn the_sequences_read_longest_ago_are_dropped_first() {
     let (mut learned, mut now) = (Sequences::default(), Instant::now());
     let files = STEPS_MAX as u32 * 3;
     for file in 0..files {
@@ -115,7 +115,7 @@ proptest! {
     /// Whatever the order of reads: sequences are the first reads in their order, and predictions follow what is read,
     /// on its sequence, in its order, and are in all no more than what was read of the sequence and a few.
     #[test]
-    fn trails_are_as_a_list_of_first_reads_has_them(
+    fn sequences_equal_a_list_of_first_reads(
         reads in prop::collection::vec((0_u32..60, 0_u32..3, 0_u64..12), 1..400),
     ) {
         let (mut learned, mut reference, mut now) = (Sequences::default(), Reference::default(), Instant::now());
@@ -160,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_is_not_as_it_was_written_is_not_read() {
+fn a_damaged_file_is_not_loaded() {
     let mut learned = Sequences::default();
     read(&mut learned, 0..5, Instant::now());
     learned.read(b"/a", 7, Instant::now());
@@ -177,7 +177,7 @@ fn a_file_that_is_not_as_it_was_written_is_not_read() {
 }
 
 #[test]
-fn a_file_that_was_made_to_annoy_is_not_read() {
+fn a_malicious_file_is_not_loaded() {
     let signed = |parts: &[&[u8]]| {
         let mut bytes = [&b"ESKERTR1"[..], &parts.concat()].concat();
         let digest = xxhash_rust::xxh3::xxh3_128(&bytes);
@@ -209,7 +209,7 @@ fn a_file_that_was_made_to_annoy_is_not_read() {
 }
 
 #[test]
-fn two_processes_learn_together() {
+fn sequences_of_two_processes_are_merged() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trails/sw.test");
     let store = || SequenceStore::new(Some(file.clone()));
@@ -228,7 +228,7 @@ fn two_processes_learn_together() {
 }
 
 #[test]
-fn what_is_in_the_way_costs_only_what_was_learned() {
+fn an_unwritable_path_loses_only_the_sequences() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sw.test");
     let store = |file: &Path| SequenceStore::new(Some(file.to_owned()));

@@ -1,4 +1,4 @@
-//! What is fetched ahead of its use.
+//! Tests of prefetching.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -14,12 +14,12 @@ use crate::support::{Site, digest};
 use crate::watched;
 
 const TRIGGER: u64 = 4 | 1 << 17;
-/// So many guesses are under way at most.
+/// Maximum number of outstanding prefetches.
 const UNDER_WAY: u32 = 256;
-/// After so long what is waited for doesn't come any more.
+/// Time limit for an expected request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A view, and what was warmed for it, once it is there.
+/// Opens a view; returns the paths of prefetched objects once they have arrived.
 fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
     let (warmed, seen) = channel();
     let warm = move |inner: &dyn ObjectStore,
@@ -29,7 +29,7 @@ fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
         let (warmed, what) = (warmed.clone(), wanted.what.clone());
         let tell = Callback::new(move |outcome| {
             done.give(outcome);
-            // The test may have seen enough.
+            // The test may have dropped the receiver.
             let _ = warmed.send(what);
         });
         inner.warm(wanted, errand, tell);
@@ -44,7 +44,7 @@ fn read(view: &View, path: &str) {
 
 /// > A3: Without anybody's word, the small files of its kind near a file that had to be waited for are brought into the cache; listing and looking up bring nothing.
 #[test]
-fn the_neighbours_of_a_missed_file_are_there_when_they_are_read() {
+fn the_neighbours_of_a_missed_file_are_prefetched() {
     let site = Site::of(FULL);
     let (view, warmed) = open(&site, true);
     read(&view, "/perm/m0644");
@@ -58,12 +58,12 @@ fn the_neighbours_of_a_missed_file_are_there_when_they_are_read() {
 }
 
 #[test]
-fn a_guess_says_where_programs_are_expected() {
+fn predicted_folders_are_reported_to_the_listener() {
     let site = Site::of(FULL);
     let (view, _warmed) = open(&site, true);
-    let (findings, folders) = channel();
+    let (reported, folders) = channel();
     view.set_prefetch_listener(Box::new(move |what| match what {
-        PrefetchEvent::Folder(path) => drop(findings.send(path.to_vec())),
+        PrefetchEvent::Folder(path) => drop(reported.send(path.to_vec())),
         PrefetchEvent::Bytes(arrival) => panic!("nobody announced {arrival:?}"),
     }));
     read(&view, "/perm/m0644");
@@ -72,7 +72,7 @@ fn a_guess_says_where_programs_are_expected() {
 
 /// The module imports `os` and `a.b` among others; what is imported in a function isn't.
 #[test]
-fn what_a_compiled_module_imports_comes_without_a_further_read() {
+fn imports_of_a_compiled_module_are_prefetched() {
     let site = Site::of(FULL);
     let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
     let root = Draft::new("");
@@ -81,7 +81,7 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
     }
     let add = |path: &str, content: &[u8]| site.add_file(&root, path, content);
     add("/lib/__pycache__/first.cpython-311.pyc", module);
-    // Each imports the same again. What is no module would be guessed at by its folder.
+    // Each imports the same again. Candidates for other files come from their folders.
     for (path, last) in [
         ("__pycache__/os", 0),
         ("a/__pycache__/__init__", 1),
@@ -107,13 +107,13 @@ fn what_a_compiled_module_imports_comes_without_a_further_read() {
     ahead.extend(warmed.try_iter());
     assert!(!ahead.iter().any(|path| path.contains("never")), "{ahead:?}");
     let count = |of: &String| ahead.iter().filter(|path| *path == of).count();
-    // Once as a guess, and once to be opened.
+    // Once as a candidate, and once to be opened.
     assert!(imported.iter().all(|path| count(path) <= 2), "{ahead:?}");
 }
 
-/// Each read of a file that can't be had waits for it once more, and pays for no further guess.
+/// Each read of an unavailable file misses again, but raises the budget only once.
 #[test]
-fn what_is_waited_for_again_and_again_counts_once() {
+fn repeated_misses_of_one_object_count_once() {
     let site = Site::of(FULL);
     let root = Draft::new("");
     for path in ["", "/many"] {
@@ -130,9 +130,9 @@ fn what_is_waited_for_again_and_again_counts_once() {
         root.add(&Row::file(&format!("/many/{number}.x"), size, Some(digest(&stored))));
     }
     site.publish_root(root);
-    let (findings, asked) = channel();
+    let (reported, asked) = channel();
     let view = watched::open(&site, true, move |_, wanted, _, done| {
-        let _ = findings.send(wanted.what.clone());
+        let _ = reported.send(wanted.what.clone());
         done.ok(Warmed::Fetched(1));
     });
     let damaged = view.find(b"/damaged.d", LastLink::Keep).unwrap();
@@ -140,16 +140,16 @@ fn what_is_waited_for_again_and_again_counts_once() {
         view.read_at(&damaged.node, 0, 1).unwrap_err();
     }
     read(&view, "/many/0.x");
-    // 32 MiB and once the file.
+    // The initial 32 MiB, and the size of the file once.
     asked.iter().take(33).for_each(drop);
-    // What a trigger announces is asked for whatever guesses may waste, and after all of them.
+    // A bundle is fetched regardless of the budget for candidates, and after all of them.
     read(&view, "/trigger.t");
     assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), "/.cvmfsbundle-trigger.t");
 }
 
-/// `first` imports `a.b`, which is queued behind guesses that don't come. A program asks for it before its turn.
+/// `first` imports `a.b`, which is queued behind candidates that never arrive. A program reads it before its turn.
 #[test]
-fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
+fn a_module_read_while_it_is_queued_is_evaluated() {
     let site = Site::of(FULL);
     let root = Draft::new("");
     for path in ["", "/many", "/__pycache__", "/a", "/a/__pycache__"] {
@@ -163,7 +163,7 @@ fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
         site.add_file(&root, &format!("/many/{number}.x"), &number.to_le_bytes());
     }
     site.publish_root(root);
-    let (findings, asked) = channel();
+    let (reported, asked) = channel();
     let (got, opened) = channel();
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         let (got, what) = (got.clone(), wanted.what.clone());
@@ -184,20 +184,20 @@ fn a_module_that_is_read_before_its_guess_is_made_tells_what_it_imports() {
         } else {
             inner.warm(wanted, errand, done);
         }
-        let _ = findings.send(what);
+        let _ = reported.send(what);
     };
     let view = watched::between(&site, get, warm);
     read(&view, "/many/0.x");
     asked.iter().take(UNDER_WAY as usize).for_each(drop);
     read(&view, first);
-    // For the program, then to have it tell.
+    // For the program, then to evaluate it.
     opened.iter().filter(|what| what == first).take(2).for_each(drop);
     read(&view, second);
     while asked.recv_timeout(PATIENCE).expect("it is asked what it imports") != second {}
 }
 
 #[test]
-fn a_listing_fetches_nothing_ahead_and_nor_does_a_view_that_was_told_not_to() {
+fn listings_and_views_without_prefetch_fetch_nothing_ahead() {
     let site = Site::of(FULL);
     let (view, warmed) = open(&site, true);
     let perm = view.find(b"/perm", LastLink::Keep).unwrap();

@@ -1,4 +1,4 @@
-//! What publishers announce is fetched in their order, and no more of it than they are worth.
+//! Bundles are fetched in their order, and within their budget.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,13 +19,13 @@ const TRIGGER: u64 = 4 | 1 << 17;
 const HIDDEN: u64 = 1 << 15;
 const CHUNKED: u64 = 1 << 6;
 
-/// What doesn't come within this, isn't asked for.
+/// Time limit for an expected request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whom to tell of a specification, and what came of it.
+/// Callback for a fetched specification, and its result.
 type Late = (Callback<Warmed>, Result<Warmed, StoreError>);
 
-/// A repository that is made up.
+/// A repository made by the test.
 struct Made {
     site: Site,
     root: Draft,
@@ -60,8 +60,9 @@ impl Made {
         self.add(&self.root, &format!("/.cvmfsbundle-{name}"), 4 | HIDDEN, spec.as_bytes());
     }
 
-    /// A view, and what is warmed for it, after it was asked for. If it is to pretend, the store says that all content
-    /// of the files named so came, and fetches nothing.
+    /// Publishes; returns a view and the requests of its prefetches.
+    ///
+    /// If `pretend` is set, the store reports all content of the files named so as fetched, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
         self.publish_to(move |inner, wanted, errand, done| {
             if pretend && wanted.what.contains("/lie") {
@@ -72,13 +73,13 @@ impl Made {
         })
     }
 
-    /// The same with a store that tells of a specification when the test does.
+    /// Does the same with a store that completes the fetch of a specification when the test does.
     fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<Late>) {
         let (late, held) = channel();
         let (site, view, asked) = self.publish_to(move |inner, wanted, errand, done| {
             if wanted.what.contains("/.cvmfsbundle-") {
                 let late = late.clone();
-                // The test may wait for no more of them.
+                // The test may have dropped the receiver.
                 let hold = move |outcome| drop(late.send((done, outcome)));
                 inner.warm(wanted, errand, Callback::new(hold));
             } else {
@@ -94,15 +95,15 @@ impl Made {
     ) -> (Site, Arc<View>, Receiver<String>) {
         let Self { site, root } = self;
         site.publish_root(root);
-        let (findings, asked) = channel();
+        let (reported, asked) = channel();
         let warm = move |inner: &dyn ObjectStore,
                          wanted: ObjectRequest,
                          errand: &CancelToken,
                          done: Callback<Warmed>| {
             let what = wanted.what.clone();
             warm(inner, wanted, errand, done);
-            // The test may have seen enough.
-            let _ = findings.send(what);
+            // The test may have dropped the receiver.
+            let _ = reported.send(what);
         };
         let view = watched::open(&site, true, warm);
         (site, view, asked)
@@ -114,7 +115,7 @@ fn read(view: &View, path: &str) {
     view.read_at(&found.node, 0, 10).unwrap();
 }
 
-/// Reads a file whose neighbour is then fetched, after everything that was to be fetched before; what that was.
+/// Reads a file whose neighbour is fetched after everything queued before; returns what was queued.
 fn until_probed(view: &View, asked: &Receiver<String>) -> Vec<String> {
     read(view, "/probe/a.probe");
     let before = asked.iter().take_while(|path| path != "/probe/b.probe");
@@ -122,7 +123,7 @@ fn until_probed(view: &View, asked: &Receiver<String>) -> Vec<String> {
 }
 
 #[test]
-fn a_bundle_comes_in_its_order_without_further_reads() {
+fn a_bundle_is_fetched_in_its_order_without_further_reads() {
     let made = Made::new();
     for name in ["one.x", "two.y", "three.z"] {
         made.add(&made.root, &format!("/{name}"), 4, name.as_bytes());
@@ -136,7 +137,7 @@ fn a_bundle_comes_in_its_order_without_further_reads() {
     let (_site, view, asked) = made.publish(false);
     read(&view, "/trigger");
     let order: Vec<String> = asked.iter().take(7).collect();
-    // The middle two chunks, then the first; what no step reads comes last.
+    // The middle two chunks, then the first; chunks that no step reads come last.
     let expected = ["/.cvmfsbundle-trigger", "/three.z", "/large", "/large", "/one.x", "/large", "/two.y"];
     assert_eq!(order, expected);
     let misses = view.status().counters.misses;
@@ -148,7 +149,7 @@ fn a_bundle_comes_in_its_order_without_further_reads() {
 }
 
 #[test]
-fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
+fn arrived_bundle_files_are_reported_to_the_listener() {
     let made = Made::new();
     made.add(&made.root, "/one.x", 4, b"one.x");
     let chunks: Vec<(u64, u64, [u8; 20])> =
@@ -156,10 +157,10 @@ fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
     made.root.add(&Row { flags: 4 | CHUNKED, chunks, ..Row::file("/large", 12, None) });
     made.announce("trigger", r#""/one.x","/large","/gone""#, r#","esker-reads":["1:4-8","0","1:10-99"]"#);
     let (_site, view, _asked) = made.publish(false);
-    let (findings, arrivals) = channel();
+    let (reported, arrivals) = channel();
     view.set_prefetch_listener(Box::new(move |what| {
         if let PrefetchEvent::Bytes(arrival) = what {
-            findings.send(arrival.clone()).unwrap();
+            reported.send(arrival.clone()).unwrap();
         }
     }));
     read(&view, "/trigger");
@@ -171,8 +172,9 @@ fn of_what_a_bundle_brings_it_is_told_where_it_will_be_read() {
     assert_eq!(arrived, expected);
 }
 
-/// A trigger that announces the second chunk of `/lib.so`, and what of the rest of that library and of one that no
-/// bundle names is fetched once a specification has come late or not at all; before it is nothing. The headers come first.
+/// Returns the chunks fetched of `/lib.so`, whose second chunk a bundle names, and of a library that no bundle names.
+///
+/// The specification comes late or not at all; before that no remaining chunk is fetched. The headers come first.
 fn rest_of_libraries(spec_comes: bool) -> Vec<String> {
     let made = Made::new();
     for (library, first) in [("/lib.so", 0_u8), ("/other.so", 8)] {
@@ -196,7 +198,7 @@ fn rest_of_libraries(spec_comes: bool) -> Vec<String> {
         drop(spec);
     }
     let libraries = asked.iter().take(if spec_comes { 5 } else { 8 }).collect();
-    // Beside what was announced: the last chunk.
+    // A chunk that was not announced: the last one.
     let found = view.find(b"/lib.so", LastLink::Keep).unwrap();
     view.read_at(&found.node, 9, 1).unwrap();
     read(&view, "/other");
@@ -205,19 +207,19 @@ fn rest_of_libraries(spec_comes: bool) -> Vec<String> {
 }
 
 #[test]
-fn the_rest_of_a_library_waits_for_a_bundle_and_is_left_to_it() {
+fn remaining_chunks_wait_for_a_bundle_and_are_replaced_by_it() {
     let others = ["/other.so"; 3];
     assert_eq!(rest_of_libraries(true), [&["/other.so", "/lib.so"][..], &others].concat());
 }
 
 #[test]
-fn the_rest_of_libraries_follows_if_a_bundle_is_not_to_be_had() {
+fn remaining_chunks_follow_if_a_bundle_is_unavailable() {
     let heads = ["/lib.so", "/other.so"];
     assert_eq!(rest_of_libraries(false), [&heads[..], &["/lib.so"; 3], &["/other.so"; 3]].concat());
 }
 
 #[test]
-fn files_in_nested_catalogs_come_with_their_catalogs() {
+fn bundle_files_in_nested_catalogs_are_fetched_with_their_catalogs() {
     let made = Made::new();
     let (nested, deep) = (Draft::new("/n"), Draft::new("/n/deep"));
     for (parent, own, path) in [(&made.root, &nested, "/n"), (&nested, &deep, "/n/deep")] {
@@ -244,7 +246,7 @@ fn files_in_nested_catalogs_come_with_their_catalogs() {
 }
 
 #[test]
-fn a_bundle_may_lead_into_many_catalogs() {
+fn a_bundle_may_have_files_in_many_catalogs() {
     let made = Made::new();
     let folders: Vec<String> = (0..40).map(|number| format!("/n{number}")).collect();
     for folder in &folders {
@@ -267,9 +269,9 @@ fn a_bundle_may_lead_into_many_catalogs() {
     }
 }
 
-/// The trigger can't be read, and its specification isn't to be had, either.
+/// Neither the trigger nor its specification is available.
 #[test]
-fn a_bundle_comes_after_an_outage() {
+fn a_bundle_is_fetched_after_an_outage() {
     let made = Made::new();
     made.add(&made.root, "/wanted.y", 4, b"wanted");
     made.announce("trigger", r#""/wanted.y""#, "");
@@ -280,7 +282,7 @@ fn a_bundle_comes_after_an_outage() {
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
     };
-    let (findings, asked) = channel();
+    let (reported, asked) = channel();
     let is_away = Arc::clone(&away);
     let warm = move |inner: &dyn ObjectStore,
                      wanted: ObjectRequest,
@@ -292,7 +294,7 @@ fn a_bundle_comes_after_an_outage() {
         } else {
             inner.warm(wanted, errand, done)
         }
-        let _ = findings.send(what);
+        let _ = reported.send(what);
     };
     let view = watched::between(&site, get, warm);
     let found = view.find(b"/trigger", LastLink::Keep).unwrap();
@@ -305,17 +307,17 @@ fn a_bundle_comes_after_an_outage() {
 }
 
 #[test]
-fn a_trigger_that_a_bundle_brought_announces_others() {
+fn a_trigger_in_a_bundle_fetches_its_own_bundle() {
     let made = Made::new();
     made.add(&made.root, "/wanted.y", 4, b"wanted");
     made.announce("a.one", r#""/b.two""#, "");
     made.announce("b.two", r#""/wanted.y""#, "");
-    let (findings, came) = channel();
+    let (reported, came) = channel();
     let (_site, view, asked) = made.publish_to(move |inner, wanted, errand, done| {
-        let (findings, what) = (findings.clone(), wanted.what.clone());
+        let (reported, what) = (reported.clone(), wanted.what.clone());
         let tell = move |outcome| {
             done.give(outcome);
-            let _ = findings.send(what);
+            let _ = reported.send(what);
         };
         inner.warm(wanted, errand, Callback::new(tell));
     });
@@ -326,9 +328,9 @@ fn a_trigger_that_a_bundle_brought_announces_others() {
 }
 
 #[test]
-fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
+fn a_false_bundle_fetches_no_more_than_its_budget() {
     let made = Made::new();
-    // The cache has 1 GiB, of which bundles may take half before anything of them was read.
+    // The cache has 1 GiB, of which unread objects of bundles may take half.
     let size = 200 << 20;
     let lies: Vec<String> = (0..50).map(|number| format!("/lie{number}")).collect();
     for lie in &lies {
@@ -337,7 +339,7 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     let quoted: Vec<String> = lies.iter().map(|lie| format!("\"{lie}\"")).collect();
     made.announce("trigger", &quoted[..25].join(","), "");
     made.announce("other", &quoted[25..].join(","), "");
-    // What programs wait for, here in vain, allows bundles no more.
+    // Misses of programs do not raise the budget of bundles.
     for number in 0..20 {
         made.root.add(&Row::file(&format!("/demanded.{number}"), size, Some(made.store(&[number]))));
     }
@@ -355,9 +357,9 @@ fn a_bundle_that_lies_wastes_no_more_than_its_budget() {
     assert_eq!(more, [""; 0], "400 MiB are under way or unread, and nothing was read");
 }
 
-/// Each read of a folder guesses at what is in it; all together is more than may wait.
+/// Each read of a folder adds its files as candidates; all together exceed the queue.
 #[test]
-fn a_bundle_comes_although_guesses_wait_that_nobody_can_pay_for() {
+fn a_bundle_is_fetched_while_candidates_wait_for_their_budget() {
     let made = Made::new();
     for folder in 0..10_u8 {
         made.root.add(&Row::directory(&format!("/d{folder}")));
@@ -373,7 +375,7 @@ fn a_bundle_comes_although_guesses_wait_that_nobody_can_pay_for() {
     let (_site, view, asked) = made.publish(true);
     let miss = |folder: u8| read(&view, &format!("/d{folder}/real.x{folder}"));
     miss(0);
-    // Of these comes what guesses may waste, before anything was read.
+    // The initial budget of candidates.
     asked.iter().filter(|path| path.contains("/lie")).take((32 << 20) / 5000).for_each(drop);
     (1..10).for_each(miss);
     read(&view, "/trigger");
@@ -381,7 +383,7 @@ fn a_bundle_comes_although_guesses_wait_that_nobody_can_pay_for() {
 }
 
 #[test]
-fn a_huge_bundle_that_leads_in_circles_ends() {
+fn a_huge_circular_bundle_ends() {
     let made = Made::new();
     let mut many = String::from("\"/../../etc/passwd\",\"/trigger\",\"/.cvmfsbundle-trigger\",\"/other\"");
     for number in 0..200_000 {

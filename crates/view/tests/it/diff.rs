@@ -1,4 +1,4 @@
-//! What is told of a new revision, against a kernel that remembers everything it isn't told of.
+//! Changes reported for a new revision, against a kernel that caches everything until it is invalidated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ fn thing() -> impl Strategy<Value = Option<Thing>> {
     ]
 }
 
-/// One choice for each path: what it names, whether it gets a catalog of its own, whether it is hidden.
+/// One choice for each path: its entry, whether it has its own catalog, whether it is hidden.
 type Choice = (Option<Thing>, bool, bool);
 
 fn choices() -> impl Strategy<Value = Vec<Choice>> {
@@ -76,7 +76,7 @@ fn model(choices: &[Choice]) -> Model {
     model
 }
 
-/// Where a program looks: paths, and directories it lists.
+/// Lookups of a program: paths, and whether it lists the directory.
 fn looks() -> impl Strategy<Value = Vec<(usize, bool)>> {
     proptest::collection::vec((0..universe().len(), any::<bool>()), 0..60)
 }
@@ -84,10 +84,10 @@ fn looks() -> impl Strategy<Value = Vec<(usize, bool)>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A kernel that never forgets unless told agrees with the tree after every switch, whatever it looked at
-    /// before; and names that were not told stay where they were even if nobody looks for a revision.
+    /// A kernel that caches everything until it is invalidated agrees with the tree after every switch, whatever it
+    /// looked up before; and names that were not reported stay valid without a check.
     #[test]
-    fn nothing_remembered_is_ever_wrong(
+    fn cached_entries_are_correct_after_every_switch(
         revisions in choices()
             .prop_flat_map(|first| (Just(first.clone()), changed(first)))
             .prop_flat_map(|(first, second)| (Just(first), Just(second.clone()), changed(second))),
@@ -115,9 +115,9 @@ proptest! {
         }
     }
 
-    /// Where no catalog comes or goes, and everything was looked at, exactly what changed is told.
+    /// If no catalog appears or vanishes, and everything was looked up, exactly the changes are reported.
     #[test]
-    fn exactly_what_changed_is_told(
+    fn exactly_the_changes_are_reported(
         (first, second) in choices().prop_flat_map(|first| (Just(first.clone()), changed(first)))
     ) {
         let site = site();
@@ -131,13 +131,13 @@ proptest! {
         let outcome = view.refresh().unwrap();
         prop_assert!(outcome.changed);
         let after = everything(&view);
-        let findings: BTreeSet<String> = kernel.take_told().iter().map(|change| format!("{change:?}")).collect();
-        prop_assert_eq!(findings, expected(&before, &after, &old, &new));
+        let reported: BTreeSet<String> = kernel.take_reported().iter().map(|change| format!("{change:?}")).collect();
+        prop_assert_eq!(reported, expected(&before, &after, &old, &new));
     }
 }
 
 #[test]
-fn a_directory_that_comes_back_is_not_remembered_as_it_was() {
+fn a_returning_directory_has_no_outdated_cached_entries() {
     let site = site();
     let publish = |thing: Thing| {
         let mut model = Model::default();
@@ -155,9 +155,9 @@ fn a_directory_that_comes_back_is_not_remembered_as_it_was() {
     }
 }
 
-/// The catalog of its own that it comes back with is none that anybody asked for, so that nothing is compared in it.
+/// The catalog that it returns with was never mounted, so its rows are not compared.
 #[test]
-fn a_directory_that_comes_back_with_a_catalog_has_none_of_its_old_names() {
+fn a_directory_returning_with_a_catalog_has_no_outdated_names() {
     let site = site();
     let with_b = Model::default().directory("/b");
     with_b.publish(&site.repository);
@@ -175,7 +175,7 @@ fn a_directory_that_comes_back_with_a_catalog_has_none_of_its_old_names() {
 fn site() -> std::sync::MutexGuard<'static, Site> {
     static SITE: std::sync::LazyLock<std::sync::Mutex<Site>> =
         std::sync::LazyLock::new(|| std::sync::Mutex::new(Site::of(FULL)));
-    // A case that failed leaves nothing behind that the next could stumble over.
+    // A failed case leaves no state that affects the next one.
     SITE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -183,7 +183,7 @@ fn is_directory(model: &Model, path: &str) -> bool {
     matches!(model.things.get(path), Some(Thing::Directory { .. }))
 }
 
-/// Everything there is, hidden things too.
+/// Returns all entries, hidden ones too.
 fn everything(view: &View) -> BTreeMap<String, Found> {
     let find = |path: String| Some((path.clone(), view.find(path.as_bytes(), LastLink::Keep).ok()?));
     [String::new()].into_iter().chain(universe()).filter_map(find).collect()
@@ -195,7 +195,7 @@ fn expected(
     old: &Model,
     new: &Model,
 ) -> BTreeSet<String> {
-    let mut findings = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     // A file may have become a directory, or the other way round; its names were those of the directory.
     let directory = |path: &str| -> NodeKey {
         let found = [before, after].into_iter().filter_map(|found| found.get(path));
@@ -207,18 +207,18 @@ fn expected(
         let hidden = old.hidden.contains(&path) != new.hidden.contains(&path);
         if node(before) != node(after) {
             let name = name.as_bytes().into();
-            findings.insert(format!("{:?}", Change::Name { dir: directory(parent), name }));
-            findings.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
+            reported.insert(format!("{:?}", Change::Name { dir: directory(parent), name }));
+            reported.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
             if let Some(gone) = before.get(&path).filter(|gone| gone.node.kind == Kind::Directory) {
-                // It is the same node should it come back.
-                findings.insert(format!("{:?}", Change::Attributes { node: gone.node.key }));
+                // It is the same node if it returns.
+                reported.insert(format!("{:?}", Change::Attributes { node: gone.node.key }));
             }
         } else if hidden && node(before).is_some() {
-            findings.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
-            findings.insert(format!("{:?}", Change::Attributes { node: before[&path].node.key }));
+            reported.insert(format!("{:?}", Change::Listing { dir: directory(parent) }));
+            reported.insert(format!("{:?}", Change::Attributes { node: before[&path].node.key }));
         } else if before.get(&path).map(|found| found.attr) != after.get(&path).map(|found| found.attr) {
-            findings.insert(format!("{:?}", Change::Attributes { node: before[&path].node.key }));
+            reported.insert(format!("{:?}", Change::Attributes { node: before[&path].node.key }));
         }
     }
-    findings
+    reported
 }

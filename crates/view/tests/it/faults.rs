@@ -1,4 +1,4 @@
-//! Catalogs and objects that don't come, or are not what they should be.
+//! Catalogs and objects that are unavailable or damaged.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -14,29 +14,29 @@ use crate::gate::{Gate, object_hash};
 use crate::model::Model;
 use crate::support::Site;
 
-struct Snapshot {
+struct Setup {
     site: Site,
     gate: Arc<Gate>,
     view: Arc<View>,
 }
 
-fn snapshot() -> Snapshot {
+fn setup() -> Setup {
     let site = Site::of(FULL);
     let gate = Gate::before(Arc::clone(&site.store));
     let view = View::open(gate.clone(), site.heads(), ViewOptions::default()).unwrap();
-    Snapshot { site, gate, view }
+    Setup { site, gate, view }
 }
 
-impl Snapshot {
+impl Setup {
     fn nested(&self) -> ContentHash {
         object_hash(&self.site.repository.contents("v3").catalogs["/nested"])
     }
 }
 
 #[test]
-fn a_nested_catalog_that_cannot_be_had_is_an_error_of_the_call_not_an_absent_name() {
-    let Snapshot { gate, view, .. } = &snapshot();
-    let scene_nested = snapshot().nested();
+fn an_unavailable_nested_catalog_is_an_error_not_an_absent_name() {
+    let Setup { gate, view, .. } = &setup();
+    let scene_nested = setup().nested();
     gate.fail(scene_nested);
     for _ in 0..2 {
         let error = view.find(b"/nested/f0", LastLink::Keep).unwrap_err();
@@ -51,30 +51,30 @@ fn a_nested_catalog_that_cannot_be_had_is_an_error_of_the_call_not_an_absent_nam
 }
 
 #[test]
-fn calls_that_wait_for_one_catalog_share_it_and_stop_nobody() {
-    let snapshot = snapshot();
-    let (view, nested) = (&snapshot.view, snapshot.nested());
-    snapshot.gate.close(nested);
+fn calls_that_wait_for_one_catalog_share_its_fetch_and_block_no_others() {
+    let setup = setup();
+    let (view, nested) = (&setup.view, setup.nested());
+    setup.gate.close(nested);
     let dir = view.find(b"/nested", LastLink::Keep).unwrap().node;
     let (sender, answers) = sync_channel(20);
     for _ in 0..20 {
         let sender = sender.clone();
         view.lookup(&dir, b"f0", Reply::new(move |answer| sender.send(answer.map(drop)).unwrap()));
     }
-    snapshot.gate.wait_for_waiter(nested);
+    setup.gate.wait_for_waiter(nested);
     view.find(b"/perm/m0644", LastLink::Keep).unwrap();
     assert!(answers.try_recv().is_err(), "nobody was answered yet");
-    snapshot.gate.open(nested);
+    setup.gate.open(nested);
     for _ in 0..20 {
         answers.recv().unwrap().unwrap();
     }
-    assert_eq!(snapshot.gate.asked(nested), 1);
+    assert_eq!(setup.gate.asked(nested), 1);
 }
 
 #[test]
-fn a_damaged_object_is_refused_by_name_and_the_rest_reads_on() {
-    let snapshot = snapshot();
-    let contents = snapshot.site.repository.contents("v3");
+fn a_damaged_object_fails_its_reads_only() {
+    let setup = setup();
+    let contents = setup.site.repository.contents("v3");
     let (path, chunks) = contents
         .files
         .iter()
@@ -82,43 +82,43 @@ fn a_damaged_object_is_refused_by_name_and_the_rest_reads_on() {
         .find(|(_, chunks)| chunks.len() > 2)
         .unwrap();
     let (offset, object) = &chunks[1];
-    let mut bytes = snapshot.site.repository.read(object);
+    let mut bytes = setup.site.repository.read(object);
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    snapshot.site.repository.write(object, &bytes);
-    let file = snapshot.view.find(path, LastLink::Keep).unwrap().node;
-    assert_eq!(snapshot.view.read_at(&file, 0, 10).unwrap().len(), 10);
-    // A read that begins in the good chunk gets nothing either: half an answer would end the file there.
-    let error = snapshot.view.read_at(&file, offset - 5, 10).unwrap_err();
+    setup.site.repository.write(object, &bytes);
+    let file = setup.view.find(path, LastLink::Keep).unwrap().node;
+    assert_eq!(setup.view.read_at(&file, 0, 10).unwrap().len(), 10);
+    // A read that begins in the good chunk fails too: a short read would mean the end of the file.
+    let error = setup.view.read_at(&file, offset - 5, 10).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Damaged);
     assert!(error.object.contains(&*String::from_utf8_lossy(path)), "{error}");
     let behind = chunks[2].0;
-    assert_eq!(snapshot.view.read_at(&file, behind, 10).unwrap().len(), 10);
+    assert_eq!(setup.view.read_at(&file, behind, 10).unwrap().len(), 10);
 }
 
 #[test]
-fn a_missing_object_is_refused_and_read_once_it_is_there() {
-    let snapshot = snapshot();
-    let contents = snapshot.site.repository.contents("v3");
+fn a_missing_object_is_read_once_it_exists() {
+    let setup = setup();
+    let contents = setup.site.repository.contents("v3");
     let object = contents.whole("/perm/m0644");
-    let bytes = snapshot.site.repository.read(object);
-    std::fs::remove_file(snapshot.site.repository.path().join(object)).unwrap();
-    let found = snapshot.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
-    let error = snapshot.view.read_at(&found.node, 0, 10).unwrap_err();
+    let bytes = setup.site.repository.read(object);
+    std::fs::remove_file(setup.site.repository.path().join(object)).unwrap();
+    let found = setup.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
+    let error = setup.view.read_at(&found.node, 0, 10).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Damaged);
-    snapshot.site.repository.write(object, &bytes);
-    assert_eq!(read_all(&snapshot.view, &found).len() as u64, found.attr.size);
+    setup.site.repository.write(object, &bytes);
+    assert_eq!(read_all(&setup.view, &found).len() as u64, found.attr.size);
 }
 
 #[test]
 fn failures_are_remembered_with_path_cause_and_caller() {
-    let snapshot = snapshot();
-    let found = snapshot.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
+    let setup = setup();
+    let found = setup.view.find(b"/perm/m0644", LastLink::Keep).unwrap();
     let error = TreeError::on(ErrorKind::Damaged, "an object").because("the disk ate it");
     for _ in 0..FAILURES_MAX + 3 {
-        snapshot.view.failed(&found.node, &error, Some(42));
+        setup.view.failed(&found.node, &error, Some(42));
     }
-    let failures = snapshot.view.status().failures;
+    let failures = setup.view.status().failures;
     assert_eq!(failures.len(), FAILURES_MAX);
     let last = failures.last().unwrap();
     assert_eq!((last.object.as_str(), last.caller), ("/perm/m0644", Some(42)));
@@ -126,7 +126,7 @@ fn failures_are_remembered_with_path_cause_and_caller() {
 }
 
 #[test]
-fn a_revision_that_cannot_be_had_whole_is_not_moved_to() {
+fn a_view_does_not_move_to_an_incomplete_revision() {
     let site = Site::of(FULL);
     let model = |content| Model::default().directory("/d").nest("/d").file("/d/f", content);
     model(1).publish(&site.repository);
@@ -147,7 +147,7 @@ fn a_revision_that_cannot_be_had_whole_is_not_moved_to() {
 }
 
 #[test]
-fn a_catalog_that_is_none_is_damaged() {
+fn an_invalid_catalog_is_damaged() {
     let site = Site::of(FULL);
     let mut head = site.repository.manifest();
     let garbage = b"this is no database".repeat(100);
@@ -160,9 +160,9 @@ fn a_catalog_that_is_none_is_damaged() {
     assert!(error.to_string().contains("root catalog"), "{error}");
 }
 
-/// A directory whose content nobody can find must not look empty, as if everything had been removed.
+/// A directory whose catalog is unknown must not look empty, as if everything had been removed.
 #[test]
-fn a_mountpoint_whose_catalog_is_not_told_is_damaged_not_empty() {
+fn a_mountpoint_without_a_valid_reference_is_damaged_not_empty() {
     let site = Site::of(FULL);
     let root = Draft::new("");
     root.add(&Row::directory(""));

@@ -10,7 +10,7 @@ use esker_view::{LastLink, Pin, View};
 
 use crate::support::Site;
 
-/// All entries by path, as listings and the attributes in them tell.
+/// Returns all entries by path, from listings and their attributes.
 pub(crate) fn walk(view: &View) -> BTreeMap<Vec<u8>, Found> {
     let mut found = BTreeMap::from([(b"/".to_vec(), view.root())]);
     let mut waiting = vec![(Vec::new(), view.root())];
@@ -30,7 +30,7 @@ pub(crate) fn walk(view: &View) -> BTreeMap<Vec<u8>, Found> {
 pub(crate) fn read_all(view: &View, found: &Found) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
-        // No divisor of anything, so that reads straddle chunks.
+        // A prime size, so that reads straddle chunks.
         let part = view.read_at(&found.node, content.len() as u64, 100_003).unwrap();
         if part.is_empty() {
             return content;

@@ -18,7 +18,7 @@ use crate::kernel::Kernel;
 use crate::model::Model;
 use crate::support::Site;
 
-/// Passes on what it is told.
+/// Passes changes on to a channel.
 struct Tell(Mutex<Sender<Vec<Change>>>);
 
 impl Watcher for Tell {
@@ -28,10 +28,10 @@ impl Watcher for Tell {
 }
 
 #[test]
-fn each_revision_shows_while_files_of_the_old_ones_are_read_on() {
+fn each_revision_is_shown_while_files_of_older_ones_are_read() {
     for fixture in ALL {
         let site = Site::of(fixture);
-        // The published head is the newest; a client that never saw it can be led through the older ones.
+        // The published head is the newest; a client that never saw it accepts the older ones before it.
         site.publish("v1");
         let view = site.following();
         let mut opened: Vec<(Found, String)> = Vec::new();
@@ -56,7 +56,7 @@ fn each_revision_shows_while_files_of_the_old_ones_are_read_on() {
 }
 
 #[test]
-fn a_kernel_that_walked_v1_is_told_enough_for_v2_and_v3() {
+fn a_kernel_that_cached_v1_is_invalidated_for_v2_and_v3() {
     for fixture in ALL {
         let site = Site::of(fixture);
         site.publish("v1");
@@ -91,7 +91,7 @@ fn a_kernel_that_walked_v1_is_told_enough_for_v2_and_v3() {
 }
 
 #[test]
-fn the_new_revision_is_there_before_anybody_is_told() {
+fn the_new_revision_is_visible_before_watchers_are_notified() {
     struct Look {
         view: Arc<View>,
         seen: AtomicU64,
@@ -113,10 +113,10 @@ fn the_new_revision_is_there_before_anybody_is_told() {
     assert!(!view.refresh().unwrap().changed);
 }
 
-/// Threads look up without a pause while revisions change; whatever they put into the kernel's memory is
-/// either true of the last revision or was forgotten.
+/// Threads look up without a pause while revisions change; each entry they put into the kernel's cache is either valid
+/// in the last revision or was invalidated.
 #[test]
-fn no_answer_from_an_old_revision_arrives_after_its_end_was_told() {
+fn no_answer_from_an_old_revision_arrives_after_its_invalidation() {
     let site = Site::of(FULL);
     let revision = |n: u8| {
         (0..8).fold(Model::default().directory("/d").nest("/d"), |model, file| {
@@ -149,14 +149,14 @@ fn no_answer_from_an_old_revision_arrives_after_its_end_was_told() {
     kernel.check(&view, &names);
 }
 
-/// The same made slow: an answer from the old revision is on its way while the new one is there already.
+/// An answer from the old revision is delayed until the new one is visible.
 #[test]
-fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
+fn watchers_are_notified_after_the_last_answer_from_the_old_revision() {
     let site = Site::of(FULL);
     Model::default().file("/a", 1).publish(&site.repository);
     let view = site.following();
     let old = view.status().revision;
-    let (told_sender, findings) = channel();
+    let (told_sender, reported) = channel();
     view.watch(Arc::new(Tell(told_sender.into())));
     let (answering_sender, answering) = channel();
     let (go_on, wait) = channel::<()>();
@@ -174,16 +174,16 @@ fn nobody_is_told_while_an_answer_from_the_old_revision_is_on_its_way() {
         let refresh = scope.spawn(|| view.refresh().unwrap());
         assert!(until(std::time::Duration::from_secs(60), || view.status().revision != old));
         assert_ne!(view.find(b"/a", LastLink::Keep).unwrap().node, answered);
-        // Long enough for a thread that doesn't wait to be found out.
-        let early = findings.recv_timeout(std::time::Duration::from_millis(200));
+        // Long enough to detect a thread that does not wait.
+        let early = reported.recv_timeout(std::time::Duration::from_millis(200));
         go_on.send(()).unwrap();
         assert!(early.is_err(), "{early:?}");
-        assert!(!findings.recv().unwrap().is_empty());
+        assert!(!reported.recv().unwrap().is_empty());
         assert!(refresh.join().unwrap().changed);
     });
 }
 
-/// Every name that both revisions have comes exactly once, wherever the listing was interrupted.
+/// Every name that both revisions have is returned exactly once, wherever the listing was interrupted.
 #[test]
 fn a_listing_across_a_switch_returns_every_unchanged_name_once() {
     let site = Site::of(FULL);
@@ -258,7 +258,7 @@ fn another_process_gives_the_same_numbers() {
 }
 
 #[test]
-fn a_pinned_view_stays() {
+fn a_pinned_view_stays_at_its_revision() {
     let site = Site::of(FULL);
     let view = site.pinned(Pin::Tag("v1".into())).unwrap();
     assert!(!view.refresh().unwrap().changed);
@@ -275,7 +275,7 @@ fn a_pinned_view_stays() {
 }
 
 #[test]
-fn without_a_server_the_view_stays_and_says_so() {
+fn without_a_server_the_view_stays_and_reports_it() {
     let site = Site::of(FULL);
     let view = site.following();
     let before = view.status();
@@ -293,34 +293,34 @@ fn without_a_server_the_view_stays_and_says_so() {
     assert!(view.status().offline.is_none());
 }
 
-/// Opens a view that is to look by itself, publishes, and waits to be told.
+/// Opens a view that follows by itself, publishes, and waits for the notification.
 fn follows_by_itself(options: ViewOptions) {
     let site = Site::of(FULL);
     Model::default().file("/a", 1).publish(&site.repository);
     let view = site.open(options).unwrap();
-    let (sender, findings) = channel();
+    let (sender, reported) = channel();
     view.watch(Arc::new(Tell(sender.into())));
     Model::default().file("/b", 1).publish(&site.repository);
-    let changes = findings.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    let changes = reported.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
     assert!(changes.iter().any(|change| matches!(change, Change::Name { name, .. } if **name == *b"b")));
     view.close();
 }
 
 #[test]
-fn a_short_ttl_is_followed_without_being_asked() {
+fn a_short_ttl_causes_checks_without_a_refresh() {
     let ttl = Some(std::time::Duration::from_millis(5));
     follows_by_itself(ViewOptions { ttl, ..ViewOptions::default() });
 }
 
-/// The repository says minutes; whoever mounts may be in a hurry.
+/// The repository sets minutes; the options set a shorter maximum.
 #[test]
-fn a_bound_of_the_ttl_is_kept() {
+fn the_maximum_ttl_of_the_options_is_kept() {
     let ttl_max = Some(std::time::Duration::from_millis(5));
     follows_by_itself(ViewOptions { ttl_max, ..ViewOptions::default() });
 }
 
 #[test]
-fn more_changes_than_can_be_told_are_everything() {
+fn too_many_changes_invalidate_everything() {
     let site = Site::of(FULL);
     Model::default().publish(&site.repository);
     let view = site.following();
@@ -328,12 +328,12 @@ fn more_changes_than_can_be_told_are_everything() {
     let many = (0..20_001).fold(Model::default(), |model, n| model.file(&format!("/{n}"), 1));
     many.publish(&site.repository);
     view.refresh().unwrap();
-    assert_eq!(kernel.take_told(), [Change::Everything]);
+    assert_eq!(kernel.take_reported(), [Change::Everything]);
 }
 
-/// Somebody looks into another catalog of the old revision while those of the new one are still on their way.
+/// A program mounts another catalog of the old revision while those of the new one are being fetched.
 #[test]
-fn what_is_seen_of_the_old_revision_while_the_new_one_comes_is_told_too() {
+fn catalogs_mounted_during_the_comparison_are_invalidated_too() {
     for (second, third) in [(2, 2), (1, 2)] {
         let site = Site::of(FULL);
         let revision = |early: u8, late: u8| {

@@ -1,4 +1,4 @@
-//! A store that holds back objects, or fails to get them, on command.
+//! A store that delays objects, or fails to fetch them, on command.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -35,17 +35,17 @@ impl Gate {
         Arc::new(Self { inner, state: Mutex::default(), changed: Condvar::new(), holders: Mutex::default() })
     }
 
-    /// Holds an object back until [`Gate::open`].
+    /// Delays an object until [`Gate::open`].
     pub(crate) fn close(&self, hash: ContentHash) {
         self.state.lock().closed.insert(hash, Closed::Waits);
     }
 
-    /// Has every request for an object fail as if the server had gone, until [`Gate::open`].
+    /// Fails every request for an object as if the server were down, until [`Gate::open`].
     pub(crate) fn fail(&self, hash: ContentHash) {
         self.state.lock().closed.insert(hash, Closed::Fails);
     }
 
-    /// Lets an object through, and those who wait for it.
+    /// Lets an object through, and wakes its waiters.
     pub(crate) fn open(&self, hash: ContentHash) {
         let mut state = self.state.lock();
         state.closed.remove(&hash);
@@ -59,7 +59,7 @@ impl Gate {
         }
     }
 
-    /// Waits until somebody waits for an object.
+    /// Waits until a request for an object waits.
     pub(crate) fn wait_for_waiter(&self, hash: ContentHash) {
         let mut state = self.state.lock();
         while !state.waiting.iter().any(|(wanted, _)| wanted.name.hash == hash) {
@@ -67,12 +67,12 @@ impl Gate {
         }
     }
 
-    /// How often an object was asked for.
+    /// Returns the number of requests for an object.
     pub(crate) fn asked(&self, hash: ContentHash) -> u32 {
         self.state.lock().asked.get(&hash).copied().unwrap_or(0)
     }
 
-    /// The holders that were added.
+    /// Returns the added holder.
     pub(crate) fn holder(&self) -> Arc<dyn Holder> {
         self.holders.lock().iter().find_map(Weak::upgrade).unwrap()
     }

@@ -1,4 +1,4 @@
-//! What a kernel remembers of a tree, and forgets when it is told to.
+//! A model of the entries that a kernel caches, until they are invalidated.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -12,18 +12,18 @@ use parking_lot::Mutex;
 pub(crate) struct Kernel {
     memory: Mutex<Memory>,
     view: Mutex<Weak<View>>,
-    /// Called with what was forgotten, after it was.
-    findings: Mutex<Vec<Vec<Change>>>,
+    /// Changes that were reported.
+    reported: Mutex<Vec<Vec<Change>>>,
 }
 
-/// The names of a directory in their order, and what they name.
-type NeededNames = Vec<(Box<[u8]>, NodeKey)>;
+/// Names of a directory in their order, and their nodes.
+type Names = Vec<(Box<[u8]>, NodeKey)>;
 
 #[derive(Default)]
 struct Memory {
     names: HashMap<(NodeKey, Box<[u8]>), Option<Node>>,
     attrs: HashMap<NodeKey, Attr>,
-    listings: HashMap<NodeKey, NeededNames>,
+    listings: HashMap<NodeKey, Names>,
 }
 
 impl Kernel {
@@ -40,12 +40,12 @@ impl Kernel {
         self.memory.lock().attrs.insert(root.node.key, root.attr);
     }
 
-    /// What it was told since the last time somebody asked.
-    pub(crate) fn take_told(&self) -> Vec<Change> {
-        std::mem::take(&mut *self.findings.lock()).into_iter().flatten().collect()
+    /// Returns the changes reported since the last call.
+    pub(crate) fn take_reported(&self) -> Vec<Change> {
+        std::mem::take(&mut *self.reported.lock()).into_iter().flatten().collect()
     }
 
-    /// Looks a name up, from memory if it can.
+    /// Looks a name up, from the cache if possible.
     pub(crate) fn lookup(self: &Arc<Self>, view: &View, dir: &Node, name: &[u8]) -> Option<Node> {
         let at = (dir.key, name.into());
         if let Some(known) = self.memory.lock().names.get(&at) {
@@ -53,7 +53,7 @@ impl Kernel {
         }
         let kernel = Arc::clone(self);
         Reply::wait(|reply: Reply<Option<Node>>| {
-            // A mount puts the answer into the kernel before it returns from the reply.
+            // A mount writes the answer to the kernel before it returns from the reply.
             let remember = Reply::new(move |answer: Result<Found, _>| {
                 let answer = match answer {
                     Ok(found) => Ok(Some(found)),
@@ -74,7 +74,7 @@ impl Kernel {
         .unwrap()
     }
 
-    /// Walks to a path by lookups, stopping at what isn't there.
+    /// Walks to a path by lookups; stops at a missing name.
     pub(crate) fn walk_to(self: &Arc<Self>, view: &View, path: &str) -> Option<Node> {
         let mut node = view.root().node;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -91,8 +91,7 @@ impl Kernel {
         self.memory.lock().listings.insert(dir.key, names);
     }
 
-    /// Checks that nothing reachable is remembered otherwise than `view` tells it now; `paths` are all that
-    /// may ever have been looked up.
+    /// Checks that all reachable cached entries equal those of `view`; `paths` are all that may have been looked up.
     pub(crate) fn check(&self, view: &View, names_of_all: &[&str]) {
         let root = view.root();
         let mut waiting = vec![(String::new(), root)];
@@ -128,7 +127,7 @@ impl Kernel {
     fn forget(memory: &mut Memory, change: &Change) {
         match change {
             Change::Name { dir, name } => {
-                // The kernel lets go of the node too; an attribute is asked again with the next lookup.
+                // The kernel drops the node too; its attributes come with the next lookup.
                 if let Some(Some(node)) = memory.names.remove(&(*dir, name.clone()))
                     && node.kind != Kind::Directory
                 {
@@ -154,10 +153,10 @@ impl Watcher for Kernel {
                 Self::forget(&mut memory, change);
             }
         }
-        self.findings.lock().push(changes.to_vec());
+        self.reported.lock().push(changes.to_vec());
     }
 }
 
-fn names(view: &View, dir: &Node) -> NeededNames {
+fn names(view: &View, dir: &Node) -> Names {
     view.names(dir).unwrap().iter().map(|entry| (entry.name.clone(), entry.node.key)).collect()
 }

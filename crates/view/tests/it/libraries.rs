@@ -1,4 +1,4 @@
-//! Of a large library comes ahead what its loader reads, and the rest of what is mapped once nothing else happens.
+//! Of a large library the loader's chunks are prefetched, and the remaining mapped ones in idle time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use crate::watched;
 const CHUNK: u64 = 4 << 20;
 const COUNT: u64 = 12;
 const CHUNKED: u64 = 1 << 6;
-/// After so long what is waited for doesn't come any more.
+/// Time limit for an expected request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Numbers in the form of headers.
+/// Encodes numbers as in headers.
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The program header of a part of the file, which is mapped where it lies.
+/// Returns the program header of a part of the file, mapped at its offset.
 fn header(kind: u32, flags: u32, start: u64, len: u64) -> Vec<u8> {
     let start = start * CHUNK;
     [[kind.to_le_bytes(), flags.to_le_bytes()].concat(), words(&[start, start, 0, len, len, 0])].concat()
@@ -37,7 +37,7 @@ fn library() -> Vec<Vec<u8>> {
     library_with(&[])
 }
 
-/// The same with more in its dynamic section.
+/// Returns a library with more entries in its dynamic section.
 fn library_with(more: &[u64]) -> Vec<Vec<u8>> {
     let mut chunks: Vec<Vec<u8>> = (0..COUNT).map(|at| vec![at as u8; CHUNK as usize]).collect();
     let headers = [
@@ -83,7 +83,7 @@ fn small_library(needed: &[&str], folders: &str) -> Vec<u8> {
     file
 }
 
-/// What is fetched ahead after the first read of a library, as numbers of its chunks, or of other files, as paths.
+/// Runs a test with the prefetches after the first read of a library: numbers of its chunks, or paths of other files.
 fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String>>, &dyn Fn(&str, u64))) {
     with_library(
         chunks,
@@ -95,7 +95,7 @@ fn first_read(chunks: &[Vec<u8>], read: impl FnOnce(&Receiver<Result<u64, String
     );
 }
 
-/// The same in a tree with more in it, before anything is read.
+/// The same in a tree with more files, before anything is read.
 fn with_library(
     chunks: &[Vec<u8>],
     more: impl FnOnce(&Site, &Draft),
@@ -104,7 +104,7 @@ fn with_library(
     with_server(&Arc::default(), chunks, more, read);
 }
 
-/// The same from a server that may be away: reads fail then, and what is fetched ahead does.
+/// The same from a server that may be down: reads and prefetches fail then.
 fn with_server(
     away: &Arc<AtomicBool>,
     chunks: &[Vec<u8>],
@@ -125,7 +125,7 @@ fn with_server(
     let rows = stored.iter().zip(0..).map(|(hash, at)| (at * CHUNK, CHUNK, *hash)).collect();
     root.add(&Row { flags: 4 | CHUNKED, chunks: rows, ..Row::file("/lib.so", COUNT * CHUNK, None) });
     site.publish_root(root);
-    let (findings, asked) = channel();
+    let (reported, asked) = channel();
     let is_away = Arc::clone(away);
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
@@ -142,8 +142,8 @@ fn with_server(
         } else {
             inner.warm(wanted, errand, done)
         }
-        // The test may have seen enough.
-        let _ = findings.send(asked);
+        // The test may have dropped the receiver.
+        let _ = reported.send(asked);
     };
     let view = watched::between(&site, get, warm);
     let go = |path: &str, offset: u64| {
@@ -153,7 +153,7 @@ fn with_server(
     read(&asked, &go);
 }
 
-/// Reads until all of these chunks were asked for; all that were.
+/// Receives requests until all of these chunks were requested; returns all requested ones.
 fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64> {
     let wanted = BTreeSet::from_iter(wanted.iter().copied());
     let mut seen = BTreeSet::new();
@@ -165,21 +165,21 @@ fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64>
 
 /// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless somebody reads there.
 #[test]
-fn what_the_loader_reads_comes_first_then_what_is_mapped_and_nothing_else() {
+fn loader_chunks_are_fetched_first_then_mapped_ones_and_no_others() {
     first_read(&library(), |asked, go| {
         assert_eq!(until(asked, &[8, 1, 2, 4]), BTreeSet::from([0, 1, 2, 4, 8]));
         let rest = until(asked, &[3, 5, 6, 7]);
         assert!(rest.iter().all(|chunk| *chunk <= 8), "what isn't mapped stays away: {rest:?}");
-        // The neighbour of another file is asked for after everything that was queued before.
+        // The neighbour of another file is requested after everything queued before.
         go("/probe/a.probe", 0);
         let others: Vec<_> = asked.iter().take_while(|it| *it != Err("/probe/b.probe".into())).collect();
         assert!(others.iter().all(|it| it.as_ref().is_ok_and(|chunk| *chunk <= 8)), "{others:?}");
     });
 }
 
-/// Nothing else asks for their chunks before all is quiet.
+/// Nothing else requests their chunks before idle time.
 #[test]
-fn functions_that_are_called_when_a_library_is_loaded_come_at_once() {
+fn constructors_of_a_library_are_fetched_at_once() {
     let array = 8 * CHUNK + 4096;
     let mut chunks = library_with(&[25, array, 27, 8]);
     chunks[8][4096..4104].fill(0);
@@ -197,9 +197,9 @@ fn functions_that_are_called_when_a_library_is_loaded_come_at_once() {
 }
 
 #[test]
-fn what_lies_around_several_missed_chunks_comes_too() {
+fn chunks_around_several_misses_are_fetched_too() {
     first_read(&library(), |asked, go| {
-        // Of these nothing is mapped, so nothing else asks for their neighbour.
+        // These are not mapped, so nothing else requests their neighbours.
         go("/lib.so", 9 * CHUNK);
         go("/lib.so", 10 * CHUNK);
         assert!(until(asked, &[11]).contains(&11));
@@ -207,7 +207,7 @@ fn what_lies_around_several_missed_chunks_comes_too() {
 }
 
 #[test]
-fn all_of_what_only_has_the_name_of_a_library_follows() {
+fn a_file_with_only_the_name_of_a_library_is_fetched_whole() {
     let chunks: Vec<Vec<u8>> = (0..COUNT).map(|at| vec![at as u8 + 1; CHUNK as usize]).collect();
     first_read(&chunks, |asked, _| {
         let all: Vec<u64> = (0..COUNT).collect();
@@ -215,9 +215,9 @@ fn all_of_what_only_has_the_name_of_a_library_follows() {
     });
 }
 
-/// The first read fails, and so does what was to tell more.
+/// The first read fails, and so does the fetch of the headers.
 #[test]
-fn a_library_comes_after_an_outage_as_without_one() {
+fn a_library_is_fetched_after_an_outage() {
     let away = Arc::new(AtomicBool::new(false));
     with_server(
         &away,
@@ -236,19 +236,19 @@ fn a_library_comes_after_an_outage_as_without_one() {
     );
 }
 
-/// The store says that what is fetched ahead came, and has evicted it already.
+/// The store reports prefetched objects as fetched, and has evicted them already.
 #[test]
-fn a_library_that_was_evicted_comes_again() {
+fn an_evicted_library_is_fetched_again() {
     let site = Site::of(FULL);
     let root = Draft::new("");
     root.add(&Row::directory(""));
     let chunks = (0..8).map(|at| (at * 3, 3, digest(&site.repository.store(&[at as u8 + 1; 3], "P"))));
     root.add(&Row { flags: 4 | CHUNKED, chunks: chunks.collect(), ..Row::file("/lib.so", 24, None) });
     site.publish_root(root);
-    let (findings, asked) = channel();
+    let (reported, asked) = channel();
     let view = watched::open(&site, true, move |_, _, _, done| {
         done.ok(Warmed::Fetched(1));
-        let _ = findings.send(());
+        let _ = reported.send(());
     });
     let found = view.find(b"/lib.so", LastLink::Keep).unwrap();
     let read = |chunk: u64| drop(view.read_at(&found.node, chunk * 3, 1).unwrap());
@@ -270,7 +270,7 @@ fn in_need() -> Vec<Vec<u8>> {
     chunks
 }
 
-/// `/deps`, in a catalog of its own: a link to a library that needs another one, and one that nobody needs.
+/// `/deps`, in its own catalog: a link to a library that needs another one, and a library that no other needs.
 fn add_needed(site: &Site, root: &Draft) {
     let deps = Draft::new("/deps");
     root.add(&Row { flags: 1 | 2, ..Row::directory("/deps") });
@@ -278,12 +278,12 @@ fn add_needed(site: &Site, root: &Draft) {
     deps.add(&Row::symlink("/deps/libdep.so", "../deps/libdep.so.1"));
     site.add_file(&deps, "/deps/libdep.so.1", &small_library(&["libc.so.6", "libthird.so.2"], "/usr/lib"));
     site.add_file(&deps, "/deps/libthird.so.2", &small_library(&["libdep.so"], ""));
-    // Too large to be a neighbour's guess.
+    // Too large to be a candidate from its folder.
     site.add_file(&deps, "/deps/libunused.so.3", &vec![0; 5 << 20]);
     site.nest(root, "/deps", deps);
 }
 
-/// The paths of other files that are asked for, up to this one.
+/// Returns the paths of other requested files, up to this one.
 fn others_until(asked: &Receiver<Result<u64, String>>, last: &str) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     while !seen.contains(last) {
@@ -292,9 +292,9 @@ fn others_until(asked: &Receiver<Result<u64, String>>, last: &str) -> BTreeSet<S
     seen
 }
 
-/// The second of them is in a catalog that has to come first, behind a link, and is itself what tells of the third.
+/// The second of them is in a catalog that has to be fetched first, behind a link, and needs the third.
 #[test]
-fn libraries_that_a_library_needs_come_before_they_are_asked_for() {
+fn needed_libraries_are_fetched_before_they_are_opened() {
     with_library(&in_need(), add_needed, |asked, go| {
         go("/lib.so", 0);
         let seen = others_until(asked, "/deps/libthird.so.2");
@@ -305,7 +305,7 @@ fn libraries_that_a_library_needs_come_before_they_are_asked_for() {
 
 /// `first` imports `a.b`, which is a large library.
 #[test]
-fn of_a_library_that_a_module_imports_comes_what_tells_more_and_the_rest_once_it_is_read() {
+fn an_imported_library_is_fetched_in_part_and_wholly_once_it_is_read() {
     let module = include_bytes!("../../../format/src/pyc/compiled/python3.11.pyc");
     let more = |site: &Site, root: &Draft| {
         for path in ["/__pycache__", "/a", "/a/__pycache__"] {
@@ -317,7 +317,7 @@ fn of_a_library_that_a_module_imports_comes_what_tells_more_and_the_rest_once_it
     };
     with_library(&in_need(), more, |asked, go| {
         go("/__pycache__/first.cpython-311.pyc", 0);
-        // That it needs others is told by what comes last of it.
+        // The names of needed libraries are in its last chunk.
         let mut parts = BTreeSet::new();
         let mut others = BTreeSet::new();
         while !others.contains("/deps/libthird.so.2") {

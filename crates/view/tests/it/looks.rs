@@ -1,5 +1,5 @@
-//! What options and catalogs say about the look of things: bound revisions, hidden names, variables,
-//! owners, attributes that tell of the repository, and links on the way of a path.
+//! Entries as options and catalogs define them: bound revisions, hidden names, variables, owners, magic attributes,
+//! and links in paths.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn publish_snapshots(site: &Site, tags: &[&str]) {
 }
 
 #[test]
-fn bound_revisions_show_below_their_mountpoint_what_they_are() {
+fn bound_revisions_are_shown_below_their_mountpoints() {
     let site = Site::of(FULL);
     publish_snapshots(&site, &["v1", "v2"]);
     let view = site.following();
@@ -71,7 +71,7 @@ fn bound_revisions_show_below_their_mountpoint_what_they_are() {
             }
         }
     }
-    // The same catalogs are mounted in both, each file is another one.
+    // The same catalogs are mounted in both, but the files are different nodes.
     assert!(numbers.len() > 1000);
 }
 
@@ -115,7 +115,7 @@ fn variables_in_links_take_the_values_of_the_options() {
 }
 
 #[test]
-fn claimed_files_belong_to_whoever_claims_them() {
+fn claimed_files_have_the_owner_of_the_options() {
     let site = Site::of(FULL);
     let ownership = Ownership::Claim { uid: 4711, gid: 815 };
     let view = site.open(ViewOptions { ownership, ..ViewOptions::default() }).unwrap();
@@ -128,7 +128,7 @@ fn claimed_files_belong_to_whoever_claims_them() {
 }
 
 #[test]
-fn magic_attributes_tell_of_the_repository() {
+fn magic_attributes_describe_the_repository() {
     let site = Site::of(FULL);
     let view = site.following();
     let status = view.status();
@@ -187,14 +187,14 @@ fn links_on_the_way_of_a_path_are_followed_within_the_repository() {
 }
 
 #[test]
-fn catalogs_that_are_not_used_are_detached_and_come_back() {
+fn unused_catalogs_are_detached_and_attached_again() {
     let site = Site::of(FULL);
     let model = (0..200).fold(Model::default(), |model, n| {
         let dir = format!("/{n}");
         model.directory(&dir).nest(&dir).file(&format!("{dir}/f"), 1)
     });
     model.publish(&site.repository);
-    // The smallest bound there is.
+    // The minimum limit.
     let view = site.open(ViewOptions { attached_max: Some(1), ..ViewOptions::default() }).unwrap();
     let mut nodes = Vec::new();
     for round in 0..2 {
@@ -214,7 +214,7 @@ fn catalogs_that_are_not_used_are_detached_and_come_back() {
 }
 
 #[test]
-fn a_mount_is_as_full_as_its_cache_and_its_attached_catalogs() {
+fn statfs_counts_the_cache_and_the_attached_catalogs() {
     let site = Site::of(FULL);
     let view = site.following();
     let before = view.statfs();

@@ -1,11 +1,11 @@
-//! Trees of a test's own making, published into a fixture's repository.
+//! Trees made by tests, published into the repository of a fixture.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::Repository;
 
-/// What a path names.
+/// Entry of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     Directory {
@@ -22,14 +22,14 @@ pub(crate) enum Thing {
     Link {
         target: String,
     },
-    /// One of the names of a hardlink group, which says that it has two.
+    /// One of two names of a hardlink group.
     Hardlink {
         group: u32,
         content: u8,
     },
 }
 
-/// A revision: things by path, the root being implied, and the directories with catalogs of their own.
+/// A revision: entries by path without the root, and the directories with their own catalogs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) things: BTreeMap<String, Thing>,
@@ -73,7 +73,7 @@ impl Model {
     fn store(&self, repository: &Repository, mountpoint: &str, revision: u64) -> (String, usize) {
         let draft = Draft::new(mountpoint);
         if mountpoint.is_empty() {
-            // The head alone doesn't make two equal trees two revisions.
+            // Otherwise two equal trees would have the same root catalog.
             draft.property("revision", &revision.to_string());
             draft.add(&Row::directory(""));
         }

@@ -1,4 +1,4 @@
-//! Reads at every place where something begins or ends.
+//! Reads at all boundaries of chunks and files.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use crate::watched;
 const EXTERNAL: u64 = 1 << 7;
 
 #[test]
-fn chunked_files_read_right_at_every_boundary() {
+fn chunked_files_are_read_correctly_at_every_boundary() {
     let mut files = 0;
     for fixture in ALL {
         let site = Site::of(fixture);
@@ -63,7 +63,7 @@ fn whole_and_empty_files_end_where_the_catalog_says() {
 }
 
 #[test]
-fn calls_that_do_not_fit_the_kind_are_told_so() {
+fn calls_on_the_wrong_kind_of_node_fail() {
     let site = Site::of(FULL);
     let view = site.following();
     let find = |path: &str| view.find(path.as_bytes(), LastLink::Keep).unwrap().node;
@@ -85,8 +85,9 @@ fn calls_that_do_not_fit_the_kind_are_told_so() {
     assert_eq!(xattr.unwrap_err().kind, ErrorKind::NoAttribute);
 }
 
-/// A file whose content lies elsewhere is open while its catalog gives way to one without it. Then `work` is called,
-/// with what is asked for where it lies.
+/// Opens a file with external data and replaces its catalog by one without the file.
+///
+/// Then calls `work`, with the requests for external data.
 fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
     let site = Site::of(FULL);
     let publish = |has_file: bool| {
@@ -102,11 +103,11 @@ fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
         site.publish_root(root);
     };
     publish(true);
-    let (findings, asked) = channel();
-    let findings = Mutex::new(findings);
+    let (reported, asked) = channel();
+    let reported = Mutex::new(reported);
     let get = move |inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handle>| {
         if wanted.external.is_some() {
-            findings.lock().unwrap().send(wanted.what.clone()).unwrap();
+            reported.lock().unwrap().send(wanted.what.clone()).unwrap();
         }
         inner.get(wanted, done);
     };
@@ -117,9 +118,9 @@ fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
     work(&view, &found.node, &asked);
 }
 
-/// The place outside is told by a catalog, which the present revision doesn't have.
+/// The external path is in a catalog that the present revision does not have.
 #[test]
-fn what_lies_elsewhere_stays_open_over_a_change() {
+fn files_with_external_data_stay_open_over_a_change() {
     open_over_a_change(|view, node, asked| {
         let kind = view.read_at(node, 0, 4).err().map(|error| error.kind);
         assert_ne!(kind, Some(ErrorKind::Stale));

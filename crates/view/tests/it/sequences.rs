@@ -1,4 +1,4 @@
-//! What was read one after the other on this node comes ahead of its use the next time.
+//! Recorded sequences are prefetched the next time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use tempfile::TempDir;
 use crate::support::Site;
 use crate::watched;
 
-/// A file of two chunks, each larger than the parts that are noted.
+/// Size of a file of two chunks, each larger than the recorded parts.
 const LARGE: usize = 4 << 20;
-/// Files in the order a program reads them. No ending is there twice in a folder, so that none is a neighbour's guess.
+/// Files in the order a program reads them. No suffix occurs twice in a folder, so that none is a candidate from its
+/// folder.
 const READ: [&str; 10] = [
     "/z/one.a",
     "/n/two.b",
@@ -28,7 +29,7 @@ const READ: [&str; 10] = [
     "/nine.i",
 ];
 
-/// Publishes the files with some content, but for one of them, the one in `/n` in a catalog of their own.
+/// Publishes all files but one with some content; those in `/n` have their own catalog.
 fn publish(site: &Site, content: &str, without: &str) {
     let (root, nested) = (Draft::new(""), Draft::new("/n"));
     for path in ["", "/z"] {
@@ -81,11 +82,11 @@ fn site() -> (Site, TempDir, PathBuf) {
 }
 
 fn open(site: &Site, sequences: &Path, prefetch: bool) -> (Arc<View>, Receiver<String>) {
-    let (findings, ahead) = channel();
+    let (reported, ahead) = channel();
     let ttl = Some(std::time::Duration::MAX);
     let options =
         ViewOptions { ttl, prefetch, sequences: Some(sequences.to_owned()), ..ViewOptions::default() };
-    (watched::findings(site, options, &findings), ahead)
+    (watched::view_reporting_to(site, options, &reported), ahead)
 }
 
 fn read(view: &View, path: &str) {
@@ -93,12 +94,12 @@ fn read(view: &View, path: &str) {
     assert!(!view.read_at(&found.node, 0, 10).unwrap().is_empty());
 }
 
-/// What comes ahead, but for catalogs.
+/// Returns the prefetched files, without catalogs.
 fn files(ahead: &Receiver<String>) -> impl Iterator<Item = String> {
     ahead.iter().filter(|what| !what.contains(" catalog "))
 }
 
-/// Reads all in order with an own view, which learns it.
+/// Reads all files in order with another view, which records the sequence.
 fn learn(site: &Site, sequences: &Path) {
     let (view, _) = open(site, sequences, true);
     READ.iter().for_each(|path| read(&view, path));
@@ -108,14 +109,14 @@ fn learn(site: &Site, sequences: &Path) {
 
 /// > A4: What programs read one after the other is remembered beside the cache; when the first of it is read again, what followed it is brought into the cache, or read from the cache's disk, ahead of its use.
 #[test]
-fn what_followed_is_fetched_when_the_cache_was_emptied() {
+fn the_rest_of_a_sequence_is_fetched_when_the_cache_was_emptied() {
     let (site, _folder, sequences) = site();
     learn(&site, &sequences);
     let site = site.emptied();
     let (view, ahead) = open(&site, &sequences, true);
     read(&view, READ[0]);
     let fetched: Vec<String> = files(&ahead).take(READ.len() - 1).collect();
-    // Those in the nested catalog wait for it; each has its order.
+    // Those in the nested catalog wait for it; each group is in order.
     let expected = |nested: bool| {
         let of = READ[1..].iter().filter(move |path| path.starts_with("/n/") == nested);
         of.map(|path| format!("fetch {path}")).collect::<Vec<_>>()
@@ -124,17 +125,17 @@ fn what_followed_is_fetched_when_the_cache_was_emptied() {
     assert_eq!(fetched.iter().filter(is_nested).cloned().collect::<Vec<_>>(), expected(true));
     let others = fetched.iter().filter(|what| !is_nested(what));
     assert_eq!(others.cloned().collect::<Vec<_>>(), expected(false), "and of the large file what was read");
-    // The others come, or are on their way.
+    // The others have arrived, or are being fetched.
     READ.iter().for_each(|path| read(&view, path));
     view.close();
 }
 
 #[test]
-fn what_is_cached_is_read_from_its_disk() {
+fn the_rest_of_a_sequence_is_read_from_the_disk_of_the_cache() {
     let (site, _folder, sequences) = site();
     learn(&site, &sequences);
     let (view, ahead) = open(&site, &sequences, true);
-    // The catalog is there, too, but not attached.
+    // The catalog is cached, too, but not attached.
     view.find(b"/n/two.b", LastLink::Keep).unwrap();
     read(&view, READ[0]);
     let order: Vec<String> = files(&ahead).take(READ.len() - 1).collect();
@@ -146,7 +147,7 @@ fn what_is_cached_is_read_from_its_disk() {
 }
 
 #[test]
-fn after_an_update_the_new_content_comes() {
+fn after_an_update_the_new_content_is_prefetched() {
     let (site, _folder, sequences) = site();
     learn(&site, &sequences);
     publish(&site, "second content", "/six.f");
@@ -162,7 +163,7 @@ fn after_an_update_the_new_content_comes() {
 }
 
 #[test]
-fn a_view_that_fetches_nothing_ahead_neither_learns_nor_follows() {
+fn a_view_without_prefetch_neither_records_nor_predicts() {
     let (site, _folder, sequences) = site();
     let (view, ahead) = open(&site, &sequences, false);
     READ.iter().for_each(|path| read(&view, path));
@@ -180,7 +181,7 @@ fn a_view_that_fetches_nothing_ahead_neither_learns_nor_follows() {
 }
 
 #[test]
-fn a_damaged_file_is_as_good_as_none_and_is_replaced() {
+fn a_damaged_sequence_file_is_ignored_and_replaced() {
     let (site, _folder, sequences) = site();
     learn(&site, &sequences);
     let mut bytes = std::fs::read(&sequences).unwrap();

@@ -1,5 +1,5 @@
-//! Nodes that a view has to serve without ever having handed them out: those of the process before it, and
-//! those of revisions it never showed.
+//! Nodes that a view serves without having returned them: those of the previous process, and of revisions that it
+//! never showed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn parent(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Checks each kind of call on a node of `entries`, asked of a view that was opened for this one node.
+/// Checks each kind of call on a node of `entries`, on a view opened for this one node.
 fn check_alone(site: &Site, tag: &str, path: &[u8], entries: &Entries) {
     let found = &entries[path];
     let name = String::from_utf8_lossy(path);
@@ -72,7 +72,7 @@ fn a_new_process_serves_the_nodes_of_the_one_before() {
 }
 
 #[test]
-fn nodes_of_older_revisions_are_served_or_told_to_be_stale() {
+fn nodes_of_older_revisions_are_served_or_stale() {
     let site = Site::of(FULL);
     let (old, present) = (walk(&pinned(&site, "v1")), walk(&pinned(&site, "v3")));
     let view = pinned(&site, "v3");

@@ -37,7 +37,7 @@ impl Site {
     fn over(repository: Repository) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::start(EngineOptions::default()).unwrap();
-        // Many tests at once share the limit of the process, of which each cache would take half.
+        // Concurrent tests share the limit of the process, of which each cache would take half.
         esker_testkit::descriptors::allow(4096);
         let options = CacheOptions { descriptors: Some(256), ..CacheOptions::with_quota(1 << 30) };
         let cache = Cache::open(&engine, folder.path(), options).unwrap();
@@ -80,7 +80,7 @@ impl Site {
         View::open(Arc::clone(&self.store), self.heads(), options)
     }
 
-    /// A view that looks for new heads only when it is told to.
+    /// Opens a view that checks for new heads on request only.
     pub(crate) fn following(&self) -> Arc<View> {
         let ttl = Some(std::time::Duration::MAX);
         self.open(ViewOptions { ttl, ..ViewOptions::default() }).unwrap()
@@ -96,7 +96,7 @@ impl Site {
     }
 }
 
-/// The digest that is written so.
+/// Parses a digest.
 pub(crate) fn digest(hex: &str) -> [u8; 20] {
     let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap();
     std::array::from_fn(byte)

@@ -1,4 +1,4 @@
-//! A store of which a test sees, and may change, what is fetched ahead.
+//! A store whose prefetches a test observes, and may change.
 
 use std::ops::Range;
 use std::sync::mpsc::Sender;
@@ -11,10 +11,10 @@ use esker_view::{View, ViewOptions};
 
 use crate::support::Site;
 
-/// What stands between a view and [`ObjectStore::warm`].
+/// Wraps [`ObjectStore::warm`].
 type Warm = dyn Fn(&dyn ObjectStore, ObjectRequest, &CancelToken, Callback<Warmed>) + Send + Sync;
 
-/// What stands between a view and [`ObjectStore::get`].
+/// Wraps [`ObjectStore::get`].
 type Get = dyn Fn(&dyn ObjectStore, ObjectRequest, Callback<Handle>) + Send + Sync;
 
 struct Watched {
@@ -24,7 +24,7 @@ struct Watched {
     read_ahead: Option<Sender<String>>,
 }
 
-/// A view that looks for no new heads and fetches ahead, if it is to, through `warm`.
+/// Opens a view that checks for no new heads and prefetches, if enabled, through `warm`.
 pub(crate) fn open(
     site: &Site,
     prefetch: bool,
@@ -33,7 +33,7 @@ pub(crate) fn open(
     over(site, prefetch, Box::new(just_get), Box::new(warm))
 }
 
-/// A view that looks for no new heads, fetches ahead through `warm`, and gets what it serves through `get`.
+/// Opens a view that checks for no new heads, prefetches through `warm`, and fetches demanded objects through `get`.
 pub(crate) fn between(
     site: &Site,
     get: impl Fn(&dyn ObjectStore, ObjectRequest, Callback<Handle>) + Send + Sync + 'static,
@@ -53,17 +53,17 @@ fn just_get(inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handl
     inner.get(wanted, done);
 }
 
-/// A view with these options, and who is told of everything that is fetched ahead or read from the cache's disk.
-pub(crate) fn findings(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
-    let findings = ahead.clone();
+/// Opens a view that reports everything it prefetches or reads ahead from the cache's disk.
+pub(crate) fn view_reporting_to(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
+    let reported = ahead.clone();
     let warm = move |inner: &dyn ObjectStore,
                      wanted: ObjectRequest,
                      errand: &CancelToken,
                      done: Callback<Warmed>| {
         let what = wanted.what.clone();
         inner.warm(wanted, errand, done);
-        // The test may have seen enough.
-        let _ = findings.send(format!("fetch {what}"));
+        // The test may have dropped the receiver.
+        let _ = reported.send(format!("fetch {what}"));
     };
     let read_ahead = Some(ahead.clone());
     let inner = Arc::clone(&site.store);
@@ -82,8 +82,8 @@ impl ObjectStore for Watched {
 
     fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         let is_there = self.inner.read_ahead(wanted, range.clone());
-        if let Some(findings) = self.read_ahead.as_ref().filter(|_| is_there) {
-            let _ = findings.send(format!("read {} {range:?}", wanted.what));
+        if let Some(reported) = self.read_ahead.as_ref().filter(|_| is_there) {
+            let _ = reported.send(format!("read {} {range:?}", wanted.what));
         }
         is_there
     }

@@ -71,7 +71,7 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_REPOSITORY_DATE" [] Date, "", Honoured("a_configured_revision_is_shown");
     "CVMFS_ALT_ROOT_PATH" [] Switch, "no", Not("a head says itself whether its catalogs are at their other path; with CVMFS_ROOT_HASH the usual one is used");
     "CVMFS_AUTO_UPDATE" [] Switch, "yes", Honoured("a_configured_revision_is_shown");
-    "CVMFS_MAX_TTL" [] Minutes, "0", Honoured("a_bound_of_the_ttl_is_kept");
+    "CVMFS_MAX_TTL" [] Minutes, "0", Honoured("the_maximum_ttl_of_the_options_is_kept");
     "CVMFS_USE_GEOAPI" [] Switch, "no", Honoured(GEO);
     "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(GEO);
     "ESKER_SERVER_ORDER" [] OneOf(&["given", "round-trip", "geo"]), "given", Honoured("the_server_that_answers_soonest_is_used");
